@@ -1,0 +1,221 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a run leaves behind, step by step: written append-only, read as arrays.
+
+A run directory holds three files:
+
+- ``run.json``: how the run was made (config, versions) and how it ended;
+- ``metrics.jsonl``: one JSON object per optimizer step;
+- ``tensors.f32``: per step a ``[len(QUANTITIES), num_tensors]`` block of
+  little-endian float32, with the tensor names in ``tensors.json``.
+
+Appending never rewrites what is there, and :meth:`RunWriter.resume` cuts the
+files back to a step: a killed and resumed run leaves the same files as one
+that was not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
+
+
+class RunWriter:
+    """Append the steps of a run to the files of ``directory``.
+
+    Args:
+        directory: Created if it does not exist.
+        tensor_names: One name per logged tensor; empty logs no tensors.
+        start_step: Steps from this index on are cut off first (0: start anew).
+
+    Raises:
+        ValueError: The files hold fewer than ``start_step`` steps, or other
+            tensors.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        tensor_names: list[str],
+        start_step: int = 0,
+    ) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.tensor_names = list(tensor_names)
+        self._cut(start_step)
+        self._metrics = (self.directory / "metrics.jsonl").open("ab")
+        self._tensors = (self.directory / "tensors.f32").open("ab")
+
+    def _cut(self, start_step: int) -> None:
+        names_file = self.directory / "tensors.json"
+        if start_step and json.loads(names_file.read_text()) != (
+            self.tensor_names
+        ):
+            raise ValueError(
+                f"{names_file} lists other tensors than this run logs: "
+                "resume with the config that the run was started with"
+            )
+        names_file.write_text(json.dumps(self.tensor_names))
+        metrics = self.directory / "metrics.jsonl"
+        lines = metrics.read_bytes().splitlines(True) if start_step else []
+        block = len(QUANTITIES) * len(self.tensor_names) * 4
+        tensors = self.directory / "tensors.f32"
+        size = tensors.stat().st_size if tensors.exists() else 0
+        if len(lines) < start_step or size < start_step * block:
+            raise ValueError(
+                f"{self.directory} holds {len(lines)} steps, fewer than the "
+                f"{start_step} to resume from"
+            )
+        with metrics.open("ab") as file:
+            file.truncate(sum(len(line) for line in lines[:start_step]))
+        with tensors.open("ab") as file:
+            file.truncate(start_step * block)
+
+    def append(
+        self, metrics: dict[str, Any], tensors: np.ndarray | None = None
+    ) -> None:
+        """Write one step.
+
+        Args:
+            metrics: JSON-serialisable values; ``step`` and ``loss`` are needed.
+            tensors: ``[len(QUANTITIES), num_tensors]``, NaN where unknown.
+        """
+        if self.tensor_names:
+            assert tensors is not None
+            assert tensors.shape == (len(QUANTITIES), len(self.tensor_names))
+            self._tensors.write(np.asarray(tensors, "<f4").tobytes())
+        self._metrics.write(json.dumps(metrics).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system."""
+        self._tensors.flush()
+        self._metrics.flush()
+
+    def write_run(self, **facts: Any) -> None:
+        """Replace ``run.json`` atomically by its old content plus ``facts``."""
+        target = self.directory / "run.json"
+        old = json.loads(target.read_text()) if target.exists() else {}
+        temporary = target.with_suffix(".tmp")
+        temporary.write_text(json.dumps({**old, **facts}, indent=1))
+        temporary.replace(target)
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        self._tensors.close()
+        self._metrics.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """A finished or running run, as arrays over its ``num_steps`` steps."""
+
+    name: str
+    """Directory name."""
+
+    run: dict[str, Any]
+    """Content of ``run.json``: ``config``, ``seed``, ``versions``, ``status``
+    (``"running"``, ``"finished"`` or ``"diverged"``), ``wall_seconds``."""
+
+    metrics: dict[str, np.ndarray]
+    """Every numeric key of ``metrics.jsonl`` as ``[num_steps]`` float64, NaN
+    where a step has no value: ``loss``, ``learning_rate``,
+    ``global_grad_norm``, ``clipped_fraction``, ``nonfinite``,
+    ``clip_seconds``, ``step_seconds``, ``eval_loss`` (mostly NaN), and
+    whatever else was logged."""
+
+    faults: dict[int, list[dict[str, Any]]]
+    """Injected faults by step: each ``{"kind": str, "tensors": [str, ...]}``
+    (``tensors`` is empty for faults of the batch)."""
+
+    tensor_names: list[str]
+    tensors: dict[str, np.ndarray]
+    """Every name of :data:`QUANTITIES` as ``[num_steps, num_tensors]``
+    float32: gradient norm before (``norm``) and after (``clipped_norm``) the
+    clip, ``gamma`` after the step (NaN without AdaGC), and the norms of the
+    optimizer's first and second moments after the step (NaN if not logged)."""
+
+    @property
+    def loss(self) -> np.ndarray:
+        """Training loss, ``[num_steps]`` float64."""
+        return self.metrics["loss"]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of logged optimizer steps."""
+        return len(self.loss)
+
+    @property
+    def h(self) -> np.ndarray:
+        """Scale of each tensor's gradient, ``[num_steps, num_tensors]``.
+
+        1 where the norm is zero; 0 where a non-finite gradient was zeroed.
+        """
+        norm, clipped = self.tensors["norm"], self.tensors["clipped_norm"]
+        with np.errstate(all="ignore"):
+            h = np.where(norm == 0, 1.0, clipped / norm)
+        return np.where(np.isfinite(norm), h, np.where(clipped == 0, 0.0, h))
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> RunRecord:
+        """Read a run directory; a half-written last step is left out.
+
+        Raises:
+            FileNotFoundError: ``directory`` holds no ``metrics.jsonl``.
+        """
+        path = Path(directory)
+        rows = []
+        for line in (path / "metrics.jsonl").read_bytes().splitlines(True):
+            if line.endswith(b"\n"):
+                rows.append(json.loads(line))
+        names = json.loads((path / "tensors.json").read_text())
+        raw = np.fromfile(path / "tensors.f32", "<f4")
+        shape = (len(QUANTITIES), len(names))
+        if names:
+            count = min(len(rows), raw.size // (shape[0] * shape[1]))
+            rows = rows[:count]
+        blocks = raw[: len(rows) * shape[0] * shape[1]].reshape(
+            len(rows), *shape
+        )
+        keys = {
+            key
+            for row in rows
+            for key, value in row.items()
+            if isinstance(value, (int, float))
+        }
+        metrics = {
+            key: np.array(
+                [row.get(key, np.nan) for row in rows], dtype=np.float64
+            )
+            for key in sorted(keys | {"loss"})
+        }
+        run_file = path / "run.json"
+        return cls(
+            name=path.name,
+            run=json.loads(run_file.read_text()) if run_file.exists() else {},
+            metrics=metrics,
+            faults={
+                row["step"]: row["faults"] for row in rows if row.get("faults")
+            },
+            tensor_names=names,
+            tensors={
+                quantity: blocks[:, i] for i, quantity in enumerate(QUANTITIES)
+            },
+        )
