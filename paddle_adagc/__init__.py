@@ -11,3 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""AdaGC for PaddlePaddle: adaptive per-tensor gradient clipping."""
+
+from .clip import ClipGradByAdaGC
+# from .stability.spike_score import spike_score
+
+__all__ = ["ClipGradByAdaGC", "spike_score"]
+__version__ = "0.1.0"

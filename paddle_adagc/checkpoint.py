@@ -1,0 +1,105 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A clip's state to and from disk.
+
+One safetensors file: the gammas as a float32 vector ``gamma`` of shape
+``[num_tensors]``, and as JSON in the file's metadata the tensors' keys, the
+step and the clip's arguments. Nothing in it can execute code on loading, and
+one logical tensor is one number whatever layout wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+STATE_FILE = "adagc_state.safetensors"
+_FORMAT = "paddle_adagc.state.1"
+
+
+def save_state(
+    state: dict[str, Any], directory: str | os.PathLike[str]
+) -> Path:
+    """Write a clip's ``state_dict()``, replacing an older one.
+
+    The file appears whole or not at all.
+
+    Args:
+        state: ``step``, ``gamma`` (key -> one number) and ``config``.
+        directory: Created if it does not exist.
+
+    Returns:
+        Path of the file.
+    """
+    target = Path(directory) / STATE_FILE
+    target.parent.mkdir(parents=True, exist_ok=True)
+    gamma = [float(np.asarray(value)) for value in state["gamma"].values()]
+    metadata = {
+        "format": _FORMAT,
+        "keys": json.dumps(list(state["gamma"])),
+        "step": json.dumps(state["step"]),
+        "config": json.dumps(state["config"]),
+    }
+    temporary = target.with_name(f".{STATE_FILE}.{os.getpid()}")
+    try:
+        save_file({"gamma": np.array(gamma, np.float32)}, temporary, metadata)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def load_state(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what :func:`save_state` wrote.
+
+    Returns:
+        A dict for a clip's ``set_state_dict()``.
+
+    Raises:
+        FileNotFoundError: There is no state in ``directory``.
+        ValueError: The file is damaged or not a clip's state.
+    """
+    path = Path(directory) / STATE_FILE
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist: was the checkpoint written by a run "
+            "with AdaGC?"
+        )
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise ValueError(
+                    f"{path} has format {metadata.get('format')!r}, not "
+                    f"{_FORMAT!r}"
+                )
+            gamma = file.get_tensor("gamma")
+            keys = json.loads(metadata["keys"])
+            step, config = (json.loads(metadata[k]) for k in ("step", "config"))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if len(keys) != len(gamma):
+        raise ValueError(
+            f"{path} is damaged: {len(keys)} keys for {len(gamma)} gammas"
+        )
+    values = dict(zip(keys, gamma, strict=True))
+    return {"step": step, "gamma": values, "config": config}

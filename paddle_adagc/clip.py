@@ -1,0 +1,285 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``ClipGradByAdaGC``: AdaGC as a ``grad_clip`` for Paddle's optimizers."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from typing import Any, Literal, get_args
+
+import numpy as np
+import paddle
+from paddle import Tensor
+
+from . import rule
+from .scaling_clip import NonFinite, TensorScalingClip
+
+Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
+_DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
+
+
+class ClipGradByAdaGC(TensorScalingClip):
+    r"""Adaptive per-tensor gradient clipping (AdaGC, arXiv 2502.11034).
+
+    With :math:`g_i` the gradient of tensor :math:`i`, :math:`\gamma_i` its
+    reference norm, and steps :math:`t` counted from 0 (Algorithm 1):
+
+    .. math::
+
+        t < T_{start}:\quad & h = \min(\lambda_{abs} / \|g\|,\ 1), \qquad
+        \gamma_i \leftarrow \min(\gamma_i,\ \|h g_i\|) \\
+        t \ge T_{start}:\quad & h_i = \min(\lambda_{rel} \gamma_i / \|g_i\|,\
+        1), \qquad \gamma_i \leftarrow \beta \gamma_i + (1 - \beta)
+        \|h_i g_i\|
+
+    A norm of zero is no observation: it leaves :math:`\gamma_i` alone (see
+    :mod:`paddle_adagc.rule`). A tensor first seen after the warm-up starts from
+    its first non-zero norm, unclipped; so does every tensor with
+    ``t_start=0``.
+
+    Args:
+        lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
+            reference by this factor. Greater than 0.
+        beta: :math:`\beta`, smoothing coefficient in [0, 1).
+        lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
+        t_start: :math:`T_{start}`, number of warm-up steps.
+        init: How gamma starts; the paper's default and the variants of its
+            ablation, none of which has a GlobalGC warm-up.
+            ``"warmup_min"``: as above.
+            ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
+            whose gradients are not clipped.
+            ``"constant"``: ``init_value`` (0.5 and 1.0 in the paper); the
+            adaptive rule applies from the first step on, ``t_start`` is unused.
+            ``"threshold"``: ``min(||g_i||, init_value)`` of the latest of the
+            first ``t_start`` steps, whose gradients are not clipped.
+        init_value: For ``"constant"`` (default 1.0) and ``"threshold"``
+            (default 0.1, the paper's).
+        nonfinite: What to do with a gradient that holds Inf or NaN, or whose
+            float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
+            device) or ``"propagate"`` it. gamma stays in every case, and the
+            tensor is left out of the warm-up's global norm.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> clip = ClipGradByAdaGC(t_start=100)
+        >>> clip.bind(model)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     3e-4, parameters=model.parameters(), grad_clip=clip
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> sorted(clip.metrics()["tensors"])
+        ['bias', 'weight']
+    """
+
+    def __init__(
+        self,
+        lambda_rel: float = 1.04,
+        beta: float = 0.99,
+        lambda_abs: float = 1.0,
+        t_start: int = 100,
+        *,
+        init: Init = "warmup_min",
+        init_value: float | None = None,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.lambda_rel = _positive("lambda_rel", lambda_rel)
+        self.lambda_abs = _positive("lambda_abs", lambda_abs)
+        self.beta = _number("beta", beta)
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"beta={beta!r} is outside of [0, 1)")
+        if not isinstance(t_start, numbers.Integral) or isinstance(
+            t_start, bool
+        ):
+            raise TypeError(f"t_start={t_start!r} is not an integer")
+        if t_start < 0:
+            raise ValueError(f"t_start={t_start!r} is negative")
+        self.t_start: int = int(t_start)
+        self._set_init(init, init_value)
+        self._gamma: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
+
+    def _set_init(self, init: Init, init_value: float | None) -> None:
+        if init not in get_args(Init):
+            raise ValueError(f"init={init!r} is not one of {get_args(Init)}")
+        if init == "threshold" and self.t_start == 0:
+            raise ValueError(
+                "init='threshold' looks at the first t_start steps: "
+                "t_start=0 leaves it none"
+            )
+        self.init: Init = init
+        default = _DEFAULT_INIT_VALUE.get(init)
+        if init_value is None:
+            self.init_value = default
+        elif default is None:
+            raise ValueError(
+                f"init_value={init_value!r} has no meaning with init={init!r}"
+            )
+        else:
+            self.init_value = _positive("init_value", init_value)
+
+    def __str__(self) -> str:
+        """Class and arguments."""
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
+        return f"{type(self).__name__}({arguments})"
+
+    __repr__ = __str__
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "lambda_rel": self.lambda_rel,
+            "beta": self.beta,
+            "lambda_abs": self.lambda_abs,
+            "t_start": self.t_start,
+            "init": self.init,
+            "init_value": self.init_value,
+            "nonfinite": self.nonfinite,
+        }
+
+    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
+        gamma = self._extended_gamma()
+        norm = squared_norm.sqrt()
+        if step >= self.t_start or self.init == "constant":
+            h = rule.adaptive_scale(norm, gamma, self.lambda_rel)
+            gamma = rule.moving_average(h * norm, gamma, self.beta)
+        elif self.init == "warmup_min":
+            total = rule.global_norm(squared_norm)
+            h = rule.global_scale(total, self.lambda_abs).expand_as(norm)
+            gamma = rule.running_minimum(h * norm, gamma)
+        elif self.init == "min_no_warmup":
+            h = paddle.ones_like(norm)
+            gamma = rule.running_minimum(norm, gamma)
+        else:
+            assert self.init_value is not None
+            h = paddle.ones_like(norm)
+            gamma = rule.latest_below(norm, gamma, self.init_value)
+        self._gamma = gamma
+        return h
+
+    def _extended_gamma(self) -> Tensor:
+        """Gamma with a start value for tensors that have none yet."""
+        num_new = len(self._table) - self._gamma.shape[0]
+        if num_new == 0:
+            return self._gamma
+        start = self.init_value if self.init == "constant" else math.inf
+        new = paddle.full([num_new], start, "float32")
+        return paddle.concat([self._gamma, new])
+
+    def _tensor_metrics(self) -> dict[str, Tensor]:
+        return {"gamma": self._gamma}
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to save beside the optimizer's.
+
+        Returns:
+            ``step`` (int, optimizer steps made), ``gamma`` (a float32 tensor of
+            shape ``[]`` per tensor key, ``inf`` for a tensor without a norm so
+            far) and ``config`` (the constructor's arguments).
+        """
+        gamma = self._extended_gamma()
+        values = paddle.unbind(gamma) if len(self._table) else []
+        return {
+            "step": self._num_steps,
+            "gamma": dict(zip(self._table.keys, values, strict=True)),
+            "config": self._config(),
+        }
+
+    def set_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; a refused one leaves the clip as it was.
+
+        The arguments of this clip stay in force; a warning names those that
+        the state was made with other values of.
+
+        Args:
+            state: From :meth:`state_dict`; gammas may be tensors, arrays or
+                numbers.
+
+        Raises:
+            TypeError: ``state`` is not a dict.
+            ValueError: A key is missing, ``step`` is not a count, a gamma is
+                not one positive number, or the tensors are not this model's.
+        """
+        step, gamma = _checked_state(state)
+        self._table.check_keys(list(gamma), "the state's tensors")
+        mine = self._config()
+        differing = [
+            f"{name}={mine[name]!r} (state: {value!r})"
+            for name, value in state["config"].items()
+            if name in mine and mine[name] != value
+        ]
+        if differing:
+            warnings.warn(
+                "the loaded state was made with other arguments than this "
+                f"clip goes on with: {', '.join(differing)}",
+                stacklevel=2,
+            )
+        self._table.adopt(list(gamma))
+        self._gamma = paddle.to_tensor(list(gamma.values()), "float32")
+        self._num_steps = step
+        self._seen.clear()
+        self._calls = []
+
+
+def _checked_state(state: Any) -> tuple[int, dict[str, float]]:
+    if not isinstance(state, dict):
+        raise TypeError(f"the state is a {type(state).__name__}, not a dict")
+    for name in ("step", "gamma", "config"):
+        if name not in state:
+            raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
+    step, config = state["step"], state["config"]
+    if not isinstance(step, numbers.Integral) or step < 0:
+        raise ValueError(f"the state's step={step!r} is not a count of steps")
+    if not isinstance(state["gamma"], dict) or not isinstance(config, dict):
+        raise ValueError("the state's gamma and config must be dicts")
+    gamma = {key: _gamma(key, v) for key, v in state["gamma"].items()}
+    return int(step), gamma
+
+
+def _gamma(key: str, value: Any) -> float:
+    array = np.asarray(value)
+    if array.size != 1 or not np.issubdtype(array.dtype, np.number):
+        raise ValueError(
+            f"gamma of {key!r} is not one number: shape {list(array.shape)}, "
+            f"dtype {array.dtype}"
+        )
+    number = float(array.reshape(()))
+    if not number > 0:
+        raise ValueError(
+            f"gamma of {key!r} is {number}: it must be positive (inf for a "
+            "tensor without a norm so far)"
+        )
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is not a number")
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={value!r} is not finite")
+    return float(value)
+
+
+def _positive(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if number <= 0:
+        raise ValueError(f"{name}={value!r} is not positive")
+    return number

@@ -1,0 +1,127 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a clip does to the gradients themselves: measure them, scale them.
+
+Gradients may be float32, float64, bfloat16 or float16, dense or SelectedRows
+(the gradient of a sparse embedding); norms are float32 whatever they are.
+Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import paddle
+from paddle import Tensor, _C_ops
+
+
+def squared_norms(gradients: Sequence[Tensor | None]) -> Tensor:
+    """Squared L2 norm of every gradient, as one vector on the device.
+
+    Args:
+        gradients: One gradient per tensor, or None for a tensor that has none.
+
+    Returns:
+        float32 ``[num_tensors]``; 0 for None. Inf or NaN where the gradient
+        holds one, Inf where the squared norm overflows float32 (a norm above
+        1.8e19).
+    """
+    if not gradients:
+        return paddle.zeros([0], dtype="float32")
+    nothing = paddle.zeros([1], dtype="float32")
+    return _C_ops.concat(
+        [nothing if g is None else _squared_norm(g) for g in gradients], 0
+    )
+
+
+def scale_gradients_(
+    gradients: Sequence[Tensor | None], h: Tensor, discard: Tensor | None
+) -> None:
+    """Multiply every gradient by its entry of ``h``, in place.
+
+    Args:
+        gradients: As for :func:`squared_norms`. Low-precision values are scaled
+            in float32 and rounded once.
+        h: float32 ``[num_tensors]``.
+        discard: bool ``[num_tensors]``; where true the gradient becomes 0,
+            which a multiplication cannot do to Inf and NaN. None: nowhere.
+    """
+    if not gradients:
+        return
+    count = len(gradients)
+    factors = _C_ops.split_with_num(h, count, 0)
+    zero_where_: _ZeroWhere | None = None
+    flags = [None] * count
+    if discard is not None:
+        zero_where_ = _ZeroWhere()
+        flags = _C_ops.split_with_num(discard, count, 0)
+    for gradient, factor, flag in zip(gradients, factors, flags, strict=True):
+        if gradient is None:
+            continue
+        values = _values(gradient)
+        wide = values
+        if values.dtype not in (paddle.float32, paddle.float64):
+            wide = values.astype("float32")
+        if zero_where_ is not None:
+            zero_where_(wide, flag)
+        if wide.dtype != factor.dtype:
+            factor = factor.astype(wide.dtype)
+        _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
+        if wide is not values:
+            _C_ops.assign_out_(wide.astype(values.dtype), values)
+
+
+def _squared_norm(gradient: Tensor) -> Tensor:
+    if gradient.is_selected_rows():
+        merged = _C_ops.merge_selected_rows(gradient)
+        gradient = merged._get_tensor_from_selected_rows()
+    if gradient.dtype == paddle.float64:
+        return _C_ops.squared_l2_norm(gradient).astype("float32")
+    if gradient.dtype != paddle.float32:
+        gradient = gradient.astype("float32")
+    return _C_ops.squared_l2_norm(gradient)
+
+
+def _values(gradient: Tensor) -> Tensor:
+    """View of the numbers: of the stored rows, if the gradient is sparse."""
+    if gradient.is_selected_rows():
+        return gradient._get_tensor_from_selected_rows()
+    return gradient
+
+
+class _ZeroWhere:
+    """Set a tensor to 0 if a flag on the device is true.
+
+    The loss scaler's own operator: it looks at the flag on the device, and
+    touches the values only if it is set. Its loss scale and its step counters
+    are of no use here.
+    """
+
+    def __init__(self) -> None:
+        self._loss_scale = paddle.ones([1], dtype="float32")
+        self._good, self._bad = paddle.zeros([2, 1], dtype="int32").unbind()
+
+    def __call__(self, values: Tensor, flag: Tensor) -> None:
+        _C_ops.update_loss_scaling_(
+            [values],
+            flag,
+            self._loss_scale,
+            self._good,
+            self._bad,
+            1,
+            1,
+            1,
+            1,
+            True,
+        )

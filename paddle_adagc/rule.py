@@ -1,0 +1,112 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Algorithm 1 of the AdaGC paper as pure functions on vectors.
+
+=============  ==============================================================
+paper          here
+=============  ==============================================================
+``||g_i||``    ``norm``: L2 norm of each tensor's gradient, before the clip
+``||g||``      ``global_norm``: L2 norm over all tensors
+``gamma_i``    ``gamma``: the reference norm; ``inf`` until a norm was observed
+``h_i``        ``h``: the factor that each tensor's gradient is multiplied by
+``lambda_abs`` threshold of the warm-up's global clipping
+``lambda_rel`` threshold of the adaptive phase, relative to ``gamma``
+``beta``       smoothing coefficient of the moving average
+=============  ==============================================================
+
+``norm``, ``gamma`` and ``h`` are float32 of shape ``[num_tensors]``.
+Nothing here waits for the device.
+
+Two kinds of norm carry no information and leave ``gamma`` as it is, in every
+function below: zero (a tensor without gradient, an expert without tokens) and
+not finite (Inf, NaN, or an overflow of the squared norm). Taken to the letter
+the first would freeze a tensor for good: in the warm-up at once, because gamma
+becomes 0; in the adaptive phase slowly, because one empty step takes 1% off
+gamma (``beta`` 0.99) and the 25 steps that follow can give back no more than
+0.04% each (``(1 - beta) * (lambda_rel - 1)``). The second would poison gamma.
+"""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+
+
+def global_norm(squared_norm: Tensor) -> Tensor:
+    """L2 norm over all tensors, float32, shape ``[1]``.
+
+    Args:
+        squared_norm: Squared norm of each tensor, float32 ``[num_tensors]``;
+            tensors whose entry is not finite are left out. Summed in float64,
+            so that finite entries cannot overflow together.
+    """
+    finite = paddle.isfinite(squared_norm)
+    known = paddle.where(finite, squared_norm, paddle.zeros_like(squared_norm))
+    return known.astype("float64").sum(keepdim=True).sqrt().astype("float32")
+
+
+def global_scale(total: Tensor, lambda_abs: float) -> Tensor:
+    """Algorithm 1 line 6: ``min(lambda_abs / ||g||, 1)``, shape ``[1]``."""
+    return (lambda_abs / total).clip(max=1.0)
+
+
+def running_minimum(norm: Tensor, gamma: Tensor) -> Tensor:
+    """Algorithm 1 line 9: gamma follows the smallest norm observed so far.
+
+    Args:
+        norm: Norm to enter, after the clip: ``||h g_i||``.
+        gamma: Previous value, ``inf`` where there was none.
+
+    Returns:
+        New gamma.
+    """
+    return paddle.where(_observed(norm), paddle.minimum(gamma, norm), gamma)
+
+
+def latest_below(norm: Tensor, gamma: Tensor, bound: float) -> Tensor:
+    """Gamma of the ablation's "threshold" start: ``min(||g_i||, bound)``."""
+    return paddle.where(_observed(norm), norm.clip(max=bound), gamma)
+
+
+def adaptive_scale(norm: Tensor, gamma: Tensor, lambda_rel: float) -> Tensor:
+    """Algorithm 1 line 13: ``min(lambda_rel * gamma_i / ||g_i||, 1)``.
+
+    Returns:
+        ``h`` in [0, 1]; 1 where the norm is zero or gamma is still ``inf``, 0
+        where the norm is not finite.
+    """
+    h = (lambda_rel * gamma / norm).clip(max=1.0)
+    return paddle.where(paddle.isfinite(norm), h, paddle.zeros_like(h))
+
+
+def moving_average(norm: Tensor, gamma: Tensor, beta: float) -> Tensor:
+    """Algorithm 1 line 15: ``beta * gamma_i + (1 - beta) * ||h_i g_i||``.
+
+    Args:
+        norm: Norm to enter, after the clip: ``||h_i g_i||``.
+        gamma: Previous value; where it is ``inf`` the average starts at
+            ``norm``.
+        beta: Smoothing coefficient in [0, 1).
+
+    Returns:
+        New gamma.
+    """
+    # This form of the sum keeps the rounding errors of many steps below 1e-6.
+    average = gamma + (1.0 - beta) * (norm - gamma)
+    average = paddle.where(paddle.isfinite(gamma), average, norm)
+    return paddle.where(_observed(norm), average, gamma)
+
+
+def _observed(norm: Tensor) -> Tensor:
+    return paddle.logical_and(paddle.isfinite(norm), norm > 0)

@@ -1,0 +1,246 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What every norm-based clip shares of Paddle's ``grad_clip`` contract.
+
+A norm-based clip multiplies each tensor's gradient by one number ``h``. Which
+tensors take part, when a step begins, what happens to Inf and NaN, and what can
+be read afterwards is the same for all of them and stands here; the rule that
+gives ``h`` is the subclass's.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn, get_args
+
+import numpy as np
+import paddle
+from paddle import Tensor
+from paddle.nn.clip import ClipGradBase
+
+from .norms import scale_gradients_, squared_norms
+from .tensor_table import TensorTable
+
+NonFinite = Literal["zero", "raise", "propagate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What a call leaves behind for the metrics."""
+
+    slots: list[int]
+    norm: Tensor  # [num_tensors], float32, before the clip
+    h: Tensor  # [num_tensors], float32
+
+
+class TensorScalingClip(ClipGradBase, abc.ABC):
+    """A ``grad_clip`` that multiplies each tensor's gradient by its own ``h``.
+
+    Parameters with ``need_clip=False`` and pairs without a gradient pass
+    through untouched, in their places. Gradients are scaled in place, as
+    Paddle's own clips do, and without waiting for the device.
+
+    An optimizer with parameter groups calls its clip once per group. A clip
+    that groups share takes it for a new step when a tensor comes by again, so
+    that it counts optimizer steps. As with
+    ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm is then that of the
+    group in hand: to clip by the norm over all tensors use one group, and
+    ``apply_decay_param_fun`` where weight decay differs.
+
+    Args:
+        nonfinite: What to do with a tensor whose gradient holds Inf or NaN, or
+            whose float32 norm overflows. ``"zero"``: its gradient becomes 0.
+            ``"raise"``: FloatingPointError that names the tensors, before
+            anything is changed (waits for the device). ``"propagate"``: its
+            gradient is left as it is. The event is counted on the device.
+            ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
+            for an overflow, too: do not combine it with ``"raise"``.
+
+    Raises:
+        ValueError: ``nonfinite`` is none of these.
+    """
+
+    def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
+        super().__init__()
+        if nonfinite not in get_args(NonFinite):
+            raise ValueError(
+                f"nonfinite={nonfinite!r} is not one of {get_args(NonFinite)}"
+            )
+        self.nonfinite: NonFinite = nonfinite
+        self._table = TensorTable()
+        self._num_steps = 0
+        self._seen: set[int] = set()
+        self._calls: list[_Call] = []
+        self._num_nonfinite: Tensor | None = None  # [1], int64
+
+    @abc.abstractmethod
+    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
+        """Take in one call's norms and give the scales.
+
+        Args:
+            step: Index of the optimizer step, from 0.
+            squared_norm: float32 ``[num_tensors]`` over all tensors known so
+                far; 0 for those without a gradient in this call.
+
+        Returns:
+            ``h``, float32 ``[num_tensors]``; entries of tensors with a
+            non-finite norm are of no consequence.
+        """
+
+    def _tensor_metrics(self) -> dict[str, Tensor]:
+        """What the rule keeps per tensor, each float32 ``[num_tensors]``."""
+        return {}
+
+    @property
+    def num_steps(self) -> int:
+        """Number of optimizer steps that went through this clip."""
+        return self._num_steps
+
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """Name the tensors as the model does (``layers.0.mlp.up.weight``).
+
+        Without it they carry Paddle's automatic names (``linear_0.w_0``),
+        which depend on the order in which a process makes its layers.
+
+        Args:
+            model: Holds all parameters of the optimizer. Wrappers such as
+                ``paddle.DataParallel`` are looked through.
+
+        Raises:
+            RuntimeError: The clip has made steps under automatic names.
+            ValueError: A state was loaded that is not this model's.
+        """
+        if self._calls and not self._table.is_bound:
+            raise RuntimeError(
+                f"bind() after {self._num_steps} steps: the tensors have "
+                "their names by now; call it before the first step"
+            )
+        self._table.bind(model)
+
+    def metrics(self) -> dict[str, Any]:
+        """What the last optimizer step was like; may wait for the device.
+
+        Returns:
+            ``step`` (its index, -1 before the first), ``global_grad_norm``
+            (before the clip, without non-finite tensors),
+            ``clipped_fraction`` (share of the tensors with ``h < 1``),
+            ``nonfinite`` (number of tensors with a non-finite norm),
+            ``nonfinite_total`` (the same over all steps of this process), and
+            ``tensors``: for the key of each tensor that had a gradient a dict
+            of ``norm`` (before the clip), ``h``, and what the rule keeps.
+        """
+        slots = [slot for call in self._calls for slot in call.slots]
+        columns = {
+            "norm": _gather([(call.norm, call.slots) for call in self._calls]),
+            **{
+                name: _gather([(values, slots)])
+                for name, values in self._tensor_metrics().items()
+            },
+            "h": _gather([(call.h, call.slots) for call in self._calls]),
+        }
+        finite = np.isfinite(columns["norm"])
+        known = columns["norm"][finite].astype(np.float64)
+        total = self._num_nonfinite
+        return {
+            "step": self._num_steps - 1,
+            "global_grad_norm": float(np.sqrt(np.sum(known**2))),
+            "clipped_fraction": (
+                float(np.mean(columns["h"] < 1)) if slots else 0.0
+            ),
+            "nonfinite": int(np.sum(~finite)),
+            "nonfinite_total": 0 if total is None else int(total.item()),
+            "tensors": {
+                self._table.keys[slot]: {
+                    name: float(column[i]) for name, column in columns.items()
+                }
+                for i, slot in enumerate(slots)
+            },
+        }
+
+    @paddle.no_grad()
+    def _dygraph_clip(
+        self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        pairs = list(params_grads)
+        clipped = [
+            (parameter, gradient)
+            for parameter, gradient in pairs
+            if gradient is not None
+            and getattr(parameter, "need_clip", True) is not False
+        ]
+        if not clipped:
+            return pairs
+        slots = self._table.slots([parameter for parameter, _ in clipped])
+        gradients: list[Tensor | None] = [None] * len(self._table)
+        for slot, (_, gradient) in zip(slots, clipped, strict=True):
+            gradients[slot] = gradient
+        squared_norm = squared_norms(gradients)
+        finite = paddle.isfinite(squared_norm)
+        if self.nonfinite == "raise":
+            self._refuse_nonfinite(finite)
+        self._begin_call(slots)
+        h = self._advance(self._num_steps - 1, squared_norm)
+        h, discard = self._treat_nonfinite(h, finite)
+        scale_gradients_(gradients, h, discard)
+        self._calls.append(_Call(slots, squared_norm.sqrt(), h))
+        return pairs
+
+    def _begin_call(self, slots: list[int]) -> None:
+        if not self._calls or not self._seen.isdisjoint(slots):
+            self._num_steps += 1
+            self._seen.clear()
+            self._calls = []
+        self._seen.update(slots)
+
+    def _treat_nonfinite(
+        self, h: Tensor, finite: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.nonfinite == "raise":
+            return h, None
+        lost = paddle.logical_not(finite)
+        count = lost.astype("int64").sum(keepdim=True)
+        if self._num_nonfinite is None:
+            self._num_nonfinite = count
+        else:
+            self._num_nonfinite = self._num_nonfinite + count
+        if self.nonfinite == "propagate":
+            return paddle.where(finite, h, paddle.ones_like(h)), None
+        return paddle.where(finite, h, paddle.zeros_like(h)), lost
+
+    def _refuse_nonfinite(self, finite: Tensor) -> None:
+        lost = np.flatnonzero(~finite.numpy())
+        if lost.size:
+            keys = [self._table.keys[slot] for slot in lost]
+            raise FloatingPointError(
+                f"the gradient of {len(keys)} tensors is not finite at step "
+                f"{self._num_steps}: {', '.join(keys)}"
+            )
+
+    def _static_clip(self, params_grads: Any) -> NoReturn:
+        raise RuntimeError(
+            f"{type(self).__name__} works on eager tensors, not in a static "
+            "graph: leave paddle.enable_static() out and run the optimizer "
+            "outside of paddle.jit.to_static. A model whose forward is "
+            "converted by to_static is fine"
+        )
+
+    _pir_clip = _static_clip
+
+
+def _gather(parts: list[tuple[Tensor, list[int]]]) -> np.ndarray:
+    """The named entries of each vector, one after the other."""
+    arrays = [vector.numpy()[slots] for vector, slots in parts]
+    return np.concatenate([np.zeros(0, np.float32), *arrays])

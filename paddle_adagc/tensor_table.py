@@ -1,0 +1,129 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which entry of the clip's vectors is which tensor's, under which key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import paddle
+from paddle import Tensor
+
+
+class TensorTable:
+    """A fixed order of tensors: parameter -> slot, slot -> key.
+
+    Bound to a model, the table holds all of its parameters from the start,
+    under their structured names. Unbound, it grows as parameters come by, under
+    Paddle's automatic names.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self._slot_of_key: dict[str, int] = {}
+        self._key_of_name: dict[str, str] | None = None
+        self._unconfirmed = False
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return len(self.keys)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the keys are a model's structured names."""
+        return self._key_of_name is not None
+
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """Take over all parameters of ``model``, in its order.
+
+        Raises:
+            ValueError: The table holds other keys (from a loaded state).
+        """
+        while hasattr(model, "_layers"):
+            model = model._layers
+        named = list(model.named_parameters())
+        self.check_keys([key for key, _ in named], "the model's parameters")
+        self._key_of_name = {parameter.name: key for key, parameter in named}
+        for key, _ in named:
+            self._slot_of_key.setdefault(key, len(self._slot_of_key))
+        self.keys = list(self._slot_of_key)
+        self._unconfirmed = False
+
+    def slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        """Slot of each parameter; an unbound table adds those it lacks.
+
+        Raises:
+            ValueError: A parameter is not part of the bound model, or the
+                loaded state is evidently another model's.
+        """
+        keys = [self._key(parameter) for parameter in parameters]
+        if self._unconfirmed:
+            self._confirm(keys)
+        for key in keys:
+            if key not in self._slot_of_key:
+                self._slot_of_key[key] = len(self.keys)
+                self.keys.append(key)
+        return [self._slot_of_key[key] for key in keys]
+
+    def check_keys(self, keys: Sequence[str], what: str) -> None:
+        """Hold ``keys`` against the table's, unless the table is empty.
+
+        Raises:
+            ValueError: They are not the same set.
+        """
+        missing = [key for key in self.keys if key not in set(keys)]
+        unknown = [key for key in keys if key not in self._slot_of_key]
+        if self.keys and (missing or unknown):
+            raise ValueError(
+                f"{what} and this clip's tensors differ: {_some(missing)} "
+                f"missing, {_some(unknown)} unknown. Is it another model's "
+                "state, or was one of the two made without bind(model)?"
+            )
+
+    def adopt(self, keys: Sequence[str]) -> None:
+        """Take the order of a checked state."""
+        self.keys = list(keys)
+        self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
+        self._unconfirmed = not self.is_bound
+
+    def _key(self, parameter: Tensor) -> str:
+        if self._key_of_name is None:
+            return parameter.name
+        try:
+            return self._key_of_name[parameter.name]
+        except KeyError:
+            raise ValueError(
+                f"parameter {parameter.name!r} is not part of the model given "
+                "to bind(): bind a layer that holds all parameters of the "
+                "optimizer"
+            ) from None
+
+    def _confirm(self, keys: Sequence[str]) -> None:
+        new = [key for key in keys if key not in self._slot_of_key]
+        unseen = [key for key in self.keys if key not in set(keys)]
+        if new and unseen:
+            raise ValueError(
+                f"the loaded state is another model's: it lacks {_some(new)} "
+                f"and holds {_some(unseen)}, which has no gradient here. Use "
+                "bind(model) before saving and before loading, so that "
+                "tensors carry structured names"
+            )
+        self._unconfirmed = False
+
+
+def _some(keys: Sequence[str], most: int = 3) -> str:
+    if not keys:
+        return "none"
+    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(repr(key) for key in keys[:most]) + rest

@@ -1,0 +1,72 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What several tests need: parameters, gradients, one call of a clip."""
+
+import contextlib
+
+import numpy as np
+import paddle
+
+
+def make_parameters(shapes, dtype="float32"):
+    """Parameters of the given shapes, all zero."""
+    return [
+        paddle.create_parameter(
+            shape,
+            dtype,
+            default_initializer=paddle.nn.initializer.Constant(0.0),
+        )
+        for shape in shapes
+    ]
+
+
+def clip_arrays(clip, parameters, arrays, dtype=None):
+    """Call ``clip`` on NumPy gradients; None stands for a missing one."""
+    pairs = [
+        (
+            parameter,
+            None
+            if array is None
+            else paddle.to_tensor(array, dtype=dtype or "float32"),
+        )
+        for parameter, array in zip(parameters, arrays, strict=True)
+    ]
+    return [
+        None if gradient is None else gradient.astype("float64").numpy()
+        for _, gradient in clip(pairs)
+    ]
+
+
+def gammas(clip):
+    """The gammas of a clip in the order of its tensors, as float64."""
+    return np.array(
+        [float(value) for value in clip.state_dict()["gamma"].values()]
+    )
+
+
+@contextlib.contextmanager
+def no_waiting_for_the_device(monkeypatch):
+    """Fail on every way to read a tensor's value back to the host."""
+
+    def refuse(self, *args, **kwargs):
+        raise AssertionError("a tensor's value was read back to the host")
+
+    names = (
+        "item numpy tolist cpu __float__ __int__ __bool__ __index__ "
+        "__array__ __len__ __format__ __str__ __repr__"
+    )
+    with monkeypatch.context() as patch:
+        for name in names.split():
+            patch.setattr(paddle.Tensor, name, refuse)
+        yield

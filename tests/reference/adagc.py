@@ -1,0 +1,46 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Algorithm 1 of the AdaGC paper, line by line, in NumPy float64."""
+
+import numpy as np
+
+
+def adagc_step(t, grads, gamma, lambda_rel, beta, lambda_abs, t_start):
+    """One step on a list of arrays; gives the clipped arrays and new gamma.
+
+    ``gamma`` is a list of floats, or None before the first step.
+    """
+    grads = [np.asarray(g, np.float64) for g in grads]
+    if gamma is None and t_start == 0:
+        return grads, [np.linalg.norm(g) for g in grads]
+    clipped, new_gamma = [], []
+    if t < t_start:
+        g_norm = np.sqrt(sum(np.sum(g * g) for g in grads))
+        h = min(lambda_abs / g_norm, 1.0) if g_norm > 0 else 1.0
+        for i, g in enumerate(grads):
+            g_hat = h * g
+            norm = np.linalg.norm(g_hat)
+            if gamma is None:
+                new_gamma.append(norm)
+            else:
+                new_gamma.append(min(gamma[i], norm))
+            clipped.append(g_hat)
+    else:
+        for i, g in enumerate(grads):
+            h = min(lambda_rel * gamma[i] / np.linalg.norm(g), 1.0)
+            g_hat = h * g
+            norm = np.linalg.norm(g_hat)
+            new_gamma.append(beta * gamma[i] + (1.0 - beta) * norm)
+            clipped.append(g_hat)
+    return clipped, new_gamma

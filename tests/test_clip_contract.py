@@ -1,0 +1,212 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import (
+    clip_arrays,
+    gammas,
+    make_parameters,
+    no_waiting_for_the_device,
+)
+
+from paddle_adagc import ClipGradByAdaGC
+
+
+def test_unclipped_and_missing_pairs_keep_their_places_and_values():
+    first, free, missing, last = make_parameters([[2]] * 4)
+    free.need_clip = False
+    free_gradient = paddle.full([2], 100.0)
+    pairs = [
+        (first, paddle.full([2], 3.0)),
+        (free, free_gradient),
+        (missing, None),
+        (last, paddle.full([2], 4.0)),
+    ]
+    out = ClipGradByAdaGC(lambda_abs=1.0)(pairs)
+    assert [p is q for (p, _), (q, _) in zip(out, pairs, strict=True)] == [
+        True
+    ] * 4
+    assert out[1][1] is free_gradient
+    np.testing.assert_array_equal(free_gradient.numpy(), [100.0, 100.0])
+    assert out[2][1] is None
+    total = np.sqrt(2 * 9 + 2 * 16)
+    np.testing.assert_allclose(out[0][1].numpy(), 3 / total, rtol=1e-6)
+    np.testing.assert_allclose(out[3][1].numpy(), 4 / total, rtol=1e-6)
+
+
+def test_need_clip_that_is_a_string_means_clip():
+    # fleet stores strings there; only False switches the clip off.
+    (parameter,) = make_parameters([[1]])
+    parameter.need_clip = "sharding"
+    clipped = clip_arrays(ClipGradByAdaGC(), [parameter], [np.full(1, 5.0)])
+    np.testing.assert_allclose(clipped[0], 1.0)
+
+
+@pytest.mark.parametrize("pairs", [[], [(None, None)]])
+def test_nothing_to_clip(pairs):
+    clip = ClipGradByAdaGC()
+    assert clip(pairs) == pairs
+    assert clip.num_steps == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_low_precision_gradients_are_measured_in_float32(dtype):
+    rng = np.random.default_rng(0)
+    parameters = make_parameters([[40, 30], [50]])
+    clip = ClipGradByAdaGC(t_start=0)
+    for _ in range(5):
+        grads = [rng.normal(size=s) for s in ([40, 30], [50])]
+        clip_arrays(clip, parameters, grads, dtype)
+    assert clip.state_dict()["gamma"][parameters[0].name].dtype == (
+        paddle.float32
+    )
+    outlier = [1000 * rng.normal(size=[40, 30]) / 100, np.ones([50])]
+    before = gammas(clip)
+    clipped = clip_arrays(clip, parameters, outlier, dtype)
+    tolerance = {"bfloat16": 4e-3, "float16": 1e-3}.get(dtype, 1e-6)
+    norm = np.linalg.norm(clipped[0])
+    np.testing.assert_allclose(norm, 1.04 * before[0], rtol=tolerance)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20])
+@pytest.mark.parametrize("t_start", [0, 100])
+def test_non_finite_gradient_becomes_zero_and_gamma_stays(value, t_start):
+    clip = ClipGradByAdaGC(t_start=t_start, lambda_abs=10.0)
+    parameters = make_parameters([[2], [2]])
+    clip_arrays(clip, parameters, [np.ones(2), np.ones(2)])
+    gamma = gammas(clip)
+    clipped = clip_arrays(
+        clip, parameters, [np.array([value, 1.0]), np.ones(2)]
+    )
+    np.testing.assert_array_equal(clipped, [[0.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-6)
+    metrics = clip.metrics()
+    assert metrics["nonfinite"] == 1
+    assert metrics["tensors"][parameters[0].name]["h"] == 0.0
+    assert metrics["global_grad_norm"] == pytest.approx(np.sqrt(2))
+
+
+def test_non_finite_tensor_is_left_out_of_the_warm_up_norm():
+    clip = ClipGradByAdaGC(lambda_abs=1.0)
+    parameters = make_parameters([[1], [2]])
+    clipped = clip_arrays(
+        clip, parameters, [np.array([np.nan]), np.array([3.0, 4.0])]
+    )
+    np.testing.assert_allclose(clipped[1], [0.6, 0.8], rtol=1e-6)
+    assert gammas(clip).tolist() == [np.inf, 1.0]
+
+
+def test_non_finite_raise_names_the_tensors_and_changes_nothing():
+    clip = ClipGradByAdaGC(nonfinite="raise")
+    parameters = make_parameters([[1], [1]])
+    clip_arrays(clip, parameters, [np.ones(1), np.ones(1)])
+    before = gammas(clip)
+    gradient = paddle.full([1], 50.0)
+    broken = paddle.full([1], float("nan"))
+    with pytest.raises(FloatingPointError, match=parameters[1].name):
+        clip([(parameters[0], gradient), (parameters[1], broken)])
+    assert gradient.item() == 50.0
+    assert clip.num_steps == 1
+    np.testing.assert_array_equal(gammas(clip), before)
+
+
+@pytest.mark.parametrize("t_start", [0, 100])
+def test_non_finite_propagate_leaves_the_gradient_but_not_gamma(t_start):
+    clip = ClipGradByAdaGC(nonfinite="propagate", t_start=t_start)
+    parameters = make_parameters([[2], [1]])
+    clip_arrays(clip, parameters, [np.ones(2) / 2, np.ones(1) / 2])
+    gamma = gammas(clip)
+    clipped = clip_arrays(
+        clip, parameters, [np.array([np.inf, 7.0]), np.ones(1) / 2]
+    )
+    np.testing.assert_array_equal(clipped[0], [np.inf, 7.0])
+    np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-6)
+    assert clip.metrics()["nonfinite_total"] == 1
+
+
+@pytest.mark.parametrize("t_start", [0, 3])
+@pytest.mark.parametrize("nonfinite", ["zero", "propagate"])
+@pytest.mark.parametrize(
+    "init", ["warmup_min", "min_no_warmup", "constant", "threshold"]
+)
+def test_step_does_not_wait_for_the_device(
+    monkeypatch, init, nonfinite, t_start
+):
+    if init == "threshold":
+        t_start += 1
+    clip = ClipGradByAdaGC(init=init, nonfinite=nonfinite, t_start=t_start)
+    parameters = make_parameters([[3, 2], [2], [4]])
+    embedding = paddle.nn.Embedding(10, 4, sparse=True)
+    embedding(paddle.to_tensor([[1, 2, 2]])).sum().backward()
+    pairs = [
+        (parameters[0], paddle.ones([3, 2])),
+        (parameters[1], paddle.full([2], float("nan"))),
+        (parameters[2], paddle.ones([4], "bfloat16")),
+        (embedding.weight, embedding.weight.grad),
+    ]
+    with no_waiting_for_the_device(monkeypatch):
+        for _ in range(5):
+            clip(pairs)
+    assert clip.num_steps == 5
+
+
+def test_the_device_guard_notices_a_read(monkeypatch):
+    tensor = paddle.ones([1])
+    for read in (float, bool, int, np.asarray, lambda t: t.item()):
+        with (
+            no_waiting_for_the_device(monkeypatch),
+            pytest.raises(AssertionError, match="read back"),
+        ):
+            read(tensor)
+
+
+def test_metrics_of_the_last_step():
+    clip = ClipGradByAdaGC(t_start=0, lambda_rel=1.0, beta=0.5)
+    assert clip.metrics() == {
+        "step": -1,
+        "global_grad_norm": 0.0,
+        "clipped_fraction": 0.0,
+        "nonfinite": 0,
+        "nonfinite_total": 0,
+        "tensors": {},
+    }
+    first, second, third = make_parameters([[1]] * 3)
+    one = [np.ones(1)]
+    clip_arrays(clip, [first, second, third], one * 3)
+    clip_arrays(clip, [first, third], [np.full(1, 4.0), np.full(1, 0.5)])
+    metrics = clip.metrics()
+    assert metrics["step"] == 1
+    assert metrics["global_grad_norm"] == pytest.approx(np.sqrt(16.25))
+    assert metrics["clipped_fraction"] == 0.5
+    assert metrics["tensors"] == {
+        first.name: {"norm": 4.0, "gamma": 1.0, "h": 0.25},
+        third.name: {"norm": 0.5, "gamma": 0.75, "h": 1.0},
+    }
+
+
+def test_static_graph_is_refused_with_a_way_out():
+    paddle.enable_static()
+    try:
+        main, startup = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.program_guard(main, startup):
+            x = paddle.static.data("x", [2, 3], "float32")
+            loss = paddle.nn.Linear(3, 1)(x).mean()
+            optimizer = paddle.optimizer.SGD(0.1, grad_clip=ClipGradByAdaGC())
+            with pytest.raises(RuntimeError, match="enable_static"):
+                optimizer.minimize(loss)
+    finally:
+        paddle.disable_static()

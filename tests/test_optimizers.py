@@ -1,0 +1,302 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The clip inside Paddle's optimizers, as a user plugs it in."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import paddle
+import pytest
+from helpers import gammas
+from paddle.distributed.fleet.utils import mix_precision_utils
+
+from paddle_adagc import ClipGradByAdaGC
+
+OPTIMIZERS = ["SGD", "Momentum", "Adam", "AdamW", "Lamb"]
+
+
+class HandClipped(paddle.nn.clip.ClipGradBase):
+    """The same gradients from outside: a list of pre-computed factors."""
+
+    def __init__(self, factors):
+        super().__init__()
+        self.factors = iter(factors)
+
+    def _dygraph_clip(self, params_grads):
+        h = next(self.factors)
+        return [
+            (p, g * float(f)) for (p, g), f in zip(params_grads, h, strict=True)
+        ]
+
+
+def make_model(seed=0):
+    paddle.seed(seed)
+    return paddle.nn.Sequential(
+        paddle.nn.Linear(4, 8), paddle.nn.Tanh(), paddle.nn.Linear(8, 1)
+    )
+
+
+def batch(step, outlier_at=(6, 9)):
+    rng = np.random.default_rng(step)
+    x = rng.normal(size=[16, 4]).astype("float32")
+    y = x.sum(1, keepdims=True) * (1000.0 if step in outlier_at else 1.0)
+    return paddle.to_tensor(x), paddle.to_tensor(y.astype("float32"))
+
+
+def loss_of(model, step):
+    x, y = batch(step)
+    return paddle.nn.functional.mse_loss(model(x), y)
+
+
+def train(model, optimizer, steps=12, clip=None):
+    losses, scales = [], []
+    for step in range(steps):
+        loss = loss_of(model, step)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        losses.append(loss.item())
+        if clip is not None:
+            tensors = clip.metrics()["tensors"].values()
+            scales.append([tensor["h"] for tensor in tensors])
+    return losses, scales
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_sees_the_clipped_gradients(name):
+    optimizer_class = getattr(paddle.optimizer, name)
+    clip = ClipGradByAdaGC(t_start=4)
+    model = make_model()
+    optimizer = optimizer_class(
+        0.01, parameters=model.parameters(), grad_clip=clip
+    )
+    losses, scales = train(model, optimizer, clip=clip)
+    assert max(scales[6]) < 0.1
+
+    twin = make_model()
+    by_hand = optimizer_class(
+        0.01, parameters=twin.parameters(), grad_clip=HandClipped(scales)
+    )
+    twin_losses, _ = train(twin, by_hand)
+    np.testing.assert_allclose(losses, twin_losses, rtol=1e-5)
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def groups(model, clips):
+    layers = [model[0], model[2]]
+    return [
+        {"params": layer.parameters(), "grad_clip": clip}
+        for layer, clip in zip(layers, clips, strict=True)
+    ]
+
+
+def test_one_clip_shared_by_all_groups_counts_optimizer_steps():
+    clip = ClipGradByAdaGC(t_start=4, lambda_abs=1e9)
+    model = make_model()
+    shared = paddle.optimizer.AdamW(
+        0.01,
+        parameters=[
+            {"params": model[0].parameters(), "weight_decay": 0.1},
+            {"params": model[2].parameters(), "weight_decay": 0.1},
+        ],
+        grad_clip=clip,
+    )
+    losses, scales = train(model, shared, clip=clip)
+    assert clip.num_steps == 12
+    assert clip.metrics()["step"] == 11
+    assert len(scales[-1]) == 4
+
+    twin, single = make_model(), ClipGradByAdaGC(t_start=4, lambda_abs=1e9)
+    optimizer = paddle.optimizer.AdamW(
+        0.01, parameters=twin.parameters(), weight_decay=0.1, grad_clip=single
+    )
+    assert train(twin, optimizer)[0] == losses
+    np.testing.assert_array_equal(gammas(single), gammas(clip))
+
+
+def test_one_clip_per_group():
+    clips = [ClipGradByAdaGC(t_start=4), ClipGradByAdaGC(t_start=2)]
+    model = make_model()
+    optimizer = paddle.optimizer.AdamW(0.01, parameters=groups(model, clips))
+    train(model, optimizer)
+    assert [clip.num_steps for clip in clips] == [12, 12]
+    assert [len(clip.state_dict()["gamma"]) for clip in clips] == [2, 2]
+
+
+def test_shared_group_whose_tensors_have_no_gradient_for_a_while():
+    clip = ClipGradByAdaGC(t_start=2)
+    model = make_model()
+    optimizer = paddle.optimizer.SGD(
+        0.01,
+        parameters=[
+            {"params": model[0].parameters()},
+            {"params": model[2].parameters()},
+        ],
+        grad_clip=clip,
+    )
+    for step in range(6):
+        hidden = model[0](batch(step)[0])
+        (hidden if step % 2 else model[2](hidden)).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    assert clip.num_steps == 6
+
+
+def test_gradient_accumulation_clips_the_sum_once():
+    clip, whole_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
+    model, whole = make_model(), make_model()
+    optimizer = paddle.optimizer.SGD(
+        0.01, parameters=model.parameters(), grad_clip=clip
+    )
+    whole_optimizer = paddle.optimizer.SGD(
+        0.01, parameters=whole.parameters(), grad_clip=whole_clip
+    )
+    for step in range(6):
+        for half in range(2):
+            (loss_of(model, 2 * step + half) / 2).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        losses = [loss_of(whole, 2 * step + half) / 2 for half in range(2)]
+        (losses[0] + losses[1]).backward()
+        whole_optimizer.step()
+        whole_optimizer.clear_grad()
+    assert clip.num_steps == 6
+    np.testing.assert_allclose(gammas(clip), gammas(whole_clip), rtol=1e-5)
+
+
+@pytest.fixture
+def scaler_on_cpu(monkeypatch):
+    """Paddle's GradScaler switches itself off on a CPU; keep it on."""
+    place = SimpleNamespace(is_gpu_place=lambda: True)
+    monkeypatch.setattr(
+        paddle.amp.grad_scaler,
+        "_dygraph_tracer",
+        lambda: SimpleNamespace(_expected_place=place),
+    )
+    scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0)
+    monkeypatch.undo()
+    assert scaler.is_enable()
+    return scaler
+
+
+def test_grad_scaler_unscales_before_the_clip_and_survives_overflow(
+    scaler_on_cpu,
+):
+    scaler = scaler_on_cpu
+    clip, plain_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
+    model, plain = make_model(), make_model()
+    optimizer = paddle.optimizer.SGD(
+        0.01, parameters=model.parameters(), grad_clip=clip
+    )
+    plain_optimizer = paddle.optimizer.SGD(
+        0.01, parameters=plain.parameters(), grad_clip=plain_clip
+    )
+    for step in range(6):
+        scaled = scaler.scale(loss_of(model, step))
+        assert scaled.item() > 1000 * loss_of(model, step).item()
+        scaled.backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.clear_grad()
+        loss_of(plain, step).backward()
+        plain_optimizer.step()
+        plain_optimizer.clear_grad()
+    np.testing.assert_allclose(gammas(clip), gammas(plain_clip), rtol=1e-5)
+
+    before = gammas(clip)
+    weights = [p.numpy() for p in model.parameters()]
+    scaler.scale(loss_of(model, 1) * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    np.testing.assert_array_equal(gammas(clip), before)
+    for weight, parameter in zip(weights, model.parameters(), strict=True):
+        np.testing.assert_array_equal(parameter.numpy(), weight)
+
+
+def test_to_static_forward():
+    model, eager = make_model(), make_model()
+    clip, eager_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
+    static = paddle.jit.to_static(model, full_graph=True)
+    optimizers = [
+        paddle.optimizer.AdamW(0.01, parameters=m.parameters(), grad_clip=c)
+        for m, c in ((model, clip), (eager, eager_clip))
+    ]
+    losses, _ = train(static, optimizers[0])
+    eager_losses, _ = train(eager, optimizers[1])
+    np.testing.assert_allclose(losses, eager_losses, rtol=1e-5)
+    np.testing.assert_allclose(gammas(clip), gammas(eager_clip), rtol=1e-4)
+
+
+def test_sparse_embedding():
+    clips = [ClipGradByAdaGC(t_start=3, lambda_abs=0.1) for _ in range(2)]
+    weights = []
+    for clip, sparse in zip(clips, (True, False), strict=True):
+        paddle.seed(0)
+        embedding = paddle.nn.Embedding(12, 4, sparse=sparse)
+        optimizer = paddle.optimizer.SGD(
+            0.1, parameters=embedding.parameters(), grad_clip=clip
+        )
+        rng = np.random.default_rng(0)
+        for step in range(8):
+            rows = paddle.to_tensor(rng.integers(0, 12, [5]))
+            scale = 100.0 if step == 5 else 1.0
+            (scale * embedding(rows).square().sum()).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        weights.append(embedding.weight.numpy())
+    np.testing.assert_allclose(*weights, rtol=1e-5)
+    np.testing.assert_allclose(*map(gammas, clips), rtol=1e-5)
+
+
+def test_main_grad_of_a_mixed_precision_run():
+    model = make_model()
+    clip = ClipGradByAdaGC(t_start=1)
+    optimizer = mix_precision_utils.MixPrecisionOptimizer(
+        paddle.optimizer.AdamW(
+            0.01, parameters=model.parameters(), grad_clip=clip
+        )
+    )
+    for step in range(4):
+        factor = 1000.0 if step == 3 else 1.0
+        for parameter in model.parameters():
+            parameter.main_grad = paddle.full(
+                parameter.shape, 0.1 * factor, "float32"
+            )
+        optimizer.step()
+        if step < 3:
+            optimizer.clear_grad()
+    for parameter in model.parameters():
+        norm = 0.1 * np.sqrt(parameter.size)
+        np.testing.assert_allclose(
+            clip.metrics()["tensors"][parameter.name]["norm"],
+            1000 * norm,
+            rtol=1e-5,
+        )
+        assert parameter.main_grad.norm().item() < 1.1 * norm
+
+
+def test_frozen_parameters_are_left_alone():
+    clip = ClipGradByAdaGC(t_start=2)
+    model = make_model()
+    clip.bind(model)
+    model[0].weight.stop_gradient = True
+    optimizer = paddle.optimizer.AdamW(
+        0.01, parameters=model.parameters(), grad_clip=clip
+    )
+    train(model, optimizer)
+    assert np.isinf(clip.state_dict()["gamma"]["0.weight"].item())
+    model[0].weight.stop_gradient = False
+    train(model, optimizer, steps=1)
+    assert np.isfinite(clip.state_dict()["gamma"]["0.weight"].item())

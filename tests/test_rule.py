@@ -1,0 +1,117 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The rule's vector functions: hand-worked answers and properties."""
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddle_adagc import rule
+
+positive = st.floats(2**-20, 2**20, width=32)
+vectors = st.lists(st.tuples(positive, positive), min_size=1, max_size=8)
+
+
+def vector(values):
+    return paddle.to_tensor(values, "float32")
+
+
+def test_global_norm_is_the_norm_over_all_tensors():
+    np.testing.assert_allclose(
+        rule.global_norm(vector([9.0, 16.0])).numpy(), [5.0]
+    )
+
+
+def test_global_norm_leaves_non_finite_tensors_out():
+    squared = vector([9.0, np.inf, np.nan, 16.0])
+    np.testing.assert_allclose(rule.global_norm(squared).numpy(), [5.0])
+
+
+def test_global_norm_of_large_finite_norms_does_not_overflow():
+    squared = vector([3e38, 3e38])
+    np.testing.assert_allclose(
+        rule.global_norm(squared).numpy(), [np.sqrt(6e38)], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"), [(4.0, 0.25), (0.5, 1.0), (1.0, 1.0), (0.0, 1.0)]
+)
+def test_global_scale(total, expected):
+    scale = rule.global_scale(vector([total]), 1.0)
+    np.testing.assert_allclose(scale.numpy(), [expected])
+
+
+def test_running_minimum_ignores_zero_and_non_finite_norms():
+    gamma = rule.running_minimum(
+        vector([1.0, 3.0, 0.0, np.inf, np.nan, 0.0]),
+        vector([2.0, 2.0, 2.0, 2.0, 2.0, np.inf]),
+    )
+    np.testing.assert_array_equal(
+        gamma.numpy(), np.float32([1.0, 2.0, 2.0, 2.0, 2.0, np.inf])
+    )
+
+
+def test_adaptive_scale_hand_worked():
+    norm = vector([2.0, 0.5, 0.0, np.inf, np.nan, 7.0, 0.0])
+    gamma = vector([1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.inf])
+    h = rule.adaptive_scale(norm, gamma, 1.5)
+    np.testing.assert_array_equal(
+        h.numpy(), np.float32([0.75, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
+    )
+
+
+def test_moving_average_hand_worked():
+    norm = vector([2.0, 0.0, np.nan, np.inf, 5.0, 0.0])
+    gamma = vector([1.0, 1.0, 1.0, 1.0, np.inf, np.inf])
+    average = rule.moving_average(norm, gamma, 0.75)
+    np.testing.assert_array_equal(
+        average.numpy(), np.float32([1.25, 1.0, 1.0, 1.0, 5.0, np.inf])
+    )
+
+
+@given(vectors)
+@settings(deadline=None, max_examples=50)
+def test_clipping_again_changes_nothing(pairs):
+    norm, gamma = (vector(list(column)) for column in zip(*pairs, strict=True))
+    clipped = rule.adaptive_scale(norm, gamma, 1.04) * norm
+    again = rule.adaptive_scale(clipped, gamma, 1.04)
+    np.testing.assert_allclose(again.numpy(), 1.0, rtol=3e-7)
+
+
+@given(vectors, st.floats(1e-3, 1e3))
+@settings(deadline=None, max_examples=50)
+def test_scale_equivariance(pairs, factor):
+    norm, gamma = (vector(list(column)) for column in zip(*pairs, strict=True))
+    h = rule.adaptive_scale(norm, gamma, 1.04)
+    scaled = rule.adaptive_scale(norm * factor, gamma * factor, 1.04)
+    np.testing.assert_allclose(scaled.numpy(), h.numpy(), rtol=1e-6)
+    average = rule.moving_average(h * norm, gamma, 0.99) * factor
+    scaled_average = rule.moving_average(
+        h * norm * factor, gamma * factor, 0.99
+    )
+    np.testing.assert_allclose(
+        scaled_average.numpy(), average.numpy(), rtol=1e-5
+    )
+
+
+@given(vectors)
+@settings(deadline=None, max_examples=50)
+def test_order_of_the_tensors_does_not_matter(pairs):
+    norm, gamma = (vector(list(column)) for column in zip(*pairs, strict=True))
+    h = rule.adaptive_scale(norm, gamma, 1.04).numpy()
+    reverse = rule.adaptive_scale(norm.flip(0), gamma.flip(0), 1.04).numpy()
+    np.testing.assert_array_equal(reverse[::-1], h)

@@ -1,0 +1,275 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""State of the clip: to a dict, to disk, and back; bad states are refused."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import clip_arrays, gammas, make_parameters
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.checkpoint import STATE_FILE, load_state, save_state
+
+
+def make_model():
+    return paddle.nn.Sequential(
+        paddle.nn.Linear(4, 6), paddle.nn.Tanh(), paddle.nn.Linear(6, 2)
+    )
+
+
+def bound_clip(model, **arguments):
+    clip = ClipGradByAdaGC(t_start=3, **arguments)
+    clip.bind(model)
+    return clip
+
+
+def train(model, clip, steps, seed):
+    """Some SGD steps on random data; gives the gammas after each."""
+    optimizer = paddle.optimizer.SGD(
+        0.05, parameters=model.parameters(), grad_clip=clip
+    )
+    rng = np.random.default_rng(seed)
+    history = []
+    for _ in range(steps):
+        x = paddle.to_tensor(rng.normal(size=[8, 4]).astype("float32"))
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        history.append(gammas(clip))
+    return np.array(history)
+
+
+def fill(clip, parameters):
+    clip_arrays(clip, parameters, [np.ones(p.shape) for p in parameters])
+
+
+def test_state_has_structured_keys_when_bound():
+    model = make_model()
+    clip = bound_clip(model)
+    train(model, clip, 2, seed=0)
+    state = clip.state_dict()
+    assert state["step"] == 2
+    assert list(state["gamma"]) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(value.shape == [] for value in state["gamma"].values())
+    assert all(
+        value.dtype == paddle.float32 for value in state["gamma"].values()
+    )
+    assert state["config"]["t_start"] == 3
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_resumed_training_is_bit_equal(tmp_path, stop):
+    paddle.seed(0)
+    first = make_model()
+    start = {k: v.clone() for k, v in first.state_dict().items()}
+    whole = train(first, bound_clip(first), 8, seed=1)
+
+    second = make_model()
+    second.set_state_dict(start)
+    clip = bound_clip(second)
+    optimizer = paddle.optimizer.SGD(
+        0.05, parameters=second.parameters(), grad_clip=clip
+    )
+    rng = np.random.default_rng(1)
+    parts = []
+    for step in range(8):
+        if step == stop:
+            save_state(clip.state_dict(), tmp_path)
+            clip = bound_clip(second)
+            clip.set_state_dict(load_state(tmp_path))
+            assert clip.num_steps == stop
+            optimizer = paddle.optimizer.SGD(
+                0.05, parameters=second.parameters(), grad_clip=clip
+            )
+        x = paddle.to_tensor(rng.normal(size=[8, 4]).astype("float32"))
+        second(x).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        parts.append(gammas(clip))
+    np.testing.assert_array_equal(np.array(parts), whole)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_state_of_a_tensor_without_a_norm_is_inf_and_loads(tmp_path):
+    model = make_model()
+    clip = bound_clip(model)
+    save_state(clip.state_dict(), tmp_path)
+    other = bound_clip(model)
+    other.set_state_dict(load_state(tmp_path))
+    assert np.isinf(gammas(other)).all()
+
+
+def test_order_of_the_keys_in_a_state_does_not_matter():
+    model = make_model()
+    clip = bound_clip(model)
+    train(model, clip, 4, seed=0)
+    state = clip.state_dict()
+    other = bound_clip(model)
+    other.set_state_dict(
+        {**state, "gamma": dict(reversed(state["gamma"].items()))}
+    )
+    assert {k: float(v) for k, v in state["gamma"].items()} == {
+        k: float(v) for k, v in other.state_dict()["gamma"].items()
+    }
+    np.testing.assert_array_equal(train(model, other, 1, 5)[0], gammas(other))
+
+
+def changed(**parts):
+    def change(state):
+        return {**state, **parts}
+
+    return change
+
+
+def with_gamma(value, key="0.bias"):
+    def change(state):
+        return {**state, "gamma": {**state["gamma"], key: value}}
+
+    return change
+
+
+def without(name):
+    def change(state):
+        return {k: v for k, v in state.items() if k != name}
+
+    return change
+
+
+def without_gamma(key):
+    def change(state):
+        gamma = {k: v for k, v in state["gamma"].items() if k != key}
+        return {**state, "gamma": gamma}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (without("step"), "step"),
+        (without("gamma"), "gamma"),
+        (without("config"), "config"),
+        (changed(step=-1), "-1"),
+        (changed(step=2.5), "2.5"),
+        (changed(gamma=[1.0]), "gamma"),
+        (with_gamma(-0.5), "0.bias.*-0.5"),
+        (with_gamma(0.0), "0.bias.*0.0"),
+        (with_gamma(float("nan")), "0.bias.*nan"),
+        (with_gamma(np.ones(3)), r"0.bias.*\[3\]"),
+        (with_gamma("big"), "0.bias"),
+        (with_gamma(1.0, "4.weight"), "4.weight"),
+        (without_gamma("2.weight"), "2.weight"),
+    ],
+)
+def test_bad_state_is_refused_and_leaves_the_clip_unchanged(change, names):
+    model = make_model()
+    clip = bound_clip(model)
+    train(model, clip, 4, seed=0)
+    before = clip.state_dict()
+    with pytest.raises(ValueError, match=names):
+        clip.set_state_dict(change(clip.state_dict()))
+    after = clip.state_dict()
+    assert after["step"] == before["step"] == 4
+    assert {k: float(v) for k, v in after["gamma"].items()} == {
+        k: float(v) for k, v in before["gamma"].items()
+    }
+
+
+def test_state_that_is_no_dict_is_refused():
+    with pytest.raises(TypeError, match="list"):
+        ClipGradByAdaGC().set_state_dict([])
+
+
+def test_other_arguments_than_the_state_s_are_warned_about():
+    state = ClipGradByAdaGC(lambda_rel=1.1).state_dict()
+    clip = ClipGradByAdaGC()
+    with pytest.warns(UserWarning, match=r"lambda_rel=1.04 \(state: 1.1\)"):
+        clip.set_state_dict(state)
+    assert clip.lambda_rel == 1.04
+
+
+def test_another_model_s_state_is_noticed_without_bind():
+    donor = ClipGradByAdaGC()
+    fill(donor, make_parameters([[2], [3]]))
+    clip = ClipGradByAdaGC()
+    clip.set_state_dict(donor.state_dict())
+    with pytest.raises(ValueError, match="another model"):
+        fill(clip, make_parameters([[2], [3]]))
+
+
+def test_unbound_state_resumes_in_the_same_process():
+    parameters = make_parameters([[2], [3]])
+    clip = ClipGradByAdaGC()
+    fill(clip, parameters)
+    other = ClipGradByAdaGC()
+    other.set_state_dict(clip.state_dict())
+    fill(other, parameters)
+    assert other.num_steps == 2
+
+
+def test_bind_after_a_step_is_refused():
+    model = make_model()
+    clip = ClipGradByAdaGC()
+    train(model, clip, 1, seed=0)
+    with pytest.raises(RuntimeError, match="before the first step"):
+        clip.bind(model)
+
+
+def test_bind_to_another_model_than_the_loaded_state_is_refused():
+    model = make_model()
+    donor = bound_clip(model)
+    clip = ClipGradByAdaGC()
+    clip.set_state_dict({**donor.state_dict(), "config": {}})
+    with pytest.raises(ValueError, match="'weight'"):
+        clip.bind(paddle.nn.Linear(2, 2))
+    clip.bind(model)
+
+
+def test_parameter_outside_of_the_bound_model_is_named():
+    clip = bound_clip(make_model())
+    (stranger,) = make_parameters([[2]])
+    with pytest.raises(ValueError, match=stranger.name):
+        fill(clip, [stranger])
+
+
+def test_wrappers_are_looked_through():
+    model = make_model()
+    clip = ClipGradByAdaGC()
+    clip.bind(paddle.DataParallel(model))
+    assert next(iter(clip.state_dict()["gamma"])) == "0.weight"
+
+
+def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    clip = bound_clip(make_model())
+    path = save_state(clip.state_dict(), tmp_path / "checkpoint")
+    old = path.read_bytes()
+    monkeypatch.setattr(
+        "paddle_adagc.checkpoint.os.fsync",
+        lambda _: (_ for _ in ()).throw(OSError("disk full")),
+    )
+    with pytest.raises(OSError, match="disk full"):
+        save_state({**clip.state_dict(), "step": 9}, tmp_path / "checkpoint")
+    assert [p.name for p in path.parent.iterdir()] == [STATE_FILE]
+    assert path.read_bytes() == old
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=STATE_FILE):
+        load_state(tmp_path)
+    clip = bound_clip(make_model())
+    path = save_state(clip.state_dict(), tmp_path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match="damaged"):
+        load_state(tmp_path)
