@@ -16,16 +16,14 @@
 from __future__ import annotations
 
 import math
-import numbers
-import warnings
 from typing import Any, Literal, get_args
 
-import numpy as np
 import paddle
 from paddle import Tensor
 
 from . import rule
 from .scaling_clip import NonFinite, TensorScalingClip
+from .validation import clip_state, count, positive, smoothing
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
@@ -103,18 +101,10 @@ class ClipGradByAdaGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.lambda_rel = _positive("lambda_rel", lambda_rel)
-        self.lambda_abs = _positive("lambda_abs", lambda_abs)
-        self.beta = _number("beta", beta)
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta={beta!r} is outside of [0, 1)")
-        if not isinstance(t_start, numbers.Integral) or isinstance(
-            t_start, bool
-        ):
-            raise TypeError(f"t_start={t_start!r} is not an integer")
-        if t_start < 0:
-            raise ValueError(f"t_start={t_start!r} is negative")
-        self.t_start: int = int(t_start)
+        self.lambda_rel = positive("lambda_rel", lambda_rel)
+        self.lambda_abs = positive("lambda_abs", lambda_abs)
+        self.beta = smoothing("beta", beta)
+        self.t_start = count("t_start", t_start)
         self._set_init(init, init_value)
         self._gamma: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
 
@@ -128,21 +118,14 @@ class ClipGradByAdaGC(TensorScalingClip):
             )
         self.init: Init = init
         default = _DEFAULT_INIT_VALUE.get(init)
+        self.init_value: float | None = default
         if init_value is None:
-            self.init_value = default
-        elif default is None:
+            return
+        if default is None:
             raise ValueError(
                 f"init_value={init_value!r} has no meaning with init={init!r}"
             )
-        else:
-            self.init_value = _positive("init_value", init_value)
-
-    def __str__(self) -> str:
-        """Class and arguments."""
-        arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
-        return f"{type(self).__name__}({arguments})"
-
-    __repr__ = __str__
+        self.init_value = positive("init_value", init_value)
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -152,7 +135,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             "t_start": self.t_start,
             "init": self.init,
             "init_value": self.init_value,
-            "nonfinite": self.nonfinite,
+            **super()._config(),
         }
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
@@ -218,68 +201,9 @@ class ClipGradByAdaGC(TensorScalingClip):
             ValueError: A key is missing, ``step`` is not a count, a gamma is
                 not one positive number, or the tensors are not this model's.
         """
-        step, gamma = _checked_state(state)
+        step, gamma, config = clip_state(state)
         self._table.check_keys(list(gamma), "the state's tensors")
-        mine = self._config()
-        differing = [
-            f"{name}={mine[name]!r} (state: {value!r})"
-            for name, value in state["config"].items()
-            if name in mine and mine[name] != value
-        ]
-        if differing:
-            warnings.warn(
-                "the loaded state was made with other arguments than this "
-                f"clip goes on with: {', '.join(differing)}",
-                stacklevel=2,
-            )
+        self._warn_of_other_arguments(config)
         self._table.adopt(list(gamma))
         self._gamma = paddle.to_tensor(list(gamma.values()), "float32")
-        self._num_steps = step
-        self._seen.clear()
-        self._calls = []
-
-
-def _checked_state(state: Any) -> tuple[int, dict[str, float]]:
-    if not isinstance(state, dict):
-        raise TypeError(f"the state is a {type(state).__name__}, not a dict")
-    for name in ("step", "gamma", "config"):
-        if name not in state:
-            raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
-    step, config = state["step"], state["config"]
-    if not isinstance(step, numbers.Integral) or step < 0:
-        raise ValueError(f"the state's step={step!r} is not a count of steps")
-    if not isinstance(state["gamma"], dict) or not isinstance(config, dict):
-        raise ValueError("the state's gamma and config must be dicts")
-    gamma = {key: _gamma(key, v) for key, v in state["gamma"].items()}
-    return int(step), gamma
-
-
-def _gamma(key: str, value: Any) -> float:
-    array = np.asarray(value)
-    if array.size != 1 or not np.issubdtype(array.dtype, np.number):
-        raise ValueError(
-            f"gamma of {key!r} is not one number: shape {list(array.shape)}, "
-            f"dtype {array.dtype}"
-        )
-    number = float(array.reshape(()))
-    if not number > 0:
-        raise ValueError(
-            f"gamma of {key!r} is {number}: it must be positive (inf for a "
-            "tensor without a norm so far)"
-        )
-    return number
-
-
-def _number(name: str, value: Any) -> float:
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is not a number")
-    if not math.isfinite(value):
-        raise ValueError(f"{name}={value!r} is not finite")
-    return float(value)
-
-
-def _positive(name: str, value: Any) -> float:
-    number = _number(name, value)
-    if number <= 0:
-        raise ValueError(f"{name}={value!r} is not positive")
-    return number
+        self._continue_at(step)

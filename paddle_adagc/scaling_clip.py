@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, get_args
 
@@ -99,6 +100,17 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``h``, float32 ``[num_tensors]``; entries of tensors with a
             non-finite norm are of no consequence.
         """
+
+    def _config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"nonfinite": self.nonfinite}
+
+    def __str__(self) -> str:
+        """Class and arguments."""
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
+        return f"{type(self).__name__}({arguments})"
+
+    __repr__ = __str__
 
     def _tensor_metrics(self) -> dict[str, Tensor]:
         """What the rule keeps per tensor, each float32 ``[num_tensors]``."""
@@ -197,6 +209,27 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         scale_gradients_(gradients, h, discard)
         self._calls.append(_Call(slots, squared_norm.sqrt(), h))
         return pairs
+
+    def _continue_at(self, num_steps: int) -> None:
+        """Go on as if ``num_steps`` steps had been made."""
+        self._num_steps = num_steps
+        self._seen.clear()
+        self._calls = []
+
+    def _warn_of_other_arguments(self, config: dict[str, Any]) -> None:
+        """Say which arguments a loaded state was made with other values of."""
+        mine = self._config()
+        differing = [
+            f"{name}={mine[name]!r} (state: {value!r})"
+            for name, value in config.items()
+            if name in mine and mine[name] != value
+        ]
+        if differing:
+            warnings.warn(
+                "the loaded state was made with other arguments than this "
+                f"clip goes on with: {', '.join(differing)}",
+                stacklevel=3,
+            )
 
     def _begin_call(self, slots: list[int]) -> None:
         if not self._calls or not self._seen.isdisjoint(slots):

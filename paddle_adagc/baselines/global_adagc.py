@@ -1,0 +1,101 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Global AdaGC: the paper's ablation of locality."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+from .. import rule
+from ..scaling_clip import NonFinite, TensorScalingClip
+from ..validation import clip_state, count, positive, smoothing
+
+_KEY = "global"
+
+
+class ClipGradByGlobalAdaGC(TensorScalingClip):
+    """AdaGC's rule with one gamma on the norm over all tensors.
+
+    Adaptive but not local: the variant that the paper's ablation ("Adaptivity
+    Efficacy and Locality Granularity") compares AdaGC with. Arguments, warm-up,
+    and the treatment of non-finite tensors are those of
+    :class:`paddle_adagc.ClipGradByAdaGC`.
+    """
+
+    def __init__(
+        self,
+        lambda_rel: float = 1.04,
+        beta: float = 0.99,
+        lambda_abs: float = 1.0,
+        t_start: int = 100,
+        *,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.lambda_rel = positive("lambda_rel", lambda_rel)
+        self.lambda_abs = positive("lambda_abs", lambda_abs)
+        self.beta = smoothing("beta", beta)
+        self.t_start = count("t_start", t_start)
+        self._gamma: Tensor = paddle.full([1], math.inf)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "lambda_rel": self.lambda_rel,
+            "beta": self.beta,
+            "lambda_abs": self.lambda_abs,
+            "t_start": self.t_start,
+            **super()._config(),
+        }
+
+    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
+        norm = rule.global_norm(squared_norm)
+        if step < self.t_start:
+            h = rule.global_scale(norm, self.lambda_abs)
+            self._gamma = rule.running_minimum(h * norm, self._gamma)
+        else:
+            h = rule.adaptive_scale(norm, self._gamma, self.lambda_rel)
+            self._gamma = rule.moving_average(h * norm, self._gamma, self.beta)
+        return h.expand_as(squared_norm)
+
+    def _tensor_metrics(self) -> dict[str, Tensor]:
+        return {"gamma": self._gamma.expand([len(self._table)])}
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to save: as AdaGC's, with the single key ``"global"``."""
+        return {
+            "step": self._num_steps,
+            "gamma": {_KEY: self._gamma.reshape([])},
+            "config": self._config(),
+        }
+
+    def set_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; a refused one leaves the clip as it was.
+
+        Raises:
+            TypeError: ``state`` is not a dict.
+            ValueError: It is not a state of this class.
+        """
+        step, gamma, config = clip_state(state)
+        if list(gamma) != [_KEY]:
+            raise ValueError(
+                f"the state holds gamma of {list(gamma)[:3]}, not of "
+                f"{_KEY!r} alone: it is not a state of Global AdaGC"
+            )
+        self._warn_of_other_arguments(config)
+        self._gamma = paddle.to_tensor([gamma[_KEY]], "float32")
+        self._continue_at(step)

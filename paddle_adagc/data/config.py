@@ -1,0 +1,125 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What to train on, as a typed and checked config."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import warnings
+from typing import Literal, get_args
+
+Kind = Literal["stdlib", "fixed_sequences", "mmap"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Training and validation data of a run.
+
+    Raises:
+        ValueError: A value is out of range, or ``kind="mmap"`` has no prefix.
+        TypeError: A value is of the wrong type.
+    """
+
+    kind: Kind = "stdlib"
+    """``"stdlib"``: random windows of the Python standard library's source,
+    cut at any byte, with replacement (the noisy regime);
+    ``"fixed_sequences"``: draws from ``num_sequences`` fixed windows of it
+    (the low-noise regime, which stands in for huge batches);
+    ``"mmap"``: a memory-mapped ``.bin``/``.idx`` dataset, cut into windows
+    that are shuffled anew in every epoch."""
+
+    seq_length: int = 32
+    """Tokens a sample; default 32."""
+
+    seed: int = 0
+    """Seed of the order of the samples, of the fixed sequences and of the
+    embedded corpus' split, in [0, 2**32); default 0."""
+
+    num_sequences: int = 64
+    """Number of fixed sequences; default 64, as in the low-noise regime. Read
+    for ``"fixed_sequences"`` alone."""
+
+    prefix: str | None = None
+    """Path of the memory-mapped dataset without ``.bin`` and ``.idx``. Read,
+    and needed, for ``"mmap"`` alone."""
+
+    validation_fraction: float = 0.05
+    """Share of the data held out for validation, by whole documents, in
+    (0, 1); default 0.05. A share of the tokens of the embedded corpus, of the
+    documents of a memory-mapped dataset (its last ones)."""
+
+    validation_size: int = 64
+    """Number of validation samples, spread evenly over the held-out tokens;
+    default 64. The set is the same at every evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(_unknown_kind(self.kind))
+        for name in ("seq_length", "num_sequences", "validation_size"):
+            _check_integer(name, getattr(self, name), 1, 2**63)
+        _check_integer("seed", self.seed, 0, 2**32)
+        fraction = self.validation_fraction
+        if isinstance(fraction, bool) or not isinstance(fraction, float):
+            raise TypeError(
+                f"validation_fraction is {fraction!r}: give a float"
+            )
+        if not 0 < fraction < 1:
+            raise ValueError(
+                f"validation_fraction is {fraction}: give one in (0, 1)"
+            )
+        self._check_prefix()
+        if self.kind != "fixed_sequences" and (
+            self.num_sequences != type(self).num_sequences
+        ):
+            warnings.warn(
+                f"num_sequences={self.num_sequences} is ignored: "
+                f"kind={self.kind!r} has no fixed sequences",
+                stacklevel=3,
+            )
+
+    def _check_prefix(self) -> None:
+        prefix = self.prefix
+        if prefix is not None and not isinstance(prefix, str):
+            raise TypeError(f"prefix is {prefix!r}: give a path as a string")
+        if self.kind != "mmap":
+            if prefix is not None:
+                warnings.warn(
+                    f"prefix={prefix!r} is ignored: kind={self.kind!r} reads "
+                    'the embedded corpus (kind="mmap" reads the prefix)',
+                    stacklevel=4,
+                )
+        elif not prefix:
+            raise ValueError(
+                f'prefix is {prefix!r} for kind="mmap": give the path of the '
+                "dataset without .bin and .idx"
+            )
+        elif prefix.endswith((".bin", ".idx")):
+            raise ValueError(
+                f"prefix is {prefix!r}: leave its ending out, {prefix[:-4]!r}"
+            )
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}: give an integer")
+    if not low <= value < high:
+        raise ValueError(f"{name} is {value}: give one in [{low}, {high})")
+
+
+def _unknown_kind(kind: object) -> str:
+    valid = get_args(Kind)
+    near = difflib.get_close_matches(str(kind), valid, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"kind is {kind!r}: {hint}valid are {', '.join(map(repr, valid))}"

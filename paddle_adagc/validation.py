@@ -1,0 +1,93 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checks of arguments and states, with errors that name the value."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+
+def number(name: str, value: Any) -> float:
+    """A finite number, or a TypeError or ValueError that names it."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is not a number")
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={value!r} is not finite")
+    return float(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    checked = number(name, value)
+    if checked <= 0:
+        raise ValueError(f"{name}={value!r} is not positive")
+    return checked
+
+
+def smoothing(name: str, value: Any) -> float:
+    """A number in [0, 1)."""
+    checked = number(name, value)
+    if not 0 <= checked < 1:
+        raise ValueError(f"{name}={value!r} is outside of [0, 1)")
+    return checked
+
+
+def count(name: str, value: Any) -> int:
+    """An integer that is not negative."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is not an integer")
+    if value < 0:
+        raise ValueError(f"{name}={value!r} is negative")
+    return int(value)
+
+
+def clip_state(state: Any) -> tuple[int, dict[str, float], dict[str, Any]]:
+    """Parts of a clip's ``state_dict()``: step, gamma per key, arguments.
+
+    Raises:
+        TypeError: ``state`` is not a dict.
+        ValueError: A key is missing, ``step`` is not a count, or a gamma is
+            not one positive number.
+    """
+    if not isinstance(state, dict):
+        raise TypeError(f"the state is a {type(state).__name__}, not a dict")
+    for name in ("step", "gamma", "config"):
+        if name not in state:
+            raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
+    step, gamma, config = state["step"], state["gamma"], state["config"]
+    if not isinstance(step, numbers.Integral) or step < 0:
+        raise ValueError(f"the state's step={step!r} is not a count of steps")
+    if not isinstance(gamma, dict) or not isinstance(config, dict):
+        raise ValueError("the state's gamma and config must be dicts")
+    return int(step), {k: _gamma(k, v) for k, v in gamma.items()}, config
+
+
+def _gamma(key: str, value: Any) -> float:
+    array = np.asarray(value)
+    if array.size != 1 or not np.issubdtype(array.dtype, np.number):
+        raise ValueError(
+            f"gamma of {key!r} is not one number: shape {list(array.shape)}, "
+            f"dtype {array.dtype}"
+        )
+    checked = float(array.reshape(()))
+    if not checked > 0:
+        raise ValueError(
+            f"gamma of {key!r} is {checked}: it must be positive (inf for a "
+            "tensor without a norm so far)"
+        )
+    return checked
