@@ -13,8 +13,8 @@
 # limitations under the License.
 """AdaGC for PaddlePaddle: adaptive per-tensor gradient clipping."""
 
-from .clip import ClipGradByAdaGC
-# from .stability.spike_score import spike_score
+from paddle_adagc.clip import ClipGradByAdaGC
+from paddle_adagc.stability.spike_score import spike_score
 
 __all__ = ["ClipGradByAdaGC", "spike_score"]
 __version__ = "0.1.0"

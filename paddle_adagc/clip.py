@@ -21,9 +21,10 @@ from typing import Any, Literal, get_args
 import paddle
 from paddle import Tensor
 
-from . import rule
-from .scaling_clip import NonFinite, TensorScalingClip
-from .validation import clip_state, count, positive, smoothing
+from paddle_adagc import rule
+from paddle_adagc.checks import check_decay, check_integer, check_positive
+from paddle_adagc.clip_state import read_clip_state
+from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
@@ -101,10 +102,10 @@ class ClipGradByAdaGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.lambda_rel = positive("lambda_rel", lambda_rel)
-        self.lambda_abs = positive("lambda_abs", lambda_abs)
-        self.beta = smoothing("beta", beta)
-        self.t_start = count("t_start", t_start)
+        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
+        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
+        self.beta = check_decay("beta", beta)
+        self.t_start = check_integer("t_start", t_start, 0)
         self._set_init(init, init_value)
         self._gamma: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
 
@@ -125,7 +126,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             raise ValueError(
                 f"init_value={init_value!r} has no meaning with init={init!r}"
             )
-        self.init_value = positive("init_value", init_value)
+        self.init_value = check_positive("init_value", init_value)
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -201,7 +202,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             ValueError: A key is missing, ``step`` is not a count, a gamma is
                 not one positive number, or the tensors are not this model's.
         """
-        step, gamma, config = clip_state(state)
+        step, gamma, config = read_clip_state(state)
         self._table.check_keys(list(gamma), "the state's tensors")
         self._warn_of_other_arguments(config)
         self._table.adopt(list(gamma))

@@ -32,8 +32,8 @@ import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from .norms import scale_gradients_, squared_norms
-from .tensor_table import TensorTable
+from paddle_adagc.norms import scale_gradients_, squared_norms
+from paddle_adagc.tensor_table import TensorTable
 
 NonFinite = Literal["zero", "raise", "propagate"]
 

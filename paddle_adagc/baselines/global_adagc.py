@@ -21,9 +21,10 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
-from .. import rule
-from ..scaling_clip import NonFinite, TensorScalingClip
-from ..validation import clip_state, count, positive, smoothing
+from paddle_adagc import rule
+from paddle_adagc.checks import check_decay, check_integer, check_positive
+from paddle_adagc.clip_state import read_clip_state
+from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 
 _KEY = "global"
 
@@ -47,10 +48,10 @@ class ClipGradByGlobalAdaGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.lambda_rel = positive("lambda_rel", lambda_rel)
-        self.lambda_abs = positive("lambda_abs", lambda_abs)
-        self.beta = smoothing("beta", beta)
-        self.t_start = count("t_start", t_start)
+        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
+        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
+        self.beta = check_decay("beta", beta)
+        self.t_start = check_integer("t_start", t_start, 0)
         self._gamma: Tensor = paddle.full([1], math.inf)
 
     def _config(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class ClipGradByGlobalAdaGC(TensorScalingClip):
             TypeError: ``state`` is not a dict.
             ValueError: It is not a state of this class.
         """
-        step, gamma, config = clip_state(state)
+        step, gamma, config = read_clip_state(state)
         if list(gamma) != [_KEY]:
             raise ValueError(
                 f"the state holds gamma of {list(gamma)[:3]}, not of "

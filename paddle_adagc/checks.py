@@ -1,0 +1,124 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checks of arguments, with errors that name the value."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+
+def check_integer(name: str, value: Any, minimum: int) -> int:
+    """Return ``value`` as an ``int``.
+
+    Raises:
+        TypeError: Not an integer (``True`` and ``1.0`` are none).
+        ValueError: Below ``minimum``.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    number = operator.index(value)
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}")
+    return number
+
+
+def check_real(name: str, value: Any) -> float:
+    """Return ``value`` as a finite ``float``.
+
+    Raises:
+        TypeError: Not a number.
+        ValueError: Infinite or NaN.
+    """
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if isinstance(value, bool) or not is_number:
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Return ``value`` as a finite ``float`` above 0.
+
+    Raises:
+        TypeError: Not a number.
+        ValueError: Not positive, infinite or NaN.
+    """
+    number = check_real(name, value)
+    if number <= 0:
+        raise ValueError(f"{name} must be positive, got {value!r}")
+    return number
+
+
+def check_decay(name: str, value: Any) -> float:
+    """Return ``value``, the decay of a moving average, as a ``float``.
+
+    Raises:
+        TypeError: Not a number.
+        ValueError: Outside of [0, 1), or NaN.
+    """
+    number = check_real(name, value)
+    if not 0 <= number < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value!r}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises:
+        ValueError: It is not; the message has the nearest choice.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(
+            f"{name} must be one of {', '.join(choices)}; "
+            f"got {value!r}{suggestion(value, choices)}"
+        )
+    return value
+
+
+def suggestion(value: Any, choices: Collection[str]) -> str:
+    """``", did you mean 'x'?"`` with the choice nearest to ``value``, or ""."""
+    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def check_series(name: str, values: Any) -> np.ndarray:
+    """Return a series of losses as float64 ``[num_steps]``.
+
+    Raises:
+        TypeError: Not real numbers, or a bfloat16 tensor (NumPy sees its bits).
+        ValueError: Not one-dimensional.
+    """
+    if str(getattr(values, "dtype", "")).endswith("bfloat16"):
+        raise TypeError(f"{name} is bfloat16: cast it to float32 first")
+    series = np.asarray(values)
+    if series.size == 0 and series.ndim == 1:
+        return np.zeros(0)
+    if series.dtype.kind not in "fiu":
+        raise TypeError(
+            f"{name} must be a series of real numbers, got {values!r:.80} "
+            f"(NumPy type {series.dtype})"
+        )
+    if series.ndim != 1:
+        raise ValueError(
+            f"{name} must be one-dimensional, got shape {series.shape}"
+        )
+    return series.astype(np.float64)

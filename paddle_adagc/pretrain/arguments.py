@@ -1,0 +1,66 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A run's settings as PaddleNLP's ``TrainingArguments``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import paddle
+from paddlenlp.trainer import TrainingArguments
+
+from paddle_adagc.pretrain.config import RunConfig
+
+
+def training_arguments(config: RunConfig) -> TrainingArguments:
+    """Arguments for the Trainer.
+
+    Raises:
+        ValueError: Low precision is asked for on a machine without a GPU.
+    """
+    train = config.train
+    on_gpu = paddle.device.is_compiled_with_cuda()
+    if train.precision != "float32" and not on_gpu:
+        raise ValueError(
+            f"train.precision={train.precision}: this build of Paddle has no "
+            "GPU, and its CPU kernels have no matrix product in low "
+            "precision; use float32"
+        )
+    return TrainingArguments(
+        output_dir=train.output_dir,
+        logging_dir=str(Path(train.output_dir) / "visualdl"),
+        report_to=["visualdl"] if train.visualdl else [],
+        device="gpu" if on_gpu else "cpu",
+        seed=train.seed,
+        do_train=True,
+        do_eval=True,
+        max_steps=train.max_steps,
+        per_device_train_batch_size=train.batch_size,
+        per_device_eval_batch_size=train.batch_size,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        learning_rate=config.schedule.learning_rate,
+        max_grad_norm=0.0,
+        logging_steps=train.log_every,
+        evaluation_strategy="steps",
+        eval_steps=train.eval_every or train.max_steps,
+        save_strategy="steps" if train.save_every else "no",
+        save_steps=train.save_every or train.max_steps,
+        save_total_limit=train.keep_checkpoints,
+        prediction_loss_only=True,
+        bf16=train.precision == "bfloat16",
+        fp16=train.precision == "float16",
+        fp16_opt_level="O1" if train.precision == "float32" else "O2",
+        amp_master_grad=train.precision != "float32",
+        dataloader_drop_last=True,
+    )

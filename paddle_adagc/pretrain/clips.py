@@ -1,0 +1,63 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Clips by the names that configs use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import paddle
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.baselines.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.clip import ClipGradByAdaGC
+
+
+def _global_norm(lambda_abs: float = 1.0) -> ClipGradBase:
+    return paddle.nn.ClipGradByGlobalNorm(lambda_abs)
+
+
+CLIPS: dict[str, Callable[..., ClipGradBase]] = {
+    "adagc": ClipGradByAdaGC,
+    "global_norm": _global_norm,
+    "global_adagc": ClipGradByGlobalAdaGC,
+}
+"""``adagc``; ``global_norm``: Paddle's own GlobalGC; ``global_adagc``: the
+paper's ablation of locality."""
+
+
+def make_clip(settings: Mapping[str, Any]) -> ClipGradBase:
+    """The clip that a config's ``clip`` section describes.
+
+    Args:
+        settings: ``name`` (a key of :data:`CLIPS`) and the clip's arguments.
+
+    Raises:
+        ValueError: An unknown name, or an argument that the clip has not got.
+    """
+    arguments = dict(settings)
+    if "name" not in arguments:
+        raise ValueError(f"clip has no name: use one of {[*CLIPS]}")
+    make = CLIPS[check_choice("clip.name", arguments.pop("name"), CLIPS)]
+    known = list(inspect.signature(make).parameters)
+    for key in arguments:
+        if key not in known:
+            raise ValueError(
+                f"clip {settings['name']!r} takes no {key!r}"
+                f"{suggestion(key, known)}"
+            )
+    return make(**arguments)

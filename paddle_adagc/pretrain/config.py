@@ -1,0 +1,196 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A pretraining run as typed, checked settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from paddle_adagc.checks import (
+    check_choice,
+    check_decay,
+    check_integer,
+    check_positive,
+    check_real,
+)
+from paddle_adagc.data.config import DataConfig
+from paddle_adagc.stability.faults.config import FaultConfig
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW's arguments."""
+
+    name: Literal["adamw"] = "adamw"
+    """Optimizer."""
+
+    beta1: float = 0.9
+    """Decay of the first moment."""
+
+    beta2: float = 0.95
+    """Decay of the second moment."""
+
+    epsilon: float = 1e-8
+    """Added to the square root of the second moment."""
+
+    weight_decay: float = 0.1
+    """Decoupled weight decay; norms and biases are exempt."""
+
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2"):
+            check_decay(name, getattr(self, name))
+        check_positive("epsilon", self.epsilon)
+        if check_real("weight_decay", self.weight_decay) < 0:
+            raise ValueError(f"weight_decay={self.weight_decay} is negative")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """Learning rate over the optimizer steps."""
+
+    kind: Literal["constant", "cosine", "wsd"] = "cosine"
+    """After the linear warm-up: ``"constant"``; ``"cosine"`` down to the
+    minimum at the last step; ``"wsd"``: flat, then a decay to the minimum."""
+
+    learning_rate: float = 3e-4
+    """Highest rate."""
+
+    warmup_steps: int = 0
+    """Steps of the linear warm-up; step 0 already has a rate above 0."""
+
+    min_ratio: float = 0.0
+    """Rate at the end as a share of the highest, for cosine and wsd."""
+
+    decay_fraction: float = 0.1
+    """Share of the steps that wsd decays over."""
+
+    decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
+    """Shape of wsd's decay; ``"sqrt"`` is 1 - sqrt(progress)."""
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, ("constant", "cosine", "wsd"))
+        check_choice(
+            "decay_shape", self.decay_shape, ("linear", "cosine", "sqrt")
+        )
+        check_positive("learning_rate", self.learning_rate)
+        check_integer("warmup_steps", self.warmup_steps, 0)
+        if not 0 <= check_real("min_ratio", self.min_ratio) <= 1:
+            raise ValueError(f"min_ratio={self.min_ratio}: not in [0, 1]")
+        if not 0 < check_real("decay_fraction", self.decay_fraction) <= 1:
+            raise ValueError(
+                f"decay_fraction={self.decay_fraction}: not in (0, 1]"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Length, batch, precision, evaluation and checkpoints."""
+
+    output_dir: str
+    """Directory of the run: logs, record, checkpoints."""
+
+    max_steps: int
+    """Optimizer steps."""
+
+    batch_size: int = 32
+    """Sequences per device and forward pass."""
+
+    gradient_accumulation_steps: int = 1
+    """Forward passes per optimizer step."""
+
+    seed: int = 0
+    """Seed of the initialisation and of the faults; also of the data, unless
+    ``data.seed`` is given."""
+
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Low precision means AMP O2 with float32 master weights and gradients;
+    it needs a GPU."""
+
+    log_every: int = 10
+    """Steps between two lines of the progress log. The record has every step
+    in any case; its values are read from the device this often."""
+
+    eval_every: int = 0
+    """Steps between two evaluations; 0: only after the last step."""
+
+    save_every: int = 0
+    """Steps between two checkpoints; 0: none."""
+
+    keep_checkpoints: int = 1
+    """Number of checkpoints kept; older ones are removed once a newer one is
+    complete."""
+
+    visualdl: bool = True
+    """Write VisualDL logs to ``output_dir/visualdl``."""
+
+    def __post_init__(self) -> None:
+        check_choice("precision", self.precision, PRECISIONS)
+        for name, minimum in (
+            ("max_steps", 1),
+            ("batch_size", 1),
+            ("gradient_accumulation_steps", 1),
+            ("seed", 0),
+            ("log_every", 1),
+            ("eval_every", 0),
+            ("save_every", 0),
+            ("keep_checkpoints", 1),
+        ):
+            check_integer(name, getattr(self, name), minimum)
+        if not self.output_dir:
+            raise ValueError("output_dir is empty: name a directory")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordConfig:
+    """What is recorded per tensor at every step (waits for the device)."""
+
+    tensors: bool = False
+    """Norm before and after the clip, and gamma, of every tensor."""
+
+    moments: bool = False
+    """Norms of the optimizer's moments of every tensor; needs ``tensors``."""
+
+    def __post_init__(self) -> None:
+        if self.moments and not self.tensors:
+            raise ValueError("record.moments needs record.tensors: true")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that determines a run."""
+
+    model: dict[str, Any]
+    """Fields of :class:`paddle_adagc.models.config.DecoderConfig`; with
+    ``preset`` the named preset's values come first."""
+
+    clip: dict[str, Any]
+    """``name`` of the clip (see :mod:`paddle_adagc.pretrain.clips`) and its
+    arguments."""
+
+    train: TrainConfig
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = dataclasses.field(
+        default_factory=OptimizerConfig
+    )
+    schedule: ScheduleConfig = dataclasses.field(default_factory=ScheduleConfig)
+    record: RecordConfig = dataclasses.field(default_factory=RecordConfig)
+    faults: list[FaultConfig] = dataclasses.field(default_factory=list)
+    """Faults to inject; none by default."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts and lists, as YAML and JSON hold them."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,165 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Collects each step's numbers and writes them to the run's record."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+import numpy as np
+from paddle import Tensor, nn
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.norms import squared_norms
+from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.observe import ObservedClip
+from paddle_adagc.pretrain.record import RunWriter
+from paddle_adagc.scaling_clip import TensorScalingClip
+from paddle_adagc.stability.monitor import SpikeMonitor
+
+logger = logging.getLogger(__name__)
+_MOMENTS = ("moment1", "moment2")
+
+
+class StepRecorder:
+    """Every step's loss, learning rate, faults and clip numbers, in order.
+
+    Losses stay on the device until :meth:`flush`, so that recording makes no
+    step wait; with ``record.tensors`` the norms of every tensor are read at
+    every step.
+
+    Attributes:
+        monitor: Follows the losses and reports spikes.
+        has_diverged: A loss was not finite.
+        optimizer: To be set once it exists, for its moments.
+    """
+
+    def __init__(
+        self, config: RunConfig, model: nn.Layer, clip: ClipGradBase
+    ) -> None:
+        self.monitor = SpikeMonitor()
+        self.has_diverged = False
+        self.optimizer: Any = None
+        self._config = config
+        self._clip = clip
+        self._parameters = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if not parameter.stop_gradient
+        }
+        self._observed: ObservedClip | None = None
+        self._writer: RunWriter | None = None
+        self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
+        self._row: dict[str, Any] = {}
+        self._losses: list[Tensor] = []
+        self._started = 0.0
+
+    def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
+        """The clip for the optimizer: measured if tensors are recorded."""
+        if clip is None or not self._config.record.tensors:
+            return clip
+        self._observed = ObservedClip(clip, self._parameters)
+        return self._observed
+
+    def open(self, first_step: int) -> None:
+        """Start writing; steps from ``first_step`` on are cut off first."""
+        names = [*self._parameters] if self._config.record.tensors else []
+        self._writer = RunWriter(
+            self._config.train.output_dir, names, first_step
+        )
+
+    def begin_step(self, step: int, learning_rate: float) -> None:
+        """A new optimizer step begins."""
+        self._row = {"step": step, "learning_rate": learning_rate}
+        self._losses = []
+        self._started = time.perf_counter()
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Language-model loss of a micro-batch."""
+        self._losses.append(loss)
+
+    def add_fault(self, fault: dict[str, Any]) -> None:
+        """A fault that was injected into this step."""
+        self._row.setdefault("faults", []).append(fault)
+
+    def add_evaluation(self, loss: float) -> None:
+        """Validation loss after the last step."""
+        if self._pending:
+            self._pending[-1][0]["eval_loss"] = loss
+
+    def end_step(self) -> None:
+        """The optimizer step is done; harmless if there is none in hand."""
+        if not self._row:
+            return
+        self._row["step_seconds"] = time.perf_counter() - self._started
+        self._row["loss"] = self._losses
+        tensors = None
+        if self._observed is not None:
+            self._row.update(self._observed.step_metrics())
+            tensors = self._observed.tensor_rows(self._moment_norms())
+        self._pending.append((self._row, tensors))
+        self._row = {}
+
+    def flush(self) -> None:
+        """Read the losses since the last flush and write their steps."""
+        assert self._writer is not None
+        for row, tensors in self._pending:
+            losses = [float(loss) for loss in row["loss"]]
+            row["loss"] = sum(losses) / len(losses)
+            self._watch(row["loss"])
+            self._writer.append(row, tensors)
+        self._pending = []
+        self._writer.flush()
+
+    def _watch(self, loss: float) -> None:
+        spike = self.monitor.update(loss)
+        if spike is not None:
+            logger.warning("loss spike: %s", spike)
+        if not math.isfinite(loss):
+            self.has_diverged = True
+
+    def log_line(self) -> dict[str, Any]:
+        """The clip's numbers of the step that just ended, for the logs."""
+        row = self._pending[-1][0]
+        line: dict[str, Any] = {
+            key: row[key]
+            for key in ("global_grad_norm", "clipped_fraction")
+            if key in row
+        }
+        if isinstance(self._clip, TensorScalingClip):
+            metrics = self._clip.metrics()
+            line["global_grad_norm"] = metrics["global_grad_norm"]
+            line["clipped_fraction"] = metrics["clipped_fraction"]
+            line["nonfinite_total"] = metrics["nonfinite_total"]
+        return line
+
+    def _moment_norms(self) -> np.ndarray | None:
+        if not self._config.record.moments:
+            return None
+        rows = []
+        for moment in _MOMENTS:
+            held = self.optimizer._accumulators[moment]
+            values = [held.get(p.name) for p in self._parameters.values()]
+            rows.append(squared_norms(values).sqrt().numpy())
+        return np.stack(rows)
+
+    def close(self, **facts: Any) -> None:
+        """Write the rest, and ``facts`` into the run's ``run.json``."""
+        if self._writer is not None:
+            self.flush()
+            self._writer.write_run(**facts)
+            self._writer.close()

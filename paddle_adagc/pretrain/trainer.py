@@ -1,0 +1,249 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PaddleNLP's Trainer with our clip, faults, and a record of every step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import paddle
+from paddle import Tensor
+from paddle.nn.clip import ClipGradBase
+from paddlenlp.trainer import Trainer, TrainingArguments
+from paddlenlp.utils.batch_sampler import DistributedBatchSampler
+
+from paddle_adagc.checkpoint import load_state, save_state
+from paddle_adagc.data.datasets import TokenDataset, collate_batch
+from paddle_adagc.models.decoder import DecoderForCausalLM
+from paddle_adagc.pretrain.arguments import training_arguments
+from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.recorder import StepRecorder
+from paddle_adagc.pretrain.schedule import make_scheduler
+from paddle_adagc.scaling_clip import TensorScalingClip
+from paddle_adagc.stability.faults import (
+    Fault,
+    FaultSchedule,
+    activation_fault,
+    apply_to_batch,
+    apply_to_gradients,
+)
+
+COMPLETE = "complete.json"
+"""Written last into a checkpoint: without it the checkpoint is half-written."""
+
+
+def last_checkpoint(output_dir: Path) -> Path | None:
+    """Newest complete checkpoint; removes what a killed run half wrote."""
+    complete = {}
+    for path in output_dir.glob("checkpoint-*"):
+        if (path / COMPLETE).exists():
+            step = json.loads((path / COMPLETE).read_text())["step"]
+            complete[step] = path
+        else:
+            shutil.rmtree(path)
+    return complete[max(complete)] if complete else None
+
+
+class PretrainTrainer(Trainer):
+    """Trains the decoder as a :class:`RunConfig` says.
+
+    The clip goes in through :meth:`create_optimizer`; its state, the spike
+    monitor's and the record are saved with every checkpoint, so that a run
+    that is killed and resumed gives the losses of one that was not. Gradient
+    accumulation, AMP, evaluation, checkpoints and logs are the Trainer's own.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: DecoderForCausalLM,
+        clip: ClipGradBase,
+        train_dataset: TokenDataset,
+        eval_dataset: TokenDataset,
+    ) -> None:
+        self.config = config
+        self.clip = clip
+        self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
+        self.recorder = StepRecorder(config, model, clip)
+        self._micro_step = 0
+        args: TrainingArguments = training_arguments(config)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            data_collator=collate_batch,
+        )
+
+    def create_scheduler(self, num_training_steps: int) -> Any:
+        """The config's schedule, by optimizer step."""
+        self.lr_scheduler = make_scheduler(
+            self.config.schedule, num_training_steps
+        )
+        return self.lr_scheduler
+
+    def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+        """AdamW with the clip; norms and biases do not decay."""
+        if isinstance(self.clip, TensorScalingClip):
+            self.clip.bind(self.model)
+        settings = self.config.optimizer
+        decayed = {
+            parameter.name
+            for name, parameter in self.model.named_parameters()
+            if "norm" not in name and not name.endswith("bias")
+        }
+        self.optimizer = paddle.optimizer.AdamW(
+            learning_rate=lr_scheduler or self.lr_scheduler,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            epsilon=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            parameters=self.model.parameters(),
+            apply_decay_param_fun=lambda name: name in decayed,
+            grad_clip=self.recorder.observed(self.clip),
+            multi_precision=self.config.train.precision != "float32",
+        )
+        self.recorder.optimizer = self.optimizer
+        return self.optimizer
+
+    def _get_train_sampler(self) -> Any:
+        """PaddleNLP's sampler, which resumes by a count of samples."""
+        return DistributedBatchSampler(
+            self.train_dataset,
+            batch_size=self.args.per_device_train_batch_size,
+            shuffle=False,
+            num_replicas=self.args.dataset_world_size,
+            rank=self.args.dataset_rank,
+            drop_last=True,
+        )
+
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+        """Train, from a checkpoint of this class if one is given."""
+        first_step = 0
+        if resume_from_checkpoint is not None:
+            checkpoint = Path(resume_from_checkpoint)
+            if isinstance(self.clip, TensorScalingClip):
+                # Keys are checked against the model, which is bound by then.
+                self.clip.bind(self.model)
+                self.clip.set_state_dict(load_state(checkpoint))
+            facts = json.loads((checkpoint / COMPLETE).read_text())
+            first_step = facts["step"]
+            self.recorder.monitor.set_state_dict(facts["monitor"])
+        self.recorder.open(first_step)
+        return super().train(
+            resume_from_checkpoint=resume_from_checkpoint, **kwargs
+        )
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], step_control: int = 0
+    ) -> Tensor:
+        """Forward and backward pass of one micro-batch, with its faults."""
+        step = self.state.global_step
+        faults = self.fault_schedule.at(step)
+        if step_control == 0:
+            self.recorder.begin_step(step, self._get_learning_rate())
+        if not faults:
+            loss = super().training_step(model, inputs)
+        else:
+            loss = self._faulty_step(model, inputs, faults, step_control)
+        self.recorder.add_loss(model.last_losses["lm_loss"])
+        return loss
+
+    def _faulty_step(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        faults: list[Fault],
+        part: int,
+    ) -> Tensor:
+        with contextlib.ExitStack() as around:
+            for fault in faults:
+                if fault.target == "batch":
+                    inputs = self._corrupted(inputs, fault, part)
+                    self.recorder.add_fault(fault.record())
+                elif fault.target == "activation":
+                    names = around.enter_context(activation_fault(fault, model))
+                    self.recorder.add_fault(fault.record(names))
+            loss = super().training_step(model, inputs)
+        if part + 1 == self.args.gradient_accumulation_steps:
+            for fault in faults:
+                if fault.target == "gradient":
+                    names = apply_to_gradients(fault, model.named_parameters())
+                    self.recorder.add_fault(fault.record(names))
+        return loss
+
+    def _corrupted(
+        self, inputs: dict[str, Any], fault: Fault, part: int
+    ) -> dict[str, Any]:
+        arrays = apply_to_batch(
+            fault,
+            inputs["input_ids"].numpy(),
+            inputs["labels"].numpy(),
+            vocab_size=self.model.config.vocab_size,
+            part=part,
+        )
+        return {
+            key: paddle.to_tensor(array)
+            for key, array in zip(("input_ids", "labels"), arrays, strict=True)
+        }
+
+    def _check_loss_valid(self, loss: Tensor) -> None:
+        """Left to the recorder, which does not wait at every step."""
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self.recorder.end_step()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        last = self.state.global_step >= self.state.max_steps
+        if last or self.state.global_step % self.args.logging_steps == 0:
+            self.recorder.flush()
+            if self.recorder.has_diverged:
+                self.control.should_training_stop = True
+
+    def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
+        """Add the clip's numbers to the Trainer's line of the log."""
+        if "loss" in logs:
+            logs.update(self.recorder.log_line())
+        super().log(logs, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate, and enter the validation loss in the step's record."""
+        metrics = super().evaluate(*args, **kwargs)
+        self.recorder.add_evaluation(metrics["eval_loss"])
+        return metrics
+
+    def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
+        """Save all parts, then mark the checkpoint complete, then rotate."""
+        super()._save_checkpoint(model, metrics=metrics)
+        self.recorder.flush()
+        directory = Path(self.args.output_dir)
+        checkpoint = directory / f"checkpoint-{self.state.global_step}"
+        if isinstance(self.clip, TensorScalingClip):
+            save_state(self.clip.state_dict(), checkpoint)
+        facts = {
+            "step": self.state.global_step,
+            "monitor": self.recorder.monitor.state_dict(),
+        }
+        temporary = checkpoint / f".{COMPLETE}"
+        temporary.write_text(json.dumps(facts))
+        temporary.replace(checkpoint / COMPLETE)
+        super()._rotate_checkpoints(output_dir=self.args.output_dir)
+
+    def _rotate_checkpoints(
+        self, use_mtime: bool = False, output_dir: Any = None
+    ) -> None:
+        """Not before the new checkpoint is complete."""

@@ -1,0 +1,47 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Events: neighbouring steps that count as one occurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+EVENT_GAP = 10
+"""Default largest distance, in steps, between neighbours of one event."""
+
+
+def group_events(
+    steps: Iterable[int], event_gap: int = EVENT_GAP
+) -> tuple[tuple[int, int], ...]:
+    """Merge neighbouring steps into events.
+
+    A step belongs to the event of the step before it in the list if it comes
+    at most ``event_gap`` steps later; otherwise it starts an event. So 1 merges
+    consecutive steps alone, and an event may last longer than ``event_gap``.
+
+    Args:
+        steps: Ascending.
+        event_gap: At least 1.
+
+    Returns:
+        First and last step of every event, in order.
+    """
+    events: list[tuple[int, int]] = []
+    for step in steps:
+        step = int(step)
+        if events and step - events[-1][1] <= event_gap:
+            events[-1] = (events[-1][0], step)
+        else:
+            events.append((step, step))
+    return tuple(events)

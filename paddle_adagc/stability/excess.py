@@ -1,0 +1,200 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Paired excess: what a fault costs against the same run without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paddle_adagc.checks import (
+    check_integer,
+    check_positive,
+    check_series,
+)
+from paddle_adagc.stability.events import EVENT_GAP, group_events
+
+
+@dataclass(frozen=True, eq=False)
+class PairedExcess:
+    """Damage of the faults, in nat, over the steps from the first one on."""
+
+    excess: np.ndarray
+    """Loss with faults minus loss without, float64 ``[num_steps]``. +Inf where
+    only the faulty run's loss is not finite, NaN where left out."""
+
+    faults: tuple[tuple[int, int], ...]
+    """First and last step of every burst of consecutive faulty steps."""
+
+    num_events: dict[float, int]
+    """Per threshold, in nat: events with an excess above it."""
+
+    area: float
+    """Sum of the excess, in nat x steps. Signed: noise cancels out."""
+
+    worst: float
+    """Largest excess, in nat; NaN if no step was judged."""
+
+    worst_step: int | None
+    """First step with the largest excess."""
+
+    recovery_steps: tuple[int | None, ...]
+    """Per burst: steps after its last one until the excess is gone, 0 if it
+    never showed; None if it is not gone before the next burst or the end."""
+
+    num_left_out: int
+    """Steps from the first fault on that were not judged."""
+
+    difference_before: float
+    """Largest absolute difference before the first fault, in nat: 0 if the
+    runs are really paired (Inf if a loss there is not finite)."""
+
+    @property
+    def steps_to_recover(self) -> int | None:
+        """The longest recovery; None if one of the bursts never recovers."""
+        longest = 0
+        for steps in self.recovery_steps:
+            if steps is None:
+                return None
+            longest = max(longest, steps)
+        return longest
+
+
+def paired_excess(
+    losses: Sequence[float] | np.ndarray,
+    reference: Sequence[float] | np.ndarray,
+    fault_steps: Iterable[int],
+    *,
+    exclude_steps: Iterable[int] = (),
+    thresholds: Sequence[float] = (0.2, 0.5),
+    recovered_below: float = 0.1,
+    smoothing: int = 10,
+    event_gap: int = EVENT_GAP,
+) -> PairedExcess:
+    """Compare a run with faults to the same run without them.
+
+    Both runs have the same seed and the same batches, so batch noise cancels
+    and a damage far below ten standard deviations of the loss is seen.
+
+    Recovery: within the steps from a burst's last step to the next burst (or
+    the end), the excess is smoothed by the mean of a judged step and the
+    ``smoothing - 1`` judged ones after it. The excess is gone at the first step
+    from which every such mean is below ``recovered_below``. The last mean is
+    that of the last ``smoothing`` judged steps (of all, if there are fewer).
+
+    A step is left out if it is in ``exclude_steps`` or if the reference's loss
+    is not finite there.
+
+    Args:
+        losses: ``[num_steps]``, of the run with faults.
+        reference: ``[num_steps]``, of the run without. Pad a run that stopped
+            early with NaN.
+        fault_steps: Steps at which a fault was injected, at least one.
+        exclude_steps: Steps whose loss is itself that of a corrupted batch or
+            activation, which says nothing about the model:
+            :meth:`~.faults.FaultSchedule.corrupted_loss_steps`.
+        thresholds: Events are counted above each, in nat.
+        recovered_below: In nat.
+        smoothing: Number of steps to average over for the recovery.
+        event_gap: Steps above a threshold that are at most this far apart are
+            one event.
+
+    Raises:
+        TypeError: A series is not numeric, or a step is not an integer.
+        ValueError: The lengths differ, no fault is given, a fault lies outside
+            the series, or a setting is not positive.
+    """
+    faulty = check_series("losses", losses)
+    clean = check_series("reference", reference)
+    if faulty.size != clean.size:
+        raise ValueError(
+            f"losses has {faulty.size} steps, reference {clean.size}: pad the "
+            "shorter run with NaN, or cut both to the same length"
+        )
+    bursts = _bursts(fault_steps, faulty.size)
+    check_positive("recovered_below", recovered_below)
+    check_integer("smoothing", smoothing, 1)
+    check_integer("event_gap", event_gap, 1)
+    excess = _difference(faulty, clean)
+    start = bursts[0][0]
+    before = np.abs(excess[:start])
+    excess[[s for s in exclude_steps if 0 <= s < excess.size]] = np.nan
+    steps = start + np.flatnonzero(~np.isnan(excess[start:]))
+    judged = excess[steps]
+    ends = [first for first, _ in bursts[1:]] + [excess.size]
+    return PairedExcess(
+        excess=excess,
+        faults=bursts,
+        num_events={
+            check_positive("threshold", threshold): len(
+                group_events(steps[judged > threshold].tolist(), event_gap)
+            )
+            for threshold in thresholds
+        },
+        area=float(judged.sum()),
+        worst=float(judged.max()) if judged.size else math.nan,
+        worst_step=int(steps[judged.argmax()]) if judged.size else None,
+        recovery_steps=tuple(
+            _recovery(excess, last, end, recovered_below, smoothing)
+            for (_, last), end in zip(bursts, ends, strict=True)
+        ),
+        num_left_out=excess.size - start - steps.size,
+        difference_before=_largest(before),
+    )
+
+
+def _bursts(
+    fault_steps: Iterable[int], num_steps: int
+) -> tuple[tuple[int, int], ...]:
+    steps = sorted({check_integer("fault step", s, 0) for s in fault_steps})
+    if not steps:
+        raise ValueError("fault_steps is empty: a paired excess needs a fault")
+    if steps[-1] >= num_steps:
+        raise ValueError(
+            f"fault step {steps[-1]} lies outside the {num_steps} steps"
+        )
+    return group_events(steps, 1)
+
+
+def _difference(faulty: np.ndarray, clean: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        excess = np.where(np.isfinite(faulty), faulty - clean, np.inf)
+    return np.where(np.isfinite(clean), excess, np.nan)
+
+
+def _largest(differences: np.ndarray) -> float:
+    if np.isnan(differences).any():
+        return math.inf
+    return float(differences.max(initial=0.0))
+
+
+def _recovery(
+    excess: np.ndarray, last: int, end: int, below: float, smoothing: int
+) -> int | None:
+    """Steps from ``last + 1`` until the excess is gone for good, or None."""
+    steps = last + 1 + np.flatnonzero(~np.isnan(excess[last + 1 : end]))
+    if not steps.size:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(
+        excess[steps], min(smoothing, steps.size)
+    )
+    high = np.flatnonzero(windows.mean(axis=1) >= below)
+    if not high.size:
+        return 0
+    if high[-1] == len(windows) - 1:
+        return None
+    return int(steps[high[-1] + 1]) - (last + 1)

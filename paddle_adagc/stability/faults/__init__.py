@@ -1,0 +1,43 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Fault injection: seeded, and the same for every method.
+
+A trainer asks :meth:`FaultSchedule.at` at every step and hands each fault to
+the function of its target, at its moment of the step:
+
+- ``"batch"``: :func:`apply_to_batch` before the forward pass;
+- ``"activation"``: :func:`activation_fault` around the forward (and, with
+  recomputation, the backward) pass;
+- ``"gradient"``: :func:`apply_to_gradients` after the backward pass, before
+  the optimizer step.
+
+:meth:`Fault.record` makes the entry of the run record.
+"""
+
+from paddle_adagc.stability.faults.batch import apply_to_batch
+from paddle_adagc.stability.faults.config import FaultConfig
+from paddle_adagc.stability.faults.schedule import Fault, FaultSchedule
+from paddle_adagc.stability.faults.tensors import (
+    activation_fault,
+    apply_to_gradients,
+)
+
+__all__ = [
+    "Fault",
+    "FaultConfig",
+    "FaultSchedule",
+    "activation_fault",
+    "apply_to_batch",
+    "apply_to_gradients",
+]

@@ -1,0 +1,197 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Spikes reported while the run is going."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from paddle_adagc.checks import check_integer, check_real
+from paddle_adagc.stability.events import EVENT_GAP
+from paddle_adagc.stability.rolling import ExactWindow
+from paddle_adagc.stability.spike_rule import SpikeRule
+from paddle_adagc.stability.spike_score import SpikeScore, make_score
+
+
+@dataclasses.dataclass(frozen=True)
+class Spike:
+    """One spike, as it is seen when it happens."""
+
+    step: int
+    """Position in the series, from 0."""
+
+    loss: float
+    mean: float
+    """Mean of the window before it, NaN if that was not full."""
+
+    standard_deviation: float
+    """Standard deviation of that window, NaN if it was not full."""
+
+    starts_event: bool
+    """Whether it is the first spike of an event."""
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        return (
+            f"step {self.step}: loss {self.loss:.6g} is a spike (window: mean "
+            f"{self.mean:.6g}, standard deviation "
+            f"{self.standard_deviation:.3g})"
+        )
+
+
+class SpikeMonitor:
+    """Judge one loss at a time, exactly as :func:`spike_score` does.
+
+    A step costs O(1) operations; the memory is the window and one integer a
+    spike. Losses are numbers on the host: reading one from a tensor waits for
+    the device, so hand over the number that is logged anyway.
+
+    Args:
+        window: As for :func:`spike_score`, like all that follow.
+        sigma: Least deviation in standard deviations.
+        direction: ``"both"``, ``"up"`` or ``"down"``.
+        deviation: ``"sample"`` or ``"population"``.
+        skip: Number of first losses to leave out.
+        event_gap: Largest distance of two spikes of one event.
+
+    Raises:
+        TypeError: As for :func:`spike_score`.
+        ValueError: As for :func:`spike_score`.
+
+    Example:
+        >>> monitor = SpikeMonitor(window=4)
+        >>> [monitor.update(loss) for loss in (1.0, 2.0, 1.0, 2.0)]
+        [None, None, None, None]
+        >>> monitor.update(9.0).step
+        4
+    """
+
+    def __init__(
+        self,
+        window: int = 1000,
+        sigma: float = 10.0,
+        *,
+        direction: str = "both",
+        deviation: str = "sample",
+        skip: int = 0,
+        event_gap: int = EVENT_GAP,
+    ) -> None:
+        self.rule = SpikeRule(
+            window=window,
+            sigma=sigma,
+            direction=direction,
+            deviation=deviation,
+            skip=skip,
+            event_gap=event_gap,
+        )
+        self._past = ExactWindow(self.rule)
+        self._num_values = 0
+        self._spikes: list[int] = []
+
+    def update(self, loss: float) -> Spike | None:
+        """Take the next loss of the series.
+
+        Returns:
+            The spike, if the loss is one.
+
+        Raises:
+            TypeError: ``loss`` is a string or cannot be made a ``float``.
+        """
+        if isinstance(loss, (str, bytes)):
+            raise TypeError(f"loss must be a number, got {loss!r}")
+        value = float(loss)
+        step = self._num_values
+        self._num_values += 1
+        if step < self.rule.skip:
+            return None
+        finite = math.isfinite(value)
+        spike = None
+        if not finite or self._past.is_spike(value):
+            spike = self._report(step, value)
+        if finite:
+            self._past.push(value)
+        return spike
+
+    def score(self) -> SpikeScore:
+        """Spike score of the losses so far."""
+        skipped = min(self._num_values, self.rule.skip)
+        return make_score(
+            self._num_values,
+            skipped + len(self._past),
+            self._spikes,
+            self.rule.event_gap,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on, as plain JSON-serialisable values."""
+        return {
+            "config": dataclasses.asdict(self.rule),
+            "num_values": self._num_values,
+            "window": self._past.values,
+            "spikes": list(self._spikes),
+        }
+
+    def set_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another monitor's :meth:`state_dict` was taken.
+
+        Raises:
+            TypeError: A value of a wrong type.
+            ValueError: A missing key, a state of other settings, or one that no
+                series can lead to. The monitor is then unchanged.
+        """
+        missing = {"config", "num_values", "window", "spikes"} - set(state)
+        if missing:
+            raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
+        config = dataclasses.asdict(self.rule)
+        if state["config"] != config:
+            raise ValueError(
+                f"the state is of a monitor with {state['config']}, this one "
+                f"has {config}: make it with the same settings"
+            )
+        num_values = check_integer("num_values", state["num_values"], 0)
+        values = [check_real("window value", x) for x in state["window"]]
+        spikes = [check_integer("spike", x, 0) for x in state["spikes"]]
+        seen = max(0, num_values - self.rule.skip)
+        least = min(self.rule.window, seen - len(spikes))
+        most = min(self.rule.window, seen)
+        if not least <= len(values) <= most:
+            raise ValueError(
+                f"the state's window holds {len(values)} values; after "
+                f"{num_values} losses it holds {max(least, 0)} to {most}"
+            )
+        if spikes != sorted(set(spikes)) or any(
+            not self.rule.skip <= spike < num_values for spike in spikes
+        ):
+            raise ValueError(
+                f"the state's spikes must ascend within [{self.rule.skip}, "
+                f"{num_values}), got {spikes}"
+            )
+        self._past = ExactWindow(self.rule, values)
+        self._num_values = num_values
+        self._spikes = spikes
+
+    def _report(self, step: int, loss: float) -> Spike:
+        starts_event = (
+            not self._spikes or step - self._spikes[-1] > self.rule.event_gap
+        )
+        self._spikes.append(step)
+        return Spike(
+            step=step,
+            loss=loss,
+            mean=self._past.mean(),
+            standard_deviation=self._past.standard_deviation(),
+            starts_event=starts_event,
+        )
