@@ -109,18 +109,20 @@ class RunWriter:
         self._tensors.flush()
         self._metrics.flush()
 
-    def write_run(self, **facts: Any) -> None:
-        """Replace ``run.json`` atomically by its old content plus ``facts``."""
-        target = self.directory / "run.json"
-        old = json.loads(target.read_text()) if target.exists() else {}
-        temporary = target.with_suffix(".tmp")
-        temporary.write_text(json.dumps({**old, **facts}, indent=1))
-        temporary.replace(target)
-
     def close(self) -> None:
         """Flush and close the files."""
         self._tensors.close()
         self._metrics.close()
+
+
+def write_run(directory: str | os.PathLike[str], **facts: Any) -> None:
+    """Replace ``run.json`` atomically by its old content plus ``facts``."""
+    target = Path(directory) / "run.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old = json.loads(target.read_text()) if target.exists() else {}
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(json.dumps({**old, **facts}, indent=1))
+    temporary.replace(target)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.norms import squared_norms
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.observe import ObservedClip
-from paddle_adagc.pretrain.record import RunWriter
+from paddle_adagc.pretrain.record import RunWriter, write_run
 from paddle_adagc.scaling_clip import TensorScalingClip
 from paddle_adagc.stability.monitor import SpikeMonitor
 
@@ -158,8 +158,8 @@ class StepRecorder:
         return np.stack(rows)
 
     def close(self, **facts: Any) -> None:
-        """Write the rest, and ``facts`` into the run's ``run.json``."""
-        if self._writer is not None:
-            self.flush()
-            self._writer.write_run(**facts)
-            self._writer.close()
+        """Write the rest, then ``facts`` into the run's ``run.json``."""
+        assert self._writer is not None
+        self.flush()
+        self._writer.close()
+        write_run(self._config.train.output_dir, **facts)

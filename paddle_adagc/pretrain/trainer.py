@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ class PretrainTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, from a checkpoint of this class if one is given."""
-        first_step = 0
+        first_step, self._earlier_seconds = 0, 0.0
         if resume_from_checkpoint is not None:
             checkpoint = Path(resume_from_checkpoint)
             if isinstance(self.clip, TensorScalingClip):
@@ -143,11 +144,27 @@ class PretrainTrainer(Trainer):
                 self.clip.set_state_dict(load_state(checkpoint))
             facts = json.loads((checkpoint / COMPLETE).read_text())
             first_step = facts["step"]
+            self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
         self.recorder.open(first_step)
+        self._train_started = time.perf_counter()
         return super().train(
             resume_from_checkpoint=resume_from_checkpoint, **kwargs
         )
+
+    def finish(self) -> str:
+        """Close the record.
+
+        Returns:
+            The run's status, ``"finished"`` or ``"diverged"``.
+        """
+        status = "diverged" if self.recorder.has_diverged else "finished"
+        self.recorder.close(status=status, wall_seconds=self._wall_seconds())
+        return status
+
+    def _wall_seconds(self) -> float:
+        """Training time of the steps so far, over all processes."""
+        return self._earlier_seconds + time.perf_counter() - self._train_started
 
     def training_step(
         self, model: Any, inputs: dict[str, Any], step_control: int = 0
@@ -236,6 +253,7 @@ class PretrainTrainer(Trainer):
             save_state(self.clip.state_dict(), checkpoint)
         facts = {
             "step": self.state.global_step,
+            "wall_seconds": self._wall_seconds(),
             "monitor": self.recorder.monitor.state_dict(),
         }
         temporary = checkpoint / f".{COMPLETE}"

@@ -1,0 +1,176 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Causal grouped-query attention."""
+
+from functools import lru_cache
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor, nn
+
+from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.layers import (
+    RMSNorm,
+    as_float32,
+    column_linear,
+    row_linear,
+    runs_on_cpu,
+)
+from paddle_adagc.models.rotary import (
+    quarter_turn,
+    rotary_angles,
+    rotary_tables,
+    rotate,
+)
+
+
+class Attention(nn.Layer):
+    """Causal self-attention with rotary positions and grouped queries."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        hidden, head_dim = config.hidden_size, config.head_dim
+        keys = config.num_key_value_heads * head_dim
+        queries = config.num_attention_heads * head_dim
+        self.q_proj = column_linear(config, hidden, queries)
+        self.k_proj = column_linear(config, hidden, keys)
+        self.v_proj = column_linear(config, hidden, keys)
+        self.o_proj = row_linear(config, queries, hidden)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if config.qk_norm:
+            eps = config.rms_norm_eps
+            self.q_norm = RMSNorm(head_dim, eps, of_split_heads=True)
+            self.k_norm = RMSNorm(head_dim, eps, of_split_heads=True)
+        self.head_dim = head_dim
+        self.rope_theta = float(config.rope_theta)
+        self.rope_layout = config.rope_layout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, length, hidden] to the same shape."""
+        batch, length, _ = x.shape
+        heads = [batch, length, -1, self.head_dim]
+        query = self.q_proj(x).reshape(heads)
+        key = self.k_proj(x).reshape(heads)
+        value = self.v_proj(x).reshape(heads)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        attend = attend_folded if runs_on_cpu(x) else attend_batched
+        mixed = attend(query, key, value, self.rope_theta, self.rope_layout)
+        return self.o_proj(mixed.reshape([batch, length, -1]))
+
+
+def attend_batched(
+    query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
+) -> Tensor:
+    """Rotate queries and keys, then causal attention (the path of GPUs).
+
+    Args:
+        query: [batch, length, heads, head_dim].
+        key: [batch, length, key-value heads, head_dim].
+        value: As `key`.
+        theta: Base of the rotary frequencies.
+        layout: "half" or "interleaved".
+
+    Returns:
+        [batch, length, heads, head_dim].
+    """
+    _, length, _, head_dim = query.shape
+    cos, sin = rotary_tables(length, head_dim, theta, layout)
+    return F.scaled_dot_product_attention(
+        rotate(query, cos, sin, layout),
+        rotate(key, cos, sin, layout),
+        value,
+        is_causal=True,
+    )
+
+
+def attend_folded(
+    query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
+) -> Tensor:
+    """`attend_batched` for CPUs: the same result, several times as fast.
+
+    Paddle's CPU kernels for transposition and broadcasting cost more than
+    the attention itself. So the heads become part of the batch by a gather
+    of rows, key and value heads are repeated by the same gather, and the
+    rotation works on tables of full size with a product by `quarter_turn`.
+    """
+    batch, length, heads, head_dim = query.shape
+    kv_heads = key.shape[2]
+    tables = _folded_tables(batch, heads, length, head_dim, theta, layout)
+    order = _head_major_rows(batch, length, heads, heads)
+    kv_order = _head_major_rows(batch, length, kv_heads, heads)
+    folded = [batch * heads, length, 1, head_dim]
+    mixed = F.scaled_dot_product_attention(
+        _rotate_rows(_gather_rows(query, order), *tables).reshape(folded),
+        _rotate_rows(_gather_rows(key, kv_order), *tables).reshape(folded),
+        _gather_rows(value, kv_order).reshape(folded),
+        attn_mask=_causal_mask(length, query.dtype),
+    )
+    back = _token_major_rows(batch, length, heads)
+    return _gather_rows(mixed, back).reshape(query.shape)
+
+
+def _gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+    return paddle.gather(x.reshape([-1, x.shape[-1]]), rows)
+
+
+def _rotate_rows(x: Tensor, cos: Tensor, sin: Tensor, turn: Tensor) -> Tensor:
+    wide = as_float32(x)
+    turned = wide * cos + paddle.matmul(wide, turn) * sin
+    return turned if x.dtype == paddle.float32 else turned.astype(x.dtype)
+
+
+@lru_cache(maxsize=8)
+def _folded_tables(
+    batch: int,
+    heads: int,
+    length: int,
+    head_dim: int,
+    theta: float,
+    layout: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    angles = rotary_angles(length, head_dim, theta, layout)
+    angles = np.tile(angles, (batch * heads, 1))
+    return (
+        paddle.to_tensor(np.cos(angles), dtype="float32", place="cpu"),
+        paddle.to_tensor(np.sin(angles), dtype="float32", place="cpu"),
+        paddle.to_tensor(quarter_turn(head_dim, layout), place="cpu"),
+    )
+
+
+@lru_cache(maxsize=8)
+def _head_major_rows(
+    batch: int, length: int, heads: int, repeated_heads: int
+) -> Tensor:
+    """Rows of [batch, length, heads] in the order [batch, head, length]."""
+    rows = np.arange(batch * length * heads).reshape(batch, length, heads)
+    rows = rows.transpose(0, 2, 1).repeat(repeated_heads // heads, axis=1)
+    return paddle.to_tensor(rows.reshape(-1), dtype="int64", place="cpu")
+
+
+@lru_cache(maxsize=8)
+def _token_major_rows(batch: int, length: int, heads: int) -> Tensor:
+    """Rows of [batch, head, length] in the order [batch, length, head]."""
+    rows = np.arange(batch * heads * length).reshape(batch, heads, length)
+    rows = rows.transpose(0, 2, 1).reshape(-1)
+    return paddle.to_tensor(rows, dtype="int64", place="cpu")
+
+
+@lru_cache(maxsize=8)
+def _causal_mask(length: int, dtype: paddle.dtype) -> Tensor:
+    """[length, length]: 0 up to the diagonal, -inf above it."""
+    mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
+    return paddle.to_tensor(mask, place="cpu").astype(dtype)

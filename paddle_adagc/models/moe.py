@@ -1,0 +1,210 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Mixture of experts: top-k softmax routing without capacity limits."""
+
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor, nn
+
+from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.layers import GatedMLP, as_float32
+
+# Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
+_NORM_MIN = 1e-12
+
+
+def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
+    """`E * sum_e f_e P_e` (Fedus et al. 2022, equation 4).
+
+    f_e is the share of all token-expert assignments that expert e got, P_e
+    its mean probability: 1 where both are even, E where one expert gets all.
+    Hugging Face's Mixtral and ERNIE losses divide by tokens instead of
+    assignments, so theirs is `moe_top_k` times this.
+
+    Args:
+        probabilities: Softmax of the router, [tokens, E], float32.
+        counts: Tokens that each expert got, [E], integer.
+
+    Returns:
+        Scalar, float32; gradient flows through `probabilities` only.
+    """
+    load = counts.astype("float32") / counts.sum().astype("float32")
+    mean = probabilities.mean(axis=0)
+    return probabilities.shape[-1] * (load * mean).sum()
+
+
+def router_z_loss(logits: Tensor) -> Tensor:
+    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5).
+
+    Args:
+        logits: Of the router, [tokens, E], float32.
+    """
+    return paddle.square(paddle.logsumexp(logits, axis=-1)).mean()
+
+
+class Router(nn.Layer):
+    """Chooses experts by a softmax over a linear map, all in float32."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.weight = self.create_parameter(
+            [config.hidden_size, config.moe_num_experts],
+            default_initializer=nn.initializer.Normal(
+                0.0, config.initializer_range
+            ),
+        )
+        self.top_k = config.moe_top_k
+        self.normalise = config.moe_norm_topk_prob
+
+    def forward(
+        self, x: Tensor, correction_bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Route tokens.
+
+        Args:
+            x: [tokens, hidden].
+            correction_bias: Added to the probabilities for the choice only,
+                [E] float32, or None.
+
+        Returns:
+            Logits and probabilities, [tokens, E] float32; the weights of the
+            chosen experts, [tokens, top_k] float32; their indices, int64.
+        """
+        if paddle.amp.is_autocast_enabled():
+            with paddle.amp.auto_cast(enable=False):
+                logits = paddle.matmul(as_float32(x), as_float32(self.weight))
+        else:
+            logits = paddle.matmul(as_float32(x), as_float32(self.weight))
+        probabilities = F.softmax(logits)
+        if correction_bias is None:
+            weights, chosen = paddle.topk(probabilities, self.top_k)
+        else:
+            scores = probabilities.detach() + correction_bias
+            _, chosen = paddle.topk(scores, self.top_k)
+            weights = paddle.take_along_axis(probabilities, chosen, 1)
+        if self.normalise:
+            total = weights.sum(-1, keepdim=True)
+            weights = weights / paddle.clip(total, min=_NORM_MIN)
+        return logits, probabilities, weights, chosen
+
+
+class MoE(nn.Layer):
+    """Routed experts, each with tensors of its own, and shared experts.
+
+    Tokens are sorted by expert; an expert without tokens is not called, and
+    its gradients stay None. The number of tokens of each expert is read by
+    the host, once a layer and step.
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        width = config.moe_intermediate_size
+        self.gate = Router(config)
+        self.experts = nn.LayerList(
+            [GatedMLP(config, width) for _ in range(config.moe_num_experts)]
+        )
+        self.shared_experts: GatedMLP | None = None
+        if config.moe_num_shared_experts:
+            self.shared_experts = GatedMLP(
+                config, width * config.moe_num_shared_experts
+            )
+        self.num_experts = config.moe_num_experts
+        self.top_k = config.moe_top_k
+        self.balances = config.router_aux_loss_coef > 0
+        self.limits_logits = config.router_z_loss_coef > 0
+        self.has_correction_bias = config.moe_correction_bias
+        if self.has_correction_bias:
+            zeros = paddle.zeros([self.num_experts], dtype="float32")
+            self.register_buffer("e_score_correction_bias", zeros)
+            self.register_buffer(
+                "expert_load", zeros.astype("int64"), persistable=False
+            )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mix the experts' outputs.
+
+        Args:
+            x: [batch, length, hidden].
+
+        Returns:
+            Output of the shape of `x`; the load-balancing loss and the
+            router z-loss without their factors, [2] float32, zero where the
+            factor is zero.
+        """
+        tokens = x.reshape([-1, x.shape[-1]])
+        bias = None
+        if self.has_correction_bias:
+            bias = as_float32(self.e_score_correction_bias)
+        logits, probabilities, weights, chosen = self.gate(tokens, bias)
+        assigned = chosen.reshape([-1])
+        counts = paddle.bincount(assigned, minlength=self.num_experts)
+        if self.has_correction_bias and self.training:
+            self.expert_load.add_(counts)
+        out = self._mix(tokens, weights, assigned, counts.tolist())
+        if self.shared_experts is not None:
+            out = out + self.shared_experts(tokens)
+        zero = paddle.zeros([], dtype="float32")
+        losses = paddle.stack(
+            [
+                load_balancing_loss(probabilities, counts)
+                if self.balances
+                else zero,
+                router_z_loss(logits) if self.limits_logits else zero,
+            ]
+        )
+        return out.reshape(x.shape), losses
+
+    def _mix(
+        self,
+        tokens: Tensor,
+        weights: Tensor,
+        assigned: Tensor,
+        counts: list[int],
+    ) -> Tensor:
+        """Weighted sum of the chosen experts, [tokens, hidden]."""
+        order = paddle.argsort(assigned, stable=True)
+        source = order // self.top_k
+        busy = [expert for expert, count in enumerate(counts) if count]
+        parts = paddle.split(
+            paddle.gather(tokens, source), [counts[e] for e in busy]
+        )
+        outputs = [
+            self.experts[expert](part)
+            for expert, part in zip(busy, parts, strict=True)
+        ]
+        restored = paddle.gather(
+            paddle.concat(outputs), paddle.argsort(order)
+        ).reshape([-1, self.top_k, tokens.shape[-1]])
+        weights = weights.astype(restored.dtype).unsqueeze(-1)
+        return (restored * weights).sum(axis=1)
+
+    def adjust_correction_bias(self, rate: float) -> None:
+        """Raise the bias of experts with fewer tokens than the mean.
+
+        `bias += rate * sign(mean load - load)` over the tokens routed in
+        training since the last call (Wang et al. 2024, algorithm 1), to be
+        called after an optimizer step. Without `moe_correction_bias` there
+        is nothing to adjust.
+
+        Args:
+            rate: Step of the bias, in units of probability.
+        """
+        if not self.has_correction_bias:
+            return
+        load = self.expert_load.astype("float32")
+        step = rate * paddle.sign(load.mean() - load)
+        self.e_score_correction_bias.add_(
+            step.astype(self.e_score_correction_bias.dtype)
+        )
+        self.expert_load.zero_()

@@ -1,0 +1,181 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One pretraining run from its config to its record, resumed if it was cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import paddlenlp
+
+import paddle_adagc
+from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.data.datasets import TokenDataset, build_datasets
+from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.cpu import use_avx2_matmul
+from paddle_adagc.models.decoder import DecoderForCausalLM
+from paddle_adagc.models.presets import PRESETS
+from paddle_adagc.pretrain.clips import make_clip
+from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.record import write_run
+from paddle_adagc.pretrain.trainer import PretrainTrainer, last_checkpoint
+
+
+def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
+    """Train as ``config`` says, or go on where a killed run left off.
+
+    A run that has ended is not run again.
+
+    Args:
+        config: The run; ``train.output_dir`` holds all that it writes.
+        overwrite: Start anew, and remove what the directory holds.
+
+    Returns:
+        ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
+
+    Raises:
+        FileExistsError: The directory holds something else than a run of
+            this config.
+        ValueError: Settings that do not go together.
+    """
+    directory = Path(config.train.output_dir)
+    if overwrite and directory.exists():
+        shutil.rmtree(directory)
+    earlier = _earlier_run(directory, config)
+    if earlier.get("status") in ("finished", "diverged"):
+        return str(earlier["status"])
+    use_avx2_matmul()
+    checkpoint = last_checkpoint(directory)
+    trainer = build_trainer(config)
+    facts = {**_facts(config, trainer.train_dataset), "status": "running"}
+    write_run(directory, **facts)
+    trainer.train(
+        resume_from_checkpoint=None if checkpoint is None else str(checkpoint)
+    )
+    return trainer.finish()
+
+
+def build_trainer(config: RunConfig) -> PretrainTrainer:
+    """Model, data and clip of a run, in their trainer.
+
+    Raises:
+        ValueError: An unknown option of the model or of the clip, or a
+            vocabulary that the data does not fit in.
+    """
+    model_config = make_model_config(config.model)
+    num_samples = (
+        config.train.max_steps
+        * config.train.batch_size
+        * config.train.gradient_accumulation_steps
+    )
+    train_dataset, eval_dataset = build_datasets(config.data, num_samples)
+    for dataset in (train_dataset, eval_dataset):
+        if dataset.vocab_size > model_config.vocab_size:
+            raise ValueError(
+                f"model.vocab_size={model_config.vocab_size}: the data has "
+                f"token {dataset.vocab_size - 1}; raise it"
+            )
+    clip = make_clip(config.clip)
+    paddle.seed(config.train.seed)
+    model = DecoderForCausalLM(model_config)
+    return PretrainTrainer(config, model, clip, train_dataset, eval_dataset)
+
+
+def make_model_config(fields: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder's config from a run's ``model`` section.
+
+    Raises:
+        ValueError: An unknown preset or field (the nearest one is named).
+    """
+    values = dict(fields)
+    preset = values.pop("preset", None)
+    if preset is not None:
+        check_choice("model.preset", preset, PRESETS)
+        values = {**PRESETS[preset], **values}
+    known = DecoderConfig.field_names()
+    for key in values:
+        if key not in known:
+            raise ValueError(
+                f"unknown key 'model.{key}'{suggestion(key, known)}"
+            )
+    return DecoderConfig(**values)
+
+
+def _earlier_run(directory: Path, config: RunConfig) -> dict[str, Any]:
+    """``run.json`` of the same run if there is one, else nothing."""
+    run_file = directory / "run.json"
+    if not run_file.exists():
+        if directory.exists() and any(directory.iterdir()):
+            raise FileExistsError(
+                f"{directory} is not empty and holds no run: choose another "
+                "train.output_dir, or overwrite it"
+            )
+        return {}
+    run = json.loads(run_file.read_text())
+    differing = _differing(run["config"], _as_json(config))
+    if differing:
+        raise FileExistsError(
+            f"{directory} holds a run with another config ("
+            f"{', '.join(differing)}): choose another train.output_dir, or "
+            "overwrite it"
+        )
+    return run
+
+
+def _as_json(config: RunConfig) -> dict[str, Any]:
+    values = json.loads(json.dumps(config.to_dict()))
+    del values["train"]["output_dir"]  # a run may be moved
+    return values
+
+
+def _differing(old: Any, new: Any, where: str = "") -> list[str]:
+    """Dotted keys whose values are not the same."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [] if old == new else [where]
+    return [
+        name
+        for key in {**old, **new}
+        for name in _differing(
+            old.get(key), new.get(key), f"{where}.{key}".lstrip(".")
+        )
+    ]
+
+
+def _facts(config: RunConfig, dataset: TokenDataset) -> dict[str, Any]:
+    """How the run is made, for ``run.json``."""
+    return {
+        "config": _as_json(config),
+        "seed": config.train.seed,
+        "data": dataset.fingerprint,
+        "versions": {
+            "paddle_adagc": paddle_adagc.__version__,
+            "paddlepaddle": paddle.__version__,
+            "paddlenlp": paddlenlp.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": {
+            "device": paddle.device.get_device(),
+            "processor": platform.machine(),
+            "num_cores": os.cpu_count(),
+        },
+    }

@@ -1,0 +1,158 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""YAML and overrides into a run's config; every mistake is named."""
+
+from pathlib import Path
+
+import pytest
+
+from paddle_adagc.pretrain.clips import CLIPS, make_clip
+from paddle_adagc.pretrain.parse import load_config, parse_config, read_values
+from paddle_adagc.pretrain.run import make_model_config
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+MINIMAL = {
+    "model": {},
+    "clip": {"name": "adagc"},
+    "train": {"output_dir": "out", "max_steps": 10},
+}
+
+
+def changed(path, value):
+    values = {key: dict(part) for key, part in MINIMAL.items()}
+    *parents, last = path.split(".")
+    here = values
+    for parent in parents:
+        here = here.setdefault(parent, {})
+    here[last] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    "path", sorted((CONFIGS / "proxy").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_shipped_configs_are_valid(path):
+    config = load_config(path)
+    make_model_config(config.model)
+    make_clip(config.clip)
+    assert config.train.output_dir == f"outputs/{path.stem}"
+
+
+def test_defaults_and_types():
+    config = parse_config(MINIMAL)
+    assert config.optimizer.epsilon == 1e-8
+    assert config.data.kind == "stdlib"
+    assert config.faults == []
+
+
+def test_overrides_come_last(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "model: {}\nclip: {name: adagc}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+        "optimizer: {epsilon: 1e-15}\n"
+    )
+    config = load_config(
+        tmp_path / "run.yaml",
+        ["train.max_steps=7", "clip.lambda_rel=1.1", "schedule.kind=wsd"],
+    )
+    assert config.train.max_steps == 7
+    assert config.clip == {"name": "adagc", "lambda_rel": 1.1}
+    assert config.schedule.kind == "wsd"
+    assert config.optimizer.epsilon == 1e-15
+
+
+def test_base_file_is_changed_not_copied(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        "model: {hidden_size: 32}\nclip: {name: adagc}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+    )
+    (tmp_path / "child.yaml").write_text(
+        "base: base.yaml\nclip: {name: global_norm}\ntrain: {max_steps: 3}\n"
+    )
+    config = load_config(tmp_path / "child.yaml")
+    assert config.model == {"hidden_size": 32}
+    assert config.clip == {"name": "global_norm"}
+    assert (config.train.output_dir, config.train.max_steps) == ("out", 3)
+    assert "base" not in read_values(tmp_path / "child.yaml")
+
+
+def test_data_follows_the_run_s_seed_unless_given():
+    assert parse_config(changed("train.seed", 5)).data.seed == 5
+    values = changed("train.seed", 5)
+    values["data"] = {"seed": 2}
+    assert parse_config(values).data.seed == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("trian", {}, "'trian', did you mean 'train'"),
+        ("train.max_step", 3, "'train.max_step', did you mean 'max_steps'"),
+        ("optimizer.eps", 1e-8, "optimizer.eps"),
+        ("train.max_steps", 0, "max_steps.*0"),
+        ("train.max_steps", "many", "max_steps"),
+        ("train.precision", "fp8", "precision.*fp8"),
+        ("optimizer.beta2", 1.0, "beta2.*1.0"),
+        ("schedule.kind", "linear", "kind.*linear"),
+        ("schedule.learning_rate", -1.0, "learning_rate.*-1.0"),
+        ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
+        ("data.kind", "wikipedia", "wikipedia"),
+        ("record.moments", True, "record.tensors"),
+        ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
+        ("faults", [{"kind": "gradient_nan"}], "steps or start"),
+    ],
+)
+def test_bad_values_are_named(path, value, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(changed(path, value))
+
+
+def test_missing_parts_are_named(tmp_path):
+    with pytest.raises(ValueError, match="train"):
+        parse_config({"model": {}, "clip": {"name": "adagc"}})
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
+        load_config(tmp_path / "nowhere.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ValueError, match="list"):
+        load_config(tmp_path / "list.yaml")
+    with pytest.raises(ValueError, match="'train.max_steps'"):
+        load_config(CONFIGS / "proxy/ernie_moe.yaml", ["train.max_steps"])
+
+
+def test_model_fields_and_presets():
+    config = make_model_config({"preset": "llama2-7b", "num_hidden_layers": 2})
+    assert (config.hidden_size, config.num_hidden_layers) == (4096, 2)
+    with pytest.raises(ValueError, match="did you mean 'hidden_size'"):
+        make_model_config({"hiden_size": 3})
+    with pytest.raises(ValueError, match="llama2-8b"):
+        make_model_config({"preset": "llama2-8b"})
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_every_clip_can_be_made(name):
+    make_clip({"name": name, "lambda_abs": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "no name"),
+        ({"name": "adacg"}, "did you mean 'adagc'"),
+        ({"name": "adagc", "lambda": 1.0}, "takes no 'lambda'"),
+        ({"name": "global_norm", "beta": 0.9}, "takes no 'beta'"),
+    ],
+)
+def test_bad_clip_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_clip(settings)
