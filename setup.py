@@ -28,13 +28,13 @@ PADDLE = "3.3.1"
 # PaddleNLP's Trainer, memory-mapped datasets and our decoder.
 NLP = [
     "paddlenlp==3.0.0b4",
-    # 0.3 dropped the hub functions that PaddleNLP imports.
+    # aistudio-sdk 0.3 has no hub.download, which PaddleNLP imports.
     "aistudio-sdk<0.3",
-    # 4 dropped the script loading that PaddleNLP imports.
-    "datasets<4",
-    # 21 dropped PyExtensionType, which datasets 3 needs.
+    # Newer ones need NumPy 2, PaddleNLP needs NumPy 1 ...
     "pyarrow<21",
-    # 7 refuses the generated code in VisualDL and ONNX.
+    # ... and datasets 4 and newer need those.
+    "datasets<4",
+    # The newest major version that this stack was run with.
     "protobuf<7",
     "omegaconf>=2.3",
     "dacite>=1.8",
@@ -43,8 +43,9 @@ NLP = [
 # PaddleFormers conflicts with PaddleNLP's pins: an environment of its own.
 ERNIE = [
     "paddleformers==1.2.0",
-    "datasets<4",  # as above
-    "pyarrow<21",  # as above
+    # As above.
+    "pyarrow<21",
+    "datasets<4",
 ]
 
 REPORT = ["matplotlib>=3.8", "jinja2>=3.1"]

@@ -116,6 +116,11 @@ class TrainConfig:
     """Seed of the initialisation and of the faults; also of the data, unless
     ``data.seed`` is given."""
 
+    expert_bias_rate: float = 0.0
+    """Step by which the router's correction bias follows the load of the
+    experts after every optimizer step (auxiliary-loss-free balancing, as
+    ERNIE-4.5's); needs ``model.moe_correction_bias``."""
+
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Low precision means AMP O2 with float32 master weights and gradients;
     it needs a GPU."""
@@ -150,6 +155,10 @@ class TrainConfig:
             ("keep_checkpoints", 1),
         ):
             check_integer(name, getattr(self, name), minimum)
+        if check_real("expert_bias_rate", self.expert_bias_rate) < 0:
+            raise ValueError(
+                f"expert_bias_rate={self.expert_bias_rate} is negative"
+            )
         if not self.output_dir:
             raise ValueError("output_dir is empty: name a directory")
 

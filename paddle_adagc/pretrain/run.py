@@ -64,14 +64,14 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
     if earlier.get("status") in ("finished", "diverged"):
         return str(earlier["status"])
     use_avx2_matmul()
-    checkpoint = last_checkpoint(directory)
-    trainer = build_trainer(config)
-    facts = {**_facts(config, trainer.train_dataset), "status": "running"}
-    write_run(directory, **facts)
-    trainer.train(
-        resume_from_checkpoint=None if checkpoint is None else str(checkpoint)
-    )
-    return trainer.finish()
+    # Paddle's automatic names, by which it saves the optimizer, start anew.
+    with paddle.utils.unique_name.guard():
+        checkpoint = last_checkpoint(directory)
+        trainer = build_trainer(config)
+        facts = _facts(config, trainer.train_dataset)
+        write_run(directory, **facts, status="running")
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        return trainer.finish()
 
 
 def build_trainer(config: RunConfig) -> PretrainTrainer:

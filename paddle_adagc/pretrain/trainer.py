@@ -30,7 +30,10 @@ from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from paddle_adagc.checkpoint import load_state, save_state
 from paddle_adagc.data.datasets import TokenDataset, collate_batch
-from paddle_adagc.models.decoder import DecoderForCausalLM
+from paddle_adagc.models.decoder import (
+    DecoderForCausalLM,
+    adjust_correction_biases,
+)
 from paddle_adagc.pretrain.arguments import training_arguments
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.recorder import StepRecorder
@@ -224,6 +227,10 @@ class PretrainTrainer(Trainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self.recorder.end_step()
+        if self.config.train.expert_bias_rate:
+            adjust_correction_biases(
+                self.model, self.config.train.expert_bias_rate
+            )
         super()._maybe_log_save_evaluate(*args, **kwargs)
         last = self.state.global_step >= self.state.max_steps
         if last or self.state.global_step % self.args.logging_steps == 0:

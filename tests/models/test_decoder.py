@@ -278,3 +278,12 @@ def test_trains_in_paddlenlp_trainer(tmp_path):
         model.parameters(), saved.parameters(), strict=True
     ):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_nan_weights_give_a_nan_loss():
+    # Paddle's CPU softmax alone would give log(vocab_size).
+    model = DecoderForCausalLM(DecoderConfig(num_hidden_layers=1))
+    weight = model.model.norm.weight
+    weight.set_value(paddle.full(weight.shape, float("nan")))
+    ids = paddle.zeros([2, 8], "int64")
+    assert paddle.isnan(model(ids, ids)[0]).item()

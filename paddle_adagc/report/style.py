@@ -1,0 +1,152 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The look that all figures share: colours, fonts, axes, PNG data URIs."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogFormatterSciNotation,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
+from PIL import Image
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+FIXED_COLORS = {"GlobalGC": "#d55e00", "AdaGC": "#0072b2"}
+OTHER_COLORS = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
+# Keeps colours that cover little of the picture, such as those of titles.
+COVERAGE = Image.Quantize.MAXCOVERAGE
+NEUTRAL = "#8a8f98"
+INK = "#24292f"
+
+_RC: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 9.0,
+    "axes.edgecolor": "#b5bac1",
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e8eaed",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#57606a",
+    "ytick.color": "#57606a",
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 3.0,
+    "xtick.minor.size": 0.0,
+    "ytick.minor.size": 0.0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.solid_joinstyle": "round",
+}
+
+Draw = TypeVar("Draw", bound=Callable[..., Any])
+
+
+def styled(draw: Draw) -> Draw:
+    """Make a drawing function use the report's matplotlib settings."""
+
+    @functools.wraps(draw)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with matplotlib.rc_context(_RC):
+            return draw(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def method_colors(methods: Iterable[str]) -> dict[str, str]:
+    """One colour per method; GlobalGC and AdaGC always have the same one."""
+    colors: dict[str, str] = {}
+    others = 0
+    for method in methods:
+        if method in colors:
+            continue
+        if method in FIXED_COLORS:
+            colors[method] = FIXED_COLORS[method]
+        else:
+            colors[method] = OTHER_COLORS[others % len(OTHER_COLORS)]
+            others += 1
+    return colors
+
+
+def thousands(value: float, _position: object = None) -> str:
+    """Format a step number: ``1,200``."""
+    return f"{value:,.0f}"
+
+
+def step_axis(ax: Axes, label: bool = True, num_ticks: int = 5) -> None:
+    """Format the x axis of ``ax`` as optimizer steps."""
+    ax.xaxis.set_major_locator(MaxNLocator(num_ticks, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(thousands))
+    if label:
+        ax.set_xlabel("optimizer step")
+
+
+def log_axis(ax: Axes) -> None:
+    """Make the y axis logarithmic, with few and plain tick labels."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    decades = np.log10(high / low)
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    if decades > 4:
+        ax.yaxis.set_major_locator(LogLocator(numticks=5))
+        ax.yaxis.set_major_formatter(LogFormatterSciNotation())
+        return
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    if decades < 0.6:
+        ax.yaxis.set_major_locator(MaxNLocator(4))
+        ax.yaxis.set_minor_locator(NullLocator())
+        return
+    subs = (1.0,) if decades > 2 else (1.0, 3.0)
+    ax.yaxis.set_major_locator(
+        LogLocator(subs=(1.0, 2.0, 5.0) if decades < 1.2 else subs)
+    )
+
+
+def png_data_uri(figure: Figure, dpi: int = 200) -> str:
+    """Render ``figure`` as a PNG of 256 colours inside a ``data:`` URI.
+
+    Args:
+        figure: A matplotlib figure, sizes in inches.
+        dpi: Pixels per inch; 200 stays sharp on a high-density display.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
+    buffer = io.BytesIO()
+    with Image.open(drawn) as image:
+        few_colors = image.convert("RGB").quantize(256, COVERAGE)
+        few_colors.save(buffer, format="png", optimize=True)
+    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/png;base64,{encoded}"
