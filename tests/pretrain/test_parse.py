@@ -126,7 +126,7 @@ def test_missing_parts_are_named(tmp_path):
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ValueError, match="list"):
         load_config(tmp_path / "list.yaml")
-    with pytest.raises(ValueError, match="'train.max_steps'"):
+    with pytest.raises(ValueError, match=r"'train\.max_steps'"):
         load_config(CONFIGS / "proxy/ernie_moe.yaml", ["train.max_steps"])
 
 

@@ -162,9 +162,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
         goal = 8 + 12 * kill
         while process.poll() is None:
             time.sleep(0.005)
-            if metrics.exists() and (
-                metrics.read_bytes().count(b"\n") >= goal
-            ):
+            if metrics.exists() and (metrics.read_bytes().count(b"\n") >= goal):
                 time.sleep(rng.uniform(0, 0.2))
                 break
         process.send_signal(signal.SIGKILL)
