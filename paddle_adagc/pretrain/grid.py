@@ -23,6 +23,7 @@ import concurrent.futures
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,7 +153,8 @@ def make_cells(
     for seed in experiment.seeds:
         for method, changes in experiment.methods.items():
             for its_faults, is_clean_twin in twins:
-                name = f"{method}-seed{seed}" + "-clean" * is_clean_twin
+                name = re.sub(r"[^\w.]+", "-", method) + f"-seed{seed}"
+                name += "-clean" * is_clean_twin
                 values = _merged(base, changes)
                 values["faults"] = its_faults
                 values["train"]["seed"] = seed
