@@ -24,6 +24,7 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clip_state import read_clip_state
+from paddle_adagc.distributed.gather import gather_state
 from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
@@ -146,7 +147,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             h = rule.adaptive_scale(norm, gamma, self.lambda_rel)
             gamma = rule.moving_average(h * norm, gamma, self.beta)
         elif self.init == "warmup_min":
-            total = rule.global_norm(squared_norm)
+            total = self._global_norm(squared_norm)
             h = rule.global_scale(total, self.lambda_abs).expand_as(norm)
             gamma = rule.running_minimum(h * norm, gamma)
         elif self.init == "min_no_warmup":
@@ -187,6 +188,17 @@ class ClipGradByAdaGC(TensorScalingClip):
             "config": self._config(),
         }
 
+    def full_state_dict(self) -> dict[str, Any]:
+        """State of the whole model, which any parallel layout can load.
+
+        In a distributed run every rank has to call it; one of them saves.
+
+        Raises:
+            RuntimeError: Ranks disagree about a gamma that they all follow.
+        """
+        observed = {self._table.keys[slot] for slot in self._observed}
+        return gather_state(self.state_dict(), observed)
+
     def set_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state; a refused one leaves the clip as it was.
 
@@ -203,8 +215,9 @@ class ClipGradByAdaGC(TensorScalingClip):
                 not one positive number, or the tensors are not this model's.
         """
         step, gamma, config = read_clip_state(state)
-        self._table.check_keys(list(gamma), "the state's tensors")
+        self._table.check_state(list(gamma))
         self._warn_of_other_arguments(config)
         self._table.adopt(list(gamma))
-        self._gamma = paddle.to_tensor(list(gamma.values()), "float32")
+        values = [gamma[key] for key in self._table.keys]
+        self._gamma = paddle.to_tensor(values, "float32")
         self._continue_at(step)

@@ -43,17 +43,19 @@ import paddle
 from paddle import Tensor
 
 
-def global_norm(squared_norm: Tensor) -> Tensor:
-    """L2 norm over all tensors, float32, shape ``[1]``.
+def global_squared_norm(squared_norm: Tensor) -> Tensor:
+    """Squared L2 norm over all tensors, ``[1]``.
 
     Args:
         squared_norm: Squared norm of each tensor, float32 ``[num_tensors]``;
-            tensors whose entry is not finite are left out. Summed in float64,
-            so that finite entries cannot overflow together.
+            tensors whose entry is not finite are left out.
+
+    Returns:
+        float64, so that finite entries cannot overflow together.
     """
     finite = paddle.isfinite(squared_norm)
     known = paddle.where(finite, squared_norm, paddle.zeros_like(squared_norm))
-    return known.astype("float64").sum(keepdim=True).sqrt().astype("float32")
+    return known.astype("float64").sum(keepdim=True)
 
 
 def global_scale(total: Tensor, lambda_abs: float) -> Tensor:

@@ -32,6 +32,10 @@ import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc import rule
+from paddle_adagc.distributed.layout import read_layout
+from paddle_adagc.distributed.reduce import Reducer, check_layout, make_plan
+from paddle_adagc.distributed.topology import read_topology
 from paddle_adagc.norms import scale_gradients_, squared_norms
 from paddle_adagc.tensor_table import TensorTable
 
@@ -86,6 +90,23 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._seen: set[int] = set()
         self._calls: list[_Call] = []
         self._num_nonfinite: Tensor | None = None  # [1], int64
+        self._observed: set[int] = set()
+        self._is_prepared = False
+        self._reducer: Reducer | None = None
+
+    @property
+    def should_comm_on_shard_dim(self) -> bool:
+        """Paddle's switch for clips over fused buffers; never on."""
+        return False
+
+    @should_comm_on_shard_dim.setter
+    def should_comm_on_shard_dim(self, value: bool) -> None:
+        if value:
+            raise RuntimeError(
+                f"{type(self).__name__} needs each tensor's own gradient; "
+                "FSDP and the fused buffers of auto-parallel join several. "
+                "Use fleet's sharding, without tensor fusion"
+            )
 
     @abc.abstractmethod
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
@@ -127,20 +148,30 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
         which depend on the order in which a process makes its layers.
 
+        A hybrid-parallel run needs it, before fleet wraps the optimizer: which
+        ranks hold parts of a tensor is read from the model.
+
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
                 ``paddle.DataParallel`` are looked through.
 
         Raises:
             RuntimeError: The clip has made steps under automatic names.
-            ValueError: A state was loaded that is not this model's.
+            ValueError: A state was loaded that is not this model's; or its
+                tensors lie over the ranks in a way that gives no right norm
+                (see :mod:`paddle_adagc.distributed.reduce`).
         """
         if self._calls and not self._table.is_bound:
             raise RuntimeError(
                 f"bind() after {self._num_steps} steps: the tensors have "
                 "their names by now; call it before the first step"
             )
-        self._table.bind(model)
+        layout = read_layout(model)
+        topology = read_topology()
+        if topology is not None:
+            check_layout(list(layout.values()), topology)
+        self._table.bind(layout)
+        self._is_prepared = False
 
     def metrics(self) -> dict[str, Any]:
         """What the last optimizer step was like; may wait for the device.
@@ -193,17 +224,26 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
-        if not clipped:
+        if clipped and clipped[0][1].is_dist():
+            raise RuntimeError(
+                f"{type(self).__name__} does not work on the distributed "
+                "tensors of auto-parallel: use fleet's hybrid parallelism"
+            )
+        self._prepare()
+        if not clipped and self._reducer is None:
             return pairs
         slots = self._table.slots([parameter for parameter, _ in clipped])
         gradients: list[Tensor | None] = [None] * len(self._table)
         for slot, (_, gradient) in zip(slots, clipped, strict=True):
             gradients[slot] = gradient
         squared_norm = squared_norms(gradients)
+        if self._reducer is not None:
+            squared_norm = self._reducer.local_norms(squared_norm)
         finite = paddle.isfinite(squared_norm)
         if self.nonfinite == "raise":
             self._refuse_nonfinite(finite)
         self._begin_call(slots)
+        self._observed.update(slots)
         h = self._advance(self._num_steps - 1, squared_norm)
         h, discard = self._treat_nonfinite(h, finite)
         scale_gradients_(gradients, h, discard)
@@ -232,7 +272,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
 
     def _begin_call(self, slots: list[int]) -> None:
-        if not self._calls or not self._seen.isdisjoint(slots):
+        if not (self._calls and slots) or not self._seen.isdisjoint(slots):
             self._num_steps += 1
             self._seen.clear()
             self._calls = []
@@ -253,13 +293,47 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             return paddle.where(finite, h, paddle.ones_like(h)), None
         return paddle.where(finite, h, paddle.zeros_like(h)), lost
 
+    def _prepare(self) -> None:
+        """Look up, once, which ranks each tensor's norm is summed over."""
+        if self._is_prepared:
+            return
+        topology = read_topology()
+        if topology is not None and topology.world is not None:
+            if self._table.is_bound:
+                plan = make_plan(self._table.layout, topology)
+                if plan.reductions or plan.world is not None:
+                    self._reducer = Reducer(plan)
+            elif topology.splits_model:
+                raise RuntimeError(
+                    f"{type(self).__name__} needs to know the model in a "
+                    "hybrid-parallel run: call clip.bind(model) before "
+                    "fleet.distributed_optimizer(optimizer)"
+                )
+        self._is_prepared = True
+
+    def _global_norm(self, squared_norm: Tensor) -> Tensor:
+        """L2 norm over all finite tensors of all ranks, float32 ``[1]``.
+
+        In a hybrid-parallel run: one all-reduce of one scalar.
+        """
+        if self._reducer is not None:
+            squared_norm = self._reducer.counted(squared_norm)
+        total = rule.global_squared_norm(squared_norm)
+        if self._reducer is not None:
+            total = self._reducer.global_sum(total)
+        return total.sqrt().astype("float32")
+
     def _refuse_nonfinite(self, finite: Tensor) -> None:
         lost = np.flatnonzero(~finite.numpy())
-        if lost.size:
+        is_lost = bool(lost.size)
+        if self._reducer is not None:
+            flag = paddle.to_tensor([int(is_lost)], "int32")
+            is_lost = bool(self._reducer.any_rank(flag).item())
+        if is_lost:
             keys = [self._table.keys[slot] for slot in lost]
             raise FloatingPointError(
-                f"the gradient of {len(keys)} tensors is not finite at step "
-                f"{self._num_steps}: {', '.join(keys)}"
+                f"the gradient of {len(keys)} tensors on this rank is not "
+                f"finite at step {self._num_steps}: {', '.join(keys)}"
             )
 
     def _static_clip(self, params_grads: Any) -> NoReturn:

@@ -15,10 +15,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import paddle
 from paddle import Tensor
+
+from paddle_adagc.distributed.layout import TensorLayout
 
 
 class TensorTable:
@@ -31,6 +33,7 @@ class TensorTable:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
+        self.layout: tuple[TensorLayout, ...] = ()
         self._slot_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] | None = None
         self._unconfirmed = False
@@ -44,20 +47,23 @@ class TensorTable:
         """Whether the keys are a model's structured names."""
         return self._key_of_name is not None
 
-    def bind(self, model: paddle.nn.Layer) -> None:
-        """Take over all parameters of ``model``, in its order.
+    def bind(self, layout: Mapping[str, TensorLayout]) -> None:
+        """Take over all parameters of a model, in its order.
+
+        Args:
+            layout: By parameter name, from
+                :func:`paddle_adagc.distributed.layout.read_layout`.
 
         Raises:
             ValueError: The table holds other keys (from a loaded state).
         """
-        while hasattr(model, "_layers"):
-            model = model._layers
-        named = list(model.named_parameters())
-        self.check_keys([key for key, _ in named], "the model's parameters")
-        self._key_of_name = {parameter.name: key for key, parameter in named}
-        for key, _ in named:
-            self._slot_of_key.setdefault(key, len(self._slot_of_key))
-        self.keys = list(self._slot_of_key)
+        keys = [tensor.key for tensor in layout.values()]
+        if self.keys:
+            _check_same(self.keys, keys, "the loaded state's tensors")
+        self.keys = keys
+        self.layout = tuple(layout.values())
+        self._key_of_name = {name: t.key for name, t in layout.items()}
+        self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
         self._unconfirmed = False
 
     def slots(self, parameters: Sequence[Tensor]) -> list[int]:
@@ -76,26 +82,28 @@ class TensorTable:
                 self.keys.append(key)
         return [self._slot_of_key[key] for key in keys]
 
-    def check_keys(self, keys: Sequence[str], what: str) -> None:
-        """Hold ``keys`` against the table's, unless the table is empty.
+    def check_state(self, keys: Sequence[str]) -> None:
+        """Hold a state's keys against the table's, unless that is empty.
+
+        In a distributed run the state may hold more: other ranks' tensors.
 
         Raises:
-            ValueError: They are not the same set.
+            ValueError: They do not fit.
         """
-        missing = [key for key in self.keys if key not in set(keys)]
-        unknown = [key for key in keys if key not in self._slot_of_key]
-        if self.keys and (missing or unknown):
-            raise ValueError(
-                f"{what} and this clip's tensors differ: {_some(missing)} "
-                f"missing, {_some(unknown)} unknown. Is it another model's "
-                "state, or was one of the two made without bind(model)?"
-            )
+        if not self.keys:
+            return
+        if self.is_bound and paddle.distributed.get_world_size() > 1:
+            mine = set(self.keys)
+            keys = [key for key in keys if key in mine]
+        _check_same(keys, self.keys, "the state's tensors")
 
     def adopt(self, keys: Sequence[str]) -> None:
-        """Take the order of a checked state."""
+        """Take the tensors of a checked state; a model's order stays."""
+        if self.is_bound:
+            return
         self.keys = list(keys)
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
-        self._unconfirmed = not self.is_bound
+        self._unconfirmed = True
 
     def _key(self, parameter: Tensor) -> str:
         if self._key_of_name is None:
@@ -120,6 +128,17 @@ class TensorTable:
                 "tensors carry structured names"
             )
         self._unconfirmed = False
+
+
+def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
+    missing = [key for key in wanted if key not in set(found)]
+    unknown = [key for key in found if key not in set(wanted)]
+    if missing or unknown:
+        raise ValueError(
+            f"{what} and this clip's differ: {_some(missing)} missing, "
+            f"{_some(unknown)} unknown. Is it another model's state, or was "
+            "one of the two made without bind(model)?"
+        )
 
 
 def _some(keys: Sequence[str], most: int = 3) -> str:

@@ -64,7 +64,7 @@ class ClipGradByGlobalAdaGC(TensorScalingClip):
         }
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
-        norm = rule.global_norm(squared_norm)
+        norm = self._global_norm(squared_norm)
         if step < self.t_start:
             h = rule.global_scale(norm, self.lambda_abs)
             self._gamma = rule.running_minimum(h * norm, self._gamma)

@@ -1,0 +1,80 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One state for all ranks, that any other parallel layout can load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import paddle.distributed as dist
+
+
+def gather_state(
+    state: dict[str, Any], observed: Collection[str]
+) -> dict[str, Any]:
+    """Merge all ranks' states; every rank has to call it.
+
+    Args:
+        state: This rank's ``step``, ``gamma`` and ``config``.
+        observed: Keys whose gradients this rank has met: under owner-based
+            sharding the other ranks' gammas of a tensor are out of date.
+
+    Returns:
+        The merged state, the same on every rank, gammas as floats; of one
+        process: its state.
+
+    Raises:
+        RuntimeError: Ranks disagree about a gamma that they all follow.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return state
+    mine = {
+        key: (float(np.asarray(value)), key in observed)
+        for key, value in state["gamma"].items()
+    }
+    parts: list[dict[str, tuple[float, bool]]] = []
+    dist.all_gather_object(parts, mine)
+    return {**state, "gamma": merge_gammas(parts)}
+
+
+def merge_gammas(
+    parts: Sequence[dict[str, tuple[float, bool]]],
+) -> dict[str, float]:
+    """Gamma of every key, from ranks that observed it if there are any.
+
+    Args:
+        parts: Per rank, key -> (gamma, whether the rank observed it).
+
+    Raises:
+        RuntimeError: Two ranks that observed a tensor disagree by more than
+            rounding.
+    """
+    merged: dict[str, tuple[float, bool]] = {}
+    for part in parts:
+        for key, (gamma, is_observed) in part.items():
+            known = merged.get(key)
+            if known is None or (is_observed and not known[1]):
+                merged[key] = (gamma, is_observed)
+            elif is_observed and not math.isclose(
+                gamma, known[0], rel_tol=1e-5
+            ):
+                raise RuntimeError(
+                    f"ranks disagree about gamma of {key!r}: {known[0]} and "
+                    f"{gamma}; was bind() given this run's model, and were "
+                    "the gradients of replicated tensors averaged?"
+                )
+    return {key: gamma for key, (gamma, _) in merged.items()}

@@ -1,0 +1,137 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the model says about each of its tensors, before fleet wraps anything.
+
+Fleet's sharding V2 replaces the parameters by slices that keep their names but
+lose their marks, so the marks are read from the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import paddle
+from paddle import Tensor
+from paddle.distributed.fleet.meta_parallel import PipelineLayer
+
+_EXPERT_COLOR = "moe_expert"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorLayout:
+    """How one parameter of the model lies over the ranks."""
+
+    key: str
+    """Name of the logical tensor, the same under every parallel layout."""
+
+    is_tp_split: bool = False
+    """Each tensor-parallel rank holds another part (``is_distributed``)."""
+
+    is_expert: bool = False
+    """Its gradient is not averaged over the ranks that hold other experts."""
+
+    is_tied_copy: bool = False
+    """An earlier pipeline stage holds the same tensor and counts it."""
+
+
+def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
+    """Layout of every parameter of this rank, by the parameter's name.
+
+    Args:
+        model: As it was built, or in wrappers such as fleet's, which are
+            looked through.
+
+    Returns:
+        In the order of ``named_parameters()``, which all ranks of a
+        tensor-parallel and of a sharding group share.
+
+    Raises:
+        ValueError: Two parameters have the same key.
+    """
+    model = unwrap(model)
+    keys = {tensor.name: key for key, tensor in _named_tensors(model)}
+    tied_copies = _tied_copies(model)
+    layout: dict[str, TensorLayout] = {}
+    for name, parameter in model.named_parameters():
+        layout[parameter.name] = TensorLayout(
+            key=keys.get(parameter.name, name),
+            is_tp_split=bool(getattr(parameter, "is_distributed", False)),
+            is_expert=_is_expert(parameter),
+            is_tied_copy=parameter.name in tied_copies,
+        )
+    seen: set[str] = set()
+    for tensor in layout.values():
+        if tensor.key in seen:
+            raise ValueError(f"two parameters have the key {tensor.key!r}")
+        seen.add(tensor.key)
+    return layout
+
+
+def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
+    """The model inside of ``DataParallel`` and fleet's wrappers."""
+    while isinstance(inner := getattr(model, "_layers", None), paddle.nn.Layer):
+        model = inner
+    return model
+
+
+def _named_tensors(model: paddle.nn.Layer) -> list[tuple[str, Tensor]]:
+    """Names by which the model saves its tensors.
+
+    PaddleNLP's pipeline models save under the names of the model in one piece;
+    a bare ``PipelineLayer`` under the global index of each layer.
+    """
+    if not isinstance(model, PipelineLayer) or (
+        hasattr(model, "_pp_to_single_mapping")
+    ):
+        return [*reversed(model.state_dict().items())]
+    return [
+        (_without_chunk(model, name), parameter)
+        for name, parameter in model.named_parameters()
+    ]
+
+
+def _without_chunk(model: PipelineLayer, name: str) -> str:
+    """Global layer index under virtual stages, where names nest chunks."""
+    if model.get_num_virtual_stages() == 1:
+        return name
+    first, second, *rest = name.split(".")
+    if not (first.isdigit() and second.isdigit()):
+        return name
+    return ".".join([str(int(first) + int(second)), *rest])
+
+
+def _is_expert(parameter: Tensor) -> bool:
+    color: Any = getattr(parameter, "color", None)
+    if isinstance(color, dict) and color.get("color") == _EXPERT_COLOR:
+        return True
+    return bool(
+        getattr(parameter, "expert", False)
+        or getattr(parameter, "no_sync", False)
+    )
+
+
+def _tied_copies(model: paddle.nn.Layer) -> set[str]:
+    """Names of the parameters that an earlier stage holds as well.
+
+    ``is_firstly_shared``, fleet's own mark, is never set in paddle 3.3.1.
+    """
+    if not isinstance(model, PipelineLayer):
+        return set()
+    return {
+        getattr(comm["layer"], attribute).name
+        for comm in model.shared_comm.values()
+        if min(comm["ranks"]) != paddle.distributed.get_rank()
+        for attribute in comm["weight_attr"]
+    }

@@ -1,0 +1,118 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Fleet's process groups, read once fleet has made them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import paddle.distributed as dist
+from paddle.distributed import fleet
+from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """This rank's place along one axis of the hybrid topology."""
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None
+    """Process group along the axis; None where the axis has one rank."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Topology:
+    """This rank's place on every axis; an axis that is not used has size 1."""
+
+    data: Axis = Axis()
+    sep: Axis = Axis()
+    model: Axis = Axis()
+    """Tensor-parallel group."""
+
+    pipe: Axis = Axis()
+    sharding: Axis = Axis()
+    """Ranks that share the optimizer states of the dense tensors."""
+
+    moe_sharding: Axis = Axis()
+    """Ranks that share the optimizer states of the same experts."""
+
+    expert: Axis = Axis()
+    """Ranks that own different experts."""
+
+    splits_parameters: bool = False
+    """Sharding splits every tensor (V2's ``split_param``, or stage 3), rather
+    than giving whole tensors to one owner (V1, stage 2)."""
+
+    world: Any = None
+    """Process group of all ranks; None for one process."""
+
+    @property
+    def splits_model(self) -> bool:
+        """Whether no rank holds the whole model and its optimizer states."""
+        return (
+            max(
+                self.model.size,
+                self.pipe.size,
+                self.sharding.size,
+                self.expert.size,
+            )
+            > 1
+        )
+
+    @property
+    def has_expert_groups(self) -> bool:
+        """Whether fleet made groups of their own for experts."""
+        return self.expert.size > 1 or self.moe_sharding.size > 1
+
+
+def read_topology() -> Topology | None:
+    """The topology of this process; None without ``fleet.init``."""
+    hcg = getattr(fleet.fleet, "_hcg", None)
+    if hcg is None or not dist.is_initialized():
+        return None
+    experts: dict[str, Axis] = {}
+    if isinstance(hcg, EPHybridCommunicateGroup):
+        experts = {
+            "expert": _axis(hcg, "expert_parallel"),
+            "moe_sharding": _axis(hcg, "moe_sharding_parallel"),
+        }
+    return Topology(
+        data=_axis(hcg, "data_parallel"),
+        sep=_axis(hcg, "sep_parallel"),
+        model=_axis(hcg, "model_parallel"),
+        sharding=_axis(hcg, "sharding_parallel"),
+        pipe=Axis(
+            hcg.get_stage_id(),
+            hcg.get_pipe_parallel_world_size(),
+            hcg.get_pipe_parallel_group(),
+        ),
+        splits_parameters=_splits_parameters(),
+        world=dist.get_group() if dist.get_world_size() > 1 else None,
+        **experts,
+    )
+
+
+def _axis(hcg: Any, name: str) -> Axis:
+    size = getattr(hcg, f"get_{name}_world_size")()
+    if size == 1:
+        return Axis()
+    rank = getattr(hcg, f"get_{name}_rank")()
+    return Axis(rank, size, getattr(hcg, f"get_{name}_group")())
+
+
+def _splits_parameters() -> bool:
+    strategy = fleet.fleet._user_defined_strategy
+    return bool(strategy.hybrid_configs["sharding_configs"].split_param)
