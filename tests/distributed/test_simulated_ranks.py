@@ -1,0 +1,503 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The clip on simulated ranks: threads that hold slices, and sum over groups.
+
+Every parallel layout must give what one process with the whole tensors gives.
+The layouts that fleet runs on a CPU are tested on real processes too; here are
+those that need a GPU, larger grids, and the bugs that others published.
+"""
+
+import threading
+
+import numpy as np
+import paddle
+import pytest
+from helpers import clip_arrays, make_parameters
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.distributed import reduce
+from paddle_adagc.distributed.gather import merge_gammas
+from paddle_adagc.distributed.layout import TensorLayout
+from paddle_adagc.distributed.reduce import check_layout, make_plan
+from paddle_adagc.distributed.topology import Axis, Topology
+
+SHAPES = {"norm": 6, "dense": 24, "split": 16, "expert.0": 12, "expert.1": 12}
+STEPS = 12
+ARGUMENTS = {"t_start": 6, "lambda_abs": 2.0}
+
+
+class Ranks:
+    """Threads whose all-reduce sums over a group, given as its ranks."""
+
+    def __init__(self, monkeypatch, num_ranks):
+        self.local = threading.local()
+        self.calls = [[] for _ in range(num_ranks)]
+        self.num_ranks = num_ranks
+        self.barriers = {}
+        self.values = {}
+        self.lock = threading.Lock()
+        monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
+        monkeypatch.setattr(
+            "paddle_adagc.scaling_clip.read_topology",
+            lambda: self.local.topology,
+        )
+
+    def all_reduce(self, tensor, op=None, group=None):
+        rank = self.local.rank
+        assert rank in group
+        self.calls[rank].append((group, tensor.shape[0]))
+        with self.lock:
+            barrier = self.barriers.setdefault(
+                group, threading.Barrier(len(group), timeout=20)
+            )
+            self.values[group, rank] = tensor.numpy()
+        barrier.wait()
+        parts = [self.values[group, other] for other in group]
+        total = (
+            np.max(parts, 0) if op == reduce.dist.ReduceOp.MAX else sum(parts)
+        )
+        barrier.wait()
+        paddle.assign(paddle.to_tensor(total), tensor)
+
+    def run(self, function):
+        results, errors = [None] * self.num_ranks, []
+
+        def work(rank):
+            self.local.rank = rank
+            try:
+                results[rank] = function(rank, self.local)
+            except Exception as error:
+                errors.append(error)
+                for barrier in self.barriers.values():
+                    barrier.abort()
+
+        threads = [
+            threading.Thread(target=work, args=[rank])
+            for rank in range(self.num_ranks)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return results
+
+
+def gradients(step):
+    """Whole gradients; outliers in single tensors, an expert without tokens."""
+    rng = np.random.default_rng(step)
+    grads = {
+        key: rng.normal(size=size).astype("float32")
+        for key, size in SHAPES.items()
+    }
+    hit = list(SHAPES)[step % len(SHAPES)]
+    grads[hit] *= 20
+    if step in (2, 8):
+        grads["expert.1"][:] = 0
+    return grads
+
+
+def single_process(keys):
+    """Clipped gradients and gammas of one process that holds everything."""
+    clip = ClipGradByAdaGC(**ARGUMENTS)
+    parameters = make_parameters([[SHAPES[key]] for key in keys])
+    history = []
+    for step in range(STEPS):
+        grads = gradients(step)
+        clipped = clip_arrays(clip, parameters, [grads[k] for k in keys])
+        gamma = [float(g) for g in clip.state_dict()["gamma"].values()]
+        history.append(
+            (
+                dict(zip(keys, clipped, strict=True)),
+                dict(zip(keys, gamma, strict=True)),
+            )
+        )
+    return history
+
+
+def check(monkeypatch, topologies, parts, tied_copies=()):
+    """Hold every rank's slices and gammas against one process' whole tensors.
+
+    Args:
+        monkeypatch: The test's.
+        topologies: Per rank.
+        parts: Per rank, key -> slice of the whole gradient that the rank's
+            optimizer is given; None: it knows the tensor but is given nothing.
+        tied_copies: Pairs of rank and key that an earlier stage counts.
+
+    Returns:
+        Per rank, the (group, length) of every all-reduce.
+    """
+    keys = [key for key in SHAPES if any(key in part for part in parts)]
+    history = single_process(keys)
+    ranks = Ranks(monkeypatch, len(topologies))
+
+    def work(rank, local):
+        local.topology = topologies[rank]
+        layout = {}
+        parameters = {}
+        for key, where in parts[rank].items():
+            size = 1 if where is None else len(range(SHAPES[key])[where])
+            (parameters[key],) = make_parameters([[max(size, 1)]])
+            layout[parameters[key].name] = TensorLayout(
+                key=key,
+                is_tp_split=key == "split",
+                is_expert=key.startswith("expert"),
+                is_tied_copy=(rank, key) in tied_copies,
+            )
+        clip = ClipGradByAdaGC(**ARGUMENTS)
+        clip._table.bind(layout)
+        for step in range(STEPS):
+            grads = gradients(step)
+            given = {k: w for k, w in parts[rank].items() if w is not None}
+            clipped = clip_arrays(
+                clip,
+                [parameters[key] for key in given],
+                [grads[key][where] for key, where in given.items()],
+            )
+            expected = history[step][0]
+            for (key, where), array in zip(given.items(), clipped, strict=True):
+                np.testing.assert_allclose(
+                    array,
+                    expected[key][where],
+                    rtol=1e-5,
+                    atol=1e-7,
+                    err_msg=f"rank {rank}, step {step}, {key}",
+                )
+        return clip, {clip._table.keys[slot] for slot in clip._observed}
+
+    results = ranks.run(work)
+    merged = merge_gammas(
+        [
+            {
+                key: (float(value), key in observed)
+                for key, value in clip.state_dict()["gamma"].items()
+            }
+            for clip, observed in results
+        ]
+    )
+    assert sorted(merged) == sorted(keys)
+    for key, value in merged.items():
+        np.testing.assert_allclose(value, history[-1][1][key], rtol=1e-5)
+    return ranks.calls
+
+
+WHOLE = slice(None)
+
+
+def half(rank, size):
+    return slice(rank * size // 2, (rank + 1) * size // 2)
+
+
+def axis(rank, *group):
+    return Axis(group.index(rank), len(group), group)
+
+
+def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
+    world = (0, 1)
+    calls = check(
+        monkeypatch,
+        [Topology(model=axis(r, 0, 1), world=world) for r in world],
+        [{"norm": WHOLE, "dense": WHOLE, "split": half(r, 16)} for r in world],
+    )
+    warm_up = [(world, 1), (world, 1)]  # the one split tensor, the scalar
+    adaptive = [(world, 1)]
+    assert calls[0] == calls[1] == warm_up * 6 + adaptive * 6
+
+
+def test_data_parallel_does_not_communicate(monkeypatch):
+    calls = check(
+        monkeypatch,
+        [Topology(data=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [{"norm": WHOLE, "dense": WHOLE} for _ in (0, 1)],
+    )
+    assert calls == [[], []]
+
+
+def test_tensor_parallel_with_data_parallel(monkeypatch):
+    """Replicated over DP, split over TP: ranks 0 1 | 2 3."""
+    calls = check(
+        monkeypatch,
+        [
+            Topology(
+                model=axis(r, *[(0, 1), (2, 3)][r // 2]),
+                data=axis(r, *[(0, 2), (1, 3)][r % 2]),
+                world=(0, 1, 2, 3),
+            )
+            for r in range(4)
+        ],
+        [
+            {"norm": WHOLE, "dense": WHOLE, "split": half(r % 2, 16)}
+            for r in range(4)
+        ],
+    )
+    assert calls[3] == [((2, 3), 1), ((0, 1, 2, 3), 1)] * 6 + [((2, 3), 1)] * 6
+
+
+def test_pipeline_with_a_tied_tensor_counts_it_once(monkeypatch):
+    calls = check(
+        monkeypatch,
+        [Topology(pipe=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [{"dense": WHOLE, "norm": WHOLE}, {"dense": WHOLE, "split": WHOLE}],
+        tied_copies=[(1, "dense")],
+    )
+    assert calls == [[((0, 1), 1)] * 6] * 2
+
+
+def test_owner_based_sharding_needs_no_sum_of_its_own(monkeypatch):
+    """V1 and stage 2: every tensor whole at one owner; rank 1 owns two."""
+    calls = check(
+        monkeypatch,
+        [Topology(sharding=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [
+            {"norm": WHOLE, "dense": None, "split": None},
+            {"norm": None, "dense": WHOLE, "split": WHOLE},
+        ],
+    )
+    assert calls == [[((0, 1), 1)] * 6] * 2
+
+
+def test_rank_that_owns_nothing_takes_part(monkeypatch):
+    check(
+        monkeypatch,
+        [
+            Topology(sharding=axis(r, 0, 1, 2), world=(0, 1, 2))
+            for r in range(3)
+        ],
+        [
+            {"norm": WHOLE, "dense": None},
+            {"norm": None, "dense": None},
+            {"norm": None, "dense": WHOLE},
+        ],
+    )
+
+
+def test_slices_of_uneven_size_and_ranks_without_one(monkeypatch):
+    """V2 and stage 3: slices; "norm" lies on rank 0 alone."""
+    calls = check(
+        monkeypatch,
+        [
+            Topology(
+                sharding=axis(r, 0, 1, 2),
+                splits_parameters=True,
+                world=(0, 1, 2),
+            )
+            for r in range(3)
+        ],
+        [
+            {"norm": WHOLE, "dense": slice(0, 5)},
+            {"norm": None, "dense": slice(5, 20)},
+            {"norm": None, "dense": slice(20, 24)},
+        ],
+    )
+    group = (0, 1, 2)
+    assert calls == [[(group, 2), (group, 1)] * 6 + [(group, 2)] * 6] * 3
+
+
+def test_slices_of_tensor_parallel_parts(monkeypatch):
+    """V2 x TP: first over the sharding group, then over the mp group."""
+    parts = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (sharding rank, mp rank)
+    check(
+        monkeypatch,
+        [
+            Topology(
+                sharding=axis(r, *[(0, 2), (1, 3)][r % 2]),
+                model=axis(r, *[(0, 1), (2, 3)][r // 2]),
+                splits_parameters=True,
+                world=(0, 1, 2, 3),
+            )
+            for r in range(4)
+        ],
+        [
+            {
+                "norm": WHOLE if s == 0 else None,
+                "dense": half(s, 24),
+                "split": slice(8 * m + 4 * s, 8 * m + 4 * s + 4),
+            }
+            for s, m in parts
+        ],
+    )
+
+
+def expert_topologies(num_expert_ranks, num_moe_sharding_ranks, mp=1):
+    """EP inside of moe_sharding; dense tensors are sharded over all."""
+    count = num_expert_ranks * num_moe_sharding_ranks
+    world = tuple(range(count))
+    topologies = []
+    for r in world:
+        e = r % num_expert_ranks
+        expert_group = tuple(
+            o for o in world if o // num_expert_ranks == r // num_expert_ranks
+        )
+        moe_group = tuple(o for o in world if o % num_expert_ranks == e)
+        dense_group = tuple(o for o in world if o % mp == r % mp)
+        mp_group = tuple(o for o in world if o // mp == r // mp)
+        topologies.append(
+            Topology(
+                model=axis(r, *mp_group) if mp > 1 else Axis(),
+                sharding=axis(r, *dense_group)
+                if len(dense_group) > 1
+                else Axis(),
+                expert=axis(r, *expert_group),
+                moe_sharding=axis(r, *moe_group)
+                if len(moe_group) > 1
+                else Axis(),
+                splits_parameters=True,
+                world=world,
+            )
+        )
+    return topologies
+
+
+def test_experts_on_their_own_ranks_are_counted_once(monkeypatch):
+    """A different "global" norm on every EP group: NeMo Automodel 3816.
+
+    Experts' norms averaged over ranks that own different ones: DeepSpeed 8475.
+    """
+    calls = check(
+        monkeypatch,
+        expert_topologies(2, 1),
+        [
+            {"dense": half(0, 24), "expert.0": WHOLE},
+            {"dense": half(1, 24), "expert.1": WHOLE},
+        ],
+    )
+    assert calls[0] == [((0, 1), 1)] * 12 + [((0, 1), 1)] * 6
+
+
+def test_experts_sharded_over_their_own_group(monkeypatch):
+    """EP2 x sharding 4: experts' slices sum over moe_sharding alone."""
+    calls = check(
+        monkeypatch,
+        expert_topologies(2, 2),
+        [
+            {
+                "norm": WHOLE if r == 3 else None,
+                "dense": slice(6 * r, 6 * r + 6),
+                f"expert.{r % 2}": half(r // 2, 12),
+            }
+            for r in range(4)
+        ],
+    )
+    assert calls[1] == (
+        [((0, 1, 2, 3), 2), ((1, 3), 1), ((0, 1, 2, 3), 1)] * 6
+        + [((0, 1, 2, 3), 2), ((1, 3), 1)] * 6
+    )
+
+
+def test_experts_across_tensor_parallel_ranks_are_in_the_norm(monkeypatch):
+    """Experts missing from the norm under EP x TP: Megatron-LM PR 5916."""
+    check(
+        monkeypatch,
+        expert_topologies(2, 1, mp=2),
+        [
+            {"norm": WHOLE, "split": half(r, 16), f"expert.{r}": WHOLE}
+            for r in (0, 1)
+        ],
+    )
+
+
+def test_rank_that_owns_no_expert(monkeypatch):
+    check(
+        monkeypatch,
+        expert_topologies(2, 1),
+        [
+            {"dense": half(0, 24), "expert.0": WHOLE, "expert.1": WHOLE},
+            {"dense": half(1, 24)},
+        ],
+    )
+
+
+def test_experts_on_the_data_parallel_axis(monkeypatch):
+    """Marked ``no_sync``: each data-parallel rank holds other experts."""
+    check(
+        monkeypatch,
+        [Topology(data=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [
+            {"dense": WHOLE, "expert.0": WHOLE},
+            {"dense": WHOLE, "expert.1": WHOLE},
+        ],
+    )
+
+
+EXPERT = [TensorLayout(key="expert.0", is_expert=True)]
+
+
+@pytest.mark.parametrize(
+    ("topology", "message"),
+    [
+        (
+            Topology(
+                sharding=axis(0, 0, 1), expert=axis(0, 0, 1), world=(0, 1)
+            ),
+            "sharding V1.*split_param",
+        ),
+        (
+            Topology(
+                sharding=axis(0, 0, 1), splits_parameters=True, world=(0, 1)
+            ),
+            "without expert groups",
+        ),
+        (
+            Topology(model=axis(0, 0, 1), world=(0, 1)),
+            "tensor-parallel axis",
+        ),
+    ],
+)
+def test_layouts_without_a_right_norm_are_refused(topology, message):
+    with pytest.raises(ValueError, match=message):
+        check_layout(EXPERT, topology)
+    with pytest.raises(ValueError, match=message):
+        make_plan(EXPERT, topology)
+
+
+def test_hybrid_parallel_run_without_bind_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        "paddle_adagc.scaling_clip.read_topology",
+        lambda: Topology(model=axis(0, 0, 1), world=(0, 1)),
+    )
+    with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
+        clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [np.ones(1)])
+
+
+def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
+    ranks = Ranks(monkeypatch, 2)
+
+    def work(rank, local):
+        local.topology = Topology(sharding=axis(rank, 0, 1), world=(0, 1))
+        (parameter,) = make_parameters([[1]])
+        clip = ClipGradByAdaGC(nonfinite="raise")
+        clip._table.bind({parameter.name: TensorLayout(key=f"t{rank}")})
+        with pytest.raises(FloatingPointError) as error:
+            clip_arrays(
+                clip, [parameter], [np.array([np.nan if rank else 1.0])]
+            )
+        return str(error.value)
+
+    assert [("t1" in text) for text in ranks.run(work)] == [False, True]
+
+
+def test_fused_buffers_are_refused():
+    with pytest.raises(RuntimeError, match="fused buffers"):
+        ClipGradByAdaGC().should_comm_on_shard_dim = True
+    ClipGradByAdaGC().should_comm_on_shard_dim = False
+
+
+def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement():
+    stale, fresh = {"a": (9.0, False)}, {"a": (1.0, True), "b": (2.0, True)}
+    assert merge_gammas([stale, fresh]) == {"a": 1.0, "b": 2.0}
+    assert merge_gammas([fresh, stale]) == {"a": 1.0, "b": 2.0}
+    with pytest.raises(RuntimeError, match=r"'a': 1\.0 and 1\.1"):
+        merge_gammas([fresh, {"a": (1.1, True)}])
