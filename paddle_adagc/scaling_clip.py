@@ -22,7 +22,6 @@ gives ``h`` is the subclass's.
 from __future__ import annotations
 
 import abc
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, get_args
@@ -36,19 +35,11 @@ from paddle_adagc import rule
 from paddle_adagc.distributed.layout import read_layout
 from paddle_adagc.distributed.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.distributed.topology import read_topology
+from paddle_adagc.metrics import Call, step_metrics
 from paddle_adagc.norms import scale_gradients_, squared_norms
 from paddle_adagc.tensor_table import TensorTable
 
 NonFinite = Literal["zero", "raise", "propagate"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """What a call leaves behind for the metrics."""
-
-    slots: list[int]
-    norm: Tensor  # [num_tensors], float32, before the clip
-    h: Tensor  # [num_tensors], float32
 
 
 class TensorScalingClip(ClipGradBase, abc.ABC):
@@ -88,11 +79,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._table = TensorTable()
         self._num_steps = 0
         self._seen: set[int] = set()
-        self._calls: list[_Call] = []
+        self._calls: list[Call] = []
         self._num_nonfinite: Tensor | None = None  # [1], int64
         self._observed: set[int] = set()
-        self._is_prepared = False
-        self._reducer: Reducer | None = None
+        self._reducer: Reducer | None = None  # known from the first step on
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -171,7 +161,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         if topology is not None:
             check_layout(list(layout.values()), topology)
         self._table.bind(layout)
-        self._is_prepared = False
+        self._reducer = None
 
     def metrics(self) -> dict[str, Any]:
         """What the last optimizer step was like; may wait for the device.
@@ -185,32 +175,13 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``tensors``: for the key of each tensor that had a gradient a dict
             of ``norm`` (before the clip), ``h``, and what the rule keeps.
         """
-        slots = [slot for call in self._calls for slot in call.slots]
-        columns = {
-            "norm": _gather([(call.norm, call.slots) for call in self._calls]),
-            **{
-                name: _gather([(values, slots)])
-                for name, values in self._tensor_metrics().items()
-            },
-            "h": _gather([(call.h, call.slots) for call in self._calls]),
-        }
-        finite = np.isfinite(columns["norm"])
-        known = columns["norm"][finite].astype(np.float64)
         total = self._num_nonfinite
         return {
             "step": self._num_steps - 1,
-            "global_grad_norm": float(np.sqrt(np.sum(known**2))),
-            "clipped_fraction": (
-                float(np.mean(columns["h"] < 1)) if slots else 0.0
-            ),
-            "nonfinite": int(np.sum(~finite)),
             "nonfinite_total": 0 if total is None else int(total.item()),
-            "tensors": {
-                self._table.keys[slot]: {
-                    name: float(column[i]) for name, column in columns.items()
-                }
-                for i, slot in enumerate(slots)
-            },
+            **step_metrics(
+                self._calls, self._table.keys, self._tensor_metrics()
+            ),
         }
 
     @paddle.no_grad()
@@ -229,16 +200,14 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 f"{type(self).__name__} does not work on the distributed "
                 "tensors of auto-parallel: use fleet's hybrid parallelism"
             )
-        self._prepare()
-        if not clipped and self._reducer is None:
+        reducer = self._known_reducer()
+        if not clipped and not reducer.communicates:
             return pairs
         slots = self._table.slots([parameter for parameter, _ in clipped])
         gradients: list[Tensor | None] = [None] * len(self._table)
         for slot, (_, gradient) in zip(slots, clipped, strict=True):
             gradients[slot] = gradient
-        squared_norm = squared_norms(gradients)
-        if self._reducer is not None:
-            squared_norm = self._reducer.local_norms(squared_norm)
+        squared_norm = reducer.local_norms(squared_norms(gradients))
         finite = paddle.isfinite(squared_norm)
         if self.nonfinite == "raise":
             self._refuse_nonfinite(finite)
@@ -247,7 +216,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         h = self._advance(self._num_steps - 1, squared_norm)
         h, discard = self._treat_nonfinite(h, finite)
         scale_gradients_(gradients, h, discard)
-        self._calls.append(_Call(slots, squared_norm.sqrt(), h))
+        self._calls.append(Call(slots, squared_norm.sqrt(), h))
         return pairs
 
     def _continue_at(self, num_steps: int) -> None:
@@ -293,43 +262,39 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             return paddle.where(finite, h, paddle.ones_like(h)), None
         return paddle.where(finite, h, paddle.zeros_like(h)), lost
 
-    def _prepare(self) -> None:
-        """Look up, once, which ranks each tensor's norm is summed over."""
-        if self._is_prepared:
-            return
-        topology = read_topology()
-        if topology is not None and topology.world is not None:
-            if self._table.is_bound:
-                plan = make_plan(self._table.layout, topology)
-                if plan.reductions or plan.world is not None:
-                    self._reducer = Reducer(plan)
-            elif topology.splits_model:
+    def _known_reducer(self) -> Reducer:
+        """Looks up, once, which ranks each tensor's norm is summed over."""
+        if self._reducer is None:
+            topology = read_topology()
+            if (
+                topology is not None
+                and topology.splits_model
+                and not self._table.is_bound
+            ):
                 raise RuntimeError(
                     f"{type(self).__name__} needs to know the model in a "
                     "hybrid-parallel run: call clip.bind(model) before "
                     "fleet.distributed_optimizer(optimizer)"
                 )
-        self._is_prepared = True
+            self._reducer = Reducer(
+                make_plan(self._table.layout, topology)
+                if topology is not None and self._table.is_bound
+                else None
+            )
+        return self._reducer
 
     def _global_norm(self, squared_norm: Tensor) -> Tensor:
         """L2 norm over all finite tensors of all ranks, float32 ``[1]``.
 
         In a hybrid-parallel run: one all-reduce of one scalar.
         """
-        if self._reducer is not None:
-            squared_norm = self._reducer.counted(squared_norm)
-        total = rule.global_squared_norm(squared_norm)
-        if self._reducer is not None:
-            total = self._reducer.global_sum(total)
-        return total.sqrt().astype("float32")
+        reducer = self._known_reducer()
+        counted = rule.global_squared_norm(reducer.counted(squared_norm))
+        return reducer.global_sum(counted).sqrt().astype("float32")
 
     def _refuse_nonfinite(self, finite: Tensor) -> None:
         lost = np.flatnonzero(~finite.numpy())
-        is_lost = bool(lost.size)
-        if self._reducer is not None:
-            flag = paddle.to_tensor([int(is_lost)], "int32")
-            is_lost = bool(self._reducer.any_rank(flag).item())
-        if is_lost:
+        if self._known_reducer().any_rank(bool(lost.size)):
             keys = [self._table.keys[slot] for slot in lost]
             raise FloatingPointError(
                 f"the gradient of {len(keys)} tensors on this rank is not "
@@ -345,9 +310,3 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         )
 
     _pir_clip = _static_clip
-
-
-def _gather(parts: list[tuple[Tensor, list[int]]]) -> np.ndarray:
-    """The named entries of each vector, one after the other."""
-    arrays = [vector.numpy()[slots] for vector, slots in parts]
-    return np.concatenate([np.zeros(0, np.float32), *arrays])

@@ -173,16 +173,26 @@ class Reducer:
     """Carries out a plan on the vector of squared norms.
 
     Args:
-        plan: The plan; its vectors have one entry per tensor.
+        plan: The plan; its vectors have one entry per tensor. None: this
+            process holds everything.
     """
 
-    def __init__(self, plan: ReductionPlan) -> None:
-        self.plan = plan
-        self._indices = [
-            paddle.to_tensor(np.array(r.slots, np.int64))
-            for r in plan.reductions
+    def __init__(self, plan: ReductionPlan | None) -> None:
+        self._reductions = [
+            (paddle.to_tensor(np.array(r.slots, np.int64)), r.group)
+            for r in (plan.reductions if plan else ())
         ]
-        self._counts = paddle.to_tensor(np.array(plan.counts, np.float32))
+        self._world = plan.world if plan else None
+        self._counts = (
+            paddle.to_tensor(np.array(plan.counts))
+            if plan and self._world is not None
+            else None
+        )
+
+    @property
+    def communicates(self) -> bool:
+        """Whether other ranks may wait for this one in a step."""
+        return bool(self._reductions) or self._world is not None
 
     def local_norms(self, squared_norm: Tensor) -> Tensor:
         """Sum each tensor's squared norm over the ranks that hold it.
@@ -194,19 +204,18 @@ class Reducer:
         Returns:
             float32 ``[num_tensors]``, of the whole tensors.
         """
-        for reduction, index in zip(
-            self.plan.reductions, self._indices, strict=True
-        ):
+        for index, group in self._reductions:
             part = paddle.gather(squared_norm, index)
-            dist.all_reduce(part, group=reduction.group)
+            dist.all_reduce(part, group=group)
             squared_norm = paddle.scatter(squared_norm, index, part)
         return squared_norm
 
     def counted(self, squared_norm: Tensor) -> Tensor:
         """The entries that this rank counts, 0 elsewhere."""
-        return paddle.where(
-            self._counts > 0, squared_norm, paddle.zeros_like(squared_norm)
-        )
+        if self._counts is None:
+            return squared_norm
+        zero = paddle.zeros_like(squared_norm)
+        return paddle.where(self._counts, squared_norm, zero)
 
     def global_sum(self, total: Tensor) -> Tensor:
         """Sum of all ranks' counted squared norms.
@@ -214,16 +223,14 @@ class Reducer:
         Args:
             total: float64 ``[1]``, this rank's.
         """
-        if self.plan.world is not None:
-            dist.all_reduce(total, group=self.plan.world)
+        if self._world is not None:
+            dist.all_reduce(total, group=self._world)
         return total
 
-    def any_rank(self, flag: Tensor) -> Tensor:
-        """Whether a flag is set on any rank; waits for the other ranks.
-
-        Args:
-            flag: int32 ``[1]``, 0 or 1.
-        """
-        if self.plan.world is not None:
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.plan.world)
-        return flag
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; waits for all of them."""
+        if self._world is None:
+            return flag
+        value = paddle.to_tensor([int(flag)], "int32")
+        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self._world)
+        return bool(value.item())
