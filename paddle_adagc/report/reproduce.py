@@ -28,11 +28,15 @@ from paddle_adagc.pretrain.grid import (
 )
 from paddle_adagc.pretrain.record import RunRecord
 from paddle_adagc.report.experiment import Experiment
+from paddle_adagc.report.focus import choose_focus
 from paddle_adagc.report.html import write_report
+from paddle_adagc.report.loss_plot import loss_figure
 from paddle_adagc.report.tables import comparison_table
+from paddle_adagc.report.tensor_plots import norm_figure
 
 REPORT = "report.html"
 TABLES = "tables.md"
+FIGURES = "figures"
 
 
 def reproduce(
@@ -46,7 +50,8 @@ def reproduce(
 
     Args:
         grid_file: YAML file of experiments.
-        output_dir: Run directories, ``report.html`` and ``tables.md``.
+        output_dir: Run directories, ``report.html``, ``tables.md`` and
+            ``figures/``.
         max_steps: Length of every run instead of the configs'.
         num_jobs: Runs at a time.
 
@@ -64,16 +69,20 @@ def reproduce(
         for config in configs
     ]
     run_cells([cell for _, cells in grid for cell in cells], num_jobs)
-    experiments = [
-        _experiment(config, cells, output_dir) for config, cells in grid
-    ]
+    experiments = {
+        config.name: _experiment(config, cells, output_dir)
+        for config, cells in grid
+    }
     text = f"# {title}\n"
-    for experiment in experiments:
+    for name, experiment in experiments.items():
         table = comparison_table(experiment).to_markdown(legend=False)
         text += f"\n## {experiment.title}\n\n{table}"
+        _save_figures(experiment, output_dir / FIGURES / name)
     (output_dir / TABLES).write_text(text)
     print(text)
-    return write_report(output_dir / REPORT, title, experiments)
+    return write_report(
+        output_dir / REPORT, title, list(experiments.values())
+    )
 
 
 def _experiment(
@@ -94,6 +103,17 @@ def _experiment(
         skip_steps=min(config.skip_steps, full_length // 10),
         directory=output_dir / config.name,
     )
+
+
+def _save_figures(experiment: Experiment, prefix: Path) -> None:
+    """The report's first two figures as files, for slides and READMEs."""
+    prefix.parent.mkdir(exist_ok=True)
+    figures = {"loss": loss_figure(experiment)}
+    focus = choose_focus(experiment)
+    if focus is not None:
+        figures["norms"] = norm_figure(experiment, focus)
+    for name, figure in figures.items():
+        figure.savefig(f"{prefix}-{name}.png", dpi=100)
 
 
 def _records(cells: Sequence[Cell]) -> dict[str, list[RunRecord]]:

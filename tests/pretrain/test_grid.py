@@ -122,6 +122,7 @@ def test_grid_runs_once_and_its_report_says_what_it_measured(
     html = report.read_text()
     assert "GlobalGC" in html
     assert "AdaGC" in capsys.readouterr().out
+    assert (output / "figures/tiny-loss.png").stat().st_size > 5000
     assert (output / "tables.md").read_text().startswith("# Grid")
     run_directories = sorted(p.parent for p in output.glob("tiny/*/run.json"))
     assert [d.name for d in run_directories] == [
