@@ -83,6 +83,16 @@ class ObservedClip(ClipGradBase):
             "clip_seconds": self.seconds,
         }
 
+    def scales(self) -> dict[str, float]:
+        """Key -> h of the last step, of the tensors with a finite gradient."""
+        return {
+            key: float(clipped / norm)
+            for key, clipped, norm in zip(
+                self.keys, self.clipped_norm, self.norm, strict=True
+            )
+            if np.isfinite(norm) and norm > 0
+        }
+
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
         """The last step's block for :class:`RunWriter`.
 

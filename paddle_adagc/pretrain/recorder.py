@@ -33,6 +33,7 @@ from paddle_adagc.stability.monitor import SpikeMonitor
 
 logger = logging.getLogger(__name__)
 _MOMENTS = ("moment1", "moment2")
+_NUM_MOST_CLIPPED = 3
 
 
 class StepRecorder:
@@ -132,20 +133,30 @@ class StepRecorder:
         if not math.isfinite(loss):
             self.has_diverged = True
 
-    def log_line(self) -> dict[str, Any]:
-        """The clip's numbers of the step that just ended, for the logs."""
+    def log_line(self) -> dict[str, float]:
+        """The clip's numbers of the step that just ended, for the logs.
+
+        With ``h/NAME`` for the tensors that were clipped most. Enters the
+        step's record as well.
+        """
         row = self._pending[-1][0]
-        line: dict[str, Any] = {
-            key: row[key]
-            for key in ("global_grad_norm", "clipped_fraction")
-            if key in row
+        line: dict[str, Any] = {}
+        if self._observed is not None:
+            line = self._observed.step_metrics()
+            h = self._observed.scales()
+        elif isinstance(self._clip, TensorScalingClip):
+            line = self._clip.metrics()
+            h = {key: t["h"] for key, t in line["tensors"].items()}
+        else:
+            return line
+        most = sorted((h for h in h.items() if h[1] < 1), key=lambda h: h[1])
+        row["most_clipped"] = dict(most[:_NUM_MOST_CLIPPED])
+        line = {
+            name: line[name]
+            for name in ("global_grad_norm", "clipped_fraction", "nonfinite")
         }
-        if isinstance(self._clip, TensorScalingClip):
-            metrics = self._clip.metrics()
-            line["global_grad_norm"] = metrics["global_grad_norm"]
-            line["clipped_fraction"] = metrics["clipped_fraction"]
-            line["nonfinite_total"] = metrics["nonfinite_total"]
-        return line
+        row.update(line)
+        return line | {f"h/{k}": v for k, v in row["most_clipped"].items()}
 
     def _moment_norms(self) -> np.ndarray | None:
         if not self._config.record.moments:

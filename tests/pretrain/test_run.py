@@ -264,8 +264,32 @@ def test_visualdl_log_holds_the_clip_s_numbers(tmp_path):
     run(values)
     (log,) = (tmp_path / "visualdl").glob("*.log")
     tags = LogReader(file_path=str(log)).get_tags()["scalar"]
-    for name in ("loss", "global_grad_norm", "clipped_fraction"):
+    for name in ("loss", "global_grad_norm", "clipped_fraction", "h/model."):
         assert any(name in tag for tag in tags), tags
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_log_lines_name_the_most_clipped_tensors(tmp_path, tensors):
+    values = make_values(tmp_path, log_every=4)
+    values["record"] = {"tensors": tensors}
+    values["faults"] = [
+        {
+            "kind": "gradient_scale",
+            "steps": [7],
+            "tensor": "lm_head.weight",
+            "magnitude": 1e4,
+        }
+    ]
+    run(values)
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [row["step"] for row in rows if "most_clipped" in row] == [3, 7, 11]
+    name, h = next(iter(rows[7]["most_clipped"].items()))
+    assert name == "lm_head.weight"
+    assert h < 1e-3
+    assert rows[7]["global_grad_norm"] > 100 * rows[3]["global_grad_norm"]
 
 
 def test_low_precision_without_a_gpu_is_refused(tmp_path):
