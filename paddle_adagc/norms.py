@@ -25,64 +25,95 @@ from collections.abc import Sequence
 import paddle
 from paddle import Tensor, _C_ops
 
+from paddle_adagc.native.multi_tensor import HostTensors
 
-def squared_norms(gradients: Sequence[Tensor | None]) -> Tensor:
-    """Squared L2 norm of every gradient, as one vector on the device.
+
+class GradientList:
+    """The gradients of one call of a clip.
+
+    On a CPU, dense float32 gradients go through compiled loops
+    (:mod:`paddle_adagc.native`) that take all of them at once and leave those
+    alone whose ``h`` is 1; anything else through Paddle's operators.
 
     Args:
         gradients: One gradient per tensor, or None for a tensor that has none.
-
-    Returns:
-        float32 ``[num_tensors]``; 0 for None. Inf or NaN where the gradient
-        holds one, Inf where the squared norm overflows float32 (a norm above
-        1.8e19).
     """
-    if not gradients:
-        return paddle.zeros([0], dtype="float32")
-    nothing = paddle.zeros([1], dtype="float32")
-    return _C_ops.concat(
-        [nothing if g is None else _squared_norm(g) for g in gradients], 0
-    )
 
+    def __init__(self, gradients: Sequence[Tensor | None]) -> None:
+        self._gradients = gradients
+        self._host = (
+            HostTensors(gradients) if HostTensors.can_take(gradients) else None
+        )
 
-def scale_gradients_(
-    gradients: Sequence[Tensor | None], h: Tensor, discard: Tensor | None
-) -> None:
-    """Multiply every gradient by its entry of ``h``, in place.
+    def squared_norms(self) -> Tensor:
+        """Squared L2 norm of every gradient, as one vector on the device.
 
-    Args:
-        gradients: As for :func:`squared_norms`. Low-precision values are scaled
-            in float32 and rounded once.
-        h: float32 ``[num_tensors]``.
-        discard: bool ``[num_tensors]``; where true the gradient becomes 0,
-            which a multiplication cannot do to Inf and NaN. None: nowhere.
-    """
-    if not gradients:
-        return
-    count = len(gradients)
-    factors = _C_ops.split_with_num(h, count, 0)
-    zero_where_: _ZeroWhere | None = None
-    flags = [None] * count
-    if discard is not None:
+        Returns:
+            float32 ``[num_tensors]``; 0 for None. Inf or NaN where the gradient
+            holds one, Inf where the squared norm overflows float32 (a norm
+            above 1.8e19).
+        """
+        if not self._gradients:
+            return paddle.zeros([0], dtype="float32")
+        if self._host is not None:
+            return self._host.squared_norms()
+        nothing = paddle.zeros([1], dtype="float32")
+        norms = [nothing if g is None else _norm(g) for g in self._gradients]
+        return _C_ops.concat(norms, 0)
+
+    def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply every gradient by its entry of ``h``, in place.
+
+        Low-precision values are scaled in float32 and rounded once.
+
+        Args:
+            h: float32 ``[num_tensors]``.
+            discard: bool ``[num_tensors]``; where true the gradient becomes 0,
+                which a multiplication cannot do to Inf and NaN. None: nowhere.
+        """
+        if not self._gradients:
+            return
+        if self._host is not None:
+            self._host.scale_(h, discard)
+            return
+        count = len(self._gradients)
+        factors = _C_ops.split_with_num(h, count, 0)
+        flags = [None] * count
+        if discard is not None:
+            flags = _C_ops.split_with_num(discard, count, 0)
         zero_where_ = _ZeroWhere()
-        flags = _C_ops.split_with_num(discard, count, 0)
-    for gradient, factor, flag in zip(gradients, factors, flags, strict=True):
-        if gradient is None:
-            continue
-        values = _values(gradient)
-        wide = values
-        if values.dtype not in (paddle.float32, paddle.float64):
-            wide = values.astype("float32")
-        if zero_where_ is not None:
-            zero_where_(wide, flag)
-        if wide.dtype != factor.dtype:
-            factor = factor.astype(wide.dtype)
-        _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
-        if wide is not values:
-            _C_ops.assign_out_(wide.astype(values.dtype), values)
+        for gradient, factor, flag in zip(
+            self._gradients, factors, flags, strict=True
+        ):
+            if gradient is not None:
+                _scale_(gradient, factor, flag, zero_where_)
 
 
-def _squared_norm(gradient: Tensor) -> Tensor:
+def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:
+    """Short for ``GradientList(tensors).squared_norms()``."""
+    return GradientList(tensors).squared_norms()
+
+
+def _scale_(
+    gradient: Tensor,
+    factor: Tensor,
+    flag: Tensor | None,
+    zero_where_: _ZeroWhere,
+) -> None:
+    values = _values(gradient)
+    wide = values
+    if values.dtype not in (paddle.float32, paddle.float64):
+        wide = values.astype("float32")
+    if flag is not None:
+        zero_where_(wide, flag)
+    if wide.dtype != factor.dtype:
+        factor = factor.astype(wide.dtype)
+    _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
+    if wide is not values:
+        _C_ops.assign_out_(wide.astype(values.dtype), values)
+
+
+def _norm(gradient: Tensor) -> Tensor:
     if gradient.is_selected_rows():
         merged = _C_ops.merge_selected_rows(gradient)
         gradient = merged._get_tensor_from_selected_rows()

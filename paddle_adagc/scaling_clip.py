@@ -36,7 +36,7 @@ from paddle_adagc.distributed.layout import read_layout
 from paddle_adagc.distributed.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.distributed.topology import read_topology
 from paddle_adagc.metrics import Call, step_metrics
-from paddle_adagc.norms import scale_gradients_, squared_norms
+from paddle_adagc.norms import GradientList
 from paddle_adagc.tensor_table import TensorTable
 
 NonFinite = Literal["zero", "raise", "propagate"]
@@ -207,7 +207,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         gradients: list[Tensor | None] = [None] * len(self._table)
         for slot, (_, gradient) in zip(slots, clipped, strict=True):
             gradients[slot] = gradient
-        squared_norm = reducer.local_norms(squared_norms(gradients))
+        listed = GradientList(gradients)
+        squared_norm = reducer.local_norms(listed.squared_norms())
         finite = paddle.isfinite(squared_norm)
         if self.nonfinite == "raise":
             self._refuse_nonfinite(finite)
@@ -215,7 +216,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._observed.update(slots)
         h = self._advance(self._num_steps - 1, squared_norm)
         h, discard = self._treat_nonfinite(h, finite)
-        scale_gradients_(gradients, h, discard)
+        listed.scale_(h, discard)
         self._calls.append(Call(slots, squared_norm.sqrt(), h))
         return pairs
 

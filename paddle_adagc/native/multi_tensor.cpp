@@ -1,0 +1,66 @@
+// Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// One pass over a list of float32 tensors in host memory.
+
+#include <algorithm>
+#include <cstdint>
+
+namespace {
+
+// Short float sums, added up in double: exact to float32 for any length, and
+// the same on every machine that has the same vector width.
+double squared_norm(const float* values, int64_t size) {
+  constexpr int64_t kBlock = 2048;
+  double total = 0.0;
+  for (int64_t start = 0; start < size; start += kBlock) {
+    const int64_t stop = std::min(size, start + kBlock);
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = start; i < stop; ++i) sum += values[i] * values[i];
+    total += sum;
+  }
+  return total;
+}
+
+}  // namespace
+
+extern "C" {
+
+// out[i] = squared L2 norm of tensor i.
+void adagc_squared_norms(const float* const* tensors, const int64_t* sizes,
+                         int64_t num_tensors, float* out) {
+  for (int64_t i = 0; i < num_tensors; ++i) {
+    out[i] = static_cast<float>(squared_norm(tensors[i], sizes[i]));
+  }
+}
+
+// Tensor i is multiplied by h[i]; set to 0 where discard[i]. A tensor with
+// h[i] == 1 is not touched. discard may be null.
+void adagc_scale(float* const* tensors, const int64_t* sizes,
+                 int64_t num_tensors, const float* h, const bool* discard) {
+  for (int64_t i = 0; i < num_tensors; ++i) {
+    float* values = tensors[i];
+    if (discard != nullptr && discard[i]) {
+      std::fill(values, values + sizes[i], 0.0f);
+      continue;
+    }
+    const float factor = h[i];
+    if (factor == 1.0f) continue;
+#pragma omp simd
+    for (int64_t j = 0; j < sizes[i]; ++j) values[j] *= factor;
+  }
+}
+
+}  // extern "C"

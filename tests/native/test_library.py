@@ -1,0 +1,131 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The compiled loops: built once, switched off, and done without."""
+
+import logging
+import os
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.native import library
+from paddle_adagc.native.multi_tensor import HostTensors
+from paddle_adagc.norms import GradientList
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library.load_library.cache_clear()
+    yield
+    library.load_library.cache_clear()
+
+
+def test_library_is_built_once(tmp_path, monkeypatch):
+    assert library.load_library() is not None
+    (built,) = (tmp_path / "paddle_adagc").iterdir()
+    library.load_library.cache_clear()
+    monkeypatch.setattr(library.subprocess, "run", None)
+    assert library.load_library() is not None
+    assert [*built.parent.iterdir()] == [built]
+
+
+def test_other_source_is_another_library(tmp_path, monkeypatch):
+    library.load_library()
+    source = tmp_path / "changed.cpp"
+    source.write_text(library.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(library, "SOURCE", source)
+    library.load_library.cache_clear()
+    library.load_library()
+    assert len([*(tmp_path / "paddle_adagc").iterdir()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("compiler", "message"), [("false", "exit status"), ("nowhere", "nowhere")]
+)
+def test_compiler_that_fails_leaves_paddle_s_operators(
+    tmp_path, monkeypatch, caplog, compiler, message
+):
+    monkeypatch.setenv("CXX", compiler)
+    with caplog.at_level(logging.WARNING):
+        assert library.load_library() is None
+    assert message in caplog.text
+    assert not [*(tmp_path / "paddle_adagc").iterdir()]
+    norms = GradientList([paddle.ones([3])]).squared_norms()
+    assert norms.tolist() == [3.0]
+
+
+def test_switch(monkeypatch):
+    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    assert library.load_library() is None
+    assert not HostTensors.can_take([paddle.ones([1])])
+
+
+def test_only_dense_float32_tensors_are_taken():
+    embedding = paddle.nn.Embedding(4, 2, sparse=True)
+    embedding(paddle.to_tensor([1])).sum().backward()
+    plain = paddle.ones([4, 3])
+    assert HostTensors.can_take([plain, None])
+    for other in (
+        plain.astype("bfloat16"),
+        plain.astype("float64"),
+        embedding.weight.grad,
+    ):
+        assert not HostTensors.can_take([plain, other])
+
+
+def test_norms_and_scales_equal_those_of_the_operators(monkeypatch):
+    rng = np.random.default_rng(0)
+    shapes = [[1], [], [7, 300], [2049], [100_003], [0, 4]]
+    arrays = [rng.normal(size=s).astype("float32") * 3 for s in shapes]
+    h = paddle.to_tensor(rng.random(len(shapes)).astype("float32"))
+    discard = paddle.to_tensor([False, False, True, False, False, False])
+    results = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv("PADDLE_ADAGC_NATIVE", switch)
+        library.load_library.cache_clear()
+        gradients = GradientList(tensors := [*map(paddle.to_tensor, arrays)])
+        norms = gradients.squared_norms().numpy()
+        gradients.scale_(h, discard)
+        results.append((norms, [t.numpy() for t in tensors]))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
+    for ours, theirs in zip(results[0][1], results[1][1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    exact = [float(np.sum(a.astype("float64") ** 2)) for a in arrays]
+    np.testing.assert_allclose(results[0][0], exact, rtol=2e-7)
+
+
+def test_long_sum_of_equal_values_is_exact():
+    # One float32 accumulator would stop counting at 2**24.
+    norms = GradientList([paddle.ones([2**25])]).squared_norms()
+    assert norms.item() == 2**25
+
+
+def test_tensors_that_need_no_scaling_are_not_touched():
+    gradient = paddle.ones([4])
+    # A signalling pattern: 1 * x would quieten it.
+    bits = np.array([0x7FA00001], np.uint32).view(np.float32)
+    gradient.set_value(np.repeat(bits, 4))
+    before = gradient.numpy().tobytes()
+    GradientList([gradient]).scale_(paddle.to_tensor([1.0]), None)
+    assert gradient.numpy().tobytes() == before
+
+
+def test_processes_may_build_at_once(tmp_path):
+    compiler = os.environ.get("CXX", "g++")
+    first = library.build(compiler, tmp_path / "cache")
+    second = library.build(compiler, tmp_path / "cache")
+    assert first == second
+    assert [*first.parent.iterdir()] == [first]
