@@ -35,6 +35,7 @@ all ranks.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,10 +77,28 @@ class ReductionPlan:
 def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     """Refuse combinations in which a norm could not be right.
 
+    Warns of data parallelism with sharding V2, in which paddle 3.3.1 does not
+    average the gradients of the first step over the data-parallel ranks.
+
     Raises:
-        ValueError: Experts under sharding V1, on the sharding axis without
+        ValueError: Fused buffers instead of parameters. Experts under sharding V1, on the sharding axis without
             groups of their own, or on the tensor-parallel axis.
     """
+    if topology.fuses_parameters and topology.sharding.size > 1:
+        raise ValueError(
+            "sharding_configs.fuse_optimizer gives the clip buffers that join "
+            "several tensors: leave it or tensor_fusion out"
+        )
+    if (
+        topology.splits_parameters
+        and min(topology.sharding.size, topology.data.size) > 1
+    ):
+        warnings.warn(
+            "data parallelism with sharding V2: paddle 3.3.1 leaves out the "
+            "first step's average over the data-parallel ranks, and their "
+            "weights drift apart; use a larger sharding degree instead",
+            stacklevel=3,
+        )
     experts = [tensor.key for tensor in layout if tensor.is_expert]
     if not experts:
         return

@@ -56,6 +56,9 @@ class Topology:
     """Sharding splits every tensor (V2's ``split_param``, or stage 3), rather
     than giving whole tensors to one owner (V1, stage 2)."""
 
+    fuses_parameters: bool = False
+    """The optimizer works on buffers that join several tensors."""
+
     world: Any = None
     """Process group of all ranks; None for one process."""
 
@@ -83,6 +86,8 @@ def read_topology() -> Topology | None:
     hcg = getattr(fleet.fleet, "_hcg", None)
     if hcg is None or not dist.is_initialized():
         return None
+    strategy = fleet.fleet._user_defined_strategy
+    sharding = strategy.hybrid_configs["sharding_configs"]
     experts: dict[str, Axis] = {}
     if isinstance(hcg, EPHybridCommunicateGroup):
         experts = {
@@ -99,7 +104,10 @@ def read_topology() -> Topology | None:
             hcg.get_pipe_parallel_world_size(),
             hcg.get_pipe_parallel_group(),
         ),
-        splits_parameters=_splits_parameters(),
+        splits_parameters=bool(sharding.split_param),
+        fuses_parameters=bool(
+            sharding.tensor_fusion and sharding.fuse_optimizer
+        ),
         world=dist.get_group() if dist.get_world_size() > 1 else None,
         **experts,
     )
@@ -111,8 +119,3 @@ def _axis(hcg: Any, name: str) -> Axis:
         return Axis()
     rank = getattr(hcg, f"get_{name}_rank")()
     return Axis(rank, size, getattr(hcg, f"get_{name}_group")())
-
-
-def _splits_parameters() -> bool:
-    strategy = fleet.fleet._user_defined_strategy
-    return bool(strategy.hybrid_configs["sharding_configs"].split_param)

@@ -463,6 +463,25 @@ def test_layouts_without_a_right_norm_are_refused(topology, message):
         make_plan(EXPERT, topology)
 
 
+def test_fused_parameters_are_refused():
+    topology = Topology(
+        sharding=axis(0, 0, 1), fuses_parameters=True, world=(0, 1)
+    )
+    with pytest.raises(ValueError, match="fuse_optimizer"):
+        check_layout([TensorLayout(key="dense")], topology)
+
+
+def test_data_parallelism_with_slices_is_warned_of():
+    topology = Topology(
+        sharding=axis(0, 0, 1),
+        data=axis(0, 0, 2),
+        splits_parameters=True,
+        world=(0, 1, 2, 3),
+    )
+    with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
+        check_layout([TensorLayout(key="dense")], topology)
+
+
 def test_hybrid_parallel_run_without_bind_is_refused(monkeypatch):
     monkeypatch.setattr(
         "paddle_adagc.scaling_clip.read_topology",
