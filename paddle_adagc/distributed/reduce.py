@@ -81,8 +81,9 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     average the gradients of the first step over the data-parallel ranks.
 
     Raises:
-        ValueError: Fused buffers instead of parameters. Experts under sharding V1, on the sharding axis without
-            groups of their own, or on the tensor-parallel axis.
+        ValueError: Fused buffers instead of parameters; experts under sharding
+            V1, on the sharding axis without groups of their own, or on the
+            tensor-parallel axis.
     """
     if topology.fuses_parameters and topology.sharding.size > 1:
         raise ValueError(
