@@ -63,6 +63,18 @@ def last_checkpoint(output_dir: Path) -> Path | None:
     return complete[max(complete)] if complete else None
 
 
+def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
+    """Give every trainable parameter a gradient, 0 for now.
+
+    Clearing keeps gradients as zeros, so a parameter that had one once, such as
+    an expert, gets optimizer steps without tokens too. With this they all do,
+    from the first step on, and after a resume as before it.
+    """
+    for parameter in model.parameters():
+        if not parameter.stop_gradient and parameter.grad is None:
+            parameter.grad = paddle.zeros_like(parameter)
+
+
 class PretrainTrainer(Trainer):
     """Trains the decoder as a :class:`RunConfig` says.
 
@@ -151,6 +163,7 @@ class PretrainTrainer(Trainer):
             self.recorder.monitor.set_state_dict(facts["monitor"])
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
+        _fill_missing_gradients(self.model)
         return super().train(
             resume_from_checkpoint=resume_from_checkpoint, **kwargs
         )
