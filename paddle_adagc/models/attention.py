@@ -27,6 +27,7 @@ from paddle_adagc.models.layers import (
     column_linear,
     row_linear,
     runs_on_cpu,
+    uses_sequence_parallel,
 )
 from paddle_adagc.models.rotary import (
     quarter_turn,
@@ -44,32 +45,44 @@ class Attention(nn.Layer):
         hidden, head_dim = config.hidden_size, config.head_dim
         keys = config.num_key_value_heads * head_dim
         queries = config.num_attention_heads * head_dim
-        self.q_proj = column_linear(config, hidden, queries)
-        self.k_proj = column_linear(config, hidden, keys)
-        self.v_proj = column_linear(config, hidden, keys)
-        self.o_proj = row_linear(config, queries, hidden)
+        self.is_split = uses_sequence_parallel(config)
+        self.q_proj = column_linear(config, hidden, queries, self.is_split)
+        self.k_proj = column_linear(config, hidden, keys, self.is_split)
+        self.v_proj = column_linear(config, hidden, keys, self.is_split)
+        self.o_proj = row_linear(config, queries, hidden, self.is_split)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
             eps = config.rms_norm_eps
-            self.q_norm = RMSNorm(head_dim, eps, of_split_heads=True)
-            self.k_norm = RMSNorm(head_dim, eps, of_split_heads=True)
+            self.q_norm = RMSNorm(head_dim, eps, of_split_input=True)
+            self.k_norm = RMSNorm(head_dim, eps, of_split_input=True)
         self.head_dim = head_dim
         self.rope_theta = float(config.rope_theta)
         self.rope_layout = config.rope_layout
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, length, hidden] to the same shape."""
-        batch, length, _ = x.shape
-        heads = [batch, length, -1, self.head_dim]
-        query = self.q_proj(x).reshape(heads)
-        key = self.k_proj(x).reshape(heads)
-        value = self.v_proj(x).reshape(heads)
+        """Map [batch, length, hidden] to the same shape.
+
+        Under sequence parallelism [length / ranks, batch, hidden].
+        """
+        query = self._heads(self.q_proj(x))
+        key = self._heads(self.k_proj(x))
+        value = self._heads(self.v_proj(x))
+        batch, length, _, _ = query.shape
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         attend = attend_folded if runs_on_cpu(x) else attend_batched
         mixed = attend(query, key, value, self.rope_theta, self.rope_layout)
-        return self.o_proj(mixed.reshape([batch, length, -1]))
+        mixed = mixed.reshape([batch, length, -1])
+        if self.is_split:
+            mixed = mixed.transpose([1, 0, 2])
+        return self.o_proj(mixed)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Projected positions as [batch, length, heads, head_dim]."""
+        if self.is_split:
+            x = x.transpose([1, 0, 2])
+        return x.reshape([x.shape[0], x.shape[1], -1, self.head_dim])
 
 
 def attend_batched(

@@ -14,7 +14,6 @@
 """The decoder: Llama-2, Qwen3, Mixtral and ERNIE-4.5 MoE by options."""
 
 import paddle
-import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 from paddlenlp.transformers import PretrainedModel, register_base_model
@@ -24,15 +23,16 @@ from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.layers import (
     GatedMLP,
     RMSNorm,
-    as_float32,
     column_linear,
-    enter_tensor_parallel,
-    tensor_parallel_degree,
+    split_sequence,
+    tied_head,
     token_embedding,
+    uses_sequence_parallel,
+    whole_sequence,
 )
+from paddle_adagc.models.loss import cross_entropy, training_loss
 from paddle_adagc.models.moe import MoE
-
-IGNORED_LABEL = -100
+from paddle_adagc.models.parallel import check_length, check_parallel
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -47,20 +47,23 @@ class DecoderLayer(nn.Layer):
 
     def __init__(self, config: DecoderConfig, index: int) -> None:
         super().__init__()
+        self.is_split = uses_sequence_parallel(config)
         self.self_attn = Attention(config)
         self.has_experts = config.is_moe_layer(index)
         self.mlp: nn.Layer = (
             MoE(config)
             if self.has_experts
-            else GatedMLP(config, config.intermediate_size)
+            else GatedMLP(config, config.intermediate_size, self.is_split)
         )
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(
-            config.hidden_size, config.rms_norm_eps
-        )
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(width, eps, self.is_split)
+        self.post_attention_layernorm = RMSNorm(width, eps, self.is_split)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Map [batch, length, hidden] to the same shape.
+
+        Under sequence parallelism [length / ranks, batch, hidden]; experts
+        get whole sequences.
 
         Returns:
             The hidden states, and the router losses of `MoE.forward`; None
@@ -70,6 +73,9 @@ class DecoderLayer(nn.Layer):
         normed = self.post_attention_layernorm(x)
         if not self.has_experts:
             return x + self.mlp(normed), None
+        if self.is_split:
+            mixed, router_losses = self.mlp(whole_sequence(normed))
+            return x + split_sequence(mixed), router_losses
         mixed, router_losses = self.mlp(normed)
         return x + mixed, router_losses
 
@@ -80,12 +86,15 @@ class DecoderModel(DecoderPretrainedModel):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
-        _check_tensor_parallel(config)
+        check_parallel(config)
+        self.is_split = uses_sequence_parallel(config)
         self.embed_tokens = token_embedding(config)
         self.layers = nn.LayerList(
             [DecoderLayer(config, i) for i in range(config.num_hidden_layers)]
         )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = RMSNorm(
+            config.hidden_size, config.rms_norm_eps, self.is_split
+        )
         self.enable_recompute = False
 
     def get_input_embeddings(self) -> nn.Layer:
@@ -106,8 +115,10 @@ class DecoderModel(DecoderPretrainedModel):
             [batch, length, hidden]; and the router losses (see
             `MoE.forward`), averaged over the MoE layers, or None.
         """
-        _check_length(input_ids, self.config.max_position_embeddings)
+        check_length(input_ids, self.config)
         x = self.embed_tokens(input_ids)
+        if self.is_split:
+            x = split_sequence(x)
         router_losses = []
         for layer in self.layers:
             if self.enable_recompute and self.training:
@@ -119,7 +130,8 @@ class DecoderModel(DecoderPretrainedModel):
         mean = (
             paddle.stack(router_losses).mean(axis=0) if router_losses else None
         )
-        return self.norm(x), mean
+        x = self.norm(x)
+        return whole_sequence(x) if self.is_split else x, mean
 
 
 class DecoderForCausalLM(DecoderPretrainedModel):
@@ -140,7 +152,6 @@ class DecoderForCausalLM(DecoderPretrainedModel):
             self.lm_head = column_linear(
                 config, config.hidden_size, config.vocab_size
             )
-        self.is_parallel = tensor_parallel_degree() > 1
         self.last_losses: dict[str, Tensor] = {}
 
     def forward(
@@ -167,48 +178,18 @@ class DecoderForCausalLM(DecoderPretrainedModel):
         logits = self._head(hidden)
         if labels is None:
             return logits
-        loss = lm_loss = self._cross_entropy(logits, labels)
-        self.last_losses = {"lm_loss": lm_loss.detach()}
-        if router_losses is not None:
-            balance, z_loss = paddle.unbind(router_losses)
-            self.last_losses["router_aux_loss"] = balance.detach()
-            self.last_losses["router_z_loss"] = z_loss.detach()
-            if self.training:
-                loss = (
-                    lm_loss
-                    + self.config.router_aux_loss_coef * balance
-                    + self.config.router_z_loss_coef * z_loss
-                )
+        loss, self.last_losses = training_loss(
+            self.config,
+            cross_entropy(logits, labels),
+            router_losses,
+            adds_router_losses=self.training,
+        )
         return loss, logits
 
     def _head(self, hidden: Tensor) -> Tensor:
         if self.lm_head is not None:
             return self.lm_head(hidden)
-        hidden = enter_tensor_parallel(hidden)
-        weight = self.model.embed_tokens.weight
-        return paddle.matmul(hidden, weight, transpose_y=True)
-
-    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean over the labels that count, in float32; 0 if none does.
-
-        `F.cross_entropy` with a negative `ignore_index` would divide by all
-        labels, the ignored ones too.
-        """
-        logits = as_float32(logits).reshape([-1, logits.shape[-1]])
-        labels = labels.reshape([-1, 1])
-        if self.is_parallel:
-            losses = fleet.meta_parallel.ParallelCrossEntropy(
-                ignore_index=IGNORED_LABEL
-            )(logits, labels)
-        else:
-            losses = F.cross_entropy(
-                logits, labels, ignore_index=IGNORED_LABEL, reduction="none"
-            )
-        counted = (labels != IGNORED_LABEL).astype("float32").sum()
-        # Paddle's vectorised CPU softmax makes log(vocab_size) out of NaN
-        # logits: a model that is lost would look alive.
-        lost = 0.0 * logits.detach().sum()
-        return losses.sum() / counted.clip(min=1.0) + lost
+        return tied_head(hidden, self.model.embed_tokens.weight)
 
 
 def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
@@ -216,35 +197,3 @@ def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
     for layer in model.sublayers():
         if isinstance(layer, MoE):
             layer.adjust_correction_bias(rate)
-
-
-def _check_length(input_ids: Tensor, longest: int) -> None:
-    length = input_ids.shape[1]
-    if length > longest:
-        raise ValueError(
-            f"input_ids holds sequences of {length} tokens and "
-            f"max_position_embeddings={longest}: shorten them or raise it."
-        )
-
-
-def _check_tensor_parallel(config: DecoderConfig) -> None:
-    """Refuse widths that the tensor-parallel ranks cannot share evenly."""
-    degree = tensor_parallel_degree()
-    if max(config.tensor_parallel_degree, 1) > degree:
-        raise ValueError(
-            f"tensor_parallel_degree={config.tensor_parallel_degree} and "
-            f"fleet's model-parallel group has {degree} ranks: call "
-            "fleet.init with mp_degree first."
-        )
-    for name in (
-        "vocab_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "intermediate_size",
-        "moe_intermediate_size",
-    ):
-        if getattr(config, name) % degree:
-            raise ValueError(
-                f"{name}={getattr(config, name)} is not a multiple of the "
-                f"{degree} tensor-parallel ranks: change one of them."
-            )

@@ -20,6 +20,12 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 from paddle.distributed.fleet.layers.mpu import mp_ops
+from paddle.distributed.fleet.utils.sequence_parallel_utils import (
+    ColumnSequenceParallelLinear,
+    GatherOp,
+    RowSequenceParallelLinear,
+    ScatterOp,
+)
 
 from paddle_adagc.models.config import DecoderConfig
 
@@ -45,6 +51,41 @@ def enter_tensor_parallel(x: Tensor) -> Tensor:
     return mp_ops._c_identity(x, group=topology.get_model_parallel_group())
 
 
+def uses_sequence_parallel(config: DecoderConfig) -> bool:
+    """Whether activations between blocks are split along the sequence."""
+    return bool(config.sequence_parallel) and tensor_parallel_degree() > 1
+
+
+def split_sequence(x: Tensor) -> Tensor:
+    """Keep this TP rank's share of the positions; the gradient is gathered.
+
+    Args:
+        x: [batch, length, hidden], the same on every TP rank.
+
+    Returns:
+        [length / ranks, batch, hidden], the layout of fleet's layers.
+
+    Raises:
+        ValueError: The ranks cannot share the length evenly.
+    """
+    degree = tensor_parallel_degree()
+    if x.shape[1] % degree:
+        raise ValueError(
+            f"sequences of {x.shape[1]} tokens under sequence parallelism: "
+            f"use a multiple of the {degree} tensor-parallel ranks."
+        )
+    return ScatterOp.apply(x.transpose([1, 0, 2]).contiguous())
+
+
+def whole_sequence(x: Tensor) -> Tensor:
+    """Undo `split_sequence`: every TP rank gets all positions.
+
+    What follows must be the same computation on every TP rank: the gradient
+    of this rank's positions is taken as it is, not summed over the ranks.
+    """
+    return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
+
+
 def _weight_attr(config: DecoderConfig) -> paddle.ParamAttr:
     return paddle.ParamAttr(
         initializer=nn.initializer.Normal(0.0, config.initializer_range)
@@ -52,11 +93,27 @@ def _weight_attr(config: DecoderConfig) -> paddle.ParamAttr:
 
 
 def column_linear(
-    config: DecoderConfig, in_features: int, out_features: int
+    config: DecoderConfig,
+    in_features: int,
+    out_features: int,
+    from_split_sequence: bool = False,
 ) -> nn.Layer:
-    """Linear map without bias whose output is split over the TP ranks."""
+    """Linear map without bias whose output is split over the TP ranks.
+
+    Args:
+        config: Of the decoder.
+        in_features: Width of the input.
+        out_features: Width of the output, of all ranks together.
+        from_split_sequence: The input is of the shape of `split_sequence`,
+            the output holds all positions.
+    """
     if tensor_parallel_degree() > 1:
-        return fleet.meta_parallel.ColumnParallelLinear(
+        kind = (
+            ColumnSequenceParallelLinear
+            if from_split_sequence
+            else fleet.meta_parallel.ColumnParallelLinear
+        )
+        return kind(
             in_features,
             out_features,
             weight_attr=_weight_attr(config),
@@ -72,11 +129,26 @@ def column_linear(
 
 
 def row_linear(
-    config: DecoderConfig, in_features: int, out_features: int
+    config: DecoderConfig,
+    in_features: int,
+    out_features: int,
+    to_split_sequence: bool = False,
 ) -> nn.Layer:
-    """Linear map without bias whose input is split over the TP ranks."""
+    """Linear map without bias whose input is split over the TP ranks.
+
+    Args:
+        config: Of the decoder.
+        in_features: Width of the input, of all ranks together.
+        out_features: Width of the output.
+        to_split_sequence: The output is of the shape of `split_sequence`.
+    """
     if tensor_parallel_degree() > 1:
-        return fleet.meta_parallel.RowParallelLinear(
+        kind = (
+            RowSequenceParallelLinear
+            if to_split_sequence
+            else fleet.meta_parallel.RowParallelLinear
+        )
+        return kind(
             in_features,
             out_features,
             weight_attr=_weight_attr(config),
@@ -88,6 +160,18 @@ def row_linear(
         out_features,
         weight_attr=_weight_attr(config),
         bias_attr=False,
+    )
+
+
+def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
+    """Logits by the embedding's weight.
+
+    Args:
+        hidden: [..., hidden].
+        embedding: [vocab, hidden], of this TP rank's share of the vocabulary.
+    """
+    return paddle.matmul(
+        enter_tensor_parallel(hidden), embedding, transpose_y=True
     )
 
 
@@ -151,15 +235,16 @@ class RMSNorm(nn.Layer):
     Args:
         width: Length of the last axis.
         eps: Added to the mean square.
-        of_split_heads: The norm works on heads that are split over the TP
-            ranks, while its weight is the same on all.
+        of_split_input: The norm works on heads or positions that are split
+            over the TP ranks, while its weight is the same on all: the
+            weight's gradient is summed over them in every backward pass.
     """
 
     def __init__(
-        self, width: int, eps: float, of_split_heads: bool = False
+        self, width: int, eps: float, of_split_input: bool = False
     ) -> None:
         super().__init__()
-        self.is_shared = of_split_heads and tensor_parallel_degree() > 1
+        self.is_shared = of_split_input and tensor_parallel_degree() > 1
         self.weight = self.create_parameter(
             [width], default_initializer=nn.initializer.Constant(1.0)
         )
@@ -176,11 +261,17 @@ class RMSNorm(nn.Layer):
 class GatedMLP(nn.Layer):
     """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020)."""
 
-    def __init__(self, config: DecoderConfig, width: int) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        width: int,
+        of_split_sequence: bool = False,
+    ) -> None:
         super().__init__()
-        self.gate_proj = column_linear(config, config.hidden_size, width)
-        self.up_proj = column_linear(config, config.hidden_size, width)
-        self.down_proj = row_linear(config, width, config.hidden_size)
+        hidden, split = config.hidden_size, of_split_sequence
+        self.gate_proj = column_linear(config, hidden, width, split)
+        self.up_proj = column_linear(config, hidden, width, split)
+        self.down_proj = row_linear(config, width, hidden, split)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""

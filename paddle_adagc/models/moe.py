@@ -18,7 +18,13 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.experts import (
+    Dispatch,
+    mark_experts,
+    sum_over_data_ranks,
+)
 from paddle_adagc.models.layers import GatedMLP, as_float32
+from paddle_adagc.models.parallel import topology
 
 # Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
 _NORM_MIN = 1e-12
@@ -103,17 +109,31 @@ class MoE(nn.Layer):
     """Routed experts, each with tensors of its own, and shared experts.
 
     Tokens are sorted by expert; an expert without tokens is not called, and
-    its gradients stay None. The number of tokens of each expert is read by
-    the host, once a layer and step.
+    its gradients stay None. With more than one data-parallel or sharding rank
+    it has gradients of zero instead: fleet wants gradients of the same
+    tensors on every rank. The number of tokens of each expert is read by the
+    host, once a layer and step.
+
+    Under expert parallelism this rank holds some of the experts, under their
+    global indices; the rest of `experts` is None. The load that balances the
+    experts is that of all ranks' tokens.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         width = config.moe_intermediate_size
         self.gate = Router(config)
+        self.topology = topology()
         self.experts = nn.LayerList(
-            [GatedMLP(config, width) for _ in range(config.moe_num_experts)]
+            [
+                GatedMLP(config, width)
+                if self._is_own(expert, config)
+                else None
+                for expert in range(config.moe_num_experts)
+            ]
         )
+        if self.topology.expert.size > 1:
+            mark_experts(self.experts)
         self.shared_experts: GatedMLP | None = None
         if config.moe_num_shared_experts:
             self.shared_experts = GatedMLP(
@@ -149,9 +169,11 @@ class MoE(nn.Layer):
         logits, probabilities, weights, chosen = self.gate(tokens, bias)
         assigned = chosen.reshape([-1])
         counts = paddle.bincount(assigned, minlength=self.num_experts)
+        out = self._mix(tokens, weights, assigned, counts)
+        if self.balances or self.has_correction_bias:
+            counts = sum_over_data_ranks(counts.clone(), self.topology)
         if self.has_correction_bias and self.training:
             self.expert_load.add_(counts)
-        out = self._mix(tokens, weights, assigned, counts.tolist())
         if self.shared_experts is not None:
             out = out + self.shared_experts(tokens)
         zero = paddle.zeros([], dtype="float32")
@@ -165,29 +187,44 @@ class MoE(nn.Layer):
         )
         return out.reshape(x.shape), losses
 
+    def _is_own(self, expert: int, config: DecoderConfig) -> bool:
+        """Whether this rank holds the expert with this global index."""
+        axis = self.topology.expert
+        share = config.moe_num_experts // axis.size
+        return expert // share == axis.rank
+
     def _mix(
-        self,
-        tokens: Tensor,
-        weights: Tensor,
-        assigned: Tensor,
-        counts: list[int],
+        self, tokens: Tensor, weights: Tensor, assigned: Tensor, counts: Tensor
     ) -> Tensor:
         """Weighted sum of the chosen experts, [tokens, hidden]."""
         order = paddle.argsort(assigned, stable=True)
-        source = order // self.top_k
-        busy = [expert for expert, count in enumerate(counts) if count]
-        parts = paddle.split(
-            paddle.gather(tokens, source), [counts[e] for e in busy]
+        rows = paddle.gather(tokens, order // self.top_k)
+        if self.topology.expert.size == 1:
+            outputs = self._call_experts(rows, counts.tolist())
+        else:
+            dispatch = Dispatch(counts, self.topology.expert)
+            outputs = dispatch.send_back(
+                self._call_experts(dispatch.send(rows), dispatch.num_rows)
+            )
+        restored = paddle.gather(outputs, paddle.argsort(order)).reshape(
+            [-1, self.top_k, tokens.shape[-1]]
         )
-        outputs = [
-            self.experts[expert](part)
-            for expert, part in zip(busy, parts, strict=True)
-        ]
-        restored = paddle.gather(
-            paddle.concat(outputs), paddle.argsort(order)
-        ).reshape([-1, self.top_k, tokens.shape[-1]])
         weights = weights.astype(restored.dtype).unsqueeze(-1)
         return (restored * weights).sum(axis=1)
+
+    def _call_experts(self, rows: Tensor, counts: list[int]) -> Tensor:
+        """Rows through this rank's experts, which they are grouped by."""
+        experts = [expert for expert in self.experts if expert is not None]
+        calls_idle = max(self.topology.data.size, self.topology.sharding.size)
+        return paddle.concat(
+            [
+                expert(part) if count else _call_idle(expert, part)
+                for expert, part, count in zip(
+                    experts, paddle.split(rows, counts), counts, strict=True
+                )
+                if count or calls_idle > 1
+            ]
+        )
 
     def adjust_correction_bias(self, rate: float) -> None:
         """Raise the bias of experts with fewer tokens than the mean.
@@ -208,3 +245,12 @@ class MoE(nn.Layer):
             step.astype(self.e_score_correction_bias.dtype)
         )
         self.expert_load.zero_()
+
+
+def _call_idle(expert: GatedMLP, part: Tensor) -> Tensor:
+    """No rows in, no rows out, and gradients of zero for the expert.
+
+    It is called on one row of zeros: not every kernel takes empty tensors.
+    """
+    zeros = paddle.zeros([1, part.shape[-1]], part.dtype)
+    return expert(paddle.concat([part, zeros]))[:0]

@@ -29,7 +29,12 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
     Raises:
         ValueError: Low precision is asked for on a machine without a GPU.
     """
-    train = config.train
+    train, parallel = config.train, config.parallel
+    # A pipeline evaluates as many micro-batches at once as it trains on.
+    num_eval_batches = (
+        train.gradient_accumulation_steps if parallel.pp > 1 else 1
+    )
+    is_sharded = parallel.sharding > 1
     on_gpu = paddle.device.is_compiled_with_cuda()
     if train.precision != "float32" and not on_gpu:
         raise ValueError(
@@ -47,7 +52,7 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         do_eval=True,
         max_steps=train.max_steps,
         per_device_train_batch_size=train.batch_size,
-        per_device_eval_batch_size=train.batch_size,
+        per_device_eval_batch_size=train.batch_size * num_eval_batches,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
         learning_rate=config.schedule.learning_rate,
         max_grad_norm=0.0,
@@ -63,4 +68,14 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         fp16_opt_level="O1" if train.precision == "float32" else "O2",
         amp_master_grad=train.precision != "float32",
         dataloader_drop_last=True,
+        tensor_parallel_degree=parallel.tp,
+        pipeline_parallel_degree=parallel.pp,
+        sequence_parallel=parallel.sequence_parallel,
+        sharding="stage1" if is_sharded else "",
+        sharding_parallel_degree=parallel.sharding if is_sharded else -1,
+        sharding_parallel_config=(
+            "split_param"
+            if is_sharded and parallel.sharding_split_param
+            else ""
+        ),
     )

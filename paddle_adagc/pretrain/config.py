@@ -179,6 +179,63 @@ class RecordConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """Degrees of fleet's hybrid parallelism; one process by default."""
+
+    dp: int = 1
+    """Data-parallel ranks."""
+
+    tp: int = 1
+    """Tensor-parallel ranks."""
+
+    pp: int = 1
+    """Pipeline stages; micro-batches are
+    ``train.gradient_accumulation_steps``."""
+
+    sharding: int = 1
+    """Ranks that share the optimizer states (stage 1) and split the data."""
+
+    ep: int = 1
+    """Ranks that share the experts: a divisor of ``sharding``."""
+
+    sequence_parallel: bool = False
+    """Split activations along the sequence over the tensor-parallel ranks."""
+
+    sharding_split_param: bool = True
+    """Sharding splits every tensor (V2), rather than giving each to one rank
+    (V1)."""
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "sharding", "ep"):
+            check_integer(name, getattr(self, name), 1)
+        if self.sequence_parallel and self.tp == 1:
+            raise ValueError("sequence_parallel=True needs tp > 1")
+        if self.ep == 1:
+            return
+        if self.sharding % self.ep or not self.sharding_split_param:
+            raise ValueError(
+                f"ep={self.ep} with sharding={self.sharding} and "
+                f"sharding_split_param={self.sharding_split_param}: experts "
+                "need sharding V2 over a multiple of ep ranks"
+            )
+        if max(self.dp, self.tp) > 1:
+            raise ValueError(
+                f"ep={self.ep} with dp={self.dp} and tp={self.tp}: use "
+                "sharding instead of dp, and no tensor parallelism"
+            )
+
+    @property
+    def num_processes(self) -> int:
+        """Number of processes, one per device."""
+        return self.dp * self.tp * self.pp * self.sharding
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Number of ranks with data of their own."""
+        return self.dp * self.sharding
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that determines a run."""
 
@@ -200,6 +257,34 @@ class RunConfig:
     faults: list[FaultConfig] = dataclasses.field(default_factory=list)
     """Faults to inject; none by default."""
 
+    parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+
+    def __post_init__(self) -> None:
+        if self.parallel.num_processes == 1:
+            return
+        if self.record.tensors:
+            raise ValueError(
+                "record.tensors with more than one process: no rank sees every "
+                "tensor; set record.tensors and record.moments to false"
+            )
+        if self.faults:
+            raise ValueError(
+                f"{len(self.faults)} faults with more than one process: they "
+                "are injected into whole tensors and batches; use one process"
+            )
+        if self.parallel.ep > 1 and self.train.save_every:
+            raise ValueError(
+                f"train.save_every={self.train.save_every} with "
+                f"parallel.ep={self.parallel.ep}: PaddleNLP's checkpoints "
+                "would hold the experts of one rank only; set it to 0"
+            )
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts and lists, as YAML and JSON hold them."""
-        return dataclasses.asdict(self)
+        """Plain dicts and lists, as YAML and JSON hold them.
+
+        ``parallel`` is left out where it is one process.
+        """
+        values = dataclasses.asdict(self)
+        if self.parallel.num_processes == 1:
+            del values["parallel"]
+        return values

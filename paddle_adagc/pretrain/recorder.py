@@ -27,6 +27,10 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.norms import squared_norms
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.observe import ObservedClip
+from paddle_adagc.pretrain.processes import (
+    is_first_process,
+    mean_over_processes,
+)
 from paddle_adagc.pretrain.record import RunWriter, write_run
 from paddle_adagc.scaling_clip import TensorScalingClip
 from paddle_adagc.stability.monitor import SpikeMonitor
@@ -41,7 +45,8 @@ class StepRecorder:
 
     Losses stay on the device until :meth:`flush`, so that recording makes no
     step wait; with ``record.tensors`` the norms of every tensor are read at
-    every step.
+    every step. With several processes the first one writes, and losses are
+    the mean over those with data of their own.
 
     Attributes:
         monitor: Follows the losses and reports spikes.
@@ -78,6 +83,8 @@ class StepRecorder:
 
     def open(self, first_step: int) -> None:
         """Start writing; steps from ``first_step`` on are cut off first."""
+        if not is_first_process():
+            return
         names = [*self._parameters] if self._config.record.tensors else []
         self._writer = RunWriter(
             self._config.train.output_dir, names, first_step
@@ -117,18 +124,21 @@ class StepRecorder:
 
     def flush(self) -> None:
         """Read the losses since the last flush and write their steps."""
-        assert self._writer is not None
-        for row, tensors in self._pending:
-            losses = [float(loss) for loss in row["loss"]]
-            row["loss"] = sum(losses) / len(losses)
-            self._watch(row["loss"])
-            self._writer.append(row, tensors)
+        losses = mean_over_processes(
+            [_mean(row["loss"]) for row, _ in self._pending]
+        )
+        for (row, tensors), loss in zip(self._pending, losses, strict=True):
+            row["loss"] = loss
+            self._watch(loss)
+            if self._writer is not None:
+                self._writer.append(row, tensors)
         self._pending = []
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def _watch(self, loss: float) -> None:
         spike = self.monitor.update(loss)
-        if spike is not None:
+        if spike is not None and is_first_process():
             logger.warning("loss spike: %s", spike)
         if not math.isfinite(loss):
             self.has_diverged = True
@@ -137,8 +147,11 @@ class StepRecorder:
         """The clip's numbers of the step that just ended, for the logs.
 
         With ``h/NAME`` for the tensors that were clipped most. Enters the
-        step's record as well.
+        step's record as well. Nothing with several processes: each knows only
+        some of the tensors.
         """
+        if self._config.parallel.num_processes > 1:
+            return {}
         row = self._pending[-1][0]
         line: dict[str, Any] = {}
         if self._observed is not None:
@@ -170,7 +183,15 @@ class StepRecorder:
 
     def close(self, **facts: Any) -> None:
         """Write the rest, then ``facts`` into the run's ``run.json``."""
-        assert self._writer is not None
         self.flush()
+        if self._writer is None:
+            return
         self._writer.close()
         write_run(self._config.train.output_dir, **facts)
+
+
+def _mean(losses: list[Tensor]) -> float | None:
+    """Mean over the micro-batches; None if this process knows none."""
+    if not losses:
+        return None
+    return sum(float(loss) for loss in losses) / len(losses)

@@ -33,11 +33,20 @@ from paddle_adagc.data.datasets import TokenDataset, build_datasets
 from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.cpu import use_avx2_matmul
 from paddle_adagc.models.decoder import DecoderForCausalLM
+from paddle_adagc.models.pipeline import DecoderForCausalLMPipe
 from paddle_adagc.models.presets import PRESETS
+from paddle_adagc.models.whole import initialize_weights
 from paddle_adagc.pretrain.clips import make_clip
 from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.processes import (
+    from_first_process,
+    is_first_process,
+    start_processes,
+)
 from paddle_adagc.pretrain.record import write_run
 from paddle_adagc.pretrain.trainer import PretrainTrainer, last_checkpoint
+
+_ENDED = ("finished", "diverged")
 
 
 def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
@@ -58,18 +67,19 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
         ValueError: Settings that do not go together.
     """
     directory = Path(config.train.output_dir)
-    if overwrite and directory.exists():
-        shutil.rmtree(directory)
-    earlier = _earlier_run(directory, config)
-    if earlier.get("status") in ("finished", "diverged"):
-        return str(earlier["status"])
     use_avx2_matmul()
+    start_processes(config)
+    status, checkpoint = from_first_process(
+        lambda: _look_at(directory, config, overwrite)
+    )
+    if status in _ENDED:
+        return status
     # Paddle's automatic names, by which it saves the optimizer, start anew.
     with paddle.utils.unique_name.guard():
-        checkpoint = last_checkpoint(directory)
         trainer = build_trainer(config)
-        facts = _facts(config, trainer.train_dataset)
-        write_run(directory, **facts, status="running")
+        if is_first_process():
+            facts = _facts(config, trainer.train_dataset)
+            write_run(directory, **facts, status="running")
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         return trainer.finish()
 
@@ -81,11 +91,16 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
         ValueError: An unknown option of the model or of the clip, or a
             vocabulary that the data does not fit in.
     """
-    model_config = make_model_config(config.model)
+    model_config = make_model_config(
+        config.model,
+        tensor_parallel_degree=config.parallel.tp,
+        sequence_parallel=config.parallel.sequence_parallel,
+    )
     num_samples = (
         config.train.max_steps
         * config.train.batch_size
         * config.train.gradient_accumulation_steps
+        * config.parallel.num_data_ranks
     )
     train_dataset, eval_dataset = build_datasets(config.data, num_samples)
     for dataset in (train_dataset, eval_dataset):
@@ -95,13 +110,33 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
                 f"token {dataset.vocab_size - 1}; raise it"
             )
     clip = make_clip(config.clip)
-    paddle.seed(config.train.seed)
-    model = DecoderForCausalLM(model_config)
+    model = build_model(model_config, config)
     return PretrainTrainer(config, model, clip, train_dataset, eval_dataset)
 
 
-def make_model_config(fields: Mapping[str, Any]) -> DecoderConfig:
+def build_model(
+    model_config: DecoderConfig, config: RunConfig
+) -> DecoderForCausalLM | DecoderForCausalLMPipe:
+    """The decoder with the run's initial weights, which no layout changes."""
+    paddle.seed(config.train.seed)
+    if config.parallel.num_processes == 1:
+        return DecoderForCausalLM(model_config)
+    kind = (
+        DecoderForCausalLMPipe if config.parallel.pp > 1 else DecoderForCausalLM
+    )
+    model = kind(model_config)
+    initialize_weights(model, model_config, config.train.seed)
+    return model
+
+
+def make_model_config(
+    fields: Mapping[str, Any], **layout: Any
+) -> DecoderConfig:
     """The decoder's config from a run's ``model`` section.
+
+    Args:
+        fields: The section.
+        **layout: PaddleNLP's own keys, such as ``tensor_parallel_degree``.
 
     Raises:
         ValueError: An unknown preset or field (the nearest one is named).
@@ -117,7 +152,19 @@ def make_model_config(fields: Mapping[str, Any]) -> DecoderConfig:
             raise ValueError(
                 f"unknown key 'model.{key}'{suggestion(key, known)}"
             )
-    return DecoderConfig(**values)
+    return DecoderConfig(**values, **layout)
+
+
+def _look_at(
+    directory: Path, config: RunConfig, overwrite: bool
+) -> tuple[str, Path | None]:
+    """Status of an earlier run in the directory, and where it can go on."""
+    if overwrite and directory.exists():
+        shutil.rmtree(directory)
+    status = str(_earlier_run(directory, config).get("status"))
+    if status in _ENDED:
+        return status, None
+    return status, last_checkpoint(directory)
 
 
 def _earlier_run(directory: Path, config: RunConfig) -> dict[str, Any]:

@@ -29,13 +29,17 @@ from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from paddle_adagc.checkpoint import load_state, save_state
+from paddle_adagc.clip import ClipGradByAdaGC
 from paddle_adagc.data.datasets import TokenDataset, collate_batch
 from paddle_adagc.models.decoder import (
     DecoderForCausalLM,
     adjust_correction_biases,
 )
+from paddle_adagc.models.pipeline import DecoderForCausalLMPipe
+from paddle_adagc.models.whole import parameters_by_key
 from paddle_adagc.pretrain.arguments import training_arguments
 from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.processes import is_first_process, wait_for_all
 from paddle_adagc.pretrain.recorder import StepRecorder
 from paddle_adagc.pretrain.schedule import make_scheduler
 from paddle_adagc.scaling_clip import TensorScalingClip
@@ -87,7 +91,7 @@ class PretrainTrainer(Trainer):
     def __init__(
         self,
         config: RunConfig,
-        model: DecoderForCausalLM,
+        model: DecoderForCausalLM | DecoderForCausalLMPipe,
         clip: ClipGradBase,
         train_dataset: TokenDataset,
         eval_dataset: TokenDataset,
@@ -120,7 +124,7 @@ class PretrainTrainer(Trainer):
         settings = self.config.optimizer
         decayed = {
             parameter.name
-            for name, parameter in self.model.named_parameters()
+            for name, parameter in parameters_by_key(self.model).items()
             if "norm" not in name and not name.endswith("bias")
         }
         self.optimizer = paddle.optimizer.AdamW(
@@ -163,7 +167,8 @@ class PretrainTrainer(Trainer):
             self.recorder.monitor.set_state_dict(facts["monitor"])
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
-        _fill_missing_gradients(self.model)
+        if self.config.train.precision == "float32":
+            _fill_missing_gradients(self.model)
         return super().train(
             resume_from_checkpoint=resume_from_checkpoint, **kwargs
         )
@@ -194,8 +199,19 @@ class PretrainTrainer(Trainer):
             loss = super().training_step(model, inputs)
         else:
             loss = self._faulty_step(model, inputs, faults, step_control)
-        self.recorder.add_loss(model.last_losses["lm_loss"])
+        for losses in self._losses():
+            self.recorder.add_loss(losses["lm_loss"])
         return loss
+
+    def _losses(self) -> list[dict[str, Tensor]]:
+        """Parts of the losses that the last training step has computed.
+
+        A pipeline computes those of all micro-batches at once, on its last
+        stage.
+        """
+        if isinstance(self.model, DecoderForCausalLMPipe):
+            return self.model.take_losses()
+        return [self.model.last_losses]
 
     def _faulty_step(
         self,
@@ -269,8 +285,12 @@ class PretrainTrainer(Trainer):
         self.recorder.flush()
         directory = Path(self.args.output_dir)
         checkpoint = directory / f"checkpoint-{self.state.global_step}"
-        if isinstance(self.clip, TensorScalingClip):
-            save_state(self.clip.state_dict(), checkpoint)
+        state = self._clip_state()
+        wait_for_all()
+        if not is_first_process():
+            return
+        if state is not None:
+            save_state(state, checkpoint)
         facts = {
             "step": self.state.global_step,
             "wall_seconds": self._wall_seconds(),
@@ -280,6 +300,17 @@ class PretrainTrainer(Trainer):
         temporary.write_text(json.dumps(facts))
         temporary.replace(checkpoint / COMPLETE)
         super()._rotate_checkpoints(output_dir=self.args.output_dir)
+
+    def _clip_state(self) -> dict[str, Any] | None:
+        """State of the clip for all processes; every process calls this.
+
+        Global AdaGC has one gamma, the same on every process.
+        """
+        if isinstance(self.clip, ClipGradByAdaGC):
+            return self.clip.full_state_dict()
+        if isinstance(self.clip, TensorScalingClip):
+            return self.clip.state_dict()
+        return None
 
     def _rotate_checkpoints(
         self, use_mtime: bool = False, output_dir: Any = None

@@ -80,9 +80,7 @@ def reproduce(
         _save_figures(experiment, output_dir / FIGURES / name)
     (output_dir / TABLES).write_text(text)
     print(text)
-    return write_report(
-        output_dir / REPORT, title, list(experiments.values())
-    )
+    return write_report(output_dir / REPORT, title, list(experiments.values()))
 
 
 def _experiment(

@@ -18,7 +18,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from paddle_adagc.models import attention, decoder, layers
+from paddle_adagc.models import attention, layers, parallel
 from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.decoder import (
     DecoderForCausalLM,
@@ -237,7 +237,7 @@ def test_refuses_what_does_not_fit(monkeypatch):
         model(tokens(length=17))
     with pytest.raises(ValueError, match=r"call fleet\.init"):
         build("llama", tensor_parallel_degree=2)
-    monkeypatch.setattr(decoder, "tensor_parallel_degree", lambda: 8)
+    monkeypatch.setattr(parallel, "tensor_parallel_degree", lambda: 8)
     with pytest.raises(ValueError, match="num_attention_heads=4"):
         build("llama")
 
