@@ -217,10 +217,11 @@ def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
     assert calls[0] == calls[1] == warm_up * 6 + adaptive * 6
 
 
-def test_data_parallel_does_not_communicate(monkeypatch):
+@pytest.mark.parametrize("name", ["data", "sep"])
+def test_data_parallel_and_sep_do_not_communicate(monkeypatch, name):
     calls = check(
         monkeypatch,
-        [Topology(data=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [Topology(**{name: axis(r, 0, 1)}, world=(0, 1)) for r in (0, 1)],
         [{"norm": WHOLE, "dense": WHOLE} for _ in (0, 1)],
     )
     assert calls == [[], []]
@@ -506,6 +507,16 @@ def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
         return str(error.value)
 
     assert [("t1" in text) for text in ranks.run(work)] == [False, True]
+
+
+def test_distributed_tensors_of_auto_parallel_are_refused():
+    (parameter,) = make_parameters([[2]])
+    mesh = paddle.distributed.ProcessMesh([0], ["x"])
+    gradient = paddle.distributed.shard_tensor(
+        paddle.ones([2]), mesh, [paddle.distributed.Replicate()]
+    )
+    with pytest.raises(RuntimeError, match="auto-parallel"):
+        ClipGradByAdaGC()([(parameter, gradient)])
 
 
 def test_fused_buffers_are_refused():
