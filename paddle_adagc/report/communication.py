@@ -32,12 +32,16 @@ from paddle_adagc.pretrain import communication
 LAYOUTS: dict[str, dict[str, Any]] = {
     "DP2": {"dp": 2},
     "TP2": {"tp": 2},
+    "SP with TP2": {"tp": 2, "sequence_parallel": True},
     "PP2": {"pp": 2},
     "V1 x2": {"sharding": 2, "sharding_split_param": False},
     "V2 x2": {"sharding": 2},
     "TP2 x DP2": {"tp": 2, "dp": 2},
     "TP2 x PP2": {"tp": 2, "pp": 2},
+    "TP2 x V1": {"tp": 2, "sharding": 2, "sharding_split_param": False},
     "TP2 x V2": {"tp": 2, "sharding": 2},
+    "PP2 x V2": {"pp": 2, "sharding": 2},
+    "EP2": {"ep": 2, "sharding": 2},
     "EP2 x V2 x4": {"ep": 2, "sharding": 4},
 }
 """``parallel`` sections of the layouts, by name."""

@@ -50,6 +50,7 @@ CASES = {
     ),
     "pp2 x v2": (Layout(pp=2, sharding=2, split_param=True), [_DENSE, _MOE]),
     "ep2": (Layout(ep=2, sharding=2, split_param=True), [_MOE, _SPARSE]),
+    "ep4": (Layout(ep=4, sharding=4, split_param=True), [_MOE]),
     "ep2 x v2 x4": (
         Layout(ep=2, sharding=4, split_param=True),
         [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
@@ -151,7 +152,7 @@ def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
 
 
 def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
-    ranks = spread("ep2 x v2 x4")[0]
+    ranks = spread("ep4")[0]
     expected = alone(MOE)["state"]
     arguments = {**_MOE, **continued(ranks[0]["state"], tmp_path)}
     mine = training.train_alone(**arguments)
@@ -159,6 +160,13 @@ def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
     assert mine["state"]["gamma"] == pytest.approx(
         theirs["state"]["gamma"], rel=1e-5
     )
+
+
+def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
+    arguments = {**_DENSE, **continued(alone(DENSE)["state"], tmp_path)}
+    layout = Layout(mp=2, pp=2, sharding=2, split_param=True)
+    (ranks,) = run(layout, [arguments])
+    assert_same_run(ranks, training.train_alone(**arguments))
 
 
 def test_state_of_one_process_loads_on_four_ranks(tmp_path):

@@ -65,9 +65,12 @@ EXPECTED = {
     "PP2": [],
     "V1 x2": [],
     "TP2": [("model", "split")],
+    "SP with TP2": [("model", "split")],
     "TP2 x DP2": [("model", "split")],
+    "TP2 x V1": [("model", "split")],
     "V2 x2": [("sharding", "all")],
     "TP2 x V2": [("sharding", "all"), ("model", "split")],
+    "EP2": [("sharding", "dense")],
     "EP2 x V2 x4": [
         ("sharding", "dense"),
         ("moe_sharding", "experts of a rank"),
@@ -119,11 +122,15 @@ def test_collectives_of_a_step(name, tmp_path):
             )
 
 
-def test_pipeline_stages_of_tensor_parallel_ranks_sum_their_own(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "group", "kind"),
+    [("TP2 x PP2", "model", "split"), ("PP2 x V2", "sharding", "all")],
+)
+def test_pipeline_stages_sum_their_own_tensors(name, group, kind, tmp_path):
     sizes = []
-    for steps in run("TP2 x PP2", tmp_path):
-        ((collective, group, size),) = steps[-1]
-        assert (collective, group) == ("all_reduce", "model")
+    for steps in run(name, tmp_path):
+        ((collective, summed_over, size),) = steps[-1]
+        assert (collective, summed_over) == ("all_reduce", group)
         assert steps[T_START:] == [steps[-1]] * (NUM_STEPS - T_START)
         sizes.append(size)
-    assert sum(sizes) == 2 * 4 * tensors("split")  # two ranks per stage
+    assert sum(sizes) == 2 * 4 * tensors(kind)  # two ranks per stage
