@@ -13,9 +13,7 @@
 # limitations under the License.
 """Pretrain a decoder: ``python tools/pretrain.py CONFIG [key=value ...]``."""
 
-import sys
-
-from paddle_adagc.pretrain.__main__ import main
+from paddle_adagc.pretrain.__main__ import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from typing import NoReturn
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,5 +73,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if status == "finished" else 1
 
 
+def run() -> NoReturn:
+    """Run the command and leave, together with the run's other processes."""
+    code = main()
+    from paddle_adagc.pretrain.processes import leave
+
+    leave(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -33,7 +33,11 @@ from paddlenlp.utils.log import logger
 from paddle_adagc.distributed.ledger import CommunicationLedger
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.parse import load_config
-from paddle_adagc.pretrain.processes import is_first_process, start_processes
+from paddle_adagc.pretrain.processes import (
+    is_first_process,
+    leave,
+    start_processes,
+)
 from paddle_adagc.pretrain.run import build_trainer
 
 
@@ -102,3 +106,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)

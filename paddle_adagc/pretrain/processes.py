@@ -15,8 +15,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import paddle
 import paddle.distributed as dist
@@ -96,6 +98,22 @@ def wait_for_all() -> None:
     """Wait until every process is here."""
     if dist.get_world_size() > 1:
         dist.barrier()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with an exit status, together with the others.
+
+    Over gloo without the interpreter's teardown: a rank that owns the store of
+    a group must not go first, and gloo's threads abort some that go last.
+    """
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        if code in (0, 1):  # else the others may not be here
+            dist.barrier()
+        if not paddle.is_compiled_with_cuda():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    sys.exit(code)
 
 
 def from_first_process(function: Callable[[], T]) -> T:
