@@ -100,7 +100,6 @@ class PretrainTrainer(Trainer):
         self.clip = clip
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         self.recorder = StepRecorder(config, model, clip)
-        self._micro_step = 0
         args: TrainingArguments = training_arguments(config)
         super().__init__(
             model=model,
