@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from paddle_adagc.distributed.cpu.rendezvous import free_port
 from paddle_adagc.pretrain import communication
+from paddle_adagc.pretrain.config import ParallelConfig
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "DP2": {"dp": 2},
@@ -74,6 +75,7 @@ def measure(
     rows = []
     cells = [(name, clip) for name in layouts for clip in CLIPS]
     for name, clip in tqdm(cells, unit="run"):
+        parallel = ParallelConfig(**layouts[name])
         overrides = [
             *CLIPS[clip],
             *(f"parallel.{key}={v}" for key, v in layouts[name].items()),
@@ -88,7 +90,7 @@ def measure(
             {
                 "layout": name,
                 "clip": clip,
-                **_launch(config, overrides, _num_processes(layouts[name])),
+                **_launch(config, overrides, parallel.num_processes),
             }
         )
     return rows
@@ -117,13 +119,6 @@ def _cell(calls: list[dict[str, Any]]) -> str:
         f"{call['group']}"
         for call in calls
     )
-
-
-def _num_processes(layout: Mapping[str, Any]) -> int:
-    product = 1
-    for axis in ("dp", "tp", "pp", "sharding"):
-        product *= layout.get(axis, 1)
-    return product
 
 
 def _launch(

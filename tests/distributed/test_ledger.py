@@ -21,6 +21,7 @@ from distributed.ranks import run_on_ranks
 
 from paddle_adagc.models.sizes import parameter_shapes
 from paddle_adagc.pretrain.communication import record_communication
+from paddle_adagc.pretrain.config import ParallelConfig
 from paddle_adagc.pretrain.parse import load_config
 from paddle_adagc.pretrain.run import make_model_config
 from paddle_adagc.report.communication import LAYOUTS
@@ -100,9 +101,7 @@ def run(name, tmp_path):
         f"train.output_dir={tmp_path}/run",
         *(f"parallel.{key}={value}" for key, value in layout.items()),
     ]
-    size = 1
-    for axis in ("dp", "tp", "pp", "sharding"):
-        size *= layout.get(axis, 1)
+    size = ParallelConfig(**layout).num_processes
     return run_on_ranks(count, size, overrides=overrides)
 
 
