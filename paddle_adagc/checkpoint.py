@@ -13,10 +13,11 @@
 # limitations under the License.
 """A clip's state to and from disk.
 
-One safetensors file: the gammas as a float32 vector ``gamma`` of shape
-``[num_tensors]``, and as JSON in the file's metadata the tensors' keys, the
-step and the clip's arguments. Nothing in it can execute code on loading, and
-one logical tensor is one number whatever layout wrote it.
+One safetensors file: for each quantity that the clip keeps, such as AdaGC's
+``gamma``, a float32 vector with one number per key, and as JSON in the file's
+metadata the keys, the step and the clip's arguments. Nothing in it can execute
+code on loading, and one logical tensor is one number whatever layout wrote
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 STATE_FILE = "adagc_state.safetensors"
-_FORMAT = "paddle_adagc.state.1"
+_FORMAT = "paddle_adagc.state.2"
 
 
 def save_state(
@@ -42,7 +43,8 @@ def save_state(
     The file appears whole or not at all.
 
     Args:
-        state: ``step``, ``gamma`` (key -> one number) and ``config``.
+        state: ``step``, ``config``, and per kept quantity a dict of key -> one
+            number, such as AdaGC's ``gamma``.
         directory: Created if it does not exist.
 
     Returns:
@@ -50,16 +52,24 @@ def save_state(
     """
     target = Path(directory) / STATE_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
-    gamma = [float(np.asarray(value)) for value in state["gamma"].values()]
+    kept = {
+        name: values
+        for name, values in state.items()
+        if name not in ("step", "config")
+    }
+    vectors = {
+        name: np.array([float(np.asarray(v)) for v in values.values()], "f4")
+        for name, values in kept.items()
+    }
     metadata = {
         "format": _FORMAT,
-        "keys": json.dumps(list(state["gamma"])),
+        "keys": json.dumps({name: [*values] for name, values in kept.items()}),
         "step": json.dumps(state["step"]),
         "config": json.dumps(state["config"]),
     }
     temporary = target.with_name(f".{STATE_FILE}.{os.getpid()}")
     try:
-        save_file({"gamma": np.array(gamma, np.float32)}, temporary, metadata)
+        save_file(vectors, temporary, metadata)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -82,7 +92,7 @@ def load_state(directory: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist: was the checkpoint written by a run "
-            "with AdaGC?"
+            "with one of this package's clips?"
         )
     try:
         with safe_open(path, framework="np") as file:
@@ -92,14 +102,19 @@ def load_state(directory: str | os.PathLike[str]) -> dict[str, Any]:
                     f"{path} has format {metadata.get('format')!r}, not "
                     f"{_FORMAT!r}"
                 )
-            gamma = file.get_tensor("gamma")
             keys = json.loads(metadata["keys"])
+            vectors = {name: file.get_tensor(name) for name in keys}
             step, config = (json.loads(metadata[k]) for k in ("step", "config"))
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if len(keys) != len(gamma):
-        raise ValueError(
-            f"{path} is damaged: {len(keys)} keys for {len(gamma)} gammas"
-        )
-    values = dict(zip(keys, gamma, strict=True))
-    return {"step": step, "gamma": values, "config": config}
+    for name, vector in vectors.items():
+        if len(keys[name]) != len(vector):
+            raise ValueError(
+                f"{path} is damaged: {len(keys[name])} keys for "
+                f"{len(vector)} values of {name}"
+            )
+    values = {
+        name: dict(zip(keys[name], vector, strict=True))
+        for name, vector in vectors.items()
+    }
+    return {"step": step, **values, "config": config}

@@ -23,7 +23,7 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
-from paddle_adagc.clip_state import read_clip_state
+from paddle_adagc.clip_state import Values, check_gamma
 from paddle_adagc.distributed.gather import gather_state
 from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 
@@ -172,6 +172,20 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _tensor_metrics(self) -> dict[str, Tensor]:
         return {"gamma": self._gamma}
 
+    def _state(self) -> dict[str, dict[str, Tensor]]:
+        gamma = self._extended_gamma()
+        values = paddle.unbind(gamma) if len(self._table) else []
+        return {"gamma": dict(zip(self._table.keys, values, strict=True))}
+
+    def _load(self, values: Values) -> None:
+        gamma = values["gamma"]
+        check_gamma(gamma)
+        self._table.check_state(list(gamma))
+        self._table.adopt(list(gamma))
+        self._gamma = paddle.to_tensor(
+            [gamma[key] for key in self._table.keys], "float32"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """State to save beside the optimizer's.
 
@@ -180,13 +194,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             shape ``[]`` per tensor key, ``inf`` for a tensor without a norm so
             far) and ``config`` (the constructor's arguments).
         """
-        gamma = self._extended_gamma()
-        values = paddle.unbind(gamma) if len(self._table) else []
-        return {
-            "step": self._num_steps,
-            "gamma": dict(zip(self._table.keys, values, strict=True)),
-            "config": self._config(),
-        }
+        return super().state_dict()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
@@ -198,26 +206,3 @@ class ClipGradByAdaGC(TensorScalingClip):
         """
         observed = {self._table.keys[slot] for slot in self._observed}
         return gather_state(self.state_dict(), observed)
-
-    def set_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state; a refused one leaves the clip as it was.
-
-        The arguments of this clip stay in force; a warning names those that
-        the state was made with other values of.
-
-        Args:
-            state: From :meth:`state_dict`; gammas may be tensors, arrays or
-                numbers.
-
-        Raises:
-            TypeError: ``state`` is not a dict.
-            ValueError: A key is missing, ``step`` is not a count, a gamma is
-                not one positive number, or the tensors are not this model's.
-        """
-        step, gamma, config = read_clip_state(state)
-        self._table.check_state(list(gamma))
-        self._warn_of_other_arguments(config)
-        self._table.adopt(list(gamma))
-        values = [gamma[key] for key in self._table.keys]
-        self._gamma = paddle.to_tensor(values, "float32")
-        self._continue_at(step)

@@ -11,48 +11,96 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a clip's ``state_dict()`` must hold."""
+"""Reading a clip's saved state, and refusing what is not one."""
 
 from __future__ import annotations
 
 import numbers
+import warnings
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
+Values = dict[str, dict[str, float]]
+"""Name of a kept quantity (``"gamma"``) -> key -> number."""
 
-def read_clip_state(state: Any) -> tuple[int, dict[str, float], dict[str, Any]]:
-    """Parts of a clip's ``state_dict()``: step, gamma per key, arguments.
+
+def read_clip_state(
+    state: Any, names: Collection[str], owner: str
+) -> tuple[int, Values, dict[str, Any]]:
+    """Parts of a clip's ``state_dict()``: step, kept values, arguments.
+
+    Args:
+        state: ``step``, ``config``, and one dict of numbers per name.
+        names: What the clip keeps.
+        owner: The clip's class, for messages.
 
     Raises:
         TypeError: ``state`` is not a dict.
-        ValueError: A key is missing, ``step`` is not a count, or a gamma is
-            not one positive number.
+        ValueError: A key is missing or of another clip, ``step`` is not a
+            count, or a value is not one number.
     """
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
-    for name in ("step", "gamma", "config"):
+    for name in ("step", *names, "config"):
         if name not in state:
             raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
-    step, gamma, config = state["step"], state["gamma"], state["config"]
+    foreign = [name for name in state if name not in ("step", *names, "config")]
+    if foreign:
+        raise ValueError(
+            f"the state holds {foreign}, which {owner} does not keep: it is "
+            "another clip's"
+        )
+    step, config = state["step"], state["config"]
     if not isinstance(step, numbers.Integral) or step < 0:
         raise ValueError(f"the state's step={step!r} is not a count of steps")
-    if not isinstance(gamma, dict) or not isinstance(config, dict):
-        raise ValueError("the state's gamma and config must be dicts")
-    return int(step), {k: _gamma(k, v) for k, v in gamma.items()}, config
+    for name in (*names, "config"):
+        if not isinstance(state[name], dict):
+            raise ValueError(f"the state's {name} must be a dict")
+    values = {
+        name: {k: _number(name, k, v) for k, v in state[name].items()}
+        for name in names
+    }
+    return int(step), values, config
 
 
-def _gamma(key: str, value: Any) -> float:
+def check_gamma(gamma: Mapping[str, float]) -> None:
+    """Refuse a reference norm that would freeze its tensor.
+
+    Raises:
+        ValueError: One is not positive.
+    """
+    for key, value in gamma.items():
+        if not value > 0:
+            raise ValueError(
+                f"gamma of {key!r} is {value}: it must be positive (inf for a "
+                "tensor without a norm so far)"
+            )
+
+
+def warn_of_other_arguments(
+    mine: Mapping[str, Any], loaded: Mapping[str, Any]
+) -> None:
+    """Say which arguments a loaded state was made with other values of."""
+    differing = [
+        f"{name}={mine[name]!r} (state: {value!r})"
+        for name, value in loaded.items()
+        if name in mine and mine[name] != value
+    ]
+    if differing:
+        warnings.warn(
+            "the loaded state was made with other arguments than this "
+            f"clip goes on with: {', '.join(differing)}",
+            stacklevel=3,
+        )
+
+
+def _number(name: str, key: str, value: Any) -> float:
     array = np.asarray(value)
     if array.size != 1 or not np.issubdtype(array.dtype, np.number):
         raise ValueError(
-            f"gamma of {key!r} is not one number: shape {list(array.shape)}, "
-            f"dtype {array.dtype}"
+            f"{name} of {key!r} is not one number: shape "
+            f"{list(array.shape)}, dtype {array.dtype}"
         )
-    checked = float(array.reshape(()))
-    if not checked > 0:
-        raise ValueError(
-            f"gamma of {key!r} is {checked}: it must be positive (inf for a "
-            "tensor without a norm so far)"
-        )
-    return checked
+    return float(array.reshape(()))

@@ -22,7 +22,6 @@ gives ``h`` is the subclass's.
 from __future__ import annotations
 
 import abc
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, get_args
 
@@ -32,9 +31,14 @@ from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import rule
+from paddle_adagc.clip_state import (
+    Values,
+    read_clip_state,
+    warn_of_other_arguments,
+)
 from paddle_adagc.distributed.layout import read_layout
 from paddle_adagc.distributed.reduce import Reducer, check_layout, make_plan
-from paddle_adagc.distributed.topology import read_topology
+from paddle_adagc.distributed.topology import Topology, read_topology
 from paddle_adagc.metrics import Call, step_metrics
 from paddle_adagc.norms import GradientList
 from paddle_adagc.tensor_table import TensorTable
@@ -127,6 +131,16 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """What the rule keeps per tensor, each float32 ``[num_tensors]``."""
         return {}
 
+    def _state(self) -> dict[str, dict[str, Tensor]]:
+        """What the rule carries from step to step: name -> key -> number."""
+        return {}
+
+    def _load(self, values: Values) -> None:
+        """Take over what :meth:`_state` gave; refuse before any change."""
+
+    def _check_topology(self, topology: Topology) -> None:
+        """Refuse, by ValueError, a topology that the rule cannot work in."""
+
     @property
     def num_steps(self) -> int:
         """Number of optimizer steps that went through this clip."""
@@ -160,8 +174,52 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         topology = read_topology()
         if topology is not None:
             check_layout(list(layout.values()), topology)
+            self._check_topology(topology)
         self._table.bind(layout)
         self._reducer = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to save beside the optimizer's.
+
+        Returns:
+            ``step`` (int, optimizer steps made), ``config`` (the constructor's
+            arguments), and for each quantity that the rule keeps a dict of
+            float32 tensors of shape ``[]``.
+        """
+        return {
+            "step": self._num_steps,
+            **self._state(),
+            "config": self._config(),
+        }
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """State of the whole model, which any parallel layout can load.
+
+        In a distributed run every rank has to call it; one of them saves.
+        """
+        return self.state_dict()
+
+    def set_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; a refused one leaves the clip as it was.
+
+        The arguments of this clip stay in force; a warning names those that
+        the state was made with other values of.
+
+        Args:
+            state: From :meth:`state_dict`; numbers may be tensors, arrays or
+                Python's.
+
+        Raises:
+            TypeError: ``state`` is not a dict.
+            ValueError: It is not a state of this class, or the tensors are
+                not this model's.
+        """
+        step, values, config = read_clip_state(
+            state, self._state(), type(self).__name__
+        )
+        self._load(values)
+        warn_of_other_arguments(self._config(), config)
+        self._continue_at(step)
 
     def metrics(self) -> dict[str, Any]:
         """What the last optimizer step was like; may wait for the device.
@@ -214,32 +272,40 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             self._refuse_nonfinite(finite)
         self._begin_call(slots)
         self._observed.update(slots)
-        h = self._advance(self._num_steps - 1, squared_norm)
-        h, discard = self._treat_nonfinite(h, finite)
-        listed.scale_(h, discard)
+        h = self._clip_gradients(listed, clipped, slots, squared_norm, finite)
         self._calls.append(Call(slots, squared_norm.sqrt(), h))
         return pairs
+
+    def _clip_gradients(
+        self,
+        gradients: GradientList,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        squared_norm: Tensor,
+        finite: Tensor,
+    ) -> Tensor:
+        """Clip in place.
+
+        Args:
+            gradients: In the order of the slots.
+            pairs: Parameters and their gradients.
+            slots: Of the pairs.
+            squared_norm: float32 ``[num_tensors]``, of the whole tensors.
+            finite: bool ``[num_tensors]``.
+
+        Returns:
+            The part of each norm that is left, float32 ``[num_tensors]``.
+        """
+        h = self._advance(self._num_steps - 1, squared_norm)
+        h, discard = self._treat_nonfinite(h, finite)
+        gradients.scale_(h, discard)
+        return h
 
     def _continue_at(self, num_steps: int) -> None:
         """Go on as if ``num_steps`` steps had been made."""
         self._num_steps = num_steps
         self._seen.clear()
         self._calls = []
-
-    def _warn_of_other_arguments(self, config: dict[str, Any]) -> None:
-        """Say which arguments a loaded state was made with other values of."""
-        mine = self._config()
-        differing = [
-            f"{name}={mine[name]!r} (state: {value!r})"
-            for name, value in config.items()
-            if name in mine and mine[name] != value
-        ]
-        if differing:
-            warnings.warn(
-                "the loaded state was made with other arguments than this "
-                f"clip goes on with: {', '.join(differing)}",
-                stacklevel=3,
-            )
 
     def _begin_call(self, slots: list[int]) -> None:
         if not (self._calls and slots) or not self._seen.isdisjoint(slots):

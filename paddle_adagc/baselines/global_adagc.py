@@ -23,7 +23,7 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
-from paddle_adagc.clip_state import read_clip_state
+from paddle_adagc.clip_state import Values, check_gamma
 from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 
 _KEY = "global"
@@ -76,27 +76,15 @@ class ClipGradByGlobalAdaGC(TensorScalingClip):
     def _tensor_metrics(self) -> dict[str, Tensor]:
         return {"gamma": self._gamma.expand([len(self._table)])}
 
-    def state_dict(self) -> dict[str, Any]:
-        """State to save: as AdaGC's, with the single key ``"global"``."""
-        return {
-            "step": self._num_steps,
-            "gamma": {_KEY: self._gamma.reshape([])},
-            "config": self._config(),
-        }
+    def _state(self) -> dict[str, dict[str, Tensor]]:
+        return {"gamma": {_KEY: self._gamma.reshape([])}}
 
-    def set_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state; a refused one leaves the clip as it was.
-
-        Raises:
-            TypeError: ``state`` is not a dict.
-            ValueError: It is not a state of this class.
-        """
-        step, gamma, config = read_clip_state(state)
+    def _load(self, values: Values) -> None:
+        gamma = values["gamma"]
         if list(gamma) != [_KEY]:
             raise ValueError(
                 f"the state holds gamma of {list(gamma)[:3]}, not of "
                 f"{_KEY!r} alone: it is not a state of Global AdaGC"
             )
-        self._warn_of_other_arguments(config)
+        check_gamma(gamma)
         self._gamma = paddle.to_tensor([gamma[_KEY]], "float32")
-        self._continue_at(step)

@@ -24,7 +24,10 @@ from typing import Any
 
 import paddle
 from paddle import Tensor
-from paddle.distributed.fleet.meta_parallel import PipelineLayer
+from paddle.distributed.fleet.meta_parallel import (
+    PipelineLayer,
+    VocabParallelEmbedding,
+)
 
 _EXPERT_COLOR = "moe_expert"
 
@@ -45,6 +48,18 @@ class TensorLayout:
     is_tied_copy: bool = False
     """An earlier pipeline stage holds the same tensor and counts it."""
 
+    shape: tuple[int, ...] = ()
+    """This rank's part, before sharding."""
+
+    split_axis: int | None = None
+    """Axis that tensor-parallel ranks split."""
+
+    is_embedding: bool = False
+    """Its rows are looked up, rather than multiplied."""
+
+    takes_part: bool = True
+    """It is trained, and not kept from being clipped."""
+
 
 def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     """Layout of every parameter of this rank, by the parameter's name.
@@ -63,13 +78,24 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     model = unwrap(model)
     keys = {tensor.name: key for key, tensor in _named_tensors(model)}
     tied_copies = _tied_copies(model)
+    embeddings = _embeddings(model)
     layout: dict[str, TensorLayout] = {}
     for name, parameter in model.named_parameters():
+        is_tp_split = bool(getattr(parameter, "is_distributed", False))
         layout[parameter.name] = TensorLayout(
             key=keys.get(parameter.name, name),
-            is_tp_split=bool(getattr(parameter, "is_distributed", False)),
+            is_tp_split=is_tp_split,
             is_expert=_is_expert(parameter),
             is_tied_copy=parameter.name in tied_copies,
+            shape=tuple(parameter.shape),
+            split_axis=(
+                getattr(parameter, "split_axis", None) if is_tp_split else None
+            ),
+            is_embedding=parameter.name in embeddings,
+            takes_part=(
+                not parameter.stop_gradient
+                and getattr(parameter, "need_clip", True) is not False
+            ),
         )
     seen: set[str] = set()
     for tensor in layout.values():
@@ -120,6 +146,15 @@ def _is_expert(parameter: Tensor) -> bool:
         getattr(parameter, "expert", False)
         or getattr(parameter, "no_sync", False)
     )
+
+
+def _embeddings(model: paddle.nn.Layer) -> set[str]:
+    kinds = (paddle.nn.Embedding, VocabParallelEmbedding)
+    return {
+        layer.weight.name
+        for layer in model.sublayers(include_self=True)
+        if isinstance(layer, kinds)
+    }
 
 
 def _tied_copies(model: paddle.nn.Layer) -> set[str]:

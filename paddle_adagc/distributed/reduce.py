@@ -70,6 +70,12 @@ class ReductionPlan:
     counts: tuple[bool, ...]
     """Per tensor: this rank counts it in the global norm, and no other does."""
 
+    is_first: tuple[bool, ...]
+    """Per tensor: this rank is the first of those that know the tensor."""
+
+    model: Axis
+    """Tensor-parallel ranks."""
+
     world: Any
     """Group of the global norm; None where every rank holds everything."""
 
@@ -166,6 +172,8 @@ def make_plan(
     return ReductionPlan(
         reductions,
         tuple(_counts(tensor, topology) for tensor in layout),
+        tuple(_is_first(tensor, topology) for tensor in layout),
+        topology.model,
         None if holds_everything else topology.world,
     )
 
@@ -189,6 +197,13 @@ def _counts(tensor: TensorLayout, topology: Topology) -> bool:
     return all(axis.rank == 0 for axis in first)
 
 
+def _is_first(tensor: TensorLayout, topology: Topology) -> bool:
+    """As :func:`_counts`, for what is known without being the owner."""
+    return _counts(
+        tensor, dataclasses.replace(topology, splits_parameters=True)
+    )
+
+
 class Reducer:
     """Carries out a plan on the vector of squared norms.
 
@@ -203,6 +218,8 @@ class Reducer:
             for r in (plan.reductions if plan else ())
         ]
         self._world = plan.world if plan else None
+        self._is_first = plan.is_first if plan and self._world else None
+        self._model = plan.model if plan else Axis()
         self._counts = (
             paddle.to_tensor(np.array(plan.counts))
             if plan and self._world is not None
@@ -213,6 +230,21 @@ class Reducer:
     def communicates(self) -> bool:
         """Whether other ranks may wait for this one in a step."""
         return bool(self._reductions) or self._world is not None
+
+    @property
+    def num_tp_ranks(self) -> int:
+        """Number of ranks that split the tensor-parallel tensors."""
+        return self._model.size
+
+    def sum_over_tp(self, parts: Tensor) -> Tensor:
+        """Sum a vector over the tensor-parallel group, in place.
+
+        Args:
+            parts: Of the same meaning and length on all of its ranks.
+        """
+        if self._model.size > 1:
+            dist.all_reduce(parts, group=self._model.group)
+        return parts
 
     def local_norms(self, squared_norm: Tensor) -> Tensor:
         """Sum each tensor's squared norm over the ranks that hold it.
@@ -246,6 +278,23 @@ class Reducer:
         if self._world is not None:
             dist.all_reduce(total, group=self._world)
         return total
+
+    def sum_over_model(self, values: Sequence[float]) -> Tensor:
+        """Sum of a known number per tensor, each tensor counted once.
+
+        Args:
+            values: This rank's, ``[num_tensors]``; one all-reduce.
+
+        Returns:
+            float64 ``[1]``.
+        """
+        if self._is_first is not None:
+            values = [
+                value if first else 0.0
+                for value, first in zip(values, self._is_first, strict=True)
+            ]
+        total = paddle.to_tensor([float(sum(values))], "float64")
+        return self.global_sum(total)
 
     def any_rank(self, flag: bool) -> bool:
         """Whether the flag is set on any rank; waits for all of them."""

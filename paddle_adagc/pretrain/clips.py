@@ -22,7 +22,10 @@ from typing import Any
 import paddle
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.baselines.agc import ClipGradByAGC
 from paddle_adagc.baselines.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.baselines.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.baselines.zclip import ClipGradByZClip
 from paddle_adagc.checks import check_choice, suggestion
 from paddle_adagc.clip import ClipGradByAdaGC
 
@@ -31,13 +34,22 @@ def _global_norm(lambda_abs: float = 1.0) -> ClipGradBase:
     return paddle.nn.ClipGradByGlobalNorm(lambda_abs)
 
 
+def _value(lambda_abs: float = 1e-3) -> ClipGradBase:
+    return paddle.nn.ClipGradByValue(max=lambda_abs)
+
+
 CLIPS: dict[str, Callable[..., ClipGradBase]] = {
     "adagc": ClipGradByAdaGC,
     "global_norm": _global_norm,
+    "value": _value,
+    "agc": ClipGradByAGC,
+    "zclip": ClipGradByZClip,
     "global_adagc": ClipGradByGlobalAdaGC,
+    "tensor_wise": ClipGradByTensorWiseGC,
 }
-"""``adagc``; ``global_norm``: Paddle's own GlobalGC; ``global_adagc``: the
-paper's ablation of locality."""
+"""``global_norm`` (GlobalGC) and ``value`` (ClipByValue) are Paddle's own;
+``global_adagc`` and ``tensor_wise`` are the paper's ablations of locality and
+of adaptivity."""
 
 
 def make_clip(settings: Mapping[str, Any]) -> ClipGradBase:

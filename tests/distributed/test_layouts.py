@@ -15,11 +15,16 @@
 
 import functools
 
-import numpy as np
 import pytest
 from distributed import training
 from distributed.ranks import run_on_ranks
-from distributed.training import DENSE, MOE, SPARSE_MOE, Layout
+from distributed.training import (
+    DENSE,
+    MOE,
+    SPARSE_MOE,
+    Layout,
+    assert_same_run,
+)
 
 from paddle_adagc.checkpoint import load_state, save_state
 
@@ -85,39 +90,6 @@ def alone(options):
 def spread(case):
     """The runs of a case."""
     return run(*CASES[case])
-
-
-def assert_close(whole, expected, what):
-    """Equal to 1e-5 of each tensor's largest element."""
-    assert whole.keys() == expected.keys(), what
-    for key, value in expected.items():
-        assert whole[key].shape == value.shape, (what, key)
-        error = np.abs(whole[key] - value).max()
-        assert error <= 1e-5 * np.abs(value).max(), (what, key, error)
-
-
-def assert_same_run(ranks, expected):
-    losses = np.mean([rank["losses"] for rank in ranks], axis=0)
-    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-5)
-    for rank in ranks:
-        assert rank["state"] == ranks[0]["state"]
-    state = ranks[0]["state"]
-    assert state["step"] == expected["state"]["step"]
-    gamma = expected["state"]["gamma"]
-    assert state["gamma"].keys() == gamma.keys()
-    for key, value in gamma.items():
-        assert state["gamma"][key] == pytest.approx(value, rel=1e-5), key
-    for step, clipped in expected["clipped"].items():
-        assert_close(
-            training.merge([rank["clipped"][step] for rank in ranks]),
-            clipped,
-            f"clipped gradients of step {step}",
-        )
-    assert_close(
-        training.merge([rank["weights"] for rank in ranks]),
-        expected["weights"],
-        "weights",
-    )
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -18,18 +18,20 @@ from typing import Any
 
 import numpy as np
 import paddle
+import pytest
 from distributed.ranks import start_fleet
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import PipelineLayer
 from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.decoder import DecoderForCausalLM
 from paddle_adagc.models.pipeline import DecoderForCausalLMPipe
 from paddle_adagc.models.sizes import parameter_shapes
 from paddle_adagc.models.whole import initialize_weights, parameters_by_key
+from paddle_adagc.pretrain.clips import make_clip
+from paddle_adagc.scaling_clip import TensorScalingClip
 
 NUM_STEPS = 30
 T_START = 10
@@ -39,6 +41,7 @@ BATCH = 8
 LENGTH = 8
 SEED = 5
 OUTLIER = 30.0
+ADAGC = {"name": "adagc", "t_start": T_START, "beta": 0.9, "lambda_abs": 0.5}
 DENSE = {
     "vocab_size": 32,
     "hidden_size": 16,
@@ -152,6 +155,7 @@ def train(
     state=None,
     first_step=0,
     main_grad=False,
+    clip_settings=ADAGC,
 ):
     """Train on this rank.
 
@@ -169,8 +173,10 @@ def train(
     else:
         model = DecoderForCausalLM(config)
     initialize_weights(model, config, SEED)
-    clip = ClipGradByAdaGC(t_start=T_START, beta=0.9, lambda_abs=0.5)
-    clip.bind(model)
+    clip = make_clip(clip_settings)
+    is_ours = isinstance(clip, TensorScalingClip)
+    if is_ours:
+        clip.bind(model)
     if state is not None:
         clip.set_state_dict(state)
     seen = SeenClip(clip)
@@ -209,7 +215,7 @@ def train(
     }
     return {
         "losses": losses,
-        "state": plain(clip.full_state_dict()),
+        "state": plain(clip.full_state_dict()) if is_ours else {},
         "weights": weights,
         "clipped": clipped,
     }
@@ -294,9 +300,13 @@ def pieces(parameters, arrays, optimizer, topology):
 
 
 def plain(state):
-    """A clip's state with gammas as floats."""
-    gamma = {k: float(np.asarray(v)) for k, v in state["gamma"].items()}
-    return {**state, "gamma": gamma}
+    """A clip's state with floats for tensors."""
+    kept = {
+        name: {key: float(np.asarray(value)) for key, value in values.items()}
+        for name, values in state.items()
+        if name not in ("step", "config")
+    }
+    return {**state, **kept}
 
 
 def merge(ranks):
@@ -336,3 +346,36 @@ def train_alone(options, **arguments):
         step: merge([held]) for step, held in result["clipped"].items()
     }
     return result
+
+
+def assert_close(whole, expected, what):
+    """Equal to 1e-5 of each tensor's largest element."""
+    assert whole.keys() == expected.keys(), what
+    for key, value in expected.items():
+        assert whole[key].shape == value.shape, (what, key)
+        error = np.abs(whole[key] - value).max()
+        assert error <= 1e-5 * np.abs(value).max(), (what, key, error)
+
+
+def assert_same_run(ranks, expected):
+    """Losses, states, clipped gradients and weights, to 1e-5 relative."""
+    losses = np.mean([rank["losses"] for rank in ranks], axis=0)
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-5)
+    for rank in ranks:
+        assert rank["state"] == ranks[0]["state"]
+    mine, theirs = ranks[0]["state"], expected["state"]
+    assert mine.keys() == theirs.keys()
+    assert mine.get("step") == theirs.get("step")
+    for kept in mine.keys() - {"step", "config"}:
+        assert mine[kept] == pytest.approx(theirs[kept], rel=1e-5), kept
+    for step, clipped in expected["clipped"].items():
+        assert_close(
+            merge([rank["clipped"][step] for rank in ranks]),
+            clipped,
+            f"clipped gradients of step {step}",
+        )
+    assert_close(
+        merge([rank["weights"] for rank in ranks]),
+        expected["weights"],
+        "weights",
+    )
