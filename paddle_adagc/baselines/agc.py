@@ -28,6 +28,7 @@ from paddle_adagc.distributed.layout import TensorLayout
 from paddle_adagc.distributed.topology import Topology
 from paddle_adagc.norms import GradientList
 from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
+from paddle_adagc.units import unit_axes
 
 _SMALLEST_NORM = 1e-6
 
@@ -191,7 +192,7 @@ class _Units:
             ).index_add(self._inverse, 0, self._target.astype("float32"))
             weights = paddle.gather(parameter, paddle.to_tensor(rows))
         self._shape = list(self._target.shape)
-        axes = _reduced_axes(len(self._shape), is_embedding)
+        axes = unit_axes(len(self._shape), is_embedding)
         self._unit_shape = [
             1 if axis in axes else size for axis, size in enumerate(self._shape)
         ]
@@ -210,18 +211,9 @@ class _Units:
         paddle.assign(scaled.astype(self._target.dtype), self._target)
 
 
-def _reduced_axes(num_axes: int, is_embedding: bool) -> list[int]:
-    """Axes that a unit extends over."""
-    if num_axes <= 1:
-        return [*range(num_axes)]
-    if num_axes == 2:
-        return [1] if is_embedding else [0]
-    return [*range(1, num_axes)]
-
-
 def _num_split_units(tensor: TensorLayout) -> int:
     """Number of units whose parts lie on several ranks; 0 if none do."""
-    axes = _reduced_axes(len(tensor.shape), tensor.is_embedding)
+    axes = unit_axes(len(tensor.shape), tensor.is_embedding)
     if not tensor.is_tp_split or tensor.split_axis not in axes:
         return 0
     return math.prod(
@@ -229,7 +221,7 @@ def _num_split_units(tensor: TensorLayout) -> int:
     )
 
 
-def _squared_norms(tensor: Tensor, axes: list[int]) -> Tensor:
+def _squared_norms(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
     """float32 ``[num_units]``."""
     squares = tensor.astype("float32").square()
-    return squares.sum(axes).reshape([-1]) if axes else squares.reshape([-1])
+    return squares.sum([*axes]).reshape([-1]) if axes else squares.reshape([-1])

@@ -1,0 +1,200 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The optimizers to the letter of their papers, in float64, slowly.
+
+Each class holds one tensor's state; ``step`` takes its weight and gradient and
+gives the new weight.
+"""
+
+import numpy as np
+
+
+class Lion:
+    """Chen et al. 2023, algorithm 2."""
+
+    def __init__(self, lr, beta1, beta2, weight_decay):
+        self.lr, self.beta1, self.beta2 = lr, beta1, beta2
+        self.weight_decay = weight_decay
+        self.m = 0.0
+
+    def step(self, w, g):
+        """One step."""
+        c = self.beta1 * self.m + (1 - self.beta1) * g
+        self.m = self.beta2 * self.m + (1 - self.beta2) * g
+        return w - self.lr * (np.sign(c) + self.weight_decay * w)
+
+
+def newton_schulz(matrix, num_iterations):
+    """Jordan et al. 2024, on ``[out, in]`` or its transpose alike."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix / max(np.linalg.norm(matrix), 1e-7)
+    for _ in range(num_iterations):
+        gram = x @ x.T
+        x = a * x + b * gram @ x + c * gram @ gram @ x
+    return x
+
+
+class Muon:
+    """Jordan et al. 2024, on a weight of Paddle's shape ``[in, out]``."""
+
+    def __init__(
+        self, lr, momentum, nesterov, num_iterations, scaling, weight_decay
+    ):
+        self.lr, self.mu, self.nesterov = lr, momentum, nesterov
+        self.num_iterations, self.scaling = num_iterations, scaling
+        self.weight_decay = weight_decay
+        self.m = 0.0
+
+    def step(self, w, g):
+        """One step."""
+        self.m = self.m + (1 - self.mu) * (g - self.m)
+        u = g + self.mu * (self.m - g) if self.nesterov else self.m
+        size_in, size_out = w.shape
+        if self.scaling == "spectral":
+            scale = max(1.0, size_out / size_in) ** 0.5
+        else:
+            scale = 0.2 * max(size_in, size_out) ** 0.5
+        update = newton_schulz(u.T, self.num_iterations).T  # as [out, in]
+        return w - self.lr * (scale * update + self.weight_decay * w)
+
+
+class AdamW:
+    """Loshchilov and Hutter 2019, algorithm 2; others override its parts."""
+
+    def __init__(self, lr, beta1, beta2, epsilon, weight_decay):
+        self.lr, self.beta1, self.beta2 = lr, beta1, beta2
+        self.epsilon, self.weight_decay = epsilon, weight_decay
+        self.t = 0
+        self.m = self.v = 0.0
+
+    def direction(self, g):
+        """Adam's update before the learning rate."""
+        self.t += 1
+        self.m = self.beta1 * self.m + (1 - self.beta1) * g
+        self.v = self.beta2 * self.v + (1 - self.beta2) * g * g
+        m_hat = self.m / (1 - self.beta1**self.t)
+        self.v_hat = self.v / (1 - self.beta2**self.t)
+        return m_hat / (np.sqrt(self.v_hat) + self.epsilon)
+
+    def step(self, w, g):
+        """One step."""
+        return w - self.lr * (self.direction(g) + self.weight_decay * w)
+
+
+class StableAdamW(AdamW):
+    """Wortsman et al. 2023, algorithm 2."""
+
+    def step(self, w, g):
+        """One step."""
+        direction = self.direction(g)
+        ratio = g * g / np.maximum(self.v_hat, self.epsilon**2)
+        lr = self.lr / max(1.0, np.sqrt(np.mean(ratio)))
+        return w - lr * self.weight_decay * w - lr * direction
+
+
+class SPAM(AdamW):
+    """Huang et al. 2025, algorithm 1 with the authors' schedule."""
+
+    def __init__(self, threshold, interval, warmup, clip_start, **adamw):
+        super().__init__(**adamw)
+        self.threshold, self.interval = threshold, interval
+        self.warmup, self.clip_start = warmup, clip_start
+
+    def step(self, w, g):
+        """One step."""
+        t = self.t + 1
+        since_reset = t % self.interval
+        if t == 1 or since_reset == 0:
+            self.m = self.v = np.zeros_like(g)
+        if since_reset >= self.clip_start:
+            g = g.copy()
+            for j in np.ndindex(g.shape):
+                bound = self.threshold * self.v[j]
+                if self.v[j] > 0 and g[j] ** 2 > bound:
+                    g[j] = np.sign(g[j]) * np.sqrt(bound)
+        scale = 1.0
+        if t >= self.interval and since_reset < self.warmup:
+            cosine = np.cos(np.pi * since_reset / (self.warmup + 1))
+            scale = 1 - 0.99 * (1 + cosine) / 2
+        decayed = w - self.lr * self.weight_decay * w
+        return decayed - self.lr * scale * self.direction(g)
+
+
+class ClippedAdamW(AdamW):
+    """AdamW with a factor of its update: ``clip(update, weight, lr)``."""
+
+    def __init__(self, clip, **adamw):
+        super().__init__(**adamw)
+        self.clip = clip
+
+    def step(self, w, g):
+        """One step."""
+        update = self.clip(self.direction(g), w, self.lr)
+        return w - self.lr * (update + self.weight_decay * w)
+
+
+def agc_update(lambda_rel, epsilon, is_embedding=False):
+    """Brock et al. 2021, equation 3, on the update."""
+
+    def clip(update, w, lr):
+        clipped = update.copy()
+        for unit in _units(w, is_embedding):
+            bound = lambda_rel * max(np.linalg.norm(w[unit]), epsilon)
+            norm = np.linalg.norm(update[unit])
+            if norm > bound:
+                clipped[unit] = update[unit] * bound / max(norm, 1e-6)
+        return clipped
+
+    return clip
+
+
+def _units(w, is_embedding):
+    if w.ndim < 2:
+        return [...]
+    if w.ndim == 2 and not is_embedding:
+        return [np.s_[:, column] for column in range(w.shape[1])]
+    return range(w.shape[0])
+
+
+def clippy(lambda_rel, lambda_abs):
+    """Tang et al. 2023, algorithm 2."""
+
+    def clip(update, w, lr):
+        sigma = 1.0
+        for j in np.ndindex(w.shape):
+            if update[j] != 0:
+                bound = lambda_rel * abs(w[j]) + lambda_abs
+                sigma = min(sigma, bound / (lr * abs(update[j])))
+        return sigma * update
+
+    return clip
+
+
+def clippy_of_paper(lambda_rel, lambda_abs):
+    """The AdaGC paper's table of methods."""
+
+    def clip(update, w, lr):
+        bound = lambda_rel * np.abs(w).max() + lambda_abs
+        return min(1.0, bound / (lr * np.abs(update).max())) * update
+
+    return clip
+
+
+def rms_clip(threshold):
+    """Shazeer and Stern 2018, section 6."""
+
+    def clip(update, w, lr):
+        return update / max(1.0, np.sqrt(np.mean(update**2)) / threshold)
+
+    return clip
