@@ -20,7 +20,23 @@ import difflib
 import warnings
 from typing import Literal, get_args
 
-Kind = Literal["stdlib", "fixed_sequences", "mmap"]
+Kind = Literal["stdlib", "fixed_sequences", "mmap", "shapes", "webdataset"]
+
+TEXT_KINDS: tuple[Kind, ...] = ("stdlib", "fixed_sequences", "mmap")
+"""Windows of tokens, for decoders."""
+
+IMAGE_TEXT_KINDS: tuple[Kind, ...] = ("shapes", "webdataset")
+"""Pairs of an image and its caption, for CLIP."""
+
+_OPTIONAL = {
+    "num_sequences": ("fixed_sequences",),
+    "prefix": ("mmap",),
+    "validation_prefix": ("mmap",),
+    "shards": ("webdataset",),
+    "tokenizer": ("webdataset",),
+    "shuffle_size": ("webdataset",),
+}
+"""Fields that these kinds alone read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +54,13 @@ class DataConfig:
     ``"fixed_sequences"``: draws from ``num_sequences`` fixed windows of it
     (the low-noise regime, which stands in for huge batches);
     ``"mmap"``: a memory-mapped ``.bin``/``.idx`` dataset, cut into windows
-    that are shuffled anew in every epoch."""
+    that are shuffled anew in every epoch. For CLIP: ``"shapes"``: drawings of
+    coloured shapes, made on the spot, with captions that describe them;
+    ``"webdataset"``: tar shards of images and captions, as LAION's."""
 
     seq_length: int = 32
-    """Tokens a sample; default 32."""
+    """Tokens a sample; default 32. CLIP's captions have the length of
+    ``model.context_length`` instead."""
 
     seed: int = 0
     """Seed of the order of the samples, of the fixed sequences and of the
@@ -55,10 +74,34 @@ class DataConfig:
     """Path of the memory-mapped dataset without ``.bin`` and ``.idx``. Read,
     and needed, for ``"mmap"`` alone."""
 
+    validation_prefix: str | None = None
+    """Path of another memory-mapped dataset for the validation; default: a
+    share of ``prefix``. Read for ``"mmap"`` alone."""
+
+    shards: str | None = None
+    """Tar files of images (``jpg``, ``jpeg``, ``png``, ``webp``) and captions
+    (``txt``, or ``caption`` in ``json``): paths with braces or wildcards, such
+    as ``laion400m/{00000..41455}.tar``. Read, and needed, for
+    ``"webdataset"`` alone."""
+
+    tokenizer: str | None = None
+    """CLIP's ``tokenizer.json``. Read, and needed, for ``"webdataset"``
+    alone."""
+
+    shuffle_size: int = 1000
+    """Neighbouring samples of a shard that are shuffled together, and held in
+    memory undecoded; default 1000. Read for ``"webdataset"`` alone."""
+
+    num_workers: int = 0
+    """Processes per device that prepare batches; default 0: the one that
+    trains. Part of the order of ``"webdataset"``'s samples."""
+
     validation_fraction: float = 0.05
     """Share of the data held out for validation, by whole documents, in
     (0, 1); default 0.05. A share of the tokens of the embedded corpus, of the
-    documents of a memory-mapped dataset (its last ones)."""
+    documents of a memory-mapped dataset (its last ones; not read where there
+    is a ``validation_prefix``), of the scenes of the
+    drawings, of the shards (the last ones)."""
 
     validation_size: int = 64
     """Number of validation samples, spread evenly over the held-out tokens;
@@ -67,8 +110,14 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(_unknown_kind(self.kind))
-        for name in ("seq_length", "num_sequences", "validation_size"):
+        for name in (
+            "seq_length",
+            "num_sequences",
+            "shuffle_size",
+            "validation_size",
+        ):
             _check_integer(name, getattr(self, name), 1, 2**63)
+        _check_integer("num_workers", self.num_workers, 0, 2**63)
         _check_integer("seed", self.seed, 0, 2**32)
         fraction = self.validation_fraction
         if isinstance(fraction, bool) or not isinstance(fraction, float):
@@ -79,35 +128,32 @@ class DataConfig:
             raise ValueError(
                 f"validation_fraction is {fraction}: give one in (0, 1)"
             )
-        self._check_prefix()
-        if self.kind != "fixed_sequences" and (
-            self.num_sequences != type(self).num_sequences
-        ):
-            warnings.warn(
-                f"num_sequences={self.num_sequences} is ignored: "
-                f"kind={self.kind!r} has no fixed sequences",
-                stacklevel=3,
-            )
-
-    def _check_prefix(self) -> None:
-        prefix = self.prefix
-        if prefix is not None and not isinstance(prefix, str):
-            raise TypeError(f"prefix is {prefix!r}: give a path as a string")
-        if self.kind != "mmap":
-            if prefix is not None:
-                warnings.warn(
-                    f"prefix={prefix!r} is ignored: kind={self.kind!r} reads "
-                    'the embedded corpus (kind="mmap" reads the prefix)',
-                    stacklevel=4,
+        for name in ("prefix", "validation_prefix", "shards", "tokenizer"):
+            self._check_path(name)
+        for name in ("prefix", "validation_prefix"):
+            path = getattr(self, name) or ""
+            if path.endswith((".bin", ".idx")):
+                raise ValueError(
+                    f"{name} is {path!r}: leave its ending out, {path[:-4]!r}"
                 )
-        elif not prefix:
+        for name, kinds in _OPTIONAL.items():
+            value = getattr(self, name)
+            if self.kind not in kinds and value != getattr(type(self), name):
+                warnings.warn(
+                    f"{name}={value!r} is ignored: kind={self.kind!r} does "
+                    f"not read it (kind={kinds[0]!r} does)",
+                    stacklevel=3,
+                )
+
+    def _check_path(self, name: str) -> None:
+        path = getattr(self, name)
+        needed = self.kind in _OPTIONAL[name] and name != "validation_prefix"
+        if path is not None and not isinstance(path, str):
+            raise TypeError(f"{name} is {path!r}: give a path as a string")
+        if needed and not path:
             raise ValueError(
-                f'prefix is {prefix!r} for kind="mmap": give the path of the '
-                "dataset without .bin and .idx"
-            )
-        elif prefix.endswith((".bin", ".idx")):
-            raise ValueError(
-                f"prefix is {prefix!r}: leave its ending out, {prefix[:-4]!r}"
+                f"{name} is {path!r} for kind={self.kind!r}: give the path"
+                + " without .bin and .idx" * (name == "prefix")
             )
 
 

@@ -16,7 +16,9 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from paddle.io import Dataset
@@ -79,8 +81,9 @@ class TokenDataset(Dataset):
     def vocab_size(self) -> int:
         """Smallest vocabulary that holds every token of this dataset's part.
 
-        A memory-mapped file's part is read once, from start to end, to find
-        it; check the validation dataset's as well as the training dataset's.
+        Without a manifest a memory-mapped file's part is read once, from start
+        to end, to find it; check the validation dataset's as well as the
+        training dataset's.
         """
         if self._vocab_size is not None:
             return self._vocab_size
@@ -119,7 +122,7 @@ class TokenDataset(Dataset):
 def collate_batch(
     samples: Sequence[dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Stack samples: each entry int64 ``[batch_size, seq_length]``.
+    """Stack samples of equal shapes: each entry ``[batch_size, ...]``.
 
     Pass it as ``collate_fn`` of a ``DataLoader`` or ``data_collator`` of a
     ``Trainer``.
@@ -187,7 +190,13 @@ def _build_mmap(
 
     assert config.prefix is not None
     source = IndexedTokens(config.prefix)
-    train, validation = source.split(config.validation_fraction)
+    if config.validation_prefix is None:
+        held_out = source
+        train, validation = source.split(config.validation_fraction)
+    else:
+        held_out = IndexedTokens(config.validation_prefix)
+        train, validation = source.all(), held_out.all()
+    vocab_size = manifest_vocab_size(config.prefix)
     train_order = EpochOrder(
         num_windows=num_windows(len(train.tokens), config.seq_length),
         seq_length=config.seq_length,
@@ -200,15 +209,31 @@ def _build_mmap(
             part.tokens,
             order,
             seq_length=config.seq_length,
+            vocab_size=vocab_size,
             loss_mask=part.loss_mask,
-            fingerprint=source.fingerprint(),
+            fingerprint=origin.fingerprint(),
         )
-        for part, order in (
-            (train, train_order),
-            (validation, validation_order),
+        for part, order, origin in (
+            (train, train_order, source),
+            (validation, validation_order, held_out),
         )
     )
     return train_dataset, validation_dataset
+
+
+def manifest_vocab_size(prefix: str) -> int | None:
+    """Vocabulary of a dataset that ``tools/prepare_data.py`` has made.
+
+    Args:
+        prefix: Of its ``.bin`` and ``.idx``.
+
+    Returns:
+        What its manifest says; None if it has none.
+    """
+    manifest = Path(f"{prefix}.manifest.json")
+    if not manifest.is_file():
+        return None
+    return json.loads(manifest.read_text("utf-8"))["tokenizer"]["vocab_size"]
 
 
 def num_windows(num_tokens: int, seq_length: int) -> int:

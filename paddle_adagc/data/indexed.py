@@ -33,8 +33,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
-_MAGIC = b"MMIDIDX\x00\x00"
-_MAX_UINT16_VOCAB = 65500  # as in PaddleNLP's own choice of the dtype
+from paddle_adagc.data.index_format import MAGIC, token_dtype
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,6 +102,10 @@ class IndexedTokens:
             self._tokens[part], None if mask is None else mask[part]
         )
 
+    def all(self) -> TokenRange:
+        """Return all documents as one range."""
+        return self.documents(0, len(self.boundaries) - 1)
+
     def split(self, fraction: float) -> tuple[TokenRange, TokenRange]:
         """Hold out the last ``fraction`` of the documents.
 
@@ -147,14 +150,15 @@ def _check_files(prefix: str) -> None:
     if missing:
         raise FileNotFoundError(
             f"{' and '.join(missing)} not found: the prefix is the path "
-            "without .bin and .idx; write_indexed_dataset or PaddleNLP's "
-            "create_pretraining_data.py makes both files"
+            "without .bin and .idx; tools/prepare_data.py, "
+            "write_indexed_dataset or PaddleNLP's create_pretraining_data.py "
+            "makes both files"
         )
     with open(prefix + ".idx", "rb") as file:
-        magic = file.read(len(_MAGIC))
-    if magic != _MAGIC:
+        magic = file.read(len(MAGIC))
+    if magic != MAGIC:
         raise ValueError(
-            f"{prefix}.idx starts with {magic!r}, not {_MAGIC!r}: write the "
+            f"{prefix}.idx starts with {magic!r}, not {MAGIC!r}: write the "
             'dataset with the "mmap" implementation'
         )
     if os.path.getsize(prefix + ".bin") == 0:
@@ -186,8 +190,7 @@ def write_indexed_dataset(
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".idx", ".lsm"):
         Path(prefix + suffix).unlink(missing_ok=True)
-    dtype = np.uint16 if vocab_size < _MAX_UINT16_VOCAB else np.int32
-    builder = make_builder(prefix + ".bin", "mmap", dtype)
+    builder = make_builder(prefix + ".bin", "mmap", token_dtype(vocab_size))
     count = 0
     for count, document in enumerate(documents, start=1):
         tokens = np.asarray(document)

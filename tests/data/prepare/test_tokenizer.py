@@ -1,0 +1,117 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Tokens are the tokenizer's own, and every document ends."""
+
+import json
+
+import numpy as np
+import pytest
+
+from paddle_adagc.data.indexed import IndexedTokens
+from paddle_adagc.data.prepare.tokenizer import find_tokenizer
+
+
+def documents_of(tmp_path):
+    source = IndexedTokens(str(tmp_path / "out"))
+    return [
+        source.documents(n, n + 1).tokens.tolist()
+        for n in range(len(source.boundaries) - 1)
+    ]
+
+
+def test_huggingface(tmp_path, documents, jsonl, tokenizer_json, run):
+    from tokenizers import Tokenizer
+
+    model = Tokenizer.from_file(str(tokenizer_json))
+    model.no_truncation()
+    end = model.token_to_id("</s>")
+    manifest = run(jsonl, tokenizer=str(tokenizer_json.parent))
+    expected = [[*model.encode(text).ids, end] for text in documents]
+    assert documents_of(tmp_path) == expected
+    assert manifest["tokenizer"]["vocab_size"] == 300
+    assert manifest["versions"]["tokenizer"]
+
+
+def test_sentencepiece(tmp_path, documents, jsonl, sentencepiece_model, run):
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(sentencepiece_model))
+    run(jsonl, tokenizer=str(sentencepiece_model))
+    expected = [[*model.encode(text), model.eos_id()] for text in documents]
+    assert documents_of(tmp_path) == expected
+
+
+def test_a_text_that_spells_a_special_token_is_text(tokenizer_json):
+    tokenizer = find_tokenizer(str(tokenizer_json))
+    tokens, sizes = tokenizer.load()(["a</s>b"])
+    assert (tokens == tokenizer.eos_id).sum() == 1
+    assert tokens[-1] == tokenizer.eos_id
+    assert sizes.tolist() == [len(tokens)]
+
+
+def test_a_large_vocabulary_is_int32(tmp_path, run):
+    vocabulary = {"a": 0, "b": 70_000, "?": 1, "</s>": 2}
+    content = {
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
+        "pre_tokenizer": {"type": "Whitespace"},
+        "added_tokens": [],
+    }
+    path = tmp_path / "words.json"
+    path.write_text(json.dumps(content))
+    (tmp_path / "a.txt").write_text("a b\nb c")
+    manifest = run(tmp_path / "a.txt", tokenizer=str(path), eos_token="</s>")
+    assert manifest["train"]["dtype"] == "int32"
+    assert documents_of(tmp_path) == [[0, 70_000, 2], [70_000, 1, 2]]
+
+
+def test_bytes():
+    tokens, sizes = find_tokenizer("bytes").load()(["aé", "", "b"])
+    assert tokens.tolist() == [97, 195, 169, 0, 0, 98, 0]
+    assert tokens.dtype == np.uint16
+    assert sizes.tolist() == [4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "eos_token", "error", "message"),
+    [
+        ("bytes", "</s>", ValueError, "bytes end a document with"),
+        ("gone.json", None, FileNotFoundError, "gone.json is not a file"),
+        ("a/b/c", None, FileNotFoundError, "a/b/c is not a file"),
+        ("bad.json", None, ValueError, "bad.json is not a tokenizer.json"),
+        ("bad.model", None, ValueError, "bad.model is not a SentencePiece"),
+        ("bad.txt", None, ValueError, "give a tokenizer.json or a"),
+        ("folder", None, FileNotFoundError, "has neither tokenizer.json nor"),
+        ("alone.json", None, ValueError, "does not say which token ends"),
+        ("alone.json", "<end>", ValueError, "'<end>' is not in .*alone.json"),
+        ("spm.model", "<end>", ValueError, "'<end>' is not in .*spm.model"),
+    ],
+)
+def test_an_unusable_tokenizer_is_named(
+    tmp_path,
+    monkeypatch,
+    tokenizer_json,
+    sentencepiece_model,
+    name,
+    eos_token,
+    error,
+    message,
+):
+    monkeypatch.chdir(tmp_path)
+    for bad in ("bad.json", "bad.model", "bad.txt"):
+        (tmp_path / bad).write_text("[]")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "alone.json").write_bytes(tokenizer_json.read_bytes())
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model.read_bytes())
+    with pytest.raises(error, match=message):
+        find_tokenizer(name, eos_token)
