@@ -1,0 +1,77 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Auxiliary-loss-free balancing of the experts, as ERNIE-4.5's.
+
+PaddleFormers 1.2.0's own callback counts the tokens of every expert and then
+leaves the routers' correction biases as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+import paddle.distributed as dist
+from paddle.distributed import fleet
+from paddleformers.cli.train.ernie_pretrain.models.moe.moe_layer import MOELayer
+from paddleformers.trainer.trainer_callback import TrainerCallback
+
+
+class CorrectionBiasCallback(TrainerCallback):
+    """Move each correction bias by ``rate`` towards an even load.
+
+    After every optimizer step, by the tokens that the expert got in it on all
+    ranks with data of their own: up where they are fewer than the average, down
+    where they are more.
+
+    Args:
+        rate: Step of a bias.
+        sequence_parallel: Tensor-parallel ranks route different tokens.
+    """
+
+    def __init__(self, rate: float, sequence_parallel: Any) -> None:
+        super().__init__()
+        self.rate = float(rate)
+        self.sequence_parallel = bool(sequence_parallel)
+
+    @paddle.no_grad()
+    def on_optimizer_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Update the biases of this rank's layers and count anew."""
+        routers = [
+            layer.moe_statics
+            for layer in kwargs["model"].sublayers(include_self=True)
+            if isinstance(layer, MOELayer)
+        ]
+        if not routers:
+            return
+        tokens = paddle.stack([router.expert_usage for router in routers])
+        for group in self._groups():
+            dist.all_reduce(tokens, group=group)
+        load = tokens.astype("float32")
+        lack = paddle.sign(load.mean(axis=-1, keepdim=True) - load)
+        for router, step in zip(routers, lack * self.rate, strict=True):
+            router.e_score_correction_bias.add_(step)
+            router.expert_usage.zero_()
+
+    def _groups(self) -> list[Any]:
+        hcg = fleet.get_hybrid_communicate_group()
+        groups = [
+            hcg.get_data_parallel_group(),
+            hcg.get_sharding_parallel_group(),
+        ]
+        if self.sequence_parallel:
+            groups.append(hcg.get_model_parallel_group())
+        return [group for group in groups if group.nranks > 1]

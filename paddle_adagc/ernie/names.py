@@ -1,0 +1,65 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Names that say which expert a tensor belongs to.
+
+PaddleFormers numbers the experts of every expert-parallel rank from 0, so that
+``mlp.experts.0`` is a different expert on each. A clip keeps one number per
+logical tensor, under a name that no two of them share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import paddle
+
+_EXPERT = re.compile(r"(?<=\.mlp\.experts\.)\d+(?=\.)")
+
+
+def global_expert_name(name: str, first_expert: int) -> str:
+    """The parameter's name with the number of its expert in the whole model.
+
+    Args:
+        name: As the model gives it.
+        first_expert: Number of this rank's first expert in the whole model.
+    """
+    return _EXPERT.sub(lambda m: str(int(m.group()) + first_expert), name)
+
+
+@contextlib.contextmanager
+def global_expert_names(model: paddle.nn.Layer) -> Iterator[None]:
+    """Inside, ``model.state_dict()`` has the names of the model in one piece.
+
+    Args:
+        model: ``ErnieMoEForCausalLM`` or ``ErnieMoEForCausalLMPipe``.
+    """
+    config = model.config
+    num_local_experts = config.moe_num_experts // config.moe_world_size
+    first_expert = max(config.moe_rank, 0) * num_local_experts
+    original = model.state_dict
+
+    def renamed(*args: Any, **kwargs: Any) -> dict[str, paddle.Tensor]:
+        return {
+            global_expert_name(name, first_expert): tensor
+            for name, tensor in original(*args, **kwargs).items()
+        }
+
+    object.__setattr__(model, "state_dict", renamed)
+    try:
+        yield
+    finally:
+        object.__delattr__(model, "state_dict")

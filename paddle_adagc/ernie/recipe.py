@@ -1,0 +1,265 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Recipes of PaddleFormers' ``ernie_pretrain``, read without PaddleFormers.
+
+A recipe is a YAML file of flat keys, those of PaddleFormers' own command line,
+with two of ours: ``base`` names another file whose values it changes, and
+``clip`` is the section that this package's other configs have
+(:mod:`paddle_adagc.pretrain.clips`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.parse import merged, parse_config, read_values
+
+STAGE = "ernie_pretrain"
+"""Value of the key ``stage``, by which PaddleFormers tells its tasks apart."""
+
+_DECAY_SHAPES = {"1-sqrt": "sqrt"}
+_MODEL_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "max_position_embeddings": "max_position_embeddings",
+    "rope_theta": "rope_theta",
+    "rms_norm_eps": "rms_norm_eps",
+    "tie_word_embeddings": "tie_word_embeddings",
+    "initializer_range": "initializer_range",
+    "moe_num_experts": "moe_num_experts",
+    "moe_num_shared_experts": "moe_num_shared_experts",
+    "moe_k": "moe_top_k",
+    "moe_intermediate_size": "moe_intermediate_size",
+    "moe_use_aux_free": "moe_correction_bias",
+}
+"""Options that PaddleFormers' model and our decoder share, under both names."""
+
+
+def is_recipe(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a recipe for ``ernie_pretrain``."""
+    try:
+        return read_values(path).get("stage") == STAGE
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def load_recipe(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Values of a recipe over those of its ``base``.
+
+    Args:
+        path: YAML file.
+        overrides: ``key=value``, applied last: ``max_steps=60000``,
+            ``clip.name=global_norm``. PaddleFormers has hundreds of keys; one
+            that the file does not have is passed on with a warning that names
+            the nearest.
+
+    Returns:
+        PaddleFormers' keys and ``clip``. ``model_name_or_path``, which a recipe
+        gives relative to itself, is absolute.
+
+    Raises:
+        FileNotFoundError: The file, or the model's ``config.json``, is missing.
+        ValueError: It is not a recipe, or lacks the model or the clip.
+    """
+    for override in overrides:
+        if "=" not in override:
+            raise ValueError(f"override {override!r} is not of form key=value")
+    values = read_values(path)
+    _warn_of_new_keys(overrides, values)
+    changes = OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)))
+    assert isinstance(changes, dict)
+    values = merged(values, {str(key): v for key, v in changes.items()})
+    if values.get("stage") != STAGE:
+        raise ValueError(
+            f"{path} has stage={values.get('stage')!r}, not {STAGE!r}"
+        )
+    for key in ("model_name_or_path", "clip"):
+        if key not in values:
+            raise ValueError(f"{path} has no {key!r}")
+    model = Path(path).resolve().parent / values["model_name_or_path"]
+    if not (model / "config.json").is_file():
+        raise FileNotFoundError(f"there is no model config {model}/config.json")
+    return {**values, "model_name_or_path": str(model.resolve())}
+
+
+def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's ``config.json`` with the recipe's ``ernie_model_config``."""
+    path = Path(recipe["model_name_or_path"]) / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    return {**settings, **recipe.get("ernie_model_config", {})}
+
+
+def as_run_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunConfig:
+    """The same run in this package's own terms, to plan and to check it.
+
+    Three things have no counterpart and are left out: PaddleFormers'
+    checkpoints (``train.save_every`` is 0: this package's trainer refuses them
+    under expert parallelism), the rate 0 of its very first warm-up step (ours
+    starts one step further), and its fused tensors (``fuse_attn_ffn``): the
+    counts are those of the paper, with q, k, v, gate and up on their own.
+
+    Raises:
+        FileNotFoundError: See :func:`load_recipe`.
+        ValueError: See :func:`load_recipe`; or an option that our decoder,
+            schedules or data do not have.
+    """
+    recipe = load_recipe(path, overrides)
+    model = model_settings(recipe)
+    return parse_config(
+        {
+            "model": _decoder_options(model),
+            "clip": recipe["clip"],
+            "optimizer": {
+                "name": "adamw",
+                "beta1": recipe["adam_beta1"],
+                "beta2": recipe["adam_beta2"],
+                "epsilon": recipe["adam_epsilon"],
+                "weight_decay": recipe["weight_decay"],
+            },
+            "schedule": _schedule(recipe),
+            "data": _data(recipe),
+            "parallel": {
+                "sharding": recipe.get("sharding_parallel_size", 1),
+                "tp": recipe.get("tensor_model_parallel_size", 1),
+                "pp": recipe.get("pipeline_model_parallel_size", 1),
+                "ep": recipe.get("expert_model_parallel_size", 1),
+                "sharding_split_param": recipe.get("split_param", True),
+            },
+            "train": {
+                "output_dir": recipe["output_dir"],
+                "max_steps": recipe["max_steps"],
+                "batch_size": recipe["per_device_train_batch_size"],
+                "gradient_accumulation_steps": recipe[
+                    "gradient_accumulation_steps"
+                ],
+                "seed": recipe.get("seed", 42),
+                "expert_bias_rate": recipe.get(
+                    "moe_router_bias_update_rate", 0.0
+                ),
+                "precision": _precision(recipe, model),
+                "log_every": recipe.get("logging_steps", 500),
+                "keep_checkpoints": recipe.get("save_total_limit", 1),
+            },
+        }
+    )
+
+
+def _warn_of_new_keys(
+    overrides: Sequence[str], values: Mapping[str, Any]
+) -> None:
+    for override in overrides:
+        known: Any = values
+        for part in override.partition("=")[0].split("."):
+            if not isinstance(known, Mapping) or part not in known:
+                near = suggestion(part, known) if known else ""
+                warnings.warn(
+                    f"the recipe has no key {part!r}{near} (override "
+                    f"{override!r}); PaddleFormers decides whether it knows it",
+                    stacklevel=3,
+                )
+                break
+            known = known[part]
+
+
+def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    last = model["num_hidden_layers"] - 1
+    end = model.get("moe_layer_end_index", -1)
+    start = model.get("moe_layer_start_index", 0)
+    if (start, model.get("moe_layer_interval", 2)) != (0, 1) or (
+        end not in (-1, last)
+    ):
+        raise ValueError(
+            "moe_layer_start_index, _end_index and _interval make some layers "
+            "dense: our decoder's twin has experts in every layer"
+        )
+    options = {ours: model[theirs] for theirs, ours in _MODEL_KEYS.items()}
+    # The experts' shares of the tokens add up to moe_k in PaddleFormers' loss,
+    # to 1 in ours.
+    coefficient = model["router_aux_loss_coef"] * model["moe_k"]
+    if _is_float8(model):
+        options["float8_linears"] = ["mlp", "experts"]
+    return {
+        **options,
+        "rope_layout": "interleaved",
+        "router_aux_loss_coef": coefficient,
+    }
+
+
+def _is_float8(model: Mapping[str, Any]) -> bool:
+    """Whether the products of the experts, shared one included, are in FP8."""
+    return bool(model.get("use_fp8_mlp"))
+
+
+def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """PaddleFormers' WSD: ``wsd`` is flat for 90%, ``wsd:N`` for N steps."""
+    kind, _, steady = str(recipe["lr_scheduler"]).partition(":")
+    check_choice("lr_scheduler", kind, ("wsd",))
+    shape = check_choice(
+        "decay_function", recipe.get("decay_function"), _DECAY_SHAPES
+    )
+    last = recipe["max_steps"]
+    flat = int(steady) / last if steady else 0.9
+    if not 0 <= flat < 1:
+        raise ValueError(
+            f"lr_scheduler={recipe['lr_scheduler']!r} leaves no step of "
+            f"max_steps={last} to decay in"
+        )
+    return {
+        "kind": "wsd",
+        "learning_rate": recipe["learning_rate"],
+        "warmup_steps": recipe["warmup_steps"],
+        "min_ratio": recipe.get("min_lr", 0.0) / recipe["learning_rate"],
+        "decay_fraction": 1 - flat,
+        "decay_shape": _DECAY_SHAPES[shape],
+    }
+
+
+def _data(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    parts = str(recipe["input_dir"]).split()
+    if len(parts) != 2:
+        raise ValueError(
+            f"input_dir={recipe['input_dir']!r} is not one weight and one "
+            "prefix: our data layer reads a single dataset"
+        )
+    train, *held_out = (float(part) for part in recipe["split"].split(","))
+    return {
+        "kind": "mmap",
+        "prefix": parts[1],
+        "seq_length": recipe["max_seq_len"],
+        "validation_fraction": sum(held_out) / (train + sum(held_out)),
+    }
+
+
+def _precision(recipe: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    if _is_float8(model):
+        return "float8"
+    names = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
+    return names[check_choice("compute_type", recipe["compute_type"], names)]

@@ -1,0 +1,133 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PaddleFormers' ``ernie_pretrain`` trainer with a clip of this package.
+
+PaddleFormers 1.2.0 takes every clip for Paddle's ``ClipGradByGlobalNorm``;
+three places break on another one:
+
+- ``Trainer._wrap_distributed_optimizer`` replaces the clip's ``_global_norm``;
+- ``PretrainingTrainer._new_gradclip`` replaces its ``_comm_and_clip``;
+- ``MoeLoggingCallback`` copies its ``stat``, a mapping, into the log.
+
+The first two look at ``max_grad_norm``, 0 here: PaddleFormers then makes no
+clip of its own and leaves ours alone. The third finds a ``stat``,
+:class:`ClipStat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import paddle.distributed as dist
+from paddle.nn.clip import ClipGradBase
+from paddleformers.cli.train.ernie_pretrain.src.trainers import (
+    PreTrainingArguments,
+    PretrainingTrainer,
+)
+from paddleformers.trainer.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from paddle_adagc.checkpoint import load_state, save_state
+from paddle_adagc.ernie.names import global_expert_names
+from paddle_adagc.scaling_clip import TensorScalingClip
+
+
+class ClipStat(Mapping[str, float]):
+    """What the clip's last step was like, for the log; may wait for the device.
+
+    Of the tensors of this rank: after every step ``clipped_fraction`` and
+    ``nonfinite``, see :meth:`TensorScalingClip.metrics`.
+    """
+
+    _NAMES = ("clipped_fraction", "nonfinite")
+
+    def __init__(self, clip: TensorScalingClip) -> None:
+        self._clip = clip
+
+    def __getitem__(self, name: str) -> float:
+        """Read from the device."""
+        if name not in self._NAMES:
+            raise KeyError(name)
+        return float(self._clip.metrics()[name])
+
+    def __iter__(self) -> Iterator[str]:
+        """None before the first step."""
+        return iter(self._NAMES if self._clip.num_steps else ())
+
+    def __len__(self) -> int:
+        """Number of values."""
+        return len([*iter(self)])
+
+
+class ClippingTrainer(PretrainingTrainer):
+    """``PretrainingTrainer`` whose optimizer clips with ``clip``.
+
+    The clip is told the model before fleet wraps anything, and its state for
+    the whole model is saved in and restored from every checkpoint, in a file of
+    its own (:mod:`paddle_adagc.checkpoint`). The file is written first: a
+    checkpoint that PaddleFormers has finished has it.
+
+    Args:
+        clip: One of this package's, or any ``ClipGradBase`` but
+            ``ClipGradByGlobalNorm``, which fleet replaces by its own.
+        model: As built, not wrapped.
+        args: ``max_grad_norm`` and ``log_global_grad_norm`` are switched off.
+        **kwargs: Further arguments of ``PretrainingTrainer``.
+    """
+
+    def __init__(
+        self,
+        *,
+        clip: ClipGradBase,
+        model: Any,
+        args: PreTrainingArguments,
+        **kwargs: Any,
+    ) -> None:
+        args.max_grad_norm = 0.0
+        args.log_global_grad_norm = False
+        super().__init__(model=model, args=args, **kwargs)
+        self.clip = clip
+        if isinstance(clip, TensorScalingClip):
+            with global_expert_names(model):
+                clip.bind(model)
+        clip.stat = (
+            ClipStat(clip) if isinstance(clip, TensorScalingClip) else {}
+        )
+
+    def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+        """PaddleFormers' optimizer with our clip."""
+        optimizer = super().create_optimizer(lr_scheduler)
+        optimizer._grad_clip = self.clip
+        return optimizer
+
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+        """Train; from a checkpoint, the clip goes on where it was, too.
+
+        Raises:
+            FileNotFoundError: The checkpoint holds no state of a clip.
+        """
+        if resume_from_checkpoint and isinstance(self.clip, TensorScalingClip):
+            self.clip.set_state_dict(load_state(resume_from_checkpoint))
+        return super().train(
+            resume_from_checkpoint=resume_from_checkpoint, **kwargs
+        )
+
+    def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
+        if isinstance(self.clip, TensorScalingClip):
+            state = self.clip.full_state_dict()
+            if dist.get_rank() == 0:
+                name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+                save_state(state, Path(self.args.output_dir) / name)
+        super()._save_checkpoint(model, metrics=metrics)
