@@ -22,8 +22,13 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
-from paddle_adagc.checks import check_decay, check_integer, check_positive
-from paddle_adagc.clip_state import Values, check_gamma
+from paddle_adagc.checks import (
+    check_decay,
+    check_integer,
+    check_positive,
+    check_real,
+)
+from paddle_adagc.clip_state import Values, check_deviation, check_gamma
 from paddle_adagc.distributed.gather import gather_state
 from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 
@@ -67,6 +72,15 @@ class ClipGradByAdaGC(TensorScalingClip):
             first ``t_start`` steps, whose gradients are not clipped.
         init_value: For ``"constant"`` (default 1.0) and ``"threshold"``
             (default 0.1, the paper's).
+        lambda_dev: Not in the paper; 0 (the default) is Algorithm 1. Otherwise
+            a norm may exceed its reference by this many mean absolute
+            deviations :math:`s_i` before it is clipped: the threshold is
+            :math:`\max(\lambda_{rel} \gamma_i,\ \gamma_i + \lambda_{dev}
+            s_i)`, and :math:`s_i \leftarrow \beta s_i + (1 - \beta)\, |\,
+            \|h_i g_i\| - \gamma_i|` from the first step on. What a tensor's
+            norm usually does then passes, and gamma can follow growing norms;
+            a sudden outlier passes with no more than the usual spread. Costs
+            4 more bytes per tensor.
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
             float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
             device) or ``"propagate"`` it. gamma stays in every case, and the
@@ -100,6 +114,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         *,
         init: Init = "warmup_min",
         init_value: float | None = None,
+        lambda_dev: float = 0.0,
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
@@ -108,7 +123,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
         self._set_init(init, init_value)
+        self.lambda_dev = check_real("lambda_dev", lambda_dev)
+        if self.lambda_dev < 0:
+            raise ValueError(f"lambda_dev={lambda_dev!r} is negative")
         self._gamma: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
+        self._deviation: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
         if init not in get_args(Init):
@@ -137,54 +156,96 @@ class ClipGradByAdaGC(TensorScalingClip):
             "t_start": self.t_start,
             "init": self.init,
             "init_value": self.init_value,
+            "lambda_dev": self.lambda_dev,
             **super()._config(),
         }
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
         gamma = self._extended_gamma()
+        deviation = self._extended_deviation()
         norm = squared_norm.sqrt()
         if step >= self.t_start or self.init == "constant":
-            h = rule.adaptive_scale(norm, gamma, self.lambda_rel)
-            gamma = rule.moving_average(h * norm, gamma, self.beta)
+            margin = self.lambda_dev * deviation if self.lambda_dev else None
+            h = rule.adaptive_scale(norm, gamma, self.lambda_rel, margin)
+            self._gamma = rule.moving_average(h * norm, gamma, self.beta)
         elif self.init == "warmup_min":
             total = self._global_norm(squared_norm)
             h = rule.global_scale(total, self.lambda_abs).expand_as(norm)
-            gamma = rule.running_minimum(h * norm, gamma)
+            self._gamma = rule.running_minimum(h * norm, gamma)
         elif self.init == "min_no_warmup":
             h = paddle.ones_like(norm)
-            gamma = rule.running_minimum(norm, gamma)
+            self._gamma = rule.running_minimum(norm, gamma)
         else:
             assert self.init_value is not None
             h = paddle.ones_like(norm)
-            gamma = rule.latest_below(norm, gamma, self.init_value)
-        self._gamma = gamma
+            self._gamma = rule.latest_below(norm, gamma, self.init_value)
+        if self.lambda_dev:
+            self._deviation = rule.moving_deviation(
+                h * norm, gamma, deviation, self.beta
+            )
         return h
 
     def _extended_gamma(self) -> Tensor:
         """Gamma with a start value for tensors that have none yet."""
-        num_new = len(self._table) - self._gamma.shape[0]
-        if num_new == 0:
-            return self._gamma
         start = self.init_value if self.init == "constant" else math.inf
+        return self._extended(self._gamma, start)
+
+    def _extended_deviation(self) -> Tensor:
+        return self._extended(self._deviation, 0.0)
+
+    def _extended(self, values: Tensor, start: float | None) -> Tensor:
+        num_new = len(self._table) - values.shape[0]
+        if num_new == 0:
+            return values
         new = paddle.full([num_new], start, "float32")
-        return paddle.concat([self._gamma, new])
+        return paddle.concat([values, new])
 
     def _tensor_metrics(self) -> dict[str, Tensor]:
-        return {"gamma": self._gamma}
+        return self._kept()
+
+    def _kept(self) -> dict[str, Tensor]:
+        """Vectors of the state, each float32 ``[num_tensors]``."""
+        kept = {"gamma": self._extended_gamma()}
+        if self.lambda_dev:
+            kept["deviation"] = self._extended_deviation()
+        return kept
 
     def _state(self) -> dict[str, dict[str, Tensor]]:
-        gamma = self._extended_gamma()
-        values = paddle.unbind(gamma) if len(self._table) else []
-        return {"gamma": dict(zip(self._table.keys, values, strict=True))}
+        if not len(self._table):
+            return {name: {} for name in self._kept()}
+        return {
+            name: dict(
+                zip(self._table.keys, paddle.unbind(vector), strict=True)
+            )
+            for name, vector in self._kept().items()
+        }
 
     def _load(self, values: Values) -> None:
         gamma = values["gamma"]
+        deviation = values.get("deviation", dict.fromkeys(gamma, 0.0))
         check_gamma(gamma)
+        check_deviation(deviation, gamma)
         self._table.check_state(list(gamma))
         self._table.adopt(list(gamma))
-        self._gamma = paddle.to_tensor(
-            [gamma[key] for key in self._table.keys], "float32"
+        keys = self._table.keys
+        self._gamma = paddle.to_tensor([gamma[key] for key in keys], "float32")
+        self._deviation = paddle.to_tensor(
+            [deviation[key] for key in keys], "float32"
         )
+
+    def set_state_dict(self, state: dict[str, Any]) -> None:
+        """See :meth:`TensorScalingClip.set_state_dict`.
+
+        ``lambda_dev`` may be switched on or off here: a state without
+        deviations starts them at 0, and one that has them may lose them.
+        """
+        if isinstance(state, dict) and isinstance(state.get("gamma"), dict):
+            state = dict(state)
+            if not self.lambda_dev:
+                state.pop("deviation", None)
+            elif "deviation" not in state:
+                state["deviation"] = dict.fromkeys(state["gamma"], 0.0)
+        super().set_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         """State to save beside the optimizer's.
@@ -192,7 +253,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         Returns:
             ``step`` (int, optimizer steps made), ``gamma`` (a float32 tensor of
             shape ``[]`` per tensor key, ``inf`` for a tensor without a norm so
-            far) and ``config`` (the constructor's arguments).
+            far), with ``lambda_dev`` also ``deviation``, and ``config`` (the
+            constructor's arguments).
         """
         return super().state_dict()
 

@@ -79,6 +79,24 @@ def check_gamma(gamma: Mapping[str, float]) -> None:
             )
 
 
+def check_deviation(
+    deviation: Mapping[str, float], gamma: Mapping[str, float]
+) -> None:
+    """Refuse what is no mean absolute deviation of these tensors' norms.
+
+    Raises:
+        ValueError: One is negative or not finite, or the keys differ.
+    """
+    if deviation.keys() != gamma.keys():
+        raise ValueError("the state's gamma and deviation have other keys")
+    for key, value in deviation.items():
+        if not 0 <= value < float("inf"):
+            raise ValueError(
+                f"deviation of {key!r} is {value}: it must be finite and not "
+                "negative"
+            )
+
+
 def warn_of_other_arguments(
     mine: Mapping[str, Any], loaded: Mapping[str, Any]
 ) -> None:

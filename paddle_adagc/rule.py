@@ -23,6 +23,8 @@ paper          here
 ``lambda_abs`` threshold of the warm-up's global clipping
 ``lambda_rel`` threshold of the adaptive phase, relative to ``gamma``
 ``beta``       smoothing coefficient of the moving average
+--             ``deviation``: mean absolute deviation of the norm from gamma
+--             ``lambda_dev``: deviations that a norm may exceed gamma by
 =============  ==============================================================
 
 ``norm``, ``gamma`` and ``h`` are float32 of shape ``[num_tensors]``.
@@ -81,14 +83,29 @@ def latest_below(norm: Tensor, gamma: Tensor, bound: float) -> Tensor:
     return paddle.where(_observed(norm), norm.clip(max=bound), gamma)
 
 
-def adaptive_scale(norm: Tensor, gamma: Tensor, lambda_rel: float) -> Tensor:
+def adaptive_scale(
+    norm: Tensor,
+    gamma: Tensor,
+    lambda_rel: float,
+    margin: Tensor | None = None,
+) -> Tensor:
     """Algorithm 1 line 13: ``min(lambda_rel * gamma_i / ||g_i||, 1)``.
+
+    Args:
+        norm: ``||g_i||``.
+        gamma: Reference norms.
+        lambda_rel: As above.
+        margin: How far a norm may exceed gamma in any case, however small
+            ``lambda_rel`` is: float32 ``[num_tensors]``. Not in the paper.
 
     Returns:
         ``h`` in [0, 1]; 1 where the norm is zero or gamma is still ``inf``, 0
         where the norm is not finite.
     """
-    h = (lambda_rel * gamma / norm).clip(max=1.0)
+    threshold = lambda_rel * gamma
+    if margin is not None:
+        threshold = paddle.maximum(threshold, gamma + margin)
+    h = (threshold / norm).clip(max=1.0)
     return paddle.where(paddle.isfinite(norm), h, paddle.zeros_like(h))
 
 
@@ -108,6 +125,26 @@ def moving_average(norm: Tensor, gamma: Tensor, beta: float) -> Tensor:
     average = gamma + (1.0 - beta) * (norm - gamma)
     average = paddle.where(paddle.isfinite(gamma), average, norm)
     return paddle.where(_observed(norm), average, gamma)
+
+
+def moving_deviation(
+    norm: Tensor, gamma: Tensor, deviation: Tensor, beta: float
+) -> Tensor:
+    """Moving average of ``| ||h_i g_i|| - gamma_i |``; not in the paper.
+
+    Args:
+        norm: Norm to enter, after the clip.
+        gamma: Reference before the norm enters it; a tensor that has none
+            (``inf``) has no deviation either.
+        deviation: Previous value, 0 at first.
+        beta: Smoothing coefficient in [0, 1).
+
+    Returns:
+        New deviation.
+    """
+    average = beta * deviation + (1.0 - beta) * (norm - gamma).abs()
+    known = paddle.logical_and(_observed(norm), paddle.isfinite(gamma))
+    return paddle.where(known, average, deviation)
 
 
 def _observed(norm: Tensor) -> Tensor:

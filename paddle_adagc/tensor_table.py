@@ -118,8 +118,9 @@ class TensorTable:
             ) from None
 
     def _confirm(self, keys: Sequence[str]) -> None:
+        seen = set(keys)
         new = [key for key in keys if key not in self._slot_of_key]
-        unseen = [key for key in self.keys if key not in set(keys)]
+        unseen = [key for key in self.keys if key not in seen]
         if new and unseen:
             raise ValueError(
                 f"the loaded state is another model's: it lacks {_some(new)} "
@@ -131,8 +132,9 @@ class TensorTable:
 
 
 def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
-    missing = [key for key in wanted if key not in set(found)]
-    unknown = [key for key in found if key not in set(wanted)]
+    found_keys, wanted_keys = set(found), set(wanted)
+    missing = [key for key in wanted if key not in found_keys]
+    unknown = [key for key in found if key not in wanted_keys]
     if missing or unknown:
         raise ValueError(
             f"{what} and this clip's differ: {_some(missing)} missing, "

@@ -48,14 +48,14 @@ def test_import_loads_nothing_heavy(name):
     assert name not in modules_after("import paddle_adagc")
 
 
-def test_no_file_imports_torch_but_the_golden_file_script():
-    users = [
-        str(path.relative_to(ROOT))
+def test_no_file_imports_torch_but_the_golden_file_scripts():
+    users = {
+        path.name
         for folder in ("paddle_adagc", "tools", "tests")
         for path in (ROOT / folder).rglob("*.py")
         if any(
             line.startswith(("import torch", "from torch"))
             for line in path.read_text().splitlines()
         )
-    ]
-    assert users in ([], ["tests/models/make_golden.py"])
+    }
+    assert users <= {"make_golden.py"}

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import paddle.distributed as dist
 
+_TOLERANCE = {"gamma": 1e-5, "deviation": 1e-2}
+
 
 def gather_state(
     state: dict[str, Any], observed: Collection[str]
@@ -29,35 +31,45 @@ def gather_state(
     """Merge all ranks' states; every rank has to call it.
 
     Args:
-        state: This rank's ``step``, ``gamma`` and ``config``.
+        state: This rank's ``step``, ``config``, and numbers per key under
+            every other name.
         observed: Keys whose gradients this rank has met: under owner-based
             sharding the other ranks' gammas of a tensor are out of date.
 
     Returns:
-        The merged state, the same on every rank, gammas as floats; of one
+        The merged state, the same on every rank, numbers as floats; of one
         process: its state.
 
     Raises:
-        RuntimeError: Ranks disagree about a gamma that they all follow.
+        RuntimeError: Ranks disagree about a number that they all follow.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return state
     mine = {
-        key: (float(np.asarray(value)), key in observed)
-        for key, value in state["gamma"].items()
+        name: {
+            key: (float(np.asarray(value)), key in observed)
+            for key, value in values.items()
+        }
+        for name, values in state.items()
+        if name not in ("step", "config")
     }
-    parts: list[dict[str, tuple[float, bool]]] = []
+    parts: list[dict[str, dict[str, tuple[float, bool]]]] = []
     dist.all_gather_object(parts, mine)
-    return {**state, "gamma": merge_gammas(parts)}
+    merged = {
+        name: merge_values([part[name] for part in parts], name)
+        for name in mine
+    }
+    return {**state, **merged}
 
 
-def merge_gammas(
-    parts: Sequence[dict[str, tuple[float, bool]]],
+def merge_values(
+    parts: Sequence[dict[str, tuple[float, bool]]], name: str
 ) -> dict[str, float]:
-    """Gamma of every key, from ranks that observed it if there are any.
+    """Number of every key, from ranks that observed it if there are any.
 
     Args:
-        parts: Per rank, key -> (gamma, whether the rank observed it).
+        parts: Per rank, key -> (number, whether the rank observed it).
+        name: ``"gamma"`` or ``"deviation"``, whose rounding errors are larger.
 
     Raises:
         RuntimeError: Two ranks that observed a tensor disagree by more than
@@ -65,16 +77,16 @@ def merge_gammas(
     """
     merged: dict[str, tuple[float, bool]] = {}
     for part in parts:
-        for key, (gamma, is_observed) in part.items():
+        for key, (value, is_observed) in part.items():
             known = merged.get(key)
             if known is None or (is_observed and not known[1]):
-                merged[key] = (gamma, is_observed)
+                merged[key] = (value, is_observed)
             elif is_observed and not math.isclose(
-                gamma, known[0], rel_tol=1e-5
+                value, known[0], rel_tol=_TOLERANCE[name]
             ):
                 raise RuntimeError(
-                    f"ranks disagree about gamma of {key!r}: {known[0]} and "
-                    f"{gamma}; was bind() given this run's model, and were "
+                    f"ranks disagree about {name} of {key!r}: {known[0]} and "
+                    f"{value}; was bind() given this run's model, and were "
                     "the gradients of replicated tensors averaged?"
                 )
-    return {key: gamma for key, (gamma, _) in merged.items()}
+    return {key: value for key, (value, _) in merged.items()}

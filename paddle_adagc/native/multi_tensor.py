@@ -42,7 +42,9 @@ class HostTensors:
             count,
         )
         self._sizes = np.fromiter(
-            (0 if t is None else t._numel() for t in tensors), np.int64, count
+            (0 if t is None else t.get_tensor()._numel() for t in tensors),
+            np.int64,
+            count,
         )
 
     @staticmethod

@@ -21,7 +21,7 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.distributed import reduce
-from paddle_adagc.distributed.gather import merge_gammas
+from paddle_adagc.distributed.gather import merge_values
 from paddle_adagc.distributed.layout import TensorLayout
 from paddle_adagc.distributed.topology import Axis
 
@@ -172,14 +172,15 @@ def check(monkeypatch, topologies, parts, tied_copies=()):
         return clip, {clip._table.keys[slot] for slot in clip._observed}
 
     results = ranks.run(work)
-    merged = merge_gammas(
+    merged = merge_values(
         [
             {
                 key: (float(value), key in observed)
                 for key, value in clip.state_dict()["gamma"].items()
             }
             for clip, observed in results
-        ]
+        ],
+        "gamma",
     )
     assert sorted(merged) == sorted(keys)
     for key, value in merged.items():

@@ -22,8 +22,8 @@ from distributed.ranks import run_on_ranks
 from paddle_adagc.models.sizes import parameter_shapes
 from paddle_adagc.pretrain.communication import record_communication
 from paddle_adagc.pretrain.config import ParallelConfig
+from paddle_adagc.pretrain.language import make_model_config
 from paddle_adagc.pretrain.parse import load_config
-from paddle_adagc.pretrain.run import make_model_config
 from paddle_adagc.report.communication import LAYOUTS
 
 CONFIG = Path(__file__).parents[2] / "configs/proxy/ernie_moe.yaml"

@@ -25,7 +25,7 @@ from distributed.simulated import WHOLE, Ranks, axis, check, half
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.distributed.gather import merge_gammas
+from paddle_adagc.distributed.gather import merge_values
 from paddle_adagc.distributed.layout import TensorLayout
 from paddle_adagc.distributed.reduce import check_layout, make_plan
 from paddle_adagc.distributed.topology import Axis, Topology
@@ -353,7 +353,7 @@ def test_fused_buffers_are_refused():
 
 def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement():
     stale, fresh = {"a": (9.0, False)}, {"a": (1.0, True), "b": (2.0, True)}
-    assert merge_gammas([stale, fresh]) == {"a": 1.0, "b": 2.0}
-    assert merge_gammas([fresh, stale]) == {"a": 1.0, "b": 2.0}
+    assert merge_values([stale, fresh], "gamma") == {"a": 1.0, "b": 2.0}
+    assert merge_values([fresh, stale], "gamma") == {"a": 1.0, "b": 2.0}
     with pytest.raises(RuntimeError, match=r"'a': 1\.0 and 1\.1"):
-        merge_gammas([fresh, {"a": (1.1, True)}])
+        merge_values([fresh, {"a": (1.1, True)}], "gamma")

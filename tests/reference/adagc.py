@@ -44,3 +44,42 @@ def adagc_step(t, grads, gamma, lambda_rel, beta, lambda_abs, t_start):
             new_gamma.append(beta * gamma[i] + (1.0 - beta) * norm)
             clipped.append(g_hat)
     return clipped, new_gamma
+
+
+def adagc_with_deviation_step(
+    t,
+    grads,
+    gamma,
+    deviation,
+    lambda_rel,
+    beta,
+    lambda_abs,
+    t_start,
+    lambda_dev,
+):
+    """The same with a margin of ``lambda_dev`` mean absolute deviations.
+
+    Gives the clipped arrays, new gamma and new deviation.
+    """
+    grads = [np.asarray(g, np.float64) for g in grads]
+    if deviation is None:
+        deviation = [0.0] * len(grads)
+    if t < t_start:
+        clipped, new_gamma = adagc_step(
+            t, grads, gamma, lambda_rel, beta, lambda_abs, t_start
+        )
+    else:
+        clipped, new_gamma = [], []
+        for g, ref, dev in zip(grads, gamma, deviation, strict=True):
+            threshold = max(lambda_rel * ref, ref + lambda_dev * dev)
+            g_hat = g * min(threshold / np.linalg.norm(g), 1.0)
+            clipped.append(g_hat)
+            norm = np.linalg.norm(g_hat)
+            new_gamma.append(beta * ref + (1.0 - beta) * norm)
+    if gamma is None:
+        return clipped, new_gamma, deviation
+    new_deviation = [
+        beta * dev + (1.0 - beta) * abs(np.linalg.norm(g) - ref)
+        for g, ref, dev in zip(clipped, gamma, deviation, strict=True)
+    ]
+    return clipped, new_gamma, new_deviation

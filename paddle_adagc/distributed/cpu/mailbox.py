@@ -26,7 +26,6 @@ from collections import defaultdict, deque
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-_HOST = "127.0.0.1"
 _TIMEOUT_SECONDS = 600.0
 _CHANNEL = struct.Struct("<q")
 
@@ -34,7 +33,7 @@ _CHANNEL = struct.Struct("<q")
 class Mailbox:
     """Sends bytes to other ranks and keeps what they sent until asked for."""
 
-    def __init__(self, store: Any, rank: int) -> None:
+    def __init__(self, store: Any, rank: int, host: str) -> None:
         """Listen on a free port and publish it in the ranks' common store."""
         self._store = store
         self._rank = rank
@@ -42,16 +41,17 @@ class Mailbox:
         self._arrived: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
         self._closed: set[int] = set()
         self._changed = threading.Condition()
-        self._listener = Listener((_HOST, 0), backlog=128)
-        store.set(_key(rank), str(self._listener.address[1]))
+        self._listener = Listener((host, 0), backlog=128)
+        store.set(_key(rank), f"{host}:{self._listener.address[1]}")
         threading.Thread(target=self._accept, daemon=True).start()
 
     def send(self, channel: int, peer: int, payload: bytes) -> None:
         """Hand ``payload`` to global rank ``peer`` and return."""
         if peer not in self._outgoing:
             self._store.wait(_key(peer))
-            port = int(self._store.get(_key(peer)))
-            self._outgoing[peer] = Client((_HOST, port))
+            address = self._store.get(_key(peer)).decode()
+            host, _, port = address.rpartition(":")
+            self._outgoing[peer] = Client((host, int(port)))
             self._outgoing[peer].send_bytes(_CHANNEL.pack(self._rank))
         self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)
 
@@ -108,10 +108,16 @@ def _key(rank: int) -> str:
 _mailbox: Mailbox | None = None
 
 
-def open_mailbox(store: Any, rank: int) -> None:
-    """Open this process's mailbox, so that others can reach it from now on."""
+def open_mailbox(store: Any, rank: int, host: str) -> None:
+    """Open this process's mailbox, so that others can reach it from now on.
+
+    Args:
+        store: All ranks'.
+        rank: This process's.
+        host: Address at which the others reach it.
+    """
     global _mailbox
-    _mailbox = Mailbox(store, rank)
+    _mailbox = Mailbox(store, rank, host)
 
 
 def get_mailbox() -> Mailbox:

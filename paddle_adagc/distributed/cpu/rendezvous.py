@@ -13,6 +13,7 @@
 # limitations under the License.
 """A gloo process group for every fleet group, each with a store of its own."""
 
+import os
 import secrets
 import socket
 from typing import Any
@@ -52,7 +53,7 @@ def new_process_group(
         _stores.append(own)
         return core.ProcessGroupGloo.create(own, rank, world_size, group_id)
     if backend == "gloo":
-        mailbox.open_mailbox(store, rank)
+        mailbox.open_mailbox(store, rank, own_host())
     return _native_new_process_group(
         backend,
         store,
@@ -69,18 +70,25 @@ def _store_of_group(store: Any, group_id: int, rank: int) -> Any:
     """Start the group's store on its first rank, connect to it elsewhere."""
     key = f"paddle_adagc/store/{group_id}"
     if rank == 0:
-        own, port = _start_store()
-        store.set(key, str(port))
+        host, port = own_host(), free_port()
+        own = core.TCPStore(host, port, True, 0, _TIMEOUT_SECONDS)
+        store.set(key, f"{host}:{port}")
         return own
     store.wait(key)
-    port = int(store.get(key))
-    return core.TCPStore(_HOST, port, False, 0, _TIMEOUT_SECONDS)
+    host, _, port = store.get(key).decode().rpartition(":")
+    return core.TCPStore(host, int(port), False, 0, _TIMEOUT_SECONDS)
 
 
-def _start_store() -> tuple[Any, int]:
-    """Start a store on a free port."""
-    port = free_port()
-    return core.TCPStore(_HOST, port, True, 0, _TIMEOUT_SECONDS), port
+def own_host() -> str:
+    """Address at which the other ranks reach this one.
+
+    The loopback, unless the launcher's endpoints lie on several hosts.
+    """
+    endpoints = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",")
+    hosts = {endpoint.rpartition(":")[0] for endpoint in endpoints}
+    if len(hosts) == 1:
+        return _HOST
+    return os.environ["PADDLE_CURRENT_ENDPOINT"].rpartition(":")[0]
 
 
 def free_port() -> int:
