@@ -11,40 +11,23 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Hugging Face transformers' names and config keys for our decoder."""
+"""Hugging Face transformers' tensor names and layouts for our decoder."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.folding import folded_tensors
+from paddle_adagc.models.hf_config import hf_family
+from paddle_adagc.models.initialization import plain_config
 from paddle_adagc.models.sizes import parameter_shapes
 
 Array = npt.NDArray[np.generic]
 
-# Config keys that must have this value: the decoder has no such option.
-_FIXED = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "use_bias": False,
-    "sliding_window": None,
-}
-_SHARED_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "tie_word_embeddings",
-    "initializer_range",
-)
+_HEAD = "lm_head.weight"
 # A matrix of ours is [in, out], theirs is [out, in]; the lookup is the same.
 _MIXTRAL_EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
@@ -57,36 +40,10 @@ class HFTensor(NamedTuple):
     """Theirs is the transpose of ours."""
 
 
-def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
-    """Convert a `config.json` of a supported model.
-
-    Args:
-        options: The parsed file; `model_type` is "llama", "qwen3", "mixtral"
-            or "ernie4_5_moe".
-
-    Raises:
-        ValueError: Another model, or an option that the decoder lacks.
-    """
-    family = options.get("model_type")
-    if family not in _FAMILY_OPTIONS:
-        raise ValueError(
-            f"model_type={family!r}: use one of {sorted(_FAMILY_OPTIONS)}."
-        )
-    for key, value in _FIXED.items():
-        if options.get(key, value) != value:
-            raise ValueError(
-                f"{key}={options[key]!r}: the decoder supports {value!r} only."
-            )
-    shared = {key: options[key] for key in _SHARED_KEYS if key in options}
-    return DecoderConfig(
-        **shared,
-        rope_theta=_rope_theta(options),
-        **_FAMILY_OPTIONS[str(family)](options),
-    )
-
-
 def hf_tensors(config: DecoderConfig, family: str) -> dict[str, HFTensor]:
     """Our name of every tensor, correction biases too, to theirs.
+
+    Our names are those without multipliers, see `folding`.
 
     Args:
         config: Of the decoder.
@@ -97,16 +54,23 @@ def hf_tensors(config: DecoderConfig, family: str) -> dict[str, HFTensor]:
             _hf_name(name, family),
             transpose=len(shape) == 2 and "embed_tokens" not in name,
         )
-        for name, shape in parameter_shapes(config).items()
+        for name, shape in parameter_shapes(plain_config(config)).items()
     }
-    if config.moe_correction_bias:
-        for index in range(config.num_hidden_layers):
-            if config.is_moe_layer(index):
-                mlp = f"model.layers.{index}.mlp"
-                tensors[f"{mlp}.e_score_correction_bias"] = HFTensor(
-                    f"{mlp}.moe_statics.e_score_correction_bias", False
-                )
+    for name in correction_biases(config):
+        mlp, bias = name.rsplit(".", 1)
+        tensors[name] = HFTensor(f"{mlp}.moe_statics.{bias}", False)
     return tensors
+
+
+def correction_biases(config: DecoderConfig) -> list[str]:
+    """Our names of the routers' correction biases, each [num_experts]."""
+    if not config.moe_correction_bias:
+        return []
+    return [
+        f"model.layers.{index}.mlp.e_score_correction_bias"
+        for index in range(config.num_hidden_layers)
+        if config.is_moe_layer(index)
+    ]
 
 
 def state_from_hf(
@@ -114,15 +78,19 @@ def state_from_hf(
 ) -> dict[str, Array]:
     """A state dict for `DecoderForCausalLM` out of a checkpoint's arrays.
 
+    A tied head that the checkpoint holds all the same is left out.
+
     Args:
         weights: Hugging Face name to array.
-        config: Of the decoder, see `config_from_hf`.
+        config: Of the decoder, see `hf_config.config_from_hf`.
         family: The Hugging Face `model_type`.
 
     Raises:
         ValueError: Names missing from `weights`, or not known here.
     """
     tensors = hf_tensors(config, family)
+    if config.tie_word_embeddings and _holds_tied_head(weights):
+        weights = {k: v for k, v in weights.items() if k != _HEAD}
     expected = {tensor.name for tensor in tensors.values()}
     missing, unknown = expected - weights.keys(), weights.keys() - expected
     if missing or unknown:
@@ -139,6 +107,49 @@ def state_from_hf(
     return state
 
 
+def state_to_hf(
+    state: Mapping[str, Array], config: DecoderConfig
+) -> Iterator[tuple[str, Array]]:
+    """A decoder's tensors in Hugging Face's naming and layout, one by one.
+
+    Multipliers of the initialisation, which transformers does not know, are
+    folded into the weights.
+
+    Args:
+        state: Our name to the whole tensor, correction biases too.
+        config: Of the decoder.
+
+    Yields:
+        Their name and a contiguous array.
+
+    Raises:
+        ValueError: Names missing from `state`, or not the config's.
+    """
+    tensors = hf_tensors(config, hf_family(config))
+    own = {*parameter_shapes(config), *correction_biases(config)}
+    missing, unknown = own - state.keys(), state.keys() - own
+    if missing or unknown:
+        raise ValueError(
+            f"The weights do not fit the config: missing {sorted(missing)}, "
+            f"unknown {sorted(unknown)}."
+        )
+    for name, array in folded_tensors(state, config):
+        theirs, transpose = tensors[name]
+        if name.endswith("e_score_correction_bias"):
+            array = array.reshape(1, -1)
+        yield theirs, np.ascontiguousarray(array.T if transpose else array)
+
+
+def _holds_tied_head(weights: Mapping[str, Array]) -> bool:
+    embedding, head = (
+        weights.get("model.embed_tokens.weight"),
+        weights.get(_HEAD),
+    )
+    if embedding is None or head is None:
+        return False
+    return np.array_equal(embedding, head)
+
+
 def _hf_name(name: str, family: str) -> str:
     if family != "mixtral" or ".mlp." not in name:
         return name
@@ -146,56 +157,3 @@ def _hf_name(name: str, family: str) -> str:
     for ours, theirs in _MIXTRAL_EXPERT.items():
         name = name.replace(f".{ours}.", f".{theirs}.")
     return name
-
-
-def _rope_theta(options: Mapping[str, Any]) -> float:
-    """The rotary base, of transformers 5 (`rope_parameters`) or before."""
-    rope = options.get("rope_parameters") or options.get("rope_scaling") or {}
-    kind = rope.get("rope_type", "default")
-    if kind != "default":
-        raise ValueError(
-            f"rope_type={kind!r}: the decoder supports 'default' only."
-        )
-    theta = rope.get("rope_theta", options.get("rope_theta"))
-    if theta is None:
-        raise ValueError("The config holds no rope_theta: add it.")
-    return float(theta)
-
-
-def _mixtral(options: Mapping[str, Any]) -> dict[str, Any]:
-    top_k = options["num_experts_per_tok"]
-    return {
-        "moe_num_experts": options["num_local_experts"],
-        "moe_top_k": top_k,
-        "router_aux_loss_coef": options["router_aux_loss_coef"] * top_k,
-    }
-
-
-def _ernie(options: Mapping[str, Any]) -> dict[str, Any]:
-    num_layers = options["num_hidden_layers"]
-    last = options["moe_layer_end_index"]
-    end = num_layers if last == -1 else last + 1
-    interval = options["moe_layer_interval"]
-    top_k = options["moe_k"]
-    return {
-        "rope_layout": "interleaved",
-        "moe_num_experts": options["moe_num_experts"],
-        "moe_top_k": top_k,
-        "moe_intermediate_size": options["moe_intermediate_size"],
-        "moe_num_shared_experts": options["moe_num_shared_experts"],
-        "moe_layers": [
-            index
-            for index in range(options["moe_layer_start_index"], end)
-            if (index + 1) % interval == 0
-        ],
-        "moe_correction_bias": True,
-        "router_aux_loss_coef": options["router_aux_loss_coef"] * top_k,
-    }
-
-
-_FAMILY_OPTIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "llama": lambda options: {},
-    "qwen3": lambda options: {"qk_norm": True},
-    "mixtral": _mixtral,
-    "ernie4_5_moe": _ernie,
-}

@@ -21,7 +21,8 @@ import paddle
 import pytest
 
 from paddle_adagc.models.decoder import DecoderForCausalLM
-from paddle_adagc.models.hf import config_from_hf, hf_tensors, state_from_hf
+from paddle_adagc.models.hf import hf_tensors, state_from_hf, state_to_hf
+from paddle_adagc.models.hf_config import config_from_hf
 
 GOLDEN = Path(__file__).parent / "golden"
 FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
@@ -103,3 +104,37 @@ def test_refuses_a_checkpoint_that_does_not_fit():
     weights["surplus"] = weights.pop("model.norm.weight")
     with pytest.raises(ValueError, match=r"model\.norm\.weight.*surplus"):
         state_from_hf(weights, config_from_hf(options), "llama")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_goes_out_as_it_came_in(family):
+    options, weights, _, _ = load(family)
+    config = config_from_hf(options)
+    exported = dict(state_to_hf(state_from_hf(weights, config, family), config))
+    assert exported.keys() == weights.keys()
+    for name, array in weights.items():
+        assert exported[name].flags["C_CONTIGUOUS"]
+        np.testing.assert_array_equal(exported[name], array, name)
+
+
+def test_refuses_weights_that_do_not_fit():
+    options, weights, _, _ = load("llama")
+    config = config_from_hf(options)
+    state = state_from_hf(weights, config, "llama")
+    state["surplus"] = state.pop("lm_head.weight")
+    with pytest.raises(ValueError, match=r"missing \['lm_head.*surplus"):
+        dict(state_to_hf(state, config))
+
+
+def test_a_tied_head_that_is_there_all_the_same_is_left_out():
+    options, weights, _, _ = load("qwen3")
+    config = config_from_hf(options)
+    embedding = weights["model.embed_tokens.weight"]
+    state = state_from_hf(
+        {**weights, "lm_head.weight": embedding}, config, "qwen3"
+    )
+    assert "lm_head.weight" not in state
+    with pytest.raises(ValueError, match="lm_head"):
+        state_from_hf(
+            {**weights, "lm_head.weight": embedding + 1}, config, "qwen3"
+        )

@@ -1,0 +1,170 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Directories in Hugging Face's format: `config.json` and safetensors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (NumPy's bfloat16, which safetensors makes)
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+Array = npt.NDArray[np.generic]
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MAX_SHARD_BYTES = 5 * 10**9
+"""Weights of more bytes than this are split over files (as transformers
+does)."""
+
+
+@contextlib.contextmanager
+def new_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Write a directory that appears under its name only when complete.
+
+    The body writes into a hidden directory beside it, which is renamed at the
+    end. After an exception it is removed; what a killed process left of it is
+    removed by the next call for the same path.
+
+    Args:
+        path: Must not exist, or be an empty directory.
+
+    Raises:
+        FileExistsError: It holds something.
+    """
+    target = Path(path)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(
+            f"{target} exists already: remove it, or name another directory"
+        )
+    partial = target.absolute().parent / f".{target.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_weights(
+    directory: Path,
+    weights: Iterable[tuple[str, Array]],
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Write tensors as one safetensors file, or as several and an index.
+
+    Args:
+        directory: Where to.
+        weights: Names and contiguous arrays, read one by one: one shard is
+            in memory at a time.
+        max_shard_bytes: A file ends before the tensor that would exceed this.
+    """
+    shards: list[list[str]] = []
+    shard: dict[str, Array] = {}
+    total = 0
+
+    def flush() -> None:
+        path = directory / f"shard-{len(shards)}"
+        path.touch()
+        mode = path.stat().st_mode
+        save_file(shard, path, metadata={"format": "pt"})
+        path.chmod(mode)  # safetensors allows the owner alone
+        shards.append([*shard])
+        shard.clear()
+
+    for name, array in weights:
+        size = sum(a.nbytes for a in shard.values())
+        if shard and size + array.nbytes > max_shard_bytes:
+            flush()
+        shard[name] = array
+        total += array.nbytes
+    flush()
+    if len(shards) == 1:
+        (directory / "shard-0").rename(directory / SINGLE)
+        return
+    files = {}
+    for number, names in enumerate(shards):
+        file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        (directory / f"shard-{number}").rename(directory / file)
+        files.update(dict.fromkeys(names, file))
+    write_json(
+        directory / INDEX,
+        {"metadata": {"total_size": total}, "weight_map": files},
+    )
+
+
+def read_weights(directory: Path) -> dict[str, Array]:
+    """All tensors of a directory, sharded or not; bfloat16 is `ml_dtypes`'.
+
+    Raises:
+        FileNotFoundError: No safetensors, or a shard of the index is missing.
+        ValueError: A file is cut short, or the index and the files do not
+            agree.
+    """
+    index = directory / INDEX
+    if index.exists():
+        weight_map = read_json(index)["weight_map"]
+    elif (directory / SINGLE).exists():
+        weight_map = None
+    else:
+        raise FileNotFoundError(
+            f"{directory} holds neither {SINGLE} nor {INDEX}: convert other "
+            "formats to safetensors first (save_pretrained of transformers)"
+        )
+    files = sorted(set(weight_map.values())) if weight_map else [SINGLE]
+    weights: dict[str, Array] = {}
+    for file in files:
+        path = directory / file
+        if not path.exists():
+            raise FileNotFoundError(f"{path}, named in {index}, is missing")
+        try:
+            weights |= load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is broken: {error}") from error
+    if weight_map and weight_map.keys() != weights.keys():
+        raise ValueError(
+            f"{index} and its files disagree about "
+            f"{sorted(weight_map.keys() ^ weights.keys())}"
+        )
+    return weights
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write indented JSON."""
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ValueError: It is something else; the message names the file.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__}, not a map")
+    return values
