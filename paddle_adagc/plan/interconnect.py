@@ -1,0 +1,138 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How long an all-reduce takes: latency per link, and bytes per second."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from paddle_adagc.checks import check_integer, check_positive, suggestion
+
+Algorithm = Literal["ring", "tree"]
+ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Interconnect:
+    """Nodes of GPUs on NVLink, and InfiniBand between them.
+
+    Latencies are those by which NCCL itself predicts its low-latency (LL)
+    protocol, which it takes for messages of a few kB: ``baseLat`` and ``hwLat``
+    of ``src/graph/tuning.cc`` in NCCL 2.19 and later. Bandwidths are those of
+    data sheets, one direction: NVLink 4 of an H100 (900 GB/s both ways), one
+    400 Gbit/s InfiniBand adapter per GPU, the HBM3 of an H100 SXM. Nothing of
+    this was measured here.
+    """
+
+    gpus_per_node: int = 8
+    """GPUs on one NVLink; ranks fill the nodes in their order."""
+
+    launch_us: float = 6.6
+    """Microseconds of an all-reduce before its first message."""
+
+    nvlink_us: float = 0.6
+    """Microseconds of a message between two GPUs of a node."""
+
+    ib_ring_us: float = 2.7
+    """Microseconds of a message of a ring between two nodes."""
+
+    ib_tree_us: float = 5.0
+    """Microseconds of a message of a tree between two nodes."""
+
+    nvlink_gb_per_s: float = 450.0
+    """GB/s of a GPU inside of its node."""
+
+    ib_gb_per_s: float = 50.0
+    """GB/s of a GPU between nodes."""
+
+    memory_gb_per_s: float = 3350.0
+    """GB/s of a GPU's own memory, for local work."""
+
+    def __post_init__(self) -> None:
+        check_integer("gpus_per_node", self.gpus_per_node, 1)
+        for field in dataclasses.fields(self)[1:]:
+            check_positive(field.name, getattr(self, field.name))
+
+    def all_reduce_us(
+        self, ranks: Collection[int], num_bytes: int, algorithm: Algorithm
+    ) -> float:
+        """Microseconds of an all-reduce, by the alpha-beta model.
+
+        With p ranks on k nodes, at most m on each: a ring passes 2 (p - 1)
+        messages one after the other, 2 (k - 1) of them between nodes, and moves
+        2 (p - 1) / p of the bytes; a tree passes 2 (m - 1) inside of a node and
+        2 log2(k) between nodes, and moves the bytes twice. The slowest link
+        sets the bandwidth (Thakur et al. 2005; NCCL counts the same hops).
+
+        Args:
+            ranks: Of the group.
+            num_bytes: Of the tensor.
+            algorithm: ``"ring"`` or ``"tree"``.
+        """
+        size = len(ranks)
+        if size == 1:
+            return 0.0
+        on_node: dict[int, int] = {}
+        for rank in ranks:
+            node = rank // self.gpus_per_node
+            on_node[node] = on_node.get(node, 0) + 1
+        num_nodes = len(on_node)
+        if algorithm == "ring":
+            inside = 2 * (size - num_nodes)
+            between = 2 * (num_nodes - 1) * self.ib_ring_us
+            moved = 2 * (size - 1) / size * num_bytes
+        else:
+            inside = 2 * (max(on_node.values()) - 1)
+            between = 2 * math.ceil(math.log2(num_nodes)) * self.ib_tree_us
+            moved = 2.0 * num_bytes
+        bandwidth = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
+        return (
+            self.launch_us
+            + inside * self.nvlink_us
+            + between
+            + moved / (bandwidth * 1e3)
+        )
+
+    def local_us(self, num_bytes: int) -> float:
+        """Microseconds to move bytes from and to a GPU's own memory."""
+        return num_bytes / (self.memory_gb_per_s * 1e3)
+
+
+def parse_interconnect(settings: Sequence[str]) -> Interconnect:
+    """The defaults, changed by ``key=value``.
+
+    Raises:
+        ValueError: An unknown key (the nearest is named), or a value that is
+            not a number or out of its range.
+    """
+    known = {f.name: f.type for f in dataclasses.fields(Interconnect)}
+    values: dict[str, float] = {}
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        if key not in known:
+            raise ValueError(
+                f"unknown interconnect setting {key!r}"
+                f"{suggestion(key, known)}; use {', '.join(known)}"
+            )
+        try:
+            values[key] = int(text) if known[key] == "int" else float(text)
+        except ValueError:
+            raise ValueError(
+                f"interconnect setting {setting!r}: {text!r} is not a number "
+                f"({known[key]})"
+            ) from None
+    return Interconnect(**values)  # type: ignore[arg-type]
