@@ -11,21 +11,36 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Benchmarks.
+"""Benchmarks, as ratios within one interleaved run.
 
+    python tools/benchmark.py clip
+    python tools/benchmark.py step
     python tools/benchmark.py comm
+    python tools/benchmark.py collectives
 
-comm: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC communicate in a
-clip step, counted on real fleet processes over gloo, layout by layout.
+clip: a clip step on the tensors of the paper's models, against Paddle's own
+clips, a loop that waits for every tensor, and the speed of memory.
+step: whole training steps of the proxies.
+comm: the clip of a hybrid-parallel run between hosts (network namespaces) with
+a network delay; needs Linux, root, and the command ip.
+collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
+communicate in a clip step, counted on real fleet processes over gloo, layout by
+layout.
+
+Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
-CONFIG = Path(__file__).resolve().parent.parent / "configs/proxy/ernie_moe.yaml"
+CONFIGS = Path(__file__).resolve().parent.parent / "configs/proxy"
+ERNIE = CONFIGS / "ernie_moe.yaml"
+PROXIES = [CONFIGS / "llama_low_noise.yaml", ERNIE]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,29 +50,145 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    comm = commands.add_parser(
-        "comm", help="collectives and bytes of a clip step"
+    for add in (_add_clip, _add_step, _add_comm, _add_collectives):
+        add(commands)
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        options.run(options)
+    except (RuntimeError, ValueError, FileNotFoundError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _add_clip(commands: argparse._SubParsersAction) -> None:
+    clip = commands.add_parser("clip", help="time of a clip step")
+    clip.add_argument(
+        "--lists", nargs="*", metavar="MODEL", help="default: all of them"
     )
-    comm.add_argument(
-        "--config", type=Path, default=CONFIG, help="default: %(default)s"
+    clip.add_argument(
+        "--shares",
+        nargs="*",
+        type=_share,
+        default=[0.1, 1.0],
+        metavar="SHARE",
+        help="shares of the tensors that are clipped (default: 0.1 1)",
+    )
+    clip.add_argument(
+        "--repetitions", type=_at_least_two, default=15, metavar="N"
+    )
+    clip.add_argument(
+        "--no-growth",
+        action="store_true",
+        help="leave out how the time grows with tensors, values and share",
+    )
+    clip.set_defaults(run=_clip)
+
+
+def _clip(options: argparse.Namespace) -> None:
+    from paddle_adagc.benchmark import clip_step
+    from paddle_adagc.benchmark.tensor_lists import LISTS, recipe_shapes
+
+    for name in _chosen(options.lists, LISTS):
+        shapes = recipe_shapes(name)
+        for share in options.shares:
+            rows = clip_step.compare(shapes, share, options.repetitions)
+            print(
+                f"\n{name}: {rows[0].num_tensors:,} tensors, "
+                f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
+                "tensors clipped\n"
+            )
+            print(clip_step.to_markdown(rows), flush=True)
+    if not options.no_growth:
+        print("\nGrowth of the time\n")
+        print(clip_step.growth(options.repetitions))
+
+
+def _add_step(commands: argparse._SubParsersAction) -> None:
+    step = commands.add_parser("step", help="time of a training step")
+    step.add_argument(
+        "--configs", nargs="*", type=Path, default=PROXIES, metavar="YAML"
+    )
+    step.add_argument("--steps", type=_at_least_two, default=200, metavar="N")
+    step.set_defaults(run=_step)
+
+
+def _step(options: argparse.Namespace) -> None:
+    from paddle_adagc.benchmark import training_step
+    from paddle_adagc.pretrain.parse import load_config
+
+    for path in options.configs:
+        rows = training_step.compare(load_config(path), options.steps)
+        print(f"\n{path.stem}\n")
+        print(training_step.to_markdown(rows), flush=True)
+
+
+def _add_comm(commands: argparse._SubParsersAction) -> None:
+    comm = commands.add_parser(
+        "comm", help="time of a clip step between hosts with a delay"
     )
     comm.add_argument(
         "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
     )
-    options = parser.parse_args(arguments)
+    comm.set_defaults(run=_comm)
+
+
+def _comm(options: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from paddle_adagc.benchmark import hosts_clip
+    from paddle_adagc.benchmark.network import why_unavailable
+
+    reason = why_unavailable()
+    if reason is not None:
+        print(f"skipped: no network namespaces here: {reason}")
+        return
+    layouts = _chosen(options.layouts, hosts_clip.LAYOUTS)
+    cells = len(layouts) * len(hosts_clip.DELAYS_MS) * len(hosts_clip.CLIPS)
+    rows = hosts_clip.measure(layouts, hosts_clip.DELAYS_MS)
+    print(hosts_clip.to_markdown([*tqdm(rows, total=cells, unit="run")]))
+
+
+def _add_collectives(commands: argparse._SubParsersAction) -> None:
+    collectives = commands.add_parser(
+        "collectives", help="collectives and bytes of a clip step"
+    )
+    collectives.add_argument(
+        "--config", type=Path, default=ERNIE, help="default: %(default)s"
+    )
+    collectives.add_argument(
+        "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
+    )
+    collectives.set_defaults(run=_collectives)
+
+
+def _collectives(options: argparse.Namespace) -> None:
     from paddle_adagc.report.communication import LAYOUTS, measure, to_markdown
 
-    chosen = options.layouts or list(LAYOUTS)
-    unknown = [name for name in chosen if name not in LAYOUTS]
-    if unknown:
-        parser.error(f"unknown layouts {unknown}: choose of {list(LAYOUTS)}")
-    try:
-        rows = measure(options.config, {name: LAYOUTS[name] for name in chosen})
-    except RuntimeError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+    chosen = _chosen(options.layouts, LAYOUTS)
+    rows = measure(options.config, {name: LAYOUTS[name] for name in chosen})
     print(to_markdown(rows))
-    return 0
+
+
+def _chosen(names: Collection[str] | None, known: Collection[str]) -> list[str]:
+    from paddle_adagc.checks import check_choice
+
+    return [check_choice("name", name, known) for name in names or known]
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
+    return value
+
+
+def _at_least_two(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"{text} is less than 2")
+    return value
 
 
 if __name__ == "__main__":
