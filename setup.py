@@ -43,13 +43,23 @@ NLP = [
 # PaddleFormers conflicts with PaddleNLP's pins: an environment of its own.
 ERNIE = [
     "paddleformers==1.2.0",
+    # Its ernie_pretrain does not start without it, and it does not say so.
+    "tensorboardX>=2.6",
     # As above.
     "pyarrow<21",
     "datasets<4",
+    "omegaconf>=2.3",
+    "dacite>=1.8",
 ]
 
+# Tasks of tools/evaluate.py, beside [nlp]; it does without PyTorch.
+EVAL = ["lm_eval==0.4.13"]
+
+# Tar shards of images and captions.
+CLIP = ["webdataset>=1.0"]
+
 REPORT = ["matplotlib>=3.8", "jinja2>=3.1"]
-TEST = ["pytest>=8", "hypothesis>=6"]
+TEST = ["pytest>=8", "hypothesis>=6", "ml-dtypes>=0.4"]
 
 setup(
     name="paddle_adagc",
@@ -68,6 +78,8 @@ setup(
         "gpu": [f"paddlepaddle-gpu=={PADDLE}"],
         "nlp": NLP,
         "ernie": ERNIE,
+        "eval": EVAL,
+        "clip": CLIP,
         "report": REPORT,
         "test": TEST,
         "dev": [*TEST, "ruff==0.17.5", "mypy==2.4.1"],

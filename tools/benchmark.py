@@ -120,7 +120,7 @@ def _step(options: argparse.Namespace) -> None:
 
     for path in options.configs:
         rows = training_step.compare(load_config(path), options.steps)
-        print(f"\n{path.stem}\n")
+        print(f"\n{path}\n")
         print(training_step.to_markdown(rows), flush=True)
 
 

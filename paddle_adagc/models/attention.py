@@ -22,13 +22,13 @@ from paddle import Tensor, nn
 
 from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.layers import (
-    RMSNorm,
     as_float32,
     column_linear,
     row_linear,
     runs_on_cpu,
     uses_sequence_parallel,
 )
+from paddle_adagc.models.rms_norm import RMSNorm
 from paddle_adagc.models.rotary import (
     quarter_turn,
     rotary_angles,
@@ -46,16 +46,17 @@ class Attention(nn.Layer):
         keys = config.num_key_value_heads * head_dim
         queries = config.num_attention_heads * head_dim
         self.is_split = uses_sequence_parallel(config)
-        self.q_proj = column_linear(config, hidden, queries, self.is_split)
-        self.k_proj = column_linear(config, hidden, keys, self.is_split)
-        self.v_proj = column_linear(config, hidden, keys, self.is_split)
-        self.o_proj = row_linear(config, queries, hidden, self.is_split)
+        layout = (self.is_split, "attention")
+        self.q_proj = column_linear(config, hidden, queries, *layout)
+        self.k_proj = column_linear(config, hidden, keys, *layout)
+        self.v_proj = column_linear(config, hidden, keys, *layout)
+        self.o_proj = row_linear(config, queries, hidden, *layout)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
-            eps = config.rms_norm_eps
-            self.q_norm = RMSNorm(head_dim, eps, of_split_input=True)
-            self.k_norm = RMSNorm(head_dim, eps, of_split_input=True)
+            norm = (config.rms_norm_eps, True, config.rms_norm_precision)
+            self.q_norm = RMSNorm(head_dim, *norm)
+            self.k_norm = RMSNorm(head_dim, *norm)
         self.head_dim = head_dim
         self.rope_theta = float(config.rope_theta)
         self.rope_layout = config.rope_layout
@@ -127,16 +128,17 @@ def attend_folded(
     kv_order = _head_major_rows(batch, length, kv_heads, heads)
     folded = [batch * heads, length, 1, head_dim]
     mixed = F.scaled_dot_product_attention(
-        _rotate_rows(_gather_rows(query, order), *tables).reshape(folded),
-        _rotate_rows(_gather_rows(key, kv_order), *tables).reshape(folded),
-        _gather_rows(value, kv_order).reshape(folded),
-        attn_mask=_causal_mask(length, query.dtype),
+        _rotate_rows(gather_rows(query, order), *tables).reshape(folded),
+        _rotate_rows(gather_rows(key, kv_order), *tables).reshape(folded),
+        gather_rows(value, kv_order).reshape(folded),
+        attn_mask=causal_mask(length, query.dtype),
     )
-    back = _token_major_rows(batch, length, heads)
-    return _gather_rows(mixed, back).reshape(query.shape)
+    back = token_major_rows(batch, length, heads)
+    return gather_rows(mixed, back).reshape(query.shape)
 
 
-def _gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Vectors of `x` [..., width] by their numbers, [rows, width]."""
     return paddle.gather(x.reshape([-1, x.shape[-1]]), rows)
 
 
@@ -175,7 +177,7 @@ def _head_major_rows(
 
 
 @lru_cache(maxsize=8)
-def _token_major_rows(batch: int, length: int, heads: int) -> Tensor:
+def token_major_rows(batch: int, length: int, heads: int) -> Tensor:
     """Rows of [batch, head, length] in the order [batch, length, head]."""
     rows = np.arange(batch * heads * length).reshape(batch, heads, length)
     rows = rows.transpose(0, 2, 1).reshape(-1)
@@ -183,7 +185,7 @@ def _token_major_rows(batch: int, length: int, heads: int) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _causal_mask(length: int, dtype: paddle.dtype) -> Tensor:
+def causal_mask(length: int, dtype: paddle.dtype) -> Tensor:
     """[length, length]: 0 up to the diagonal, -inf above it."""
     mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
     return paddle.to_tensor(mask, place="cpu").astype(dtype)

@@ -21,6 +21,9 @@ from typing import Any
 from paddlenlp.transformers import PretrainedConfig
 
 ROPE_LAYOUTS = ("half", "interleaved")
+FLOAT8_LINEARS = ("attention", "mlp", "experts")
+INITIALIZATIONS = ("normal", "scaled_embed", "wesar")
+NORM_PRECISIONS = ("float32", "bfloat16")
 
 _POSITIVE = (
     "vocab_size",
@@ -68,11 +71,16 @@ class DecoderConfig(PretrainedConfig):
             pairs i with i + head_dim / 2 (Llama), "interleaved" pairs 2i
             with 2i + 1 (ERNIE-4.5).
         rms_norm_eps: Added to the mean square in every RMSNorm.
+        rms_norm_precision: Of the arithmetic inside of every RMSNorm,
+            "float32", or "bfloat16" (see `rms_norm`).
         qk_norm: RMSNorm over each query and key head before the rotation
             (Qwen3).
         tie_word_embeddings: The head multiplies by the embedding's weight.
+        initialization: How weight matrices start, and what they are
+            multiplied by (see `initialization`): "normal", "scaled_embed"
+            (Takase et al. 2023) or "wesar" (Nishida et al. 2024).
         initializer_range: Standard deviation of every weight matrix at the
-            start.
+            start; of "normal" alone.
         moe_num_experts: Routed experts of an MoE layer; 0 for a dense model.
         moe_top_k: Experts that a token goes to.
         moe_intermediate_size: Width of an expert; None for
@@ -86,6 +94,11 @@ class DecoderConfig(PretrainedConfig):
             `moe_statics.e_score_correction_bias`).
         router_aux_loss_coef: Factor of the load-balancing loss.
         router_z_loss_coef: Factor of the router z-loss.
+        float8_linears: Linear maps with products in FP8 (see
+            `fp8.linear`): "attention" is the projections of queries, keys,
+            values and outputs, "mlp" the dense feed-forward networks,
+            "experts" the routed and the shared ones. The router, the norms,
+            the embedding and the head never are.
         **kwargs: PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`,
             ...). It also accepts misspelled ones: compare a user's keys with
             `field_names()` first.
@@ -110,8 +123,10 @@ class DecoderConfig(PretrainedConfig):
         rope_theta: float = 10000.0,
         rope_layout: str = "half",
         rms_norm_eps: float = 1e-5,
+        rms_norm_precision: str = "float32",
         qk_norm: bool = False,
         tie_word_embeddings: bool = False,
+        initialization: str = "normal",
         initializer_range: float = 0.02,
         moe_num_experts: int = 0,
         moe_top_k: int = 2,
@@ -122,6 +137,7 @@ class DecoderConfig(PretrainedConfig):
         moe_correction_bias: bool = False,
         router_aux_loss_coef: float = 0.0,
         router_z_loss_coef: float = 0.0,
+        float8_linears: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
@@ -143,7 +159,9 @@ class DecoderConfig(PretrainedConfig):
         self.rope_theta = rope_theta
         self.rope_layout = rope_layout
         self.rms_norm_eps = rms_norm_eps
+        self.rms_norm_precision = rms_norm_precision
         self.qk_norm = qk_norm
+        self.initialization = initialization
         self.initializer_range = initializer_range
         self.moe_num_experts = moe_num_experts
         self.moe_top_k = moe_top_k
@@ -158,6 +176,7 @@ class DecoderConfig(PretrainedConfig):
         self.moe_correction_bias = moe_correction_bias
         self.router_aux_loss_coef = router_aux_loss_coef
         self.router_z_loss_coef = router_z_loss_coef
+        self.float8_linears = list(float8_linears)
         self._check_ranges()
         self._check_heads(explicit_head_dim=head_dim is not None)
         self._check_experts()
@@ -196,10 +215,26 @@ class DecoderConfig(PretrainedConfig):
                 raise ValueError(
                     f"{name}={getattr(self, name)!r}: use true or false."
                 )
-        if self.rope_layout not in ROPE_LAYOUTS:
+        for name, choices in (
+            ("rope_layout", ROPE_LAYOUTS),
+            ("initialization", INITIALIZATIONS),
+            ("rms_norm_precision", NORM_PRECISIONS),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: use one of {choices}."
+                )
+        if self.initialization == "wesar" and self.tie_word_embeddings:
             raise ValueError(
-                f"rope_layout={self.rope_layout!r}: use one of {ROPE_LAYOUTS}."
+                "tie_word_embeddings=True with initialization='wesar': "
+                "embedding and head have scales of their own, untie them."
             )
+        for kind in self.float8_linears:
+            if kind not in FLOAT8_LINEARS:
+                raise ValueError(
+                    f"float8_linears holds {kind!r}: use a list of "
+                    f"{FLOAT8_LINEARS}."
+                )
 
     def _check_heads(self, explicit_head_dim: bool) -> None:
         heads = self.num_attention_heads

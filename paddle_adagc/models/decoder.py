@@ -22,7 +22,6 @@ from paddle_adagc.models.attention import Attention
 from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.layers import (
     GatedMLP,
-    RMSNorm,
     column_linear,
     split_sequence,
     tied_head,
@@ -33,6 +32,7 @@ from paddle_adagc.models.layers import (
 from paddle_adagc.models.loss import cross_entropy, training_loss
 from paddle_adagc.models.moe import MoE
 from paddle_adagc.models.parallel import check_length, check_parallel
+from paddle_adagc.models.rms_norm import residual_norm
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -55,9 +55,8 @@ class DecoderLayer(nn.Layer):
             if self.has_experts
             else GatedMLP(config, config.intermediate_size, self.is_split)
         )
-        width, eps = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = RMSNorm(width, eps, self.is_split)
-        self.post_attention_layernorm = RMSNorm(width, eps, self.is_split)
+        self.input_layernorm = residual_norm(config)
+        self.post_attention_layernorm = residual_norm(config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Map [batch, length, hidden] to the same shape.
@@ -92,9 +91,7 @@ class DecoderModel(DecoderPretrainedModel):
         self.layers = nn.LayerList(
             [DecoderLayer(config, i) for i in range(config.num_hidden_layers)]
         )
-        self.norm = RMSNorm(
-            config.hidden_size, config.rms_norm_eps, self.is_split
-        )
+        self.norm = residual_norm(config)
         self.enable_recompute = False
 
     def get_input_embeddings(self) -> nn.Layer:

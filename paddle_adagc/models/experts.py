@@ -25,6 +25,11 @@ from paddle.distributed import fleet
 from paddle_adagc.distributed.topology import Axis, Topology
 
 
+def expert_rank(expert: int, num_experts: int, num_ranks: int) -> int:
+    """Expert-parallel rank that holds the expert with this global index."""
+    return expert // (num_experts // num_ranks)
+
+
 def mark_experts(experts: nn.Layer) -> None:
     """Mark parameters as fleet's sharding V2 and the clip expect of experts.
 

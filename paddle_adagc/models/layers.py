@@ -11,9 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""RMSNorm, SwiGLU and the choice of plain or tensor-parallel layers."""
-
-from functools import lru_cache
+"""SwiGLU and the choice of plain or tensor-parallel layers."""
 
 import paddle
 import paddle.nn.functional as F
@@ -28,6 +26,13 @@ from paddle.distributed.fleet.utils.sequence_parallel_utils import (
 )
 
 from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.fp8.linear import Float8Linear, multiply_in_float8
+from paddle_adagc.models.initialization import (
+    Role,
+    embedding_factor,
+    initial_alpha,
+    initial_deviation,
+)
 
 
 def tensor_parallel_degree() -> int:
@@ -86,10 +91,52 @@ def whole_sequence(x: Tensor) -> Tensor:
     return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
 
 
-def _weight_attr(config: DecoderConfig) -> paddle.ParamAttr:
-    return paddle.ParamAttr(
-        initializer=nn.initializer.Normal(0.0, config.initializer_range)
+def weight_initializer(
+    config: DecoderConfig, role: Role
+) -> nn.initializer.Initializer:
+    """How a weight matrix is drawn."""
+    return nn.initializer.Normal(0.0, initial_deviation(config, role))
+
+
+def _weight_attr(config: DecoderConfig, role: Role) -> paddle.ParamAttr:
+    return paddle.ParamAttr(initializer=weight_initializer(config, role))
+
+
+def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
+    """WeSaR's scale of a matrix, [1], for the layer's attribute `alpha`."""
+    return layer.create_parameter(
+        [1],
+        default_initializer=nn.initializer.Constant(
+            initial_alpha(config, role)
+        ),
     )
+
+
+def _reparametrized(
+    layer: nn.Layer, config: DecoderConfig, role: Role, is_partial: bool
+) -> nn.Layer:
+    """Let the layer multiply its output by a scale, if WeSaR is asked for.
+
+    Multiplying the output rather than the weight keeps the scale out of the
+    rounding of FP8 products.
+
+    Args:
+        layer: With a weight and no bias.
+        config: Of the decoder.
+        role: Of its weight.
+        is_partial: Each TP rank has another part of the output, while all
+            have the same scale: its gradient is summed over them.
+    """
+    if config.initialization != "wesar":
+        return layer
+    layer.alpha = create_alpha(layer, config, role)
+
+    def multiply(layer: nn.Layer, inputs: object, output: Tensor) -> Tensor:
+        alpha = layer.alpha.astype(output.dtype)
+        return output * (enter_tensor_parallel(alpha) if is_partial else alpha)
+
+    layer.register_forward_post_hook(multiply)
+    return layer
 
 
 def column_linear(
@@ -97,6 +144,7 @@ def column_linear(
     in_features: int,
     out_features: int,
     from_split_sequence: bool = False,
+    kind: str | None = None,
 ) -> nn.Layer:
     """Linear map without bias whose output is split over the TP ranks.
 
@@ -106,26 +154,27 @@ def column_linear(
         out_features: Width of the output, of all ranks together.
         from_split_sequence: The input is of the shape of `split_sequence`,
             the output holds all positions.
+        kind: Its name in `DecoderConfig.float8_linears`, if it has one.
     """
+    attr = _weight_attr(config, "input")
     if tensor_parallel_degree() > 1:
-        kind = (
+        parallel = (
             ColumnSequenceParallelLinear
             if from_split_sequence
             else fleet.meta_parallel.ColumnParallelLinear
         )
-        return kind(
+        layer = parallel(
             in_features,
             out_features,
-            weight_attr=_weight_attr(config),
+            weight_attr=attr,
             has_bias=False,
             gather_output=False,
         )
-    return nn.Linear(
-        in_features,
-        out_features,
-        weight_attr=_weight_attr(config),
-        bias_attr=False,
-    )
+        if kind in config.float8_linears:
+            layer = multiply_in_float8(layer)
+    else:
+        layer = _whole_linear(config, in_features, out_features, kind, attr)
+    return _reparametrized(layer, config, "input", is_partial=True)
 
 
 def row_linear(
@@ -133,6 +182,7 @@ def row_linear(
     in_features: int,
     out_features: int,
     to_split_sequence: bool = False,
+    kind: str = "mlp",
 ) -> nn.Layer:
     """Linear map without bias whose input is split over the TP ranks.
 
@@ -141,25 +191,41 @@ def row_linear(
         in_features: Width of the input, of all ranks together.
         out_features: Width of the output.
         to_split_sequence: The output is of the shape of `split_sequence`.
+        kind: Its name in `DecoderConfig.float8_linears`.
     """
+    role: Role = "attention_output" if kind == "attention" else "mlp_output"
+    attr = _weight_attr(config, role)
     if tensor_parallel_degree() > 1:
-        kind = (
+        parallel = (
             RowSequenceParallelLinear
             if to_split_sequence
             else fleet.meta_parallel.RowParallelLinear
         )
-        return kind(
+        layer = parallel(
             in_features,
             out_features,
-            weight_attr=_weight_attr(config),
+            weight_attr=attr,
             has_bias=False,
             input_is_parallel=True,
         )
-    return nn.Linear(
-        in_features,
-        out_features,
-        weight_attr=_weight_attr(config),
-        bias_attr=False,
+        if kind in config.float8_linears:
+            layer = multiply_in_float8(layer)
+    else:
+        layer = _whole_linear(config, in_features, out_features, kind, attr)
+    return _reparametrized(layer, config, role, is_partial=to_split_sequence)
+
+
+def _whole_linear(
+    config: DecoderConfig,
+    in_features: int,
+    out_features: int,
+    kind: str | None,
+    weight_attr: paddle.ParamAttr,
+) -> nn.Layer:
+    """Linear map that no tensor parallelism splits."""
+    is_float8 = kind in config.float8_linears
+    return (Float8Linear if is_float8 else nn.Linear)(
+        in_features, out_features, weight_attr=weight_attr, bias_attr=False
     )
 
 
@@ -182,11 +248,17 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
         if tensor_parallel_degree() > 1
         else nn.Embedding
     )
-    return kind(
+    layer = kind(
         config.vocab_size,
         config.hidden_size,
-        weight_attr=_weight_attr(config),
+        weight_attr=_weight_attr(config, "embedding"),
     )
+    factor = embedding_factor(config)
+    if factor != 1.0:
+        layer.register_forward_post_hook(
+            lambda layer, inputs, output: output * factor
+        )
+    return _reparametrized(layer, config, "embedding", is_partial=False)
 
 
 def runs_on_cpu(x: Tensor) -> bool:
@@ -199,65 +271,6 @@ def as_float32(x: Tensor) -> Tensor:
     return x if x.dtype == paddle.float32 else x.astype("float32")
 
 
-@lru_cache(maxsize=8)
-def _averaging_column(width: int) -> Tensor:
-    return paddle.full([width, 1], 1.0 / width, dtype="float32")
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`weight * x / sqrt(mean(x^2) + eps)` over the last axis, in float32.
-
-    On a CPU the mean and the scale are matrix products: Paddle's kernels for
-    reduction and for broadcasting are several times slower there.
-
-    Args:
-        x: [..., width], any floating dtype; the result has the same.
-        weight: [width].
-        eps: Added to the mean square.
-    """
-    wide = as_float32(x)
-    weight = as_float32(weight)
-    if runs_on_cpu(x):
-        mean = paddle.matmul(
-            paddle.square(wide), _averaging_column(wide.shape[-1])
-        )
-        scale = paddle.matmul(paddle.rsqrt(mean + eps), weight.unsqueeze(0))
-        normed = wide * scale
-    else:
-        mean = paddle.square(wide).mean(-1, keepdim=True)
-        normed = wide * paddle.rsqrt(mean + eps) * weight
-    return normed if x.dtype == paddle.float32 else normed.astype(x.dtype)
-
-
-class RMSNorm(nn.Layer):
-    """Root-mean-square norm with a trained scale (Zhang and Sennrich 2019).
-
-    Args:
-        width: Length of the last axis.
-        eps: Added to the mean square.
-        of_split_input: The norm works on heads or positions that are split
-            over the TP ranks, while its weight is the same on all: the
-            weight's gradient is summed over them in every backward pass.
-    """
-
-    def __init__(
-        self, width: int, eps: float, of_split_input: bool = False
-    ) -> None:
-        super().__init__()
-        self.is_shared = of_split_input and tensor_parallel_degree() > 1
-        self.weight = self.create_parameter(
-            [width], default_initializer=nn.initializer.Constant(1.0)
-        )
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis of `x`."""
-        weight = self.weight
-        if self.is_shared:
-            weight = enter_tensor_parallel(weight)
-        return rms_norm(x, weight, self.eps)
-
-
 class GatedMLP(nn.Layer):
     """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020)."""
 
@@ -266,12 +279,13 @@ class GatedMLP(nn.Layer):
         config: DecoderConfig,
         width: int,
         of_split_sequence: bool = False,
+        kind: str = "mlp",
     ) -> None:
         super().__init__()
         hidden, split = config.hidden_size, of_split_sequence
-        self.gate_proj = column_linear(config, hidden, width, split)
-        self.up_proj = column_linear(config, hidden, width, split)
-        self.down_proj = row_linear(config, width, hidden, split)
+        self.gate_proj = column_linear(config, hidden, width, split, kind)
+        self.up_proj = column_linear(config, hidden, width, split, kind)
+        self.down_proj = row_linear(config, width, hidden, split, kind)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""

@@ -17,13 +17,20 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
+from paddle_adagc.models.autocast import without_autocast
 from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.experts import (
     Dispatch,
+    expert_rank,
     mark_experts,
     sum_over_data_ranks,
 )
-from paddle_adagc.models.layers import GatedMLP, as_float32
+from paddle_adagc.models.layers import (
+    GatedMLP,
+    as_float32,
+    create_alpha,
+    weight_initializer,
+)
 from paddle_adagc.models.parallel import topology
 
 # Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
@@ -66,10 +73,11 @@ class Router(nn.Layer):
         super().__init__()
         self.weight = self.create_parameter(
             [config.hidden_size, config.moe_num_experts],
-            default_initializer=nn.initializer.Normal(
-                0.0, config.initializer_range
-            ),
+            default_initializer=weight_initializer(config, "input"),
         )
+        self.alpha: Tensor | None = None
+        if config.initialization == "wesar":
+            self.alpha = create_alpha(self, config, "input")
         self.top_k = config.moe_top_k
         self.normalise = config.moe_norm_topk_prob
 
@@ -87,11 +95,10 @@ class Router(nn.Layer):
             Logits and probabilities, [tokens, E] float32; the weights of the
             chosen experts, [tokens, top_k] float32; their indices, int64.
         """
-        if paddle.amp.is_autocast_enabled():
-            with paddle.amp.auto_cast(enable=False):
-                logits = paddle.matmul(as_float32(x), as_float32(self.weight))
-        else:
+        with without_autocast():
             logits = paddle.matmul(as_float32(x), as_float32(self.weight))
+            if self.alpha is not None:
+                logits = logits * as_float32(self.alpha)
         probabilities = F.softmax(logits)
         if correction_bias is None:
             weights, chosen = paddle.topk(probabilities, self.top_k)
@@ -126,7 +133,7 @@ class MoE(nn.Layer):
         self.topology = topology()
         self.experts = nn.LayerList(
             [
-                GatedMLP(config, width)
+                GatedMLP(config, width, kind="experts")
                 if self._is_own(expert, config)
                 else None
                 for expert in range(config.moe_num_experts)
@@ -137,7 +144,9 @@ class MoE(nn.Layer):
         self.shared_experts: GatedMLP | None = None
         if config.moe_num_shared_experts:
             self.shared_experts = GatedMLP(
-                config, width * config.moe_num_shared_experts
+                config,
+                width * config.moe_num_shared_experts,
+                kind="experts",
             )
         self.num_experts = config.moe_num_experts
         self.top_k = config.moe_top_k
@@ -190,8 +199,9 @@ class MoE(nn.Layer):
     def _is_own(self, expert: int, config: DecoderConfig) -> bool:
         """Whether this rank holds the expert with this global index."""
         axis = self.topology.expert
-        share = config.moe_num_experts // axis.size
-        return expert // share == axis.rank
+        return axis.rank == expert_rank(
+            expert, config.moe_num_experts, axis.size
+        )
 
     def _mix(
         self, tokens: Tensor, weights: Tensor, assigned: Tensor, counts: Tensor

@@ -51,9 +51,8 @@ def check_parallel(config: DecoderConfig) -> None:
     """Refuse layouts that the decoder cannot be spread over.
 
     Raises:
-        ValueError: Widths that the tensor-parallel ranks, or experts that
-            the expert-parallel ranks cannot share evenly; expert together
-            with tensor parallelism; degrees that fleet was not started with.
+        ValueError: See :func:`check_degrees`; degrees that fleet was not
+            started with.
     """
     degree = tensor_parallel_degree()
     if max(config.tensor_parallel_degree, 1) > degree:
@@ -62,23 +61,38 @@ def check_parallel(config: DecoderConfig) -> None:
             f"fleet's model-parallel group has {degree} ranks: call "
             "fleet.init with mp_degree first."
         )
+    check_degrees(config, degree, topology().expert.size)
+
+
+def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
+    """Refuse degrees that the decoder cannot be spread over.
+
+    Args:
+        config: Of the decoder.
+        tp: Tensor-parallel ranks.
+        ep: Expert-parallel ranks.
+
+    Raises:
+        ValueError: Widths that the tensor-parallel ranks, or experts that
+            the expert-parallel ranks cannot share evenly; expert together
+            with tensor parallelism.
+    """
     for name in _SHARED_WIDTHS:
-        if getattr(config, name) % degree:
+        if getattr(config, name) % tp:
             raise ValueError(
                 f"{name}={getattr(config, name)} is not a multiple of the "
-                f"{degree} tensor-parallel ranks: change one of them."
+                f"{tp} tensor-parallel ranks: change one of them."
             )
-    experts = topology().expert.size
-    if config.moe_num_experts == 0 or experts == 1:
+    if config.moe_num_experts == 0 or ep == 1:
         return
-    if degree > 1:
+    if tp > 1:
         raise ValueError(
-            f"ep_degree={experts} with mp_degree={degree}: tensor-parallel "
+            f"ep_degree={ep} with mp_degree={tp}: tensor-parallel "
             "ranks hold the same tokens and would send them to the experts "
             "more than once. Use one of the two."
         )
-    if config.moe_num_experts % experts:
+    if config.moe_num_experts % ep:
         raise ValueError(
             f"moe_num_experts={config.moe_num_experts} is not a multiple of "
-            f"the {experts} expert-parallel ranks: change one of them."
+            f"the {ep} expert-parallel ranks: change one of them."
         )

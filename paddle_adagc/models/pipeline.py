@@ -28,7 +28,6 @@ from paddlenlp.transformers.model_utils import PipelinePretrainedModel
 from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.decoder import DecoderLayer
 from paddle_adagc.models.layers import (
-    RMSNorm,
     column_linear,
     split_sequence,
     tied_head,
@@ -38,6 +37,7 @@ from paddle_adagc.models.layers import (
 )
 from paddle_adagc.models.loss import cross_entropy, training_loss
 from paddle_adagc.models.parallel import check_length, check_parallel
+from paddle_adagc.models.rms_norm import RMSNorm
 
 Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """What goes from layer to layer: hidden states; with experts also the sum of
@@ -111,7 +111,12 @@ class NormPipe(RMSNorm):
 
     def __init__(self, config: DecoderConfig) -> None:
         is_split = uses_sequence_parallel(config)
-        super().__init__(config.hidden_size, config.rms_norm_eps, is_split)
+        super().__init__(
+            config.hidden_size,
+            config.rms_norm_eps,
+            is_split,
+            config.rms_norm_precision,
+        )
         self.is_split = is_split
 
     def forward(self, flow: Flow) -> Flow:

@@ -17,6 +17,7 @@ import math
 import re
 
 from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.initialization import ALPHA
 
 Shape = tuple[int, ...]
 
@@ -44,7 +45,7 @@ def parameter_shapes(config: DecoderConfig) -> dict[str, Shape]:
     shapes["model.norm.weight"] = (hidden,)
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (hidden, config.vocab_size)
-    return shapes
+    return _with_alphas(shapes) if config.initialization == "wesar" else shapes
 
 
 def num_parameters(config: DecoderConfig) -> int:
@@ -73,9 +74,19 @@ def num_active_parameters(config: DecoderConfig) -> int:
 
 
 def num_tensors(config: DecoderConfig, routers: bool = True) -> int:
-    """Number of parameter tensors, with or without the router weights."""
+    """Number of parameter tensors, with or without those of routers."""
     names = parameter_shapes(config)
-    return sum(routers or not n.endswith("mlp.gate.weight") for n in names)
+    return sum(routers or ".mlp.gate." not in n for n in names)
+
+
+def _with_alphas(shapes: dict[str, Shape]) -> dict[str, Shape]:
+    """A scale after every matrix."""
+    result = {}
+    for name, shape in shapes.items():
+        result[name] = shape
+        if len(shape) == 2:
+            result[name.removesuffix("weight") + ALPHA] = (1,)
+    return result
 
 
 def _attention_shapes(config: DecoderConfig) -> dict[str, Shape]:

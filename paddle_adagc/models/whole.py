@@ -22,6 +22,12 @@ from paddle import Tensor, nn
 
 from paddle_adagc.distributed.layout import read_layout, unwrap
 from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.models.initialization import (
+    ALPHA,
+    initial_alpha,
+    role_of,
+)
+from paddle_adagc.models.layers import weight_initializer
 from paddle_adagc.models.parallel import topology
 from paddle_adagc.models.sizes import parameter_shapes
 
@@ -80,13 +86,17 @@ def initialize_weights(
 
 
 def _drawn(config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
-    draw = nn.initializer.Normal(0.0, config.initializer_range)
     for key, shape in parameter_shapes(config).items():
         whole = paddle.empty(shape, paddle.get_default_dtype())
-        if len(shape) == 1:  # a norm's scale
+        if key.endswith(f".{ALPHA}"):
+            yield (
+                key,
+                paddle.full_like(whole, initial_alpha(config, role_of(key))),
+            )
+        elif len(shape) == 1:  # a norm's scale
             yield key, paddle.ones_like(whole)
         else:
-            draw(whole)
+            weight_initializer(config, role_of(key))(whole)
             yield key, whole
 
 

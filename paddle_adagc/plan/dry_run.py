@@ -217,13 +217,13 @@ def _same_random_numbers() -> Iterator[None]:
     """Leave generators as they were: fleet seeds one for each layout."""
     tracker = get_rng_state_tracker()
     state, states = paddle.get_rng_state(), tracker.get_states_tracker()
-    seeds = set(tracker.seeds_)
+    places, seeds = dict(tracker.states_), set(tracker.seeds_)
     try:
         yield
     finally:
         paddle.set_rng_state(state)
+        tracker.states_, tracker.seeds_ = places, seeds
         tracker.set_states_tracker(states)
-        tracker.seeds_ = seeds
 
 
 def _global_gc() -> ClipGradBase:

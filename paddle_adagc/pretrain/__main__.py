@@ -11,11 +11,15 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Pretrain a decoder as a config file says.
+r"""Pretrain a decoder as a config file says.
 
     python tools/pretrain.py configs/proxy/ernie_moe.yaml
     python tools/pretrain.py configs/proxy/ernie_moe.yaml \
         clip.name=global_norm train.seed=1 train.output_dir=outputs/global_1
+
+With --check nothing is trained: the recipe is validated and its plan printed,
+with the command that launches it and what this machine lacks for it. A recipe
+for PaddleFormers (configs/ernie_10b_a1.4b_fp8) is handed over to its launcher.
 
 A run that was killed goes on from its last checkpoint when the same command is
 given again; a run that has ended is not repeated.
@@ -28,12 +32,16 @@ import logging
 import sys
 from typing import NoReturn
 
+from paddle_adagc.ernie.recipe import as_run_config, is_recipe
+from paddle_adagc.pretrain.parse import load_config
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0: finished; 1: the loss stopped being finite; 2: bad settings.
+        0: finished, or a sound recipe; 1: the loss stopped being finite; 2:
+        bad settings.
     """
     parser = argparse.ArgumentParser(
         prog="pretrain",
@@ -53,22 +61,72 @@ def main(arguments: list[str] | None = None) -> int:
         help="start anew and remove what train.output_dir holds",
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="validate the config and print its plan instead of training",
+    )
+    parser.add_argument(
         "--verbose", action="store_true", help="show PaddleNLP's own log"
     )
     options = parser.parse_args(arguments)
+    try:
+        if options.check:
+            return check(options.config, options.overrides)
+        if is_recipe(options.config):
+            return launch(options)
+        return train(options)
+    except (FileNotFoundError, FileExistsError, ValueError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+def check(path: str, overrides: list[str]) -> int:
+    """Print the plan of a config.
+
+    Returns:
+        0: it is sound, whatever is missing here; 2: it is not.
+    """
+    from paddle_adagc.pretrain.check.recipe import check_recipe
+
+    of_ernie = is_recipe(path)
+    config = (as_run_config if of_ernie else load_config)(path, overrides)
+    report = check_recipe(config, path, overrides, with_paddleformers=of_ernie)
+    print(report.text())
+    return report.exit_status
+
+
+def launch(options: argparse.Namespace) -> int:
+    """Hand a recipe for PaddleFormers over to its launcher.
+
+    Raises:
+        ValueError: See :func:`~paddle_adagc.ernie.launch.run_recipe`; or an
+            option that it has no use for.
+    """
+    from paddle_adagc.ernie.launch import run_recipe
+
+    if options.overwrite or options.verbose:
+        raise ValueError(
+            f"{options.config} is PaddleFormers': leave out --overwrite and "
+            "--verbose"
+        )
+    run_recipe(options.config, options.overrides)
+    return 0
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train as a config says.
+
+    Returns:
+        0: finished; 1: the loss stopped being finite.
+    """
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
-    from paddle_adagc.pretrain.parse import load_config
     from paddle_adagc.pretrain.run import run_pretraining
 
     logging.basicConfig(format="%(message)s")
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
-    try:
-        config = load_config(options.config, options.overrides)
-        status = run_pretraining(config, overwrite=options.overwrite)
-    except (FileNotFoundError, FileExistsError, ValueError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+    config = load_config(options.config, options.overrides)
+    status = run_pretraining(config, overwrite=options.overwrite)
     print(f"{status}: {config.train.output_dir}")
     return 0 if status == "finished" else 1
 

@@ -20,7 +20,28 @@ from pathlib import Path
 import paddle
 from paddlenlp.trainer import TrainingArguments
 
-from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.config import RunConfig, TrainConfig
+
+
+def uses_amp(train: TrainConfig) -> bool:
+    """Whether weights are in low precision, with float32 master weights."""
+    if train.precision == "float8":
+        return paddle.device.is_compiled_with_cuda()
+    return train.precision != "float32"
+
+
+def check_precision(train: TrainConfig) -> None:
+    """Refuse low precision on a machine without a GPU.
+
+    Raises:
+        ValueError: See above.
+    """
+    if uses_amp(train) and not paddle.device.is_compiled_with_cuda():
+        raise ValueError(
+            f"train.precision={train.precision}: this build of Paddle has no "
+            "GPU, and its CPU kernels have no matrix product in low "
+            "precision; use float32, or float8, which rounds to it"
+        )
 
 
 def training_arguments(config: RunConfig) -> TrainingArguments:
@@ -36,12 +57,7 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
     )
     is_sharded = parallel.sharding > 1
     on_gpu = paddle.device.is_compiled_with_cuda()
-    if train.precision != "float32" and not on_gpu:
-        raise ValueError(
-            f"train.precision={train.precision}: this build of Paddle has no "
-            "GPU, and its CPU kernels have no matrix product in low "
-            "precision; use float32"
-        )
+    check_precision(train)
     return TrainingArguments(
         output_dir=train.output_dir,
         logging_dir=str(Path(train.output_dir) / "visualdl"),
@@ -63,11 +79,12 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         save_steps=train.save_every or train.max_steps,
         save_total_limit=train.keep_checkpoints,
         prediction_loss_only=True,
-        bf16=train.precision == "bfloat16",
+        bf16=uses_amp(train) and train.precision != "float16",
         fp16=train.precision == "float16",
-        fp16_opt_level="O1" if train.precision == "float32" else "O2",
-        amp_master_grad=train.precision != "float32",
+        fp16_opt_level="O2" if uses_amp(train) else "O1",
+        amp_master_grad=uses_amp(train),
         dataloader_drop_last=True,
+        dataloader_num_workers=config.data.num_workers,
         tensor_parallel_degree=parallel.tp,
         pipeline_parallel_degree=parallel.pp,
         sequence_parallel=parallel.sequence_parallel,

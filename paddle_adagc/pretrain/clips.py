@@ -30,6 +30,17 @@ from paddle_adagc.checks import check_choice, suggestion
 from paddle_adagc.clip import ClipGradByAdaGC
 
 
+class NoClip(ClipGradBase):
+    """Leaves gradients as they are; the record still measures them."""
+
+    def __str__(self) -> str:
+        """What it does."""
+        return "no gradient clipping"
+
+    def _dygraph_clip(self, params_grads: Any) -> Any:
+        return params_grads
+
+
 def _global_norm(lambda_abs: float = 1.0) -> ClipGradBase:
     return paddle.nn.ClipGradByGlobalNorm(lambda_abs)
 
@@ -42,14 +53,15 @@ CLIPS: dict[str, Callable[..., ClipGradBase]] = {
     "adagc": ClipGradByAdaGC,
     "global_norm": _global_norm,
     "value": _value,
+    "none": NoClip,
     "agc": ClipGradByAGC,
     "zclip": ClipGradByZClip,
     "global_adagc": ClipGradByGlobalAdaGC,
     "tensor_wise": ClipGradByTensorWiseGC,
 }
 """``global_norm`` (GlobalGC) and ``value`` (ClipByValue) are Paddle's own;
-``global_adagc`` and ``tensor_wise`` are the paper's ablations of locality and
-of adaptivity."""
+``none`` is for optimizers that clip by themselves; ``global_adagc`` and
+``tensor_wise`` are the paper's ablations of locality and of adaptivity."""
 
 
 def make_clip(settings: Mapping[str, Any]) -> ClipGradBase:

@@ -20,42 +20,19 @@ from typing import Any, Literal
 
 from paddle_adagc.checks import (
     check_choice,
-    check_decay,
     check_integer,
     check_positive,
     check_real,
 )
 from paddle_adagc.data.config import DataConfig
+from paddle_adagc.pretrain.optimizer_config import (
+    NEED_WHOLE_TENSORS,
+    AdamWConfig,
+    OptimizerConfig,
+)
 from paddle_adagc.stability.faults.config import FaultConfig
 
-PRECISIONS = ("float32", "bfloat16", "float16")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW's arguments."""
-
-    name: Literal["adamw"] = "adamw"
-    """Optimizer."""
-
-    beta1: float = 0.9
-    """Decay of the first moment."""
-
-    beta2: float = 0.95
-    """Decay of the second moment."""
-
-    epsilon: float = 1e-8
-    """Added to the square root of the second moment."""
-
-    weight_decay: float = 0.1
-    """Decoupled weight decay; norms and biases are exempt."""
-
-    def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            check_decay(name, getattr(self, name))
-        check_positive("epsilon", self.epsilon)
-        if check_real("weight_decay", self.weight_decay) < 0:
-            raise ValueError(f"weight_decay={self.weight_decay} is negative")
+PRECISIONS = ("float32", "bfloat16", "float16", "float8")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,9 +98,12 @@ class TrainConfig:
     experts after every optimizer step (auxiliary-loss-free balancing, as
     ERNIE-4.5's); needs ``model.moe_correction_bias``."""
 
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Low precision means AMP O2 with float32 master weights and gradients;
-    it needs a GPU."""
+    precision: Literal["float32", "bfloat16", "float16", "float8"] = "float32"
+    """``"bfloat16"`` and ``"float16"`` mean AMP O2 with float32 master weights
+    and gradients; they need a GPU. ``"float8"`` multiplies in block-wise FP8
+    (:mod:`paddle_adagc.models.fp8.linear`) in the linear maps of
+    ``model.float8_linears``, by default attention, MLPs and experts; the rest
+    is bfloat16 as above, on CPUs float32."""
 
     log_every: int = 10
     """Steps between two lines of the progress log. The record has every step
@@ -240,8 +220,10 @@ class RunConfig:
     """Everything that determines a run."""
 
     model: dict[str, Any]
-    """Fields of :class:`paddle_adagc.models.config.DecoderConfig`; with
-    ``preset`` the named preset's values come first."""
+    """``architecture``, ``decoder`` if it is left out, or ``clip``; and fields
+    of :class:`paddle_adagc.models.config.DecoderConfig`, or of
+    :class:`paddle_adagc.models.clip.config.CLIPConfig`. With ``preset`` the
+    named preset's values come first."""
 
     clip: dict[str, Any]
     """``name`` of the clip (see :mod:`paddle_adagc.pretrain.clips`) and its
@@ -249,9 +231,9 @@ class RunConfig:
 
     train: TrainConfig
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    optimizer: OptimizerConfig = dataclasses.field(
-        default_factory=OptimizerConfig
-    )
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=AdamWConfig)
+    """AdamW by default, see :mod:`paddle_adagc.pretrain.optimizer_config`."""
+
     schedule: ScheduleConfig = dataclasses.field(default_factory=ScheduleConfig)
     record: RecordConfig = dataclasses.field(default_factory=RecordConfig)
     faults: list[FaultConfig] = dataclasses.field(default_factory=list)
@@ -260,6 +242,17 @@ class RunConfig:
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
+        if "float8_linears" in self.model and self.train.precision != "float8":
+            raise ValueError(
+                f"model.float8_linears={self.model['float8_linears']} with "
+                f"train.precision={self.train.precision!r}: set that to "
+                "'float8'"
+            )
+        if self.record.moments and not isinstance(self.optimizer, AdamWConfig):
+            raise ValueError(
+                f"record.moments with optimizer.name={self.optimizer.name!r}: "
+                "they are Adam's; set it to false"
+            )
         if self.parallel.num_processes == 1:
             return
         if self.record.tensors:
@@ -278,6 +271,24 @@ class RunConfig:
                 f"parallel.ep={self.parallel.ep}: PaddleNLP's checkpoints "
                 "would hold the experts of one rank only; set it to 0"
             )
+        splits_tensors = (
+            self.parallel.sharding > 1 and self.parallel.sharding_split_param
+        )
+        if self.optimizer.name in NEED_WHOLE_TENSORS and splits_tensors:
+            raise ValueError(
+                f"optimizer.name={self.optimizer.name!r} needs whole tensors, "
+                f"which parallel.sharding={self.parallel.sharding} splits: "
+                "set parallel.sharding_split_param to false"
+            )
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per optimizer step, over all ranks."""
+        return (
+            self.train.batch_size
+            * self.train.gradient_accumulation_steps
+            * self.parallel.num_data_ranks
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.

@@ -11,72 +11,65 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A grid of paired runs: methods x seeds, with and without faults.
+"""Grids of paired runs: methods x seeds, with and without faults.
 
-Every cell is a run directory of its own, made by a process of its own; a grid
-that was killed goes on where it was, and finished cells are not run again.
+Every cell is a run directory of its own. Its name is a digest of the cell's
+config, so that a cell that several grids ask for exists once.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
+import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from tqdm import tqdm
-
-from paddle_adagc.checks import check_integer, suggestion
+from paddle_adagc.checks import check_integer, check_positive
 from paddle_adagc.pretrain.config import RunConfig
-from paddle_adagc.pretrain.parse import parse_config, read_values
+from paddle_adagc.pretrain.grid_file import ExperimentConfig
+from paddle_adagc.pretrain.parse import merged, parse_config, read_values
+
+MIN_STEPS = 1500
+"""A budget makes no run shorter: the spike score takes 1,000 steps to fill
+its window."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
-    """Methods to compare on one run config."""
+class Scale:
+    """How much of an experiment is run."""
 
-    name: str
-    """Name of the experiment's directory."""
+    num_seeds: int | None = None
+    """At most so many of its seeds; ``None``: all."""
 
-    title: str
-    """Heading in the report."""
+    ratio: float = 1.0
+    """Length of the runs as a share of the config's, not below
+    :data:`MIN_STEPS`."""
 
-    description: str
-    """What is trained and why, one paragraph."""
-
-    config: str
-    """Run config, relative to the grid's file."""
-
-    seeds: list[int]
-    """One run of each method per seed."""
-
-    methods: dict[str, dict[str, Any]]
-    """Name of the method -> changes to the run config, as nested keys."""
-
-    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Changes to the run config for all methods."""
-
-    faults: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """Faults to inject; every run then has a clean twin, for the paired
-    excess."""
-
-    skip_steps: int = 200
-    """First steps that are not judged."""
+    max_steps: int | None = None
+    """Length of every run, whatever the config's."""
 
     def __post_init__(self) -> None:
-        if not self.seeds or not self.methods:
-            raise ValueError(
-                f"experiment {self.name!r} needs seeds and methods"
-            )
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds={self.seeds} repeats a seed")
+        if self.num_seeds is not None:
+            check_integer("num_seeds", self.num_seeds, 1)
+        if check_positive("ratio", self.ratio) > 1:
+            raise ValueError(f"ratio={self.ratio} is above 1")
+        if self.max_steps is not None:
+            check_integer("max_steps", self.max_steps, 1)
+
+    def num_steps(self, full_length: int) -> int:
+        """Steps of a run that has ``full_length`` in its config."""
+        if self.max_steps is not None:
+            return self.max_steps
+        shortest = min(MIN_STEPS, full_length)
+        return max(shortest, round(self.ratio * full_length))
+
+
+FULL = Scale()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,186 +87,70 @@ class Cell:
         """Its run directory."""
         return Path(self.config.train.output_dir)
 
-
-def load_experiments(
-    path: str | os.PathLike[str],
-) -> tuple[str, list[ExperimentConfig]]:
-    """Title and experiments of a grid's file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: An unknown or a missing key.
-    """
-    values = read_values(path)
-    known = [field.name for field in dataclasses.fields(ExperimentConfig)]
-    experiments = []
-    for part in values.get("experiments", []):
-        for key in part:
-            if key not in known:
-                raise ValueError(
-                    f"{path}: unknown key {key!r}{suggestion(key, known)}"
-                )
-        try:
-            experiments.append(ExperimentConfig(**part))
-        except TypeError as error:
-            raise ValueError(f"{path}: {error}") from error
-    if not experiments or "title" not in values:
-        raise ValueError(f"{path} needs a title and experiments")
-    return values["title"], experiments
+    @property
+    def name(self) -> str:
+        """``"AdaGC-seed101-clean"``: unique in its experiment."""
+        method = re.sub(r"[^\w.]+", "-", self.method)
+        return f"{method}-seed{self.seed}" + "-clean" * self.is_clean_twin
 
 
 def make_cells(
     experiment: ExperimentConfig,
     grid_file: str | os.PathLike[str],
-    output_dir: str | os.PathLike[str],
-    max_steps: int | None = None,
+    store: str | os.PathLike[str],
+    scale: Scale = FULL,
 ) -> list[Cell]:
-    """All runs of an experiment.
+    """All runs of an experiment, seed by seed.
 
     Args:
         experiment: The experiment.
         grid_file: File it came from, for the path of its run config.
-        output_dir: Where the run directories go.
-        max_steps: Length of every run instead of the config's; the steps of
-            the faults move in proportion.
+        store: Folder of the run directories of all grids.
+        scale: Seeds and length of the runs; the steps of the faults move in
+            proportion.
 
     Raises:
         ValueError: The experiment does not fit its run config.
     """
     base = read_values(Path(grid_file).parent / experiment.config)
-    base = _merged(base, experiment.changes)
+    base = merged(base, experiment.changes)
     full_length = base["train"]["max_steps"]
-    if max_steps is not None:
-        check_integer("max_steps", max_steps, 1)
-        base["train"]["max_steps"] = max_steps
+    base["train"]["max_steps"] = scale.num_steps(full_length)
     ratio = base["train"]["max_steps"] / full_length
     faults = [_moved(fault, ratio) for fault in experiment.faults]
     twins = [([], True), (faults, False)] if faults else [([], False)]
     cells = []
-    for seed in experiment.seeds:
-        for method, changes in experiment.methods.items():
+    for seed in experiment.seeds[: scale.num_seeds]:
+        for method, changes in experiment.all_methods.items():
             for its_faults, is_clean_twin in twins:
-                name = re.sub(r"[^\w.]+", "-", method) + f"-seed{seed}"
-                name += "-clean" * is_clean_twin
-                values = _merged(base, changes)
+                values = merged(base, changes)
                 values["faults"] = its_faults
-                values["train"]["seed"] = seed
-                values["train"]["visualdl"] = False
-                values["train"]["output_dir"] = str(
-                    Path(output_dir) / experiment.name / name
-                )
+                values["train"] |= {"seed": seed, "visualdl": False}
+                config = in_store(parse_config(values), store)
                 cells.append(
-                    Cell(
-                        experiment.name,
-                        method,
-                        seed,
-                        is_clean_twin,
-                        parse_config(values),
-                    )
+                    Cell(experiment.name, method, seed, is_clean_twin, config)
                 )
     return cells
 
 
-def run_cells(cells: Sequence[Cell], num_jobs: int) -> None:
-    """Run all cells that have not ended yet, ``num_jobs`` at a time.
-
-    Raises:
-        RuntimeError: A run failed; its log is named.
-    """
-    todo = [cell for cell in cells if not _has_ended(cell)]
-    if not todo:
-        return
-    total = sum(cell.config.train.max_steps for cell in todo)
-    with (
-        concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
-        tqdm(total=total, unit="step", smoothing=0.05) as bar,
-    ):
-        futures = [pool.submit(_run_cell, cell) for cell in todo]
-        try:
-            for _ in _until_done(futures):
-                bar.n = sum(_num_steps(cell) for cell in todo)
-                bar.refresh()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        bar.n = total
-        bar.refresh()
+def in_store(config: RunConfig, store: str | os.PathLike[str]) -> RunConfig:
+    """The same run in the directory of ``store`` that is named after it."""
+    directory = Path(store) / digest(as_json(config))
+    train = dataclasses.replace(config.train, output_dir=str(directory))
+    return dataclasses.replace(config, train=train)
 
 
-def _until_done(
-    futures: Sequence[concurrent.futures.Future[None]],
-) -> Iterator[None]:
-    while True:
-        done, pending = concurrent.futures.wait(
-            futures, 1.0, concurrent.futures.FIRST_EXCEPTION
-        )
-        for future in done:
-            future.result()
-        if not pending:
-            return
-        yield
+def as_json(config: RunConfig) -> dict[str, Any]:
+    """A run's config as ``run.json`` holds it: without its directory."""
+    values = json.loads(json.dumps(config.to_dict()))
+    del values["train"]["output_dir"]
+    return typing.cast("dict[str, Any]", values)
 
 
-def _run_cell(cell: Cell) -> None:
-    directory = cell.directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    config_file = directory.with_name(directory.name + ".yaml")
-    values = json.loads(json.dumps(cell.config.to_dict()))
-    OmegaConf.save(OmegaConf.create(values), config_file)
-    log_file = directory.with_name(directory.name + ".log")
-    command = [sys.executable, "-m", "paddle_adagc.pretrain", str(config_file)]
-    with log_file.open("ab") as log:
-        code = subprocess.run(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=False,
-        ).returncode
-    if code not in (0, 1) or not _has_ended(cell):
-        tail = log_file.read_text(errors="replace").strip().splitlines()[-1:]
-        raise RuntimeError(
-            f"run {directory} failed (exit status {code}): "
-            f"{' '.join(tail)}; see {log_file}"
-        )
-
-
-def _has_ended(cell: Cell) -> bool:
-    """Whether the run is there; the run itself compares its config."""
-    run_file = cell.directory / "run.json"
-    if not run_file.exists():
-        return False
-    run = json.loads(run_file.read_text())
-    mine = json.loads(json.dumps(cell.config.to_dict()))
-    del mine["train"]["output_dir"]
-    return run.get("status") in ("finished", "diverged") and (
-        run["config"] == mine
-    )
-
-
-def _num_steps(cell: Cell) -> int:
-    """Steps that a run has logged, for the progress bar."""
-    if _has_ended(cell):
-        return cell.config.train.max_steps
-    metrics = cell.directory / "metrics.jsonl"
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
-def _merged(
-    values: Mapping[str, Any], changes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Deep copy of ``values`` with ``changes``; a clip is replaced whole."""
-    merged = json.loads(json.dumps(values))
-    for key, change in changes.items():
-        old = merged.get(key)
-        if isinstance(change, Mapping) and isinstance(old, dict):
-            merged[key] = (
-                dict(change) if key == "clip" else _merged(old, change)
-            )
-        else:
-            merged[key] = change
-    return merged
+def digest(config: Mapping[str, Any]) -> str:
+    """Name of a run in a store: of what :func:`as_json` returns."""
+    text = json.dumps(config, sort_keys=True).encode()
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:

@@ -15,21 +15,26 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dacite
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from paddle_adagc.checks import suggestion
+from paddle_adagc.checks import check_choice, suggestion
 from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.optimizer_config import OPTIMIZERS, OptimizerConfig
 
+T = TypeVar("T")
 _BASE = "base"
+_NAMED = ("clip", "optimizer")
+"""Sections whose keys depend on their ``name``."""
 
 
 def load_config(
@@ -37,8 +42,8 @@ def load_config(
 ) -> RunConfig:
     """Read a run's config.
 
-    A file may name another one under ``base`` (relative to itself), whose
-    values it then changes; lists are replaced as a whole.
+    A file may name another one under ``base`` (relative to itself), or a list
+    of them, whose values are then changed, see :func:`merged`.
 
     Args:
         path: YAML file.
@@ -53,21 +58,48 @@ def load_config(
     for override in overrides:
         if "=" not in override:
             raise ValueError(f"override {override!r} is not of form key=value")
-    values = read_values(path)
     changes = OmegaConf.from_dotlist(list(overrides))
-    return parse_config(_plain(OmegaConf.merge(values, changes), path))
+    return parse_config(merged(read_values(path), _plain(changes, path)))
 
 
 def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Values of a YAML file merged over those of its ``base``."""
+    """Values of a YAML file merged over those of its ``base``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a map of keys to values.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no config file {path}")
     values = _plain(OmegaConf.load(path), path)
-    if _BASE not in values:
-        return values
-    base = read_values(path.parent / values.pop(_BASE))
-    return _plain(OmegaConf.merge(base, values), path)
+    bases = values.pop(_BASE, [])
+    result: dict[str, Any] = {}
+    for base in [bases] if isinstance(bases, str) else bases:
+        result = merged(result, read_values(path.parent / base))
+    return merged(result, values)
+
+
+def merged(
+    values: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Deep copy of ``values`` with ``changes``, key by key at any depth.
+
+    Lists are replaced as a whole. So are the sections ``clip`` and
+    ``optimizer`` where the change gives a ``name``: another clip's or
+    optimizer's arguments do not go with it.
+    """
+    result = copy.deepcopy(dict(values))
+    for key, change in changes.items():
+        old = result.get(key)
+        if (
+            isinstance(change, Mapping)
+            and isinstance(old, Mapping)
+            and not (key in _NAMED and "name" in change)
+        ):
+            change = merged(old, change)
+        result[key] = copy.deepcopy(change)
+    return result
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
@@ -76,15 +108,30 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     Raises:
         ValueError: See :func:`load_config`.
     """
-    _check_keys(values, RunConfig, "")
     values = {key: value for key, value in values.items() if value is not None}
+    if isinstance(values.get("optimizer"), Mapping):
+        values["optimizer"] = _optimizer(values["optimizer"])
+    _check_keys(values, RunConfig, "")
     train = values.get("train")
     if isinstance(train, Mapping):
         data = {"seed": train.get("seed", 0), **values.get("data", {})}
         values["data"] = data
+    return _typed(RunConfig, values)
+
+
+def _optimizer(values: Mapping[str, Any]) -> OptimizerConfig:
+    name = check_choice(
+        "optimizer.name", values.get("name", "adamw"), OPTIMIZERS
+    )
+    kind = OPTIMIZERS[name]
+    _check_keys(values, kind, "optimizer.", f" of {name}")
+    return _typed(kind, values)
+
+
+def _typed(kind: type[T], values: Mapping[str, Any]) -> T:
     try:
         return dacite.from_dict(
-            RunConfig, values, dacite.Config(strict=True, cast=[tuple, float])
+            kind, values, dacite.Config(strict=True, cast=[tuple, float])
         )
     except (dacite.DaciteError, TypeError) as error:
         raise ValueError(f"bad config: {error}") from error
@@ -100,7 +147,7 @@ def _plain(config: Any, path: Any) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", plain)
 
 
-def _check_keys(values: Any, kind: Any, where: str) -> None:
+def _check_keys(values: Any, kind: Any, where: str, of: str = "") -> None:
     """Reject keys that the dataclass ``kind`` does not have, at any depth."""
     if typing.get_origin(kind) is list and isinstance(values, list):
         for index, value in enumerate(values):
@@ -111,6 +158,6 @@ def _check_keys(values: Any, kind: Any, where: str) -> None:
     for key, value in values.items():
         if key not in types:
             raise ValueError(
-                f"unknown key {where + str(key)!r}{suggestion(key, types)}"
+                f"unknown key {where + str(key)!r}{of}{suggestion(key, types)}"
             )
         _check_keys(value, types[key], f"{where}{key}.")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import paddle
@@ -135,6 +135,16 @@ def from_first_process(function: Callable[[], T]) -> T:
     if failure is not None:
         raise failure
     return result
+
+
+def gather_names(names: Iterable[str]) -> list[str]:
+    """Sorted names that any process has; every process calls this."""
+    mine = sorted(names)
+    if dist.get_world_size() == 1:
+        return mine
+    parts: list[list[str]] = []
+    dist.all_gather_object(parts, mine)
+    return sorted({name for part in parts for name in part})
 
 
 def mean_over_processes(values: Sequence[float | None]) -> list[float]:

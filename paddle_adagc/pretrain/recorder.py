@@ -97,17 +97,17 @@ class StepRecorder:
         self._started = time.perf_counter()
 
     def add_loss(self, loss: Tensor) -> None:
-        """Language-model loss of a micro-batch."""
+        """Loss of a micro-batch."""
         self._losses.append(loss)
 
     def add_fault(self, fault: dict[str, Any]) -> None:
         """A fault that was injected into this step."""
         self._row.setdefault("faults", []).append(fault)
 
-    def add_evaluation(self, loss: float) -> None:
-        """Validation loss after the last step."""
+    def add_evaluation(self, loss: float, **measures: float) -> None:
+        """Validation loss after the last step, and other measures of it."""
         if self._pending:
-            self._pending[-1][0]["eval_loss"] = loss
+            self._pending[-1][0].update(eval_loss=loss, **measures)
 
     def end_step(self) -> None:
         """The optimizer step is done; harmless if there is none in hand."""

@@ -19,7 +19,6 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,7 @@ import paddle
 import paddlenlp
 
 import paddle_adagc
-from paddle_adagc.checks import check_choice, suggestion
-from paddle_adagc.data.datasets import TokenDataset, build_datasets
-from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.cpu import use_avx2_matmul
-from paddle_adagc.models.decoder import DecoderForCausalLM
-from paddle_adagc.models.pipeline import DecoderForCausalLMPipe
-from paddle_adagc.models.presets import PRESETS
-from paddle_adagc.models.whole import initialize_weights
 from paddle_adagc.pretrain.clips import make_clip
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.processes import (
@@ -44,6 +36,7 @@ from paddle_adagc.pretrain.processes import (
     start_processes,
 )
 from paddle_adagc.pretrain.record import write_run
+from paddle_adagc.pretrain.task import make_task
 from paddle_adagc.pretrain.trainer import PretrainTrainer, last_checkpoint
 
 _ENDED = ("finished", "diverged")
@@ -77,8 +70,8 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
     # Paddle's automatic names, by which it saves the optimizer, start anew.
     with paddle.utils.unique_name.guard():
         trainer = build_trainer(config)
+        facts = _facts(config, trainer)
         if is_first_process():
-            facts = _facts(config, trainer.train_dataset)
             write_run(directory, **facts, status="running")
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         return trainer.finish()
@@ -88,71 +81,15 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
     """Model, data and clip of a run, in their trainer.
 
     Raises:
-        ValueError: An unknown option of the model or of the clip, or a
-            vocabulary that the data does not fit in.
+        ValueError: An unknown option of the model or of the clip, or data
+            that does not fit the model.
     """
-    model_config = make_model_config(
-        config.model,
-        tensor_parallel_degree=config.parallel.tp,
-        sequence_parallel=config.parallel.sequence_parallel,
-    )
-    num_samples = (
-        config.train.max_steps
-        * config.train.batch_size
-        * config.train.gradient_accumulation_steps
-        * config.parallel.num_data_ranks
-    )
-    train_dataset, eval_dataset = build_datasets(config.data, num_samples)
-    for dataset in (train_dataset, eval_dataset):
-        if dataset.vocab_size > model_config.vocab_size:
-            raise ValueError(
-                f"model.vocab_size={model_config.vocab_size}: the data has "
-                f"token {dataset.vocab_size - 1}; raise it"
-            )
+    task = make_task(config)
+    num_samples = config.train.max_steps * config.global_batch
+    train_dataset, eval_dataset = task.build_datasets(num_samples)
     clip = make_clip(config.clip)
-    model = build_model(model_config, config)
-    return PretrainTrainer(config, model, clip, train_dataset, eval_dataset)
-
-
-def build_model(
-    model_config: DecoderConfig, config: RunConfig
-) -> DecoderForCausalLM | DecoderForCausalLMPipe:
-    """The decoder with the run's initial weights, which no layout changes."""
-    paddle.seed(config.train.seed)
-    if config.parallel.num_processes == 1:
-        return DecoderForCausalLM(model_config)
-    kind = (
-        DecoderForCausalLMPipe if config.parallel.pp > 1 else DecoderForCausalLM
-    )
-    model = kind(model_config)
-    initialize_weights(model, model_config, config.train.seed)
-    return model
-
-
-def make_model_config(
-    fields: Mapping[str, Any], **layout: Any
-) -> DecoderConfig:
-    """The decoder's config from a run's ``model`` section.
-
-    Args:
-        fields: The section.
-        **layout: PaddleNLP's own keys, such as ``tensor_parallel_degree``.
-
-    Raises:
-        ValueError: An unknown preset or field (the nearest one is named).
-    """
-    values = dict(fields)
-    preset = values.pop("preset", None)
-    if preset is not None:
-        check_choice("model.preset", preset, PRESETS)
-        values = {**PRESETS[preset], **values}
-    known = DecoderConfig.field_names()
-    for key in values:
-        if key not in known:
-            raise ValueError(
-                f"unknown key 'model.{key}'{suggestion(key, known)}"
-            )
-    return DecoderConfig(**values, **layout)
+    model = task.build_model()
+    return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 
 def _look_at(
@@ -207,12 +144,13 @@ def _differing(old: Any, new: Any, where: str = "") -> list[str]:
     ]
 
 
-def _facts(config: RunConfig, dataset: TokenDataset) -> dict[str, Any]:
-    """How the run is made, for ``run.json``."""
+def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
+    """How the run is made, for ``run.json``; every process calls this."""
     return {
         "config": _as_json(config),
         "seed": config.train.seed,
-        "data": dataset.fingerprint,
+        "data": trainer.train_dataset.fingerprint,
+        **trainer.task.facts(trainer.model),
         "versions": {
             "paddle_adagc": paddle_adagc.__version__,
             "paddlepaddle": paddle.__version__,

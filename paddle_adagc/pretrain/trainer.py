@@ -23,32 +23,28 @@ from pathlib import Path
 from typing import Any
 
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
+from paddle.io import Dataset
 from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from paddle_adagc.checkpoint import load_state, save_state
-from paddle_adagc.clip import ClipGradByAdaGC
-from paddle_adagc.data.datasets import TokenDataset, collate_batch
-from paddle_adagc.models.decoder import (
-    DecoderForCausalLM,
-    adjust_correction_biases,
-)
-from paddle_adagc.models.pipeline import DecoderForCausalLMPipe
-from paddle_adagc.models.whole import parameters_by_key
-from paddle_adagc.pretrain.arguments import training_arguments
-from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.data.datasets import collate_batch
+from paddle_adagc.pretrain.arguments import training_arguments, uses_amp
+from paddle_adagc.pretrain.optimizers import make_optimizer
 from paddle_adagc.pretrain.processes import is_first_process, wait_for_all
 from paddle_adagc.pretrain.recorder import StepRecorder
 from paddle_adagc.pretrain.schedule import make_scheduler
+from paddle_adagc.pretrain.task import PretrainTask
 from paddle_adagc.scaling_clip import TensorScalingClip
 from paddle_adagc.stability.faults import (
+    REPEATED_BATCH,
     Fault,
     FaultSchedule,
     activation_fault,
-    apply_to_batch,
     apply_to_gradients,
+    repeated_samples,
 )
 
 COMPLETE = "complete.json"
@@ -80,7 +76,7 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
 
 
 class PretrainTrainer(Trainer):
-    """Trains the decoder as a :class:`RunConfig` says.
+    """Trains a model as a task and its config say.
 
     The clip goes in through :meth:`create_optimizer`; its state, the spike
     monitor's and the record are saved with every checkpoint, so that a run
@@ -90,13 +86,14 @@ class PretrainTrainer(Trainer):
 
     def __init__(
         self,
-        config: RunConfig,
-        model: DecoderForCausalLM | DecoderForCausalLMPipe,
+        task: PretrainTask,
+        model: nn.Layer,
         clip: ClipGradBase,
-        train_dataset: TokenDataset,
-        eval_dataset: TokenDataset,
+        train_dataset: Dataset,
+        eval_dataset: Dataset,
     ) -> None:
-        self.config = config
+        config = task.config
+        self.task, self.config = task, config
         self.clip = clip
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         self.recorder = StepRecorder(config, model, clip)
@@ -108,6 +105,7 @@ class PretrainTrainer(Trainer):
             eval_dataset=eval_dataset,
             data_collator=collate_batch,
         )
+        self.label_names = [*task.label_names]
 
     def create_scheduler(self, num_training_steps: int) -> Any:
         """The config's schedule, by optimizer step."""
@@ -117,25 +115,15 @@ class PretrainTrainer(Trainer):
         return self.lr_scheduler
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
-        """AdamW with the clip; norms and biases do not decay."""
+        """The config's optimizer with the clip."""
         if isinstance(self.clip, TensorScalingClip):
             self.clip.bind(self.model)
-        settings = self.config.optimizer
-        decayed = {
-            parameter.name
-            for name, parameter in parameters_by_key(self.model).items()
-            if "norm" not in name and not name.endswith("bias")
-        }
-        self.optimizer = paddle.optimizer.AdamW(
+        self.optimizer = make_optimizer(
+            self.config.optimizer,
+            self.model,
             learning_rate=lr_scheduler or self.lr_scheduler,
-            beta1=settings.beta1,
-            beta2=settings.beta2,
-            epsilon=settings.epsilon,
-            weight_decay=settings.weight_decay,
-            parameters=self.model.parameters(),
-            apply_decay_param_fun=lambda name: name in decayed,
             grad_clip=self.recorder.observed(self.clip),
-            multi_precision=self.config.train.precision != "float32",
+            multi_precision=uses_amp(self.config.train),
         )
         self.recorder.optimizer = self.optimizer
         return self.optimizer
@@ -166,7 +154,7 @@ class PretrainTrainer(Trainer):
             self.recorder.monitor.set_state_dict(facts["monitor"])
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
-        if self.config.train.precision == "float32":
+        if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
         return super().train(
             resume_from_checkpoint=resume_from_checkpoint, **kwargs
@@ -198,19 +186,9 @@ class PretrainTrainer(Trainer):
             loss = super().training_step(model, inputs)
         else:
             loss = self._faulty_step(model, inputs, faults, step_control)
-        for losses in self._losses():
-            self.recorder.add_loss(losses["lm_loss"])
+        for recorded in self.task.take_losses(self.model):
+            self.recorder.add_loss(recorded)
         return loss
-
-    def _losses(self) -> list[dict[str, Tensor]]:
-        """Parts of the losses that the last training step has computed.
-
-        A pipeline computes those of all micro-batches at once, on its last
-        stage.
-        """
-        if isinstance(self.model, DecoderForCausalLMPipe):
-            return self.model.take_losses()
-        return [self.model.last_losses]
 
     def _faulty_step(
         self,
@@ -222,7 +200,10 @@ class PretrainTrainer(Trainer):
         with contextlib.ExitStack() as around:
             for fault in faults:
                 if fault.target == "batch":
-                    inputs = self._corrupted(inputs, fault, part)
+                    if fault.kind == REPEATED_BATCH:
+                        inputs = self._repeated_batch(fault, part)
+                    else:
+                        inputs = self.task.corrupt(inputs, fault, part)
                     self.recorder.add_fault(fault.record())
                 elif fault.target == "activation":
                     names = around.enter_context(activation_fault(fault, model))
@@ -235,30 +216,23 @@ class PretrainTrainer(Trainer):
                     self.recorder.add_fault(fault.record(names))
         return loss
 
-    def _corrupted(
-        self, inputs: dict[str, Any], fault: Fault, part: int
-    ) -> dict[str, Any]:
-        arrays = apply_to_batch(
+    def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
+        """The batch of the burst's first step."""
+        samples = repeated_samples(
             fault,
-            inputs["input_ids"].numpy(),
-            inputs["labels"].numpy(),
-            vocab_size=self.model.config.vocab_size,
-            part=part,
+            self.config.train.batch_size,
+            self.config.train.gradient_accumulation_steps,
+            part,
         )
-        return {
-            key: paddle.to_tensor(array)
-            for key, array in zip(("input_ids", "labels"), arrays, strict=True)
-        }
+        batch = collate_batch([self.train_dataset[i] for i in samples])
+        return {key: paddle.to_tensor(array) for key, array in batch.items()}
 
     def _check_loss_valid(self, loss: Tensor) -> None:
         """Left to the recorder, which does not wait at every step."""
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self.recorder.end_step()
-        if self.config.train.expert_bias_rate:
-            adjust_correction_biases(
-                self.model, self.config.train.expert_bias_rate
-            )
+        self.task.after_step(self.model, self.recorder.optimizer)
         super()._maybe_log_save_evaluate(*args, **kwargs)
         last = self.state.global_step >= self.state.max_steps
         if last or self.state.global_step % self.args.logging_steps == 0:
@@ -275,8 +249,9 @@ class PretrainTrainer(Trainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, and enter the validation loss in the step's record."""
         metrics = super().evaluate(*args, **kwargs)
-        self.recorder.add_evaluation(metrics["eval_loss"])
-        return metrics
+        measures = self.task.validate(self.model, self.eval_dataset)
+        self.recorder.add_evaluation(metrics["eval_loss"], **measures)
+        return {**metrics, **measures}
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         """Save all parts, then mark the checkpoint complete, then rotate."""
@@ -284,7 +259,9 @@ class PretrainTrainer(Trainer):
         self.recorder.flush()
         directory = Path(self.args.output_dir)
         checkpoint = directory / f"checkpoint-{self.state.global_step}"
-        state = self._clip_state()
+        state = None
+        if isinstance(self.clip, TensorScalingClip):
+            state = self.clip.full_state_dict()
         wait_for_all()
         if not is_first_process():
             return
@@ -299,17 +276,6 @@ class PretrainTrainer(Trainer):
         temporary.write_text(json.dumps(facts))
         temporary.replace(checkpoint / COMPLETE)
         super()._rotate_checkpoints(output_dir=self.args.output_dir)
-
-    def _clip_state(self) -> dict[str, Any] | None:
-        """State of the clip for all processes; every process calls this.
-
-        Global AdaGC has one gamma, the same on every process.
-        """
-        if isinstance(self.clip, ClipGradByAdaGC):
-            return self.clip.full_state_dict()
-        if isinstance(self.clip, TensorScalingClip):
-            return self.clip.state_dict()
-        return None
 
     def _rotate_checkpoints(
         self, use_mtime: bool = False, output_dir: Any = None

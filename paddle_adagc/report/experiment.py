@@ -57,6 +57,9 @@ class Experiment:
     directory: Path | None = None
     """Folder that holds the run directories, for the report to point to."""
 
+    dynamics_tensor: str | None = None
+    """Tensor whose norms the figure of the optimizer's dynamics shows."""
+
     def __post_init__(self) -> None:
         """Check that the runs pair up."""
         if not self.runs or not all(self.runs.values()):
@@ -104,6 +107,16 @@ class Experiment:
     def seeds(self) -> list[object]:
         """Seed of each run of a method, ``None`` where not recorded."""
         return _seeds(self.runs[self.reference])
+
+    def first_methods(self, count: int) -> Experiment:
+        """The same with no more than the first ``count`` methods."""
+        methods = [*self.runs][:count]
+        clean = self.clean_runs or {}
+        return dataclasses.replace(
+            self,
+            runs={m: self.runs[m] for m in methods},
+            clean_runs={m: clean[m] for m in methods if m in clean} or None,
+        )
 
     @property
     def has_faults(self) -> bool:

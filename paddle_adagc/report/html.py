@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import markupsafe
 from matplotlib.figure import Figure
 
 from paddle_adagc.report.config_facts import common_and_different, flatten
+from paddle_adagc.report.dynamics import dynamics_figure
 from paddle_adagc.report.experiment import Experiment
 from paddle_adagc.report.focus import choose_focus
 from paddle_adagc.report.heatmap import has_tensors, heatmap_figure
@@ -48,6 +49,9 @@ WIDE = 9.0
 
 NARROW = 4.4
 """Width in inches of a figure for a phone: the same font, fewer columns."""
+
+FIGURE_METHODS = 7
+"""Figures show no more than the first so many methods; tables show all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +85,9 @@ def write_report(
     path: str | os.PathLike[str],
     title: str,
     experiments: list[Experiment],
+    *,
+    claims: Sequence[tuple[str, str, str, str]] = (),
+    cuts: Sequence[str] = (),
 ) -> Path:
     """Write one HTML file with tables, figures and how they came about.
 
@@ -91,6 +98,9 @@ def write_report(
         path: The file to write; its folder is created.
         title: Heading of the page.
         experiments: One section each, in this order.
+        claims: Lines of the table of claims: where the paper says it, what it
+            says, the verdict, and what decided it.
+        cuts: What was left out, as sentences.
 
     Returns:
         ``path``.
@@ -113,6 +123,8 @@ def write_report(
             for number, experiment in enumerate(experiments, 1)
         ],
         notes=reading_notes(experiments),
+        claims=claims,
+        cuts=cuts,
         picture=lambda figure: markupsafe.Markup(picture.render(figure=figure)),
     )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -137,7 +149,7 @@ def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
         colors=method_colors(experiment.runs),
         table=table,
         table_html=markupsafe.Markup(table.to_html()),
-        figures=list(_pictures(experiment)),
+        figures=list(_pictures(experiment.first_methods(FIGURE_METHODS))),
         methods=list(experiment.runs),
         common=common,
         different=different,
@@ -160,6 +172,14 @@ def _pictures(experiment: Experiment) -> Iterator[_Picture]:
         "the steps just before on top. Circles are spikes (10 σ, "
         f"window {experiment.windows[0]:,}).{faults}",
     )
+    tensor = experiment.dynamics_tensor
+    if tensor is not None:
+        yield _picture(
+            lambda width: dynamics_figure(experiment, tensor, width),
+            f"Optimizer dynamics of {tensor_label(tensor)}",
+            f"Norms of {tensor_label(tensor)}, one row per method, with the "
+            "training loss in black.",
+        )
     focus = choose_focus(experiment)
     seed_index = focus.seed_index if focus else 0
     seed = experiment.seeds[seed_index]

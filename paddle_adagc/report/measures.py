@@ -115,7 +115,7 @@ def measure_run(
         jump=worst_jump(run, skip),
         excess=None if clean is None else _excess(run, clean),
         final_loss=_final_loss(run, experiment.last_steps),
-        validation_loss=_last(run.metrics.get("eval_loss")),
+        validation_loss=last_value(run.metrics.get("eval_loss")),
         clipped_fraction=_average(
             run.metrics.get("clipped_fraction"), np.mean, skip
         ),
@@ -177,7 +177,8 @@ def _final_loss(run: RunRecord, last_steps: int) -> float:
     return float(np.mean(run.loss[steps])) if len(steps) else math.nan
 
 
-def _last(values: np.ndarray | None) -> float | None:
+def last_value(values: np.ndarray | None) -> float | None:
+    """The last of a series that has not a value at every step."""
     known = np.zeros(0) if values is None else values[~np.isnan(values)]
     return float(known[-1]) if len(known) else None
 
@@ -190,3 +191,8 @@ def _average(
     known = np.zeros(0) if values is None else values[skip:]
     known = known[~np.isnan(known)]
     return float(average(known)) if len(known) else None
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """``factor * value``, or None where there is no value."""
+    return None if value is None else factor * value

@@ -27,7 +27,11 @@ from paddle_adagc.report.formatting import (
     format_spread,
 )
 from paddle_adagc.report.jumps import BEFORE, SETTLED
-from paddle_adagc.report.measures import EXCESS_THRESHOLDS, RunMeasures
+from paddle_adagc.report.measures import (
+    EXCESS_THRESHOLDS,
+    RunMeasures,
+    scaled,
+)
 from paddle_adagc.stability.excess import PairedExcess
 
 Measure = TypeVar("Measure")
@@ -228,19 +232,19 @@ def _cost_rows() -> list[RowSpec]:
         row(
             "Tensors clipped (%)",
             "mean over the judged steps of the share of tensors with h < 1.",
-            lambda r: _scaled(r.clipped_fraction, 100),
+            lambda r: scaled(r.clipped_fraction, 100),
             _spread(".1f"),
         ),
         row(
             "Clip time per step (ms)",
             "median over all steps of the time in the clip.",
-            lambda r: _scaled(r.clip_seconds, 1000),
+            lambda r: scaled(r.clip_seconds, 1000),
             _spread(".2f"),
         ),
         row(
             "Step time (ms)",
             "median over all steps of the whole step.",
-            lambda r: _scaled(r.step_seconds, 1000),
+            lambda r: scaled(r.step_seconds, 1000),
             _spread(".1f"),
         ),
         row(
@@ -263,7 +267,3 @@ def _cost_rows() -> list[RowSpec]:
             format_same,
         ),
     ]
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else factor * value

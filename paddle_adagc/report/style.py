@@ -37,7 +37,14 @@ from PIL import Image
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 FIXED_COLORS = {"GlobalGC": "#d55e00", "AdaGC": "#0072b2"}
-OTHER_COLORS = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
+OTHER_COLORS = (
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#4d4d4d",
+    "#8c564b",
+)
 # Keeps colours that cover little of the picture, such as those of titles.
 COVERAGE = Image.Quantize.MAXCOVERAGE
 NEUTRAL = "#8a8f98"

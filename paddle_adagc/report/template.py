@@ -55,6 +55,8 @@ table.config th, table.config td { text-align: left; padding-left: 0; }
 table.config td { white-space: normal; overflow-wrap: anywhere;
                   font-family: ui-monospace, Menlo, Consolas, monospace;
                   font-size: 0.82rem; }
+table.claims td { font-family: inherit; min-width: 9rem;
+                  padding-right: 0.75rem; }
 figure { margin: 1.75rem 0; }
 figure img { display: block; width: 100%; height: auto; }
 figcaption { font-size: 0.9rem; max-width: 46rem; margin-top: 0.4rem; }
@@ -92,6 +94,20 @@ li { margin: 0.35rem 0; max-width: 46rem; }
 <nav>{% for section in sections %}<a href="#{{ section.anchor }}">
 {{- section.title }}</a>{% endfor %}<a href="#notes">How to read the
 numbers</a></nav>
+{% endif -%}
+{% if cuts -%}
+<p>{{ cuts|join(" ") }}</p>
+{% endif -%}
+{% if claims -%}
+<section id="claims">
+<h2>The paper's claims</h2>
+<div class="scroll"><table class="config claims"><thead><tr><th>paper</th>
+<th>claim</th><th>verdict</th><th>what decided it</th></tr></thead><tbody>
+{% for where, claim, verdict, evidence in claims -%}
+<tr><th scope="row">{{ where }}</th><td>{{ claim }}</td>
+<td><b>{{ verdict }}</b></td><td>{{ evidence }}</td></tr>
+{% endfor %}</tbody></table></div>
+</section>
 {% endif -%}
 {% for section in sections %}
 <section id="{{ section.anchor }}">

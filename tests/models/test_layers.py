@@ -17,7 +17,7 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_adagc.models import attention, layers, rotary
+from paddle_adagc.models import attention, layers, rms_norm, rotary
 from paddle_adagc.models.config import DecoderConfig
 
 
@@ -27,11 +27,11 @@ def numpy_rms_norm(x, weight, eps):
 
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_rms_norm_both_paths(monkeypatch, on_cpu):
-    monkeypatch.setattr(layers, "runs_on_cpu", lambda x: on_cpu)
+    monkeypatch.setattr(rms_norm, "runs_on_cpu", lambda x: on_cpu)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 8)).astype("float32")
     weight = rng.normal(size=8).astype("float32")
-    got = layers.rms_norm(paddle.to_tensor(x), paddle.to_tensor(weight), 1e-3)
+    got = rms_norm.rms_norm(paddle.to_tensor(x), paddle.to_tensor(weight), 1e-3)
     np.testing.assert_allclose(
         got.numpy(), numpy_rms_norm(x, weight, 1e-3), rtol=1e-5, atol=1e-6
     )
@@ -43,10 +43,10 @@ def test_rms_norm_gradients_agree_between_paths(monkeypatch):
     pull = paddle.to_tensor(rng.normal(size=(3, 8)), dtype="float32")
     grads = []
     for on_cpu in (True, False):
-        monkeypatch.setattr(layers, "runs_on_cpu", lambda x, c=on_cpu: c)
+        monkeypatch.setattr(rms_norm, "runs_on_cpu", lambda x, c=on_cpu: c)
         x = paddle.to_tensor(data, stop_gradient=False)
         weight = paddle.to_tensor(data[0], stop_gradient=False)
-        (layers.rms_norm(x, weight, 1e-5) * pull).sum().backward()
+        (rms_norm.rms_norm(x, weight, 1e-5) * pull).sum().backward()
         grads.append((x.grad.numpy(), weight.grad.numpy()))
     for fast, plain in zip(*grads, strict=True):
         np.testing.assert_allclose(fast, plain, rtol=1e-4, atol=1e-6)
@@ -57,7 +57,9 @@ def test_rms_norm_computes_in_float32_under_bfloat16():
     x = np.full((1, 256), 1.0, np.float32)
     x[0, 0] = 16.0
     weight = paddle.ones([256], dtype="bfloat16")
-    got = layers.rms_norm(paddle.to_tensor(x).astype("bfloat16"), weight, 1e-5)
+    got = rms_norm.rms_norm(
+        paddle.to_tensor(x).astype("bfloat16"), weight, 1e-5
+    )
     assert got.dtype == paddle.bfloat16
     exact = numpy_rms_norm(x, 1.0, 1e-5)
     rounded = paddle.to_tensor(exact).astype("bfloat16").astype("float32")

@@ -25,6 +25,7 @@ import pytest
 from distributed.ranks import run_on_ranks
 from paddle.distributed import fleet
 from paddle.distributed.fleet.base.topology import CommunicateTopology
+from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
 
 from paddle_adagc.distributed.layout import read_layout
 from paddle_adagc.plan.cluster import with_parallel
@@ -193,6 +194,21 @@ def test_leaves_no_trace():
     assert fleet.fleet.__dict__ == attributes
     assert not paddle.distributed.is_initialized()
     np.testing.assert_array_equal(paddle.rand([4]).numpy(), expected)
+
+
+def test_keeps_the_generators_of_an_earlier_run(monkeypatch):
+    tracker = get_rng_state_tracker()
+    for name, nothing in (("states_", {}), ("seeds_", set())):
+        monkeypatch.setattr(tracker, name, nothing)
+    tracker.add("global_seed", 11)
+    with tracker.rng_state("global_seed"):
+        first = paddle.rand([4]).numpy()
+    kept = dict(tracker.states_)
+    plan_ranks(in_layout("TP2"))
+    assert (tracker.states_, tracker.seeds_) == (kept, {11})
+    with tracker.rng_state("global_seed"):
+        second = paddle.rand([4]).numpy()
+    assert (first != second).all()
 
 
 def test_refuses_what_the_run_refuses():

@@ -11,19 +11,34 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Grids of paired runs, and the report that is made of them."""
+"""Grids of paired runs as their files describe them."""
 
-import json
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from paddle_adagc.pretrain.grid import load_experiments, make_cells, run_cells
-from paddle_adagc.pretrain.record import RunRecord
-from paddle_adagc.report.reproduce import reproduce
+from paddle_adagc.pretrain.grid import (
+    FULL,
+    MIN_STEPS,
+    Scale,
+    as_json,
+    digest,
+    make_cells,
+)
+from paddle_adagc.pretrain.grid_file import GridConfig, load_target
 
 EXPERIMENTS = Path(__file__).parents[2] / "configs/experiments"
+RUN = {
+    "model": {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    },
+    "clip": {"name": "adagc", "beta": 0.5},
+    "train": {"output_dir": "unused", "max_steps": 20},
+}
 EXPERIMENT = {
     "name": "tiny",
     "title": "Tiny",
@@ -40,46 +55,36 @@ EXPERIMENT = {
 
 @pytest.fixture
 def grid_file(tmp_path):
-    run = {
-        "model": {
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        },
-        "data": {"seq_length": 16, "validation_size": 8},
-        "clip": {"name": "adagc", "beta": 0.5},
-        "record": {"tensors": True, "moments": True},
-        "train": {
-            "output_dir": "unused",
-            "max_steps": 20,
-            "batch_size": 4,
-        },
-    }
-    OmegaConf.save(OmegaConf.create(run), tmp_path / "run.yaml")
+    OmegaConf.save(OmegaConf.create(RUN), tmp_path / "run.yaml")
     return write_grid(tmp_path)
 
 
-def write_grid(directory, **changes):
+def write_grid(directory, file="grid.yaml", **changes):
     grid = {"title": "Grid", "experiments": [{**EXPERIMENT, **changes}]}
-    path = directory / "grid.yaml"
+    path = directory / file
     OmegaConf.save(OmegaConf.create(grid), path)
     return path
+
+
+def cells_of(path, scale=FULL):
+    (experiment,) = load_target(path).experiments
+    return make_cells(experiment, path, path.parent / "cells", scale)
 
 
 @pytest.mark.parametrize(
     "path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda p: p.stem
 )
 def test_shipped_grids_are_valid(path, tmp_path):
-    title, experiments = load_experiments(path)
-    assert title
-    for experiment in experiments:
-        assert make_cells(experiment, path, tmp_path)
+    target = load_target(path)
+    assert target.title
+    for experiment in target.experiments:
+        cells = make_cells(experiment, path, tmp_path)
+        assert len({cell.name for cell in cells}) == len(cells)
+        assert len({cell.directory for cell in cells}) == len(cells)
 
 
-def test_cells_are_paired(grid_file, tmp_path):
-    _, (experiment,) = load_experiments(grid_file)
-    cells = make_cells(experiment, grid_file, tmp_path)
+def test_cells_are_paired(grid_file):
+    cells = cells_of(grid_file)
     assert len(cells) == 2 * 2 * 2
     assert len({cell.directory for cell in cells}) == 8
     for cell in cells:
@@ -91,12 +96,69 @@ def test_cells_are_paired(grid_file, tmp_path):
     ]
 
 
-def test_faults_move_with_the_length_of_the_runs(grid_file, tmp_path):
-    _, (experiment,) = load_experiments(grid_file)
-    cells = make_cells(experiment, grid_file, tmp_path, max_steps=40)
+def test_a_directory_is_named_after_what_is_run(grid_file, tmp_path):
+    first = cells_of(grid_file)
+    other = cells_of(
+        write_grid(
+            tmp_path,
+            "other.yaml",
+            name="other",
+            seeds=[4],
+            methods={"of another name": EXPERIMENT["methods"]["AdaGC"]},
+        )
+    )
+    shared = {c.directory for c in first} & {c.directory for c in other}
+    assert len(shared) == len(other) == 2
+    for cell in first:
+        assert cell.directory.name == digest(as_json(cell.config))
+
+
+def test_grid_of_values_becomes_methods(grid_file, tmp_path):
+    grid = GridConfig(
+        method={"clip": {"name": "adagc", "t_start": 4}},
+        values={"clip.beta": [0.9, 0.99], "optimizer.beta2": [0.999]},
+    )
+    assert grid.methods() == {
+        f"beta {beta}, beta2 0.999": {
+            "clip": {"name": "adagc", "t_start": 4, "beta": beta},
+            "optimizer": {"beta2": 0.999},
+        }
+        for beta in (0.9, 0.99)
+    }
+    path = write_grid(
+        tmp_path,
+        grid={"method": grid.method, "values": grid.values},
+        faults=[],
+    )
+    cells = cells_of(path)
+    assert [c.method for c in cells[:4]] == [
+        "GlobalGC",
+        "AdaGC",
+        "beta 0.9, beta2 0.999",
+        "beta 0.99, beta2 0.999",
+    ]
+    assert cells[3].config.optimizer.beta2 == 0.999
+    assert cells[3].name == "beta-0.99-beta2-0.999-seed3"
+
+
+def test_faults_move_with_the_length_of_the_runs(grid_file):
+    cells = cells_of(grid_file, Scale(max_steps=40))
     (fault,) = cells[1].config.faults
     assert (fault.start, fault.every) == (16, 8)
     assert cells[1].config.train.max_steps == 40
+
+
+def test_scale_cuts_seeds_and_steps(grid_file):
+    cells = cells_of(grid_file, Scale(num_seeds=1, ratio=0.5))
+    assert {cell.seed for cell in cells} == {3}
+    # A run that is short already is not made shorter ...
+    assert cells[0].config.train.max_steps == 20
+    # ... and no other one is made too short for the spike score's window.
+    assert Scale(ratio=0.5).num_steps(4000) == 2000
+    assert Scale(ratio=0.5).num_steps(2500) == MIN_STEPS
+    assert Scale(ratio=0.5, max_steps=7).num_steps(4000) == 7
+    with pytest.raises(ValueError, match=r"ratio=1\.5"):
+        Scale(ratio=1.5)
 
 
 @pytest.mark.parametrize(
@@ -105,61 +167,31 @@ def test_faults_move_with_the_length_of_the_runs(grid_file, tmp_path):
         ({"seed": [1]}, "'seed', did you mean 'seeds'"),
         ({"seeds": []}, "needs seeds"),
         ({"seeds": [1, 1]}, "repeats"),
+        ({"priority": 0}, "priority must be at least 1"),
+        ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
+        ({"grid": {"method": {}}}, "values"),
     ],
 )
 def test_bad_grids_are_named(grid_file, changes, message):
     write_grid(grid_file.parent, **changes)
     with pytest.raises(ValueError, match=message):
-        load_experiments(grid_file)
+        load_target(grid_file)
 
 
-def test_grid_runs_once_and_its_report_says_what_it_measured(
-    grid_file, tmp_path, capsys
-):
-    write_grid(tmp_path, seeds=[3])
-    output = tmp_path / "out"
-    report = reproduce(grid_file, output, num_jobs=2)
-    html = report.read_text()
-    assert "GlobalGC" in html
-    assert "AdaGC" in capsys.readouterr().out
-    assert (output / "figures/tiny-loss.png").stat().st_size > 5000
-    assert (output / "tables.md").read_text().startswith("# Grid")
-    run_directories = sorted(p.parent for p in output.glob("tiny/*/run.json"))
-    assert [d.name for d in run_directories] == [
-        "AdaGC-seed3",
-        "AdaGC-seed3-clean",
-        "GlobalGC-seed3",
-        "GlobalGC-seed3-clean",
-    ]
-    faulty, clean = (
-        RunRecord.load(output / "tiny" / f"AdaGC-seed3{suffix}")
-        for suffix in ("", "-clean")
-    )
-    assert sorted(faulty.faults) == [8, 12, 16]
-    assert (faulty.loss[:8] == clean.loss[:8]).all()
-    assert (faulty.loss[9:] != clean.loss[9:]).any()
-
-    before = {d: (d / "run.json").stat().st_mtime_ns for d in run_directories}
-    reproduce(grid_file, output, num_jobs=2)
-    assert before == {
-        d: (d / "run.json").stat().st_mtime_ns for d in run_directories
-    }
-
-
-def test_run_that_fails_is_reported_with_its_log(grid_file, tmp_path):
-    write_grid(tmp_path, changes={"model": {"vocab_size": 100}}, seeds=[3])
-    _, (experiment,) = load_experiments(grid_file)
-    cells = make_cells(experiment, grid_file, tmp_path / "out")
-    with pytest.raises(RuntimeError, match=r"vocab_size=100.*\.log"):
-        run_cells(cells[:1], 1)
-
-
-def test_unfinished_cell_is_run_again(grid_file, tmp_path):
-    _, (experiment,) = load_experiments(grid_file)
-    cell = make_cells(experiment, grid_file, tmp_path / "out")[0]
-    run_cells([cell], 1)
-    run_file = cell.directory / "run.json"
-    run = json.loads(run_file.read_text())
-    run_file.write_text(json.dumps({**run, "status": "running"}))
-    run_cells([cell], 1)
-    assert json.loads(run_file.read_text())["status"] == "finished"
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"title": "Empty"}, "no experiments"),
+        ({"title": "T", "experiment": []}, "did you mean 'experiments'"),
+        (
+            {"title": "T", "timings": [{"name": "a", "title": "A"}]},
+            "either config or tensors",
+        ),
+        ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, grid, message):
+    path = tmp_path / "grid.yaml"
+    OmegaConf.save(OmegaConf.create(grid), path)
+    with pytest.raises(ValueError, match=message):
+        load_target(path)

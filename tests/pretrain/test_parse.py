@@ -18,8 +18,15 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc.pretrain.clips import CLIPS, make_clip
-from paddle_adagc.pretrain.parse import load_config, parse_config, read_values
-from paddle_adagc.pretrain.run import make_model_config
+from paddle_adagc.pretrain.language import make_model_config
+from paddle_adagc.pretrain.optimizer_config import LionConfig
+from paddle_adagc.pretrain.parse import (
+    load_config,
+    merged,
+    parse_config,
+    read_values,
+)
+from paddle_adagc.pretrain.task import make_task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MINIMAL = {
@@ -44,7 +51,7 @@ def changed(path, value):
 )
 def test_shipped_configs_are_valid(path):
     config = load_config(path)
-    make_model_config(config.model)
+    make_task(config)
     make_clip(config.clip)
     assert config.train.output_dir == f"outputs/{path.stem}"
 
@@ -87,6 +94,60 @@ def test_base_file_is_changed_not_copied(tmp_path):
     assert "base" not in read_values(tmp_path / "child.yaml")
 
 
+def test_several_bases_are_read_in_order(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(
+        "model: {hidden_size: 32, head_dim: 8}\nclip: {name: adagc}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+    )
+    (tmp_path / "size.yaml").write_text("model: {hidden_size: 16}\n")
+    (tmp_path / "proxy.yaml").write_text(
+        "base: [recipe.yaml, size.yaml]\ntrain: {max_steps: 3}\n"
+    )
+    config = load_config(tmp_path / "proxy.yaml")
+    assert config.model == {"hidden_size": 16, "head_dim": 8}
+    assert (config.train.output_dir, config.train.max_steps) == ("out", 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"lambda_abs": 2.0}, {"name": "adagc", "beta": 0.9, "lambda_abs": 2}),
+        ({"name": "global_norm"}, {"name": "global_norm"}),
+        ({"name": "adagc", "t_start": 5}, {"name": "adagc", "t_start": 5}),
+    ],
+)
+def test_naming_a_clip_begins_its_section_anew(change, expected):
+    values = {"clip": {"name": "adagc", "beta": 0.9}, "train": {"seed": 1}}
+    result = merged(values, {"clip": change})
+    assert result == {"clip": expected, "train": {"seed": 1}}
+    assert values["clip"] == {"name": "adagc", "beta": 0.9}
+
+
+def test_another_optimizer_takes_no_arguments_along(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "model: {}\nclip: {name: adagc, beta: 0.9}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+        "optimizer: {epsilon: 1e-15}\n"
+    )
+    config = load_config(
+        tmp_path / "run.yaml",
+        ["optimizer.name=lion", "optimizer.weight_decay=1.0"],
+    )
+    assert config.optimizer == LionConfig(weight_decay=1.0)
+    assert config.clip == {"name": "adagc", "beta": 0.9}
+
+
+def test_adamw_s_record_keeps_its_form():
+    values = parse_config(MINIMAL).to_dict()
+    assert values["optimizer"] == {
+        "name": "adamw",
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "epsilon": 1e-8,
+        "weight_decay": 0.1,
+    }
+
+
 def test_data_follows_the_run_s_seed_unless_given():
     assert parse_config(changed("train.seed", 5)).data.seed == 5
     values = changed("train.seed", 5)
@@ -104,6 +165,11 @@ def test_data_follows_the_run_s_seed_unless_given():
         ("train.max_steps", "many", "max_steps"),
         ("train.precision", "fp8", "precision.*fp8"),
         ("optimizer.beta2", 1.0, "beta2.*1.0"),
+        ("optimizer.name", "adam", "optimizer.name.*did you mean 'adamw'"),
+        ("optimizer", {"name": "lion", "epsilon": 1e-8}, "epsilon' of lion"),
+        ("optimizer", {"name": "muon", "betta1": 0.9}, "mean 'beta1'"),
+        ("optimizer", {"name": "muon", "scaling": "rsm"}, "scaling.*rsm"),
+        ("optimizer.momentum", 0.9, "'optimizer.momentum' of adamw"),
         ("schedule.kind", "linear", "kind.*linear"),
         ("schedule.learning_rate", -1.0, "learning_rate.*-1.0"),
         ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
@@ -141,7 +207,7 @@ def test_model_fields_and_presets():
 
 @pytest.mark.parametrize("name", CLIPS)
 def test_every_clip_can_be_made(name):
-    make_clip({"name": name, "lambda_abs": 2.0})
+    make_clip({"name": name})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@
 A trainer asks :meth:`FaultSchedule.at` at every step and hands each fault to
 the function of its target, at its moment of the step:
 
-- ``"batch"``: :func:`apply_to_batch` before the forward pass;
+- ``"batch"``: :func:`apply_to_batch`, or :func:`apply_to_pairs` for images
+  and captions, before the forward pass; for ``repeated_batch`` it takes the
+  samples of :func:`repeated_samples`;
 - ``"activation"``: :func:`activation_fault` around the forward (and, with
   recomputation, the backward) pass;
 - ``"gradient"``: :func:`apply_to_gradients` after the backward pass, before
@@ -25,8 +27,13 @@ the function of its target, at its moment of the step:
 :meth:`Fault.record` makes the entry of the run record.
 """
 
-from paddle_adagc.stability.faults.batch import apply_to_batch
+from paddle_adagc.stability.faults.batch import (
+    REPEATED_BATCH,
+    apply_to_batch,
+    repeated_samples,
+)
 from paddle_adagc.stability.faults.config import FaultConfig
+from paddle_adagc.stability.faults.pairs import apply_to_pairs
 from paddle_adagc.stability.faults.schedule import Fault, FaultSchedule
 from paddle_adagc.stability.faults.tensors import (
     activation_fault,
@@ -34,10 +41,13 @@ from paddle_adagc.stability.faults.tensors import (
 )
 
 __all__ = [
+    "REPEATED_BATCH",
     "Fault",
     "FaultConfig",
     "FaultSchedule",
     "activation_fault",
     "apply_to_batch",
     "apply_to_gradients",
+    "apply_to_pairs",
+    "repeated_samples",
 ]

@@ -20,6 +20,8 @@ import numpy as np
 from paddle_adagc.checks import check_integer
 from paddle_adagc.stability.faults.schedule import Fault
 
+REPEATED_BATCH = "repeated_batch"
+
 
 def apply_to_batch(
     fault: Fault,
@@ -34,8 +36,9 @@ def apply_to_batch(
     ``labels[:, t]`` is the token after ``input_ids[:, t]``; negative labels
     are ignored positions and stay as they are. ``random_tokens`` draws one
     stream a row, from which inputs and labels are cut, so that the labels are
-    still the next tokens; ``shuffled_labels`` permutes the labels of the whole
-    batch.
+    still the next tokens; ``token_noise`` replaces a fraction of the row's
+    tokens by such, in inputs and labels alike; ``shuffled_labels`` permutes the
+    labels of the whole batch.
 
     Args:
         fault: Of a batch kind.
@@ -53,8 +56,7 @@ def apply_to_batch(
         ValueError: The fault is not one of a batch, the shapes are wrong, or
             the fault's token is not below ``vocab_size``.
     """
-    if fault.target != "batch":
-        raise ValueError(f"{fault.kind} is no fault of a batch")
+    check_corrupts(fault)
     check_integer("vocab_size", vocab_size, 1)
     token = fault.config.token
     if token is not None and token >= vocab_size:
@@ -70,10 +72,14 @@ def apply_to_batch(
         )
     valid = targets >= 0
     rng = fault.step_rng(part)
-    if fault.kind == "random_tokens":
+    if fault.kind in ("random_tokens", "token_noise"):
         num_rows, length = inputs.shape
         stream = rng.integers(vocab_size, size=(num_rows, length + 1))
-        return stream[:, :-1].copy(), np.where(valid, stream[:, 1:], targets)
+        hit = hit_places(fault, rng, stream.shape)
+        return (
+            np.where(hit[:, :-1], stream[:, :-1], inputs),
+            np.where(valid & hit[:, 1:], stream[:, 1:], targets),
+        )
     if fault.kind == "shuffled_labels":
         targets[valid] = rng.permutation(targets[valid])
         return inputs, targets
@@ -81,6 +87,50 @@ def apply_to_batch(
     if fault.kind == "repeated_token":
         inputs[...] = token
     return inputs, targets
+
+
+def check_corrupts(fault: Fault) -> None:
+    """Refuse what does not change the values of a batch.
+
+    Raises:
+        ValueError: A fault of gradients or activations, or one of the order
+            of batches.
+    """
+    if fault.target != "batch":
+        raise ValueError(f"{fault.kind} is no fault of a batch")
+    if fault.kind == REPEATED_BATCH:
+        raise ValueError(
+            f"{fault.kind} is another batch, not a corrupted one: take the "
+            "samples of repeated_samples"
+        )
+
+
+def repeated_samples(
+    fault: Fault, batch_size: int, num_parts: int = 1, part: int = 0
+) -> range:
+    """Samples that ``repeated_batch`` puts in place of those of the step.
+
+    Args:
+        fault: Of that kind.
+        batch_size: Samples in a micro-batch.
+        num_parts: Micro-batches in a step.
+        part: Index of the micro-batch in its step.
+
+    Returns:
+        Indices, in the order of training from 0, of the same micro-batch in
+        the burst's first step.
+    """
+    start = (fault.burst * num_parts + part) * batch_size
+    return range(start, start + batch_size)
+
+
+def hit_places(
+    fault: Fault, rng: np.random.Generator, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Which places of a batch get a random token."""
+    if fault.config.fraction is None:
+        return np.ones(shape, dtype=bool)
+    return rng.random(shape) < fault.config.fraction
 
 
 def _check_tokens(name: str, tokens: np.ndarray) -> np.ndarray:

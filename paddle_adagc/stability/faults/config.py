@@ -24,15 +24,18 @@ from typing import Any
 from paddle_adagc.checks import (
     check_choice,
     check_integer,
+    check_positive,
     check_real,
     suggestion,
 )
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "random_tokens": (),
+    "token_noise": ("fraction",),
     "repeated_token": ("token",),
     "shuffled_labels": (),
     "constant_labels": ("token",),
+    "repeated_batch": (),
     "gradient_scale": ("tensor", "magnitude"),
     "gradient_bit_flip": ("tensor", "exponent_bit"),
     "gradient_inf": ("tensor",),
@@ -59,8 +62,9 @@ class FaultConfig:
 
     kind: str
     """Corrupted batch: ``random_tokens`` (inputs and labels),
-    ``repeated_token`` (one token everywhere), ``shuffled_labels``,
-    ``constant_labels`` (one token as every label). Gradient:
+    ``token_noise`` (a fraction of them), ``repeated_token`` (one token
+    everywhere), ``shuffled_labels``, ``constant_labels`` (one token as every
+    label), ``repeated_batch`` (that of the burst's first step). Gradient:
     ``gradient_scale``, or one element of a tensor by ``gradient_bit_flip``,
     ``gradient_inf``, ``gradient_nan``. Output of a layer:
     ``activation_scale``, or one element by ``activation_bit_flip``,
@@ -88,6 +92,9 @@ class FaultConfig:
 
     magnitude: float | None = None
     """Factor of ``gradient_scale`` and ``activation_scale``, needed there."""
+
+    fraction: float | None = None
+    """Share of the tokens that ``token_noise`` replaces, needed there."""
 
     exponent_bit: int | None = None
     """Bit to flip, counted from the exponent's lowest (0; the highest is 7 for
@@ -189,7 +196,13 @@ class FaultConfig:
 
     def _check_options(self) -> None:
         taken = OPTIONS[self.kind]
-        for name in ("tensor", "magnitude", "exponent_bit", "token"):
+        for name in (
+            "tensor",
+            "magnitude",
+            "fraction",
+            "exponent_bit",
+            "token",
+        ):
             value = getattr(self, name)
             if value is not None and name not in taken:
                 raise ValueError(
@@ -200,6 +213,13 @@ class FaultConfig:
                 raise ValueError(f"{self.kind} needs magnitude, a factor")
             magnitude = check_real("magnitude", self.magnitude)
             object.__setattr__(self, "magnitude", magnitude)
+        if "fraction" in taken and self.fraction is None:
+            raise ValueError(f"{self.kind} needs fraction, a share of tokens")
+        if self.fraction is not None:
+            fraction = check_positive("fraction", self.fraction)
+            if fraction > 1:
+                raise ValueError(f"fraction must be at most 1, got {fraction}")
+            object.__setattr__(self, "fraction", fraction)
         if self.tensor is not None and (
             not isinstance(self.tensor, str) or not self.tensor
         ):

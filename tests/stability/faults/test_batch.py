@@ -20,11 +20,13 @@ from paddle_adagc.stability.faults import (
     FaultConfig,
     FaultSchedule,
     apply_to_batch,
+    repeated_samples,
 )
 
 VOCAB = 256
 KINDS = [
     "random_tokens",
+    "token_noise",
     "repeated_token",
     "shuffled_labels",
     "constant_labels",
@@ -32,6 +34,8 @@ KINDS = [
 
 
 def make_fault(kind, step=3, seed=5, **options):
+    if kind == "token_noise":
+        options = {"fraction": 0.25, **options}
     config = FaultConfig(kind=kind, start=3, duration=4, **options)
     return FaultSchedule([config], seed=seed).at(step)[0]
 
@@ -78,6 +82,26 @@ def test_random_tokens_differ_by_step_part_and_seed():
         corrupt(make_fault("random_tokens"), batch, part=1),
     ]
     assert len({inputs.tobytes() for inputs, _ in drawn}) == 4
+
+
+def test_token_noise_hits_its_share_and_labels_are_the_next_inputs():
+    batch = make_batch(64, 64)
+    inputs, labels = corrupt(make_fault("token_noise", fraction=0.25), batch)
+    np.testing.assert_array_equal(inputs[:, 1:], labels[:, :-1])
+    # A random token is the one that was there once in VOCAB times.
+    share = (inputs != batch[0]).mean()
+    assert share == pytest.approx(0.25 * (1 - 1 / VOCAB), abs=0.02)
+    whole = corrupt(make_fault("token_noise", fraction=1.0), batch)
+    streams = corrupt(make_fault("random_tokens"), batch)
+    np.testing.assert_array_equal(whole, streams)
+
+
+def test_repeated_batch_is_that_of_the_burst_s_first_step():
+    for step in (3, 6):
+        fault = make_fault("repeated_batch", step=step)
+        assert fault.target == "batch"
+        assert repeated_samples(fault, 4) == range(12, 16)
+        assert repeated_samples(fault, 4, 2, 1) == range(28, 32)
 
 
 def test_repeated_token():
@@ -141,3 +165,5 @@ def test_bad_arguments():
         apply_to_batch(fault, inputs, labels, vocab_size=0)
     with pytest.raises(ValueError, match="gradient_nan is no fault of a bat"):
         corrupt(make_fault("gradient_nan"), (inputs, labels))
+    with pytest.raises(ValueError, match=r"repeated_batch.*repeated_samples"):
+        corrupt(make_fault("repeated_batch"), (inputs, labels))

@@ -51,6 +51,7 @@ def test_start_alone_is_one_burst_and_no_stop_goes_on():
     ("kind", "target"),
     [
         ("random_tokens", "batch"),
+        ("repeated_batch", "batch"),
         ("repeated_token", "batch"),
         ("shuffled_labels", "batch"),
         ("constant_labels", "batch"),
@@ -113,6 +114,19 @@ def test_from_dict():
         ({"kind": "gradient_nan", "start": 5, "tensor": ""}, "got ''"),
         ({"kind": "gradient_nan", "start": 5, "token": 3}, "takes no token"),
         ({"kind": "repeated_token", "start": 5, "token": -3}, "got -3"),
+        ({"kind": "token_noise", "start": 5}, "needs fraction"),
+        (
+            {"kind": "token_noise", "start": 5, "fraction": 0.0},
+            "fraction must be positive, got 0",
+        ),
+        (
+            {"kind": "token_noise", "start": 5, "fraction": 1.5},
+            "fraction must be at most 1, got 1.5",
+        ),
+        (
+            {"kind": "random_tokens", "start": 5, "fraction": 0.5},
+            "takes no fraction",
+        ),
         (
             {"kind": "gradient_bit_flip", "start": 5, "exponent_bit": 8},
             "at most 7, got 8",

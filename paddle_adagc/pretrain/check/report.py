@@ -1,0 +1,100 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a check found, and how it is printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+_WIDTH = 79
+
+
+@dataclasses.dataclass
+class CheckReport:
+    """Findings about one recipe."""
+
+    recipe: str
+    """Its file."""
+
+    sections: list[tuple[str, list[str]]] = dataclasses.field(
+        default_factory=list
+    )
+    """Headings with the lines below each."""
+
+    mistakes: list[str] = dataclasses.field(default_factory=list)
+    """What is wrong with the recipe, wherever it runs."""
+
+    missing: list[str] = dataclasses.field(default_factory=list)
+    """What this machine lacks for the run."""
+
+    @property
+    def exit_status(self) -> int:
+        """0: the recipe is sound, whatever is missing here; 2: it is not."""
+        return 2 if self.mistakes else 0
+
+    def attempt(self, function: Callable[[], T]) -> T | None:
+        """Result of a function; None, and a mistake, if it refuses."""
+        try:
+            return function()
+        except (ValueError, TypeError) as error:
+            self.mistakes.append(str(error))
+            return None
+
+    def add(self, title: str, lines: Sequence[str]) -> None:
+        """Append a section."""
+        self.sections.append((title, [*lines]))
+
+    def text(self) -> str:
+        """The report as lines to print."""
+        verdict = "has mistakes" if self.mistakes else "is sound"
+        parts = [f"{self.recipe} {verdict}"]
+        for title, lines in (
+            ("Mistakes", [f"- {line}" for line in self.mistakes]),
+            *self.sections,
+            ("Missing here", [f"- {line}" for line in self.missing]),
+        ):
+            if lines:
+                parts += ["", title, *(_indented(line) for line in lines)]
+        if not self.missing:
+            parts += ["", "Nothing is missing here."]
+        return "\n".join(parts)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with right-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) for cell, width in zip(row, widths, strict=True)
+        )
+        for row in (head, *rows)
+    ]
+
+
+def _indented(line: str) -> str:
+    """Wrapped prose; commands and tables stay as they are."""
+    if not line.startswith("- "):
+        return f"  {line}"
+    return textwrap.fill(
+        line,
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,148 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The paper's settings, transcribed from its tables, one entry a model.
+
+``hyper_parameters``: the table of the language models' hyper-parameters
+(appendix); ``degrees``: the layouts of the table of GPU hours, which leaves
+Qwen3-1.7B out; ``tokens``: the text of the section on training, as printed.
+
+Slips in the paper: 9,000 steps of 2048 sequences of 2048 tokens are 37.7
+billion tokens, printed 36 billion; so are Mixtral's 36,000 steps of 512.
+"""
+
+LLAMA2 = {
+    "precision": "bfloat16",
+    "attention_bias": False,
+    "sequence_length": 2048,
+    "batch_size": 2048,
+    "iterations": 9000,
+    "learning_rate": 3e-4,
+    "lr_decay": "cosine",
+    "warmup_iterations": 2000,
+    "weight_decay": 0.1,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "lambda_abs": 1.0,
+    "lambda_rel": 1.04,
+    "beta": 0.99,
+}
+
+HYPER_PARAMETERS = {
+    "llama2_1.3b": {
+        **LLAMA2,
+        "num_layers": 24,
+        "hidden_size": 2048,
+        "ffn_size": 5461,
+        "num_heads": 32,
+        "num_key_value_heads": 32,
+    },
+    "llama2_7b": {
+        **LLAMA2,
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "ffn_size": 11008,
+        "num_heads": 32,
+        "num_key_value_heads": 32,
+    },
+    "qwen3_1.7b": {
+        "precision": "bfloat16",
+        "num_layers": 28,
+        "hidden_size": 2048,
+        "ffn_size": 6144,
+        "num_heads": 16,
+        "num_key_value_heads": 8,
+        "attention_bias": False,
+        "sequence_length": 4096,
+        "batch_size": 2048,
+        "iterations": 19000,
+        "learning_rate": 4.5e-3,
+        "lr_decay": "cosine",
+        "warmup_iterations": 2000,
+        "weight_decay": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "lambda_abs": 1.0,
+        "lambda_rel": 1.04,
+        "beta": 0.99,
+    },
+    "ernie_10b_a1.4b_fp8": {
+        "precision": "float8",
+        "num_layers": 25,
+        "hidden_size": 2560,
+        "ffn_size": 1024,
+        "num_heads": 20,
+        "num_key_value_heads": 4,
+        "attention_bias": False,
+        "num_shared_experts": 1,
+        "num_routed_experts": 48,
+        "num_experts_per_token": 3,
+        "sequence_length": 4096,
+        "batch_size": 4096,
+        "iterations": 21000,
+        "learning_rate": 3e-4,
+        "lr_decay": "wsd",
+        "warmup_iterations": 2000,
+        "weight_decay": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "lambda_abs": 1.0,
+        "lambda_rel": 1.04,
+        "beta": 0.99,
+    },
+    "mixtral_8x1b": {
+        "precision": "bfloat16",
+        "num_layers": 24,
+        "hidden_size": 2048,
+        "ffn_size": 5632,
+        "num_heads": 32,
+        "num_key_value_heads": 4,
+        "attention_bias": False,
+        "num_shared_experts": 0,
+        "num_routed_experts": 8,
+        "num_experts_per_token": 2,
+        "sequence_length": 2048,
+        "batch_size": 512,
+        "iterations": 36000,
+        "learning_rate": 3e-4,
+        "lr_decay": "cosine",
+        "warmup_iterations": 500,
+        "weight_decay": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "lambda_abs": 1.0,
+        "lambda_rel": 1.04,
+        "beta": 0.99,
+    },
+}
+
+DEGREES = {
+    "llama2_1.3b": {"dp": 256, "tp": 1, "pp": 1},
+    "llama2_7b": {"dp": 32, "tp": 2, "pp": 1},
+    "mixtral_8x1b": {"dp": 256, "tp": 1, "pp": 1, "ep": 1},
+    "ernie_10b_a1.4b_fp8": {"dp": 64, "tp": 1, "pp": 4, "ep": 8},
+}
+
+TOKENS = {
+    "llama2_1.3b": 36e9,
+    "llama2_7b": 36e9,
+    "qwen3_1.7b": 160e9,
+    "mixtral_8x1b": 36e9,
+    "ernie_10b_a1.4b_fp8": 350e9,
+}
+
+T_START = 100
+"""AdaGC's warm-up steps, for all models."""
+
+EPSILON = {"adagc": 1e-15, "globalgc_eps1e-15": 1e-15, "globalgc_eps1e-8": 1e-8}
+"""AdamW's epsilon, of the three rows of ERNIE's table; no other is given."""
