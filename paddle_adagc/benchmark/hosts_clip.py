@@ -57,7 +57,7 @@ LAYOUTS: dict[str, dict[str, int]] = {
     "sharding V1 x2": {"sharding": 2},
     "sharding V1 x4": {"sharding": 4},
     "sharding V1 x8": {"sharding": 8},
-    "TP2": {"mp": 2},
+    "TP x2": {"mp": 2},
 }
 """Degrees of fleet, by name."""
 
