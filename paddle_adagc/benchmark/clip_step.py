@@ -21,10 +21,11 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import paddle
+from paddle import Tensor
 from paddle.base import core
 from tqdm import tqdm
 
@@ -94,12 +95,7 @@ def compare(
     np.random.default_rng(0).shuffle(clipped)
     taking_part = [make(pairs, clipped) for make in contenders]
 
-    def restore(contender: Contender) -> None:
-        for (_, gradient), original in zip(pairs, originals, strict=True):
-            paddle.assign(original, gradient)
-        contender.prepare()
-
-    seconds = _time(taking_part, restore, repetitions)
+    seconds = _time(taking_part, originals, repetitions)
     rows = []
     for contender in taking_part:
         mine = seconds[contender.name]
@@ -112,8 +108,8 @@ def compare(
                 seconds=tuple(mine),
                 of_reference=_ratios(mine, seconds[REFERENCE]),
                 of_floor=_ratios(mine, seconds[FLOOR]),
-                operator_calls=_operator_calls(contender, restore),
-                peak_bytes=_peak_bytes(contender, restore),
+                operator_calls=_operator_calls(contender, originals),
+                peak_bytes=_peak_bytes(contender, originals),
             )
         )
     return rows
@@ -167,7 +163,7 @@ def growth(repetitions: int) -> str:
 
 def _time(
     contenders: Sequence[Contender],
-    restore: Callable[[Contender], None],
+    originals: Sequence[Tensor],
     repetitions: int,
 ) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {c.name: [] for c in contenders}
@@ -176,7 +172,7 @@ def _time(
     with no_garbage_collection():
         for repetition in rounds:
             for contender in order.sample(contenders, len(contenders)):
-                restore(contender)
+                contender.prepare(originals)
                 begin = time.perf_counter()
                 contender.step()
                 elapsed = time.perf_counter() - begin
@@ -200,11 +196,9 @@ def _ratios(mine: list[float], theirs: list[float]) -> tuple[float, ...]:
     return tuple(a / b for a, b in zip(mine, theirs, strict=True))
 
 
-def _operator_calls(
-    contender: Contender, restore: Callable[[Contender], None]
-) -> int:
+def _operator_calls(contender: Contender, originals: Sequence[Tensor]) -> int:
     """Paddle's own count of kernels called in one step."""
-    restore(contender)
+    contender.prepare(originals)
     paddle.set_flags({"FLAGS_low_precision_op_list": 1})
     core.clear_low_precision_op_list()
     try:
@@ -215,10 +209,8 @@ def _operator_calls(
     return sum(int(n) for counts in calls.values() for n in counts.split(","))
 
 
-def _peak_bytes(
-    contender: Contender, restore: Callable[[Contender], None]
-) -> int:
-    restore(contender)
+def _peak_bytes(contender: Contender, originals: Sequence[Tensor]) -> int:
+    contender.prepare(originals)
     before = core.host_memory_stat_current_value("Allocated", 0)
     core.host_memory_stat_reset_peak_value("Allocated", 0)
     result = contender.step()

@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -33,7 +35,7 @@ _NEAR = 0.8
 """Thresholds of the tensors that are clipped."""
 
 
-class Contender:
+class Contender(abc.ABC):
     """One way to clip a list of gradients.
 
     Args:
@@ -47,12 +49,14 @@ class Contender:
         self.pairs = pairs
         self.clipped = clipped
 
-    def prepare(self) -> None:
-        """Before each step, untimed."""
+    def prepare(self, originals: Sequence[Tensor]) -> None:
+        """Before each step, untimed: the gradients as they were."""
+        for (_, gradient), original in zip(self.pairs, originals, strict=True):
+            paddle.assign(original, gradient)
 
+    @abc.abstractmethod
     def step(self) -> Any:
         """The step that is timed."""
-        raise NotImplementedError
 
 
 class AdaGC(Contender):
@@ -73,8 +77,9 @@ class AdaGC(Contender):
             "config": {},
         }
 
-    def prepare(self) -> None:
-        """The thresholds of the first step."""
+    def prepare(self, originals: Sequence[Tensor]) -> None:
+        """Also the thresholds of the first step."""
+        super().prepare(originals)
         self._clip.set_state_dict(self._state)
 
     def step(self) -> Any:

@@ -58,7 +58,7 @@ def norms_after(kind, clipped):
     pairs = tensor_lists.make_pairs(tensor_lists.equal_shapes(4, 40_000))
     before = [float(g.norm()) for _, g in pairs]
     contender = kind(pairs, np.array(clipped))
-    contender.prepare()
+    contender.prepare([g.clone() for _, g in pairs])
     result = contender.step()
     after = pairs if result is None else result
     return [
@@ -73,7 +73,7 @@ def test_per_tensor_contenders_scale_what_they_are_told_to(kind):
     contender = kind(pairs, clipped)
     for _ in range(2):  # prepare brings the thresholds back
         before = [float(g.norm()) for _, g in pairs]
-        contender.prepare()
+        contender.prepare([g.clone() for _, g in pairs])
         contender.step()
         after = [float(g.norm()) for _, g in pairs]
         assert [b < a for a, b in zip(before, after, strict=True)] == [*clipped]
