@@ -20,11 +20,13 @@ worker that was killed is noticed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -49,14 +51,15 @@ class WorkerPool:
         context.set_forkserver_preload([__name__])
         self._workers: dict[Connection, BaseProcess] = {}
         self._busy: dict[Connection, tuple[int, int, str]] = {}
-        for _ in range(num_workers):
-            here, there = context.Pipe()
-            process = context.Process(
-                target=_work, args=(there, job), daemon=True
-            )
-            process.start()
-            there.close()
-            self._workers[here] = process
+        with _no_interrupt_for_children():
+            for _ in range(num_workers):
+                here, there = context.Pipe()
+                process = context.Process(
+                    target=_work, args=(there, job), daemon=True
+                )
+                process.start()
+                there.close()
+                self._workers[here] = process
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -138,9 +141,23 @@ class WorkerPool:
         )
 
 
+@contextlib.contextmanager
+def _no_interrupt_for_children() -> Iterator[None]:
+    """Processes started here never see Ctrl-C: the parent decides.
+
+    They inherit the blocked signal, so that it cannot come while they start.
+    """
+    # It would unblock the signal again, if it were started later.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(connection: Connection, job: Job) -> None:
     """Process chunks until the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one thread
     encoder = Encoder(job)
     try:
