@@ -41,7 +41,8 @@ class Condition:
       ``mean``);
     - ``below`` or ``above`` another method: the mean of the paired differences
       has that sign, and the one-sided exact sign-flip test gives a p of at
-      most ``p``; too few seeds for such a p leave it open;
+      most ``p``; too few seeds for such a p leave it open. With a ``margin``
+      the values may be on the other side by less than that ("no worse");
     - ``lowest_of``: the mean of the one method in ``methods`` is the lowest,
       and below that of each of these others by the same test;
     - ``range``: the means of ``methods`` differ by at most this share of the
@@ -62,6 +63,9 @@ class Condition:
     seeds: str = "every"
     below: str | None = None
     above: str | None = None
+    margin: float = 0.0
+    """For ``below`` and ``above``, in units of the measure."""
+
     lowest_of: list[str] | None = None
     range: float | None = None
     p: float = ALPHA
@@ -88,23 +92,30 @@ class Condition:
             raise ValueError(
                 f"methods={self.methods}: lowest_of is about one method"
             )
+        if self.margin and not (self.below or self.above):
+            raise ValueError(f"margin={self.margin} goes with below and above")
+        if self.margin:
+            check_positive("margin", self.margin)
         if self.seeds != "every" and not given[0]:
             raise ValueError(f"seeds={self.seeds!r} goes with min and max")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement of the paper."""
+    """A statement of the paper, or of this project's extensions to it."""
 
     id: str
     where: str
     """Section, table or figure."""
 
     claim: str
-    """What the paper says."""
+    """What it says."""
 
     paper: str = ""
     """The paper's numbers."""
+
+    extension: bool = False
+    """It is not the paper's but this project's."""
 
     target: str | None = None
     """Target that decides it; None: it cannot be tested here."""

@@ -119,23 +119,28 @@ def target_markdown(result: TargetResult, level: int = 3) -> str:
     return "\n".join(parts)
 
 
-def verdicts_markdown(verdicts: Sequence[Verdict]) -> str:
-    """A line per claim: where, what the paper says, verdict, evidence."""
+def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
+    """A line per claim: where, what it says, verdict, evidence.
+
+    Args:
+        verdicts: The lines.
+        where: Heading of the first column.
+    """
     lines = [
-        "| Paper | Claim | Verdict | What decided it |",
+        f"| {where} | Claim | Verdict | What decided it |",
         "|---|---|---|---|",
     ]
     for verdict in verdicts:
         claim = verdict.claim
         said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
         why = verdict.evidence + (f". {claim.note}" if claim.note else "")
-        lines.append(_line([claim.where, said, f"**{verdict.verdict}**", why]))
+        lines.append(_line([claim.where, said, f"**{verdict.label}**", why]))
     return "\n".join(lines) + "\n"
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     """``"12 reproduced, 3 not reproduced, 9 not testable here"``."""
-    counts = Counter(verdict.verdict for verdict in verdicts)
+    counts = Counter(verdict.label for verdict in verdicts)
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 

@@ -30,7 +30,7 @@ from paddle_adagc.reproduce.results import (
     TargetResult,
     read_results,
 )
-from paddle_adagc.reproduce.verdicts import judge
+from paddle_adagc.reproduce.verdicts import Verdict, judge
 from paddle_adagc.reproduce.writing import RESULTS
 
 BEGIN = "<!-- reproduction: made by `tools/reproduce.py report` -->"
@@ -96,16 +96,29 @@ def reproduction_markdown(
     claims: Sequence[Claim], results: Mapping[str, TargetResult]
 ) -> str:
     """The whole section: claims with verdicts, then the tables by target."""
-    verdicts = [judge(claim, results) for claim in claims]
+    verdicts = [
+        judge(claim, results) for claim in claims if not claim.extension
+    ]
+    own = [judge(claim, results) for claim in claims if claim.extension]
     order = [*dict.fromkeys(c.target for c in claims if c.target in results)]
     parts = [
         "### Reproduction of the paper\n",
         _HOW,
-        f"{_effort(results)} Of {len(claims)} claims: {counted(verdicts)}.\n",
+        f"{_effort(results)} Of {len(verdicts)} claims: {counted(verdicts)}.\n",
         verdicts_markdown(verdicts),
+        *_own_markdown(own),
         *(target_markdown(results[target or ""]) for target in order),
     ]
     return "\n".join(parts)
+
+
+def _own_markdown(verdicts: Sequence[Verdict]) -> list[str]:
+    if not verdicts:
+        return []
+    return [
+        f"What is not in the paper, by the same rules: {counted(verdicts)}.\n",
+        verdicts_markdown(verdicts, where="About"),
+    ]
 
 
 def with_section(readme: str, section: str) -> str:

@@ -35,6 +35,8 @@ REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 NOT_TESTABLE = "not testable here"
 
+_OF_EXTENSIONS = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -46,6 +48,13 @@ class Verdict:
 
     evidence: str
     """The numbers that decided it, or why nothing could."""
+
+    @property
+    def label(self) -> str:
+        """The verdict in words; what is not the paper's is not reproduced."""
+        if self.claim.extension:
+            return _OF_EXTENSIONS.get(self.verdict, self.verdict)
+        return self.verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,10 +167,12 @@ def _difference(
         _known(experiment, method, condition.measure),
         _known(experiment, other, condition.measure),
     )
-    test = sign_flip_test(differences, alternative)
+    side = -1 if alternative == "less" else 1
+    test = sign_flip_test(differences + side * condition.margin, alternative)
+    margin = f" (margin {condition.margin:g})" if condition.margin else ""
     text = (
         f"{condition.measure} of {method} minus {other} "
-        f"{_mean_text(differences)}, p {test.p:.3g}"
+        f"{_mean_text(differences)}{margin}, p {test.p:.3g}"
     )
     if test.p <= condition.p:
         return Finding(True, text)

@@ -114,7 +114,7 @@ def write_target(
             title,
             experiments,
             claims=[
-                (v.claim.where, v.claim.claim, v.verdict, v.evidence)
+                (v.claim.where, v.claim.claim, v.label, v.evidence)
                 for v in verdicts
             ],
             cuts=cuts,

@@ -103,6 +103,42 @@ def test_differences_take_the_paired_test():
     assert verdict(mixed, above).verdict == NOT_REPRODUCED
 
 
+def test_no_worse_is_below_with_a_margin():
+    values = {
+        "A": {"loss": [2.02, 3.01, 3.97, 5.02, 6.01]},
+        "B": {"loss": [2.0, 3.0, 4.0, 5.0, 6.0]},
+    }
+    below = {"measure": "loss", "methods": ["A"], "below": "B"}
+    assert verdict(values, below).verdict == NOT_REPRODUCED
+    found = verdict(values, {**below, "margin": 0.03})
+    assert found.verdict == REPRODUCED
+    assert "+0.006 ± 0.021 (margin 0.03), p 0.0312" in found.evidence
+    assert verdict(values, {**below, "margin": 0.01}).verdict == NOT_REPRODUCED
+    above = {"measure": "loss", "methods": ["A"], "above": "B"}
+    assert verdict(values, above).verdict == NOT_REPRODUCED
+    assert verdict(values, {**above, "margin": 0.04}).verdict == REPRODUCED
+
+
+def test_what_is_not_the_papers_holds_or_does_not():
+    for extension, labels in (
+        (False, [REPRODUCED, NOT_REPRODUCED]),
+        (True, ["holds", "does not hold"]),
+    ):
+        for limit, label in zip([1, 0], labels, strict=True):
+            condition = Condition(measure="spikes", methods=["A"], max=limit)
+            claim = Claim(
+                id="c",
+                where="Table 1",
+                claim="It is so.",
+                extension=extension,
+                target="t",
+                experiment="e",
+                reproduced_if=[condition],
+            )
+            found = judge(claim, results(A={"spikes": [1]}))
+            assert found.label == label
+
+
 def test_too_few_seeds_leave_a_difference_open():
     values = {"A": {"loss": [1.0, 1.0]}, "B": {"loss": [2.0, 3.0]}}
     below = {"measure": "loss", "methods": ["A"], "below": "B"}
@@ -212,6 +248,16 @@ def test_every_paper_target_has_the_control_beside_adagc():
                 ],
             },
             "p=2",
+        ),
+        (
+            {
+                "target": "t",
+                "experiment": "e",
+                "reproduced_if": [
+                    {"measure": "m", "methods": ["A"], "max": 0, "margin": 1}
+                ],
+            },
+            "margin=1.0 goes with below and above",
         ),
     ],
 )
