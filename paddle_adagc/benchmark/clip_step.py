@@ -32,6 +32,7 @@ from tqdm import tqdm
 from paddle_adagc.benchmark.contenders import CONTENDERS, Contender
 from paddle_adagc.benchmark.tensor_lists import equal_shapes, make_pairs
 from paddle_adagc.models.sizes import Shape
+from paddle_adagc.report.formatting import format_quartiles
 
 REFERENCE = "GlobalGC"
 FLOOR = "memory floor"
@@ -123,11 +124,9 @@ def to_markdown(rows: Sequence[Row]) -> str:
         "|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
-        low, middle, high = (
-            1e3 * value for value in statistics.quantiles(row.seconds, n=4)
-        )
+        times = format_quartiles([1e3 * s for s in row.seconds], ".1f")
         lines.append(
-            f"| {row.contender} | {middle:.1f} ({low:.1f}-{high:.1f}) | "
+            f"| {row.contender} | {times} | "
             f"{statistics.median(row.of_reference):.2f} | "
             f"{statistics.median(row.of_floor):.2f} | "
             f"{row.operator_calls:,} | {row.peak_bytes / _MIB:.1f} |"

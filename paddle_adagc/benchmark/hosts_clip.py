@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -51,6 +50,7 @@ from paddle_adagc.benchmark.network import (
 )
 from paddle_adagc.distributed.cpu import enable
 from paddle_adagc.distributed.cpu.rendezvous import free_port
+from paddle_adagc.report.formatting import format_quartiles
 
 DELAYS_MS = (0.0, 0.1, 1.0)
 LAYOUTS: dict[str, dict[str, int]] = {
@@ -76,8 +76,8 @@ def measure(
     """Time every clip under every layout and delay.
 
     Yields:
-        ``layout``, ``delay_ms``, ``clip``, ``median_ms`` and ``quartiles_ms``
-        of the slowest rank's adaptive steps.
+        ``layout``, ``delay_ms``, ``clip``, and ``ms``: the slowest rank's
+        time of every adaptive step.
 
     Raises:
         RuntimeError: A rank failed.
@@ -91,13 +91,11 @@ def measure(
                 with network(num_ranks, delay_ms / 1e3):
                     times = _run_ranks(num_ranks, LAYOUTS[layout], clip)
                 slowest = [max(step) * 1e3 for step in zip(*times, strict=True)]
-                low, median, high = statistics.quantiles(slowest, n=4)
                 yield {
                     "layout": layout,
                     "delay_ms": delay_ms,
                     "clip": clip,
-                    "median_ms": median,
-                    "quartiles_ms": (low, high),
+                    "ms": slowest,
                 }
 
 
@@ -105,9 +103,8 @@ def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Pipe table: a line per layout and clip, a column per delay."""
     delays = sorted({row["delay_ms"] for row in rows})
     cells = {
-        (row["layout"], row["clip"], row["delay_ms"]): (
-            f"{row['median_ms']:.2f} ({row['quartiles_ms'][0]:.2f}-"
-            f"{row['quartiles_ms'][1]:.2f})"
+        (row["layout"], row["clip"], row["delay_ms"]): format_quartiles(
+            row["ms"], ".2f"
         )
         for row in rows
     }

@@ -33,6 +33,7 @@ from paddle_adagc.pretrain.clips import make_clip
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.optimizers import make_optimizer
 from paddle_adagc.pretrain.task import make_task
+from paddle_adagc.report.formatting import format_quartiles
 from paddle_adagc.scaling_clip import TensorScalingClip
 
 REFERENCE = "GlobalGC"
@@ -102,11 +103,9 @@ def to_markdown(rows: Sequence[Row]) -> str:
         "|---|---:|---:|",
     ]
     for row in rows:
-        low, middle, high = (
-            1e3 * value for value in statistics.quantiles(row.seconds, n=4)
-        )
+        times = format_quartiles([1e3 * s for s in row.seconds], ".2f")
         lines.append(
-            f"| {row.clip} | {middle:.2f} ({low:.2f}-{high:.2f}) | "
+            f"| {row.clip} | {times} | "
             f"{statistics.median(row.of_reference):.3f} |"
         )
     return "\n".join(lines) + "\n"

@@ -50,6 +50,12 @@ def format_spread(values: Sequence[float | None], spec: str) -> str:
     return f"{mean:{spec}} ± {spread:{spec}}"
 
 
+def format_quartiles(values: Sequence[float], spec: str) -> str:
+    """Format the median and the quartiles: ``"21.1 (20.5-21.6)"``."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return f"{median:{spec}} ({low:{spec}}-{high:{spec}})"
+
+
 def _number(value: float, spec: str) -> str:
     if math.isnan(value):
         return "NaN"

@@ -91,7 +91,7 @@ def test_hosts_are_gone_afterwards():
 def test_clip_steps_between_hosts():
     rows = list(hosts_clip.measure(["sharding V1 x2"], [0.0]))
     assert [row["clip"] for row in rows] == ["GlobalGC", "AdaGC"]
-    assert all(row["median_ms"] > 0 for row in rows)
+    assert all(min(row["ms"]) > 0 for row in rows)
     table = hosts_clip.to_markdown(rows)
     assert "| sharding V1 x2 | AdaGC |" in table
 
