@@ -16,12 +16,26 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import math
 import operator
 from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+
+
+def check_installed(module: str, extra: str) -> None:
+    """Check that a module of an extra of this package is there.
+
+    Raises:
+        ImportError: It is not; the message says how to install it.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise ImportError(
+            f"{module} is not installed here: pip install -e '.[{extra}]' "
+            "(PaddleNLP and PaddleFormers need separate environments)"
+        )
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:

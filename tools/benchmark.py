@@ -38,6 +38,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from paddle_adagc.checks import check_installed
+
 CONFIGS = Path(__file__).resolve().parent.parent / "configs/proxy"
 ERNIE = CONFIGS / "ernie_moe.yaml"
 PROXIES = [CONFIGS / "llama_low_noise.yaml", ERNIE]
@@ -55,8 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
+        check_installed("paddlenlp", "nlp")
         options.run(options)
-    except (RuntimeError, ValueError, FileNotFoundError) as error:
+    except (
+        FileNotFoundError,
+        ImportError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     return 0

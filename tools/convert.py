@@ -27,6 +27,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from paddle_adagc.checks import check_installed
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
@@ -61,12 +63,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "to-hf" and not options.max_shard_gb > 0:
         parser.error(f"--max-shard-gb {options.max_shard_gb}: not positive")
-    from paddlenlp.utils.log import logger as paddlenlp_logger
-
-    from paddle_adagc.evaluate.convert import from_hf, to_hf
-
-    paddlenlp_logger.set_level("WARNING")
     try:
+        check_installed("paddlenlp", "nlp")
+        from paddlenlp.utils.log import logger as paddlenlp_logger
+
+        from paddle_adagc.evaluate.convert import from_hf, to_hf
+
+        paddlenlp_logger.set_level("WARNING")
         if options.command == "from-hf":
             done = from_hf(options.source, options.target)
         else:
@@ -76,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
                 tokenizer=options.tokenizer,
                 max_shard_bytes=int(options.max_shard_gb * 10**9),
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ImportError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     print(done)

@@ -33,6 +33,8 @@ import logging
 import sys
 from pathlib import Path
 
+from paddle_adagc.checks import check_installed
+
 
 def make_parser() -> argparse.ArgumentParser:
     """The command's options."""
@@ -91,20 +93,21 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.tasks and not options.perplexity:
         parser.error("nothing to score: give --tasks or --perplexity")
-    from paddlenlp.utils.log import logger as paddlenlp_logger
-
-    from paddle_adagc.evaluate.run import (
-        EvaluationConfig,
-        default_output,
-        evaluate,
-        to_markdown,
-    )
-
     level = logging.INFO if options.verbose else logging.ERROR
     logging.getLogger("lm_eval").setLevel(level)
-    paddlenlp_logger.set_level("WARNING")
-    output = options.output or default_output(options.model)
     try:
+        check_installed("paddlenlp", "nlp")
+        from paddlenlp.utils.log import logger as paddlenlp_logger
+
+        from paddle_adagc.evaluate.run import (
+            EvaluationConfig,
+            default_output,
+            evaluate,
+            to_markdown,
+        )
+
+        paddlenlp_logger.set_level("WARNING")
+        output = options.output or default_output(options.model)
         config = EvaluationConfig(
             model=options.model,
             tasks=tuple(options.tasks),

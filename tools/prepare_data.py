@@ -32,6 +32,7 @@ import argparse
 import sys
 from typing import Any
 
+from paddle_adagc.checks import check_installed
 from paddle_adagc.data.prepare.config import (
     TEXT_FORMATS,
     HubConfig,
@@ -54,10 +55,11 @@ def main(arguments: list[str] | None = None) -> int:
     path = options.pop("hub")
     if path is None and any(hub.values()):
         parser.error("--hub-... need --hub DATASET")
-    from paddle_adagc.data.prepare.run import prepare
-
     command = ["prepare_data.py", *(arguments or sys.argv[1:])]
     try:
+        check_installed("paddlenlp", "nlp")
+        from paddle_adagc.data.prepare.run import prepare
+
         options = {k: v for k, v in options.items() if v is not None}
         given_hub = {k: v for k, v in hub.items() if v is not None}
         config = PrepareConfig(
@@ -65,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
             hub=HubConfig(path=path, **given_hub) if path else None,
         )
         manifest, was_there = prepare(config, command)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ImportError, ValueError, RuntimeError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

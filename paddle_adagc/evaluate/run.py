@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import os
 import statistics
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import paddle_adagc
+from paddle_adagc.checks import check_installed
 from paddle_adagc.data.config import DataConfig
 from paddle_adagc.data.datasets import build_datasets
 from paddle_adagc.evaluate.paper import (
@@ -147,11 +147,8 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
 
 
 def _check_harness(config: EvaluationConfig) -> None:
-    if config.tasks and importlib.util.find_spec("lm_eval") is None:
-        raise ImportError(
-            "tasks need lm-evaluation-harness: install the extra [eval], "
-            "pip install -e '.[eval]'"
-        )
+    if config.tasks:
+        check_installed("lm_eval", "eval")
 
 
 def _perplexity(

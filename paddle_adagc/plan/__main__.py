@@ -32,6 +32,8 @@ import json
 import sys
 from pathlib import Path
 
+from paddle_adagc.checks import check_installed
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
@@ -41,11 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
-    from paddle_adagc.plan.interconnect import parse_interconnect
-    from paddle_adagc.plan.plan import make_plan
-    from paddle_adagc.plan.text import as_json, render
-
     try:
+        check_installed("paddlenlp", "nlp")
+        from paddle_adagc.plan.interconnect import parse_interconnect
+        from paddle_adagc.plan.plan import make_plan
+        from paddle_adagc.plan.text import as_json, render
+
         plan = make_plan(
             options.config,
             options.overrides,
@@ -53,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             interconnect=parse_interconnect(options.interconnect),
             recompute=options.recompute,
         )
-    except (FileNotFoundError, TypeError, ValueError) as error:
+    except (FileNotFoundError, ImportError, TypeError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     values = as_json(plan)

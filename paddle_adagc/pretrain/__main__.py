@@ -32,6 +32,7 @@ import logging
 import sys
 from typing import NoReturn
 
+from paddle_adagc.checks import check_installed
 from paddle_adagc.ernie.recipe import as_run_config, is_recipe
 from paddle_adagc.pretrain.parse import load_config
 
@@ -75,7 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
         if is_recipe(options.config):
             return launch(options)
         return train(options)
-    except (FileNotFoundError, FileExistsError, ValueError) as error:
+    except (
+        FileNotFoundError,
+        FileExistsError,
+        ImportError,
+        ValueError,
+    ) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
 
@@ -85,7 +91,11 @@ def check(path: str, overrides: list[str]) -> int:
 
     Returns:
         0: it is sound, whatever is missing here; 2: it is not.
+
+    Raises:
+        ImportError: PaddleNLP is missing.
     """
+    check_installed("paddlenlp", "nlp")
     from paddle_adagc.pretrain.check.recipe import check_recipe
 
     of_ernie = is_recipe(path)
@@ -118,7 +128,11 @@ def train(options: argparse.Namespace) -> int:
 
     Returns:
         0: finished; 1: the loss stopped being finite.
+
+    Raises:
+        ImportError: PaddleNLP is missing.
     """
+    check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.pretrain.run import run_pretraining

@@ -35,6 +35,8 @@ import os
 import sys
 from pathlib import Path
 
+from paddle_adagc.checks import check_installed
+
 ALL = "all"
 REPORT = "report"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -69,10 +71,17 @@ def main(arguments: list[str] | None = None) -> int:
     _add_report_options(commands.add_parser(REPORT))
     options = parser.parse_args(arguments)
     try:
+        check_installed("paddlenlp", "nlp")
         if options.target == REPORT:
             return _report(options)
         return _reproduce(options)
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ImportError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
 

@@ -36,7 +36,7 @@ def test_command_without_the_harness(
         lambda name: None if name == "lm_eval" else found(name),
     )
     assert run([*arguments, "--tasks", "paper"]) == 2
-    assert "install the extra [eval]" in capsys.readouterr().err
+    assert "pip install -e '.[eval]'" in capsys.readouterr().err
     assert run([*arguments, "--perplexity", "--validation-size", "3"]) == 0
     assert "over 72 tokens of stdlib" in capsys.readouterr().out
     result = json.loads((tmp_path / "out.json").read_text())
