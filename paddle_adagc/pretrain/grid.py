@@ -34,7 +34,7 @@ from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.grid_file import ExperimentConfig
 from paddle_adagc.pretrain.parse import merged, parse_config, read_values
 
-MIN_STEPS = 1500
+MIN_STEPS = 2500
 """A budget makes no run shorter: the spike score takes 1,000 steps to fill
 its window."""
 

@@ -27,9 +27,13 @@ that was not.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +127,40 @@ def write_run(directory: str | os.PathLike[str], **facts: Any) -> None:
     temporary = target.with_suffix(".tmp")
     temporary.write_text(json.dumps({**old, **facts}, indent=1))
     temporary.replace(target)
+
+
+@contextlib.contextmanager
+def held(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes from writing to a run directory meanwhile.
+
+    The system gives it free when this process ends, however it does. On a file
+    system without locks nothing is kept, with a warning.
+
+    Args:
+        directory: Created if it does not exist.
+
+    Raises:
+        FileExistsError: Another process holds it.
+    """
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(
+                f"another process is writing to {directory}: wait for it, stop "
+                "it, or choose another train.output_dir"
+            ) from None
+        except OSError as error:
+            logging.getLogger(__name__).warning(
+                "no lock on %s (%s): do not start a second run there",
+                directory,
+                error,
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -35,7 +36,7 @@ from paddle_adagc.pretrain.processes import (
     is_first_process,
     start_processes,
 )
-from paddle_adagc.pretrain.record import write_run
+from paddle_adagc.pretrain.record import held, write_run
 from paddle_adagc.pretrain.task import make_task
 from paddle_adagc.pretrain.trainer import PretrainTrainer, last_checkpoint
 
@@ -56,7 +57,7 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
 
     Raises:
         FileExistsError: The directory holds something else than a run of
-            this config.
+            this config, or another process is writing to it.
         ValueError: Settings that do not go together.
     """
     directory = Path(config.train.output_dir)
@@ -68,9 +69,10 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
     if status in _ENDED:
         return status
     # Paddle's automatic names, by which it saves the optimizer, start anew.
-    with paddle.utils.unique_name.guard():
+    with paddle.utils.unique_name.guard(), contextlib.ExitStack() as stack:
         trainer = build_trainer(config)
         facts = _facts(config, trainer)
+        from_first_process(lambda: stack.enter_context(held(directory)))
         if is_first_process():
             write_run(directory, **facts, status="running")
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
@@ -97,7 +99,8 @@ def _look_at(
 ) -> tuple[str, Path | None]:
     """Status of an earlier run in the directory, and where it can go on."""
     if overwrite and directory.exists():
-        shutil.rmtree(directory)
+        with held(directory):
+            shutil.rmtree(directory)
     status = str(_earlier_run(directory, config).get("status"))
     if status in _ENDED:
         return status, None

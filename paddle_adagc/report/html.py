@@ -75,6 +75,7 @@ class _Section:
     table_html: markupsafe.Markup
     figures: list[_Picture]
     methods: list[str]
+    num_hidden: int  # methods that the figures leave out
     common: dict[str, Any]
     different: dict[str, dict[str, Any]]
     facts: dict[str, Any]
@@ -151,6 +152,7 @@ def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
         table_html=markupsafe.Markup(table.to_html()),
         figures=list(_pictures(experiment.first_methods(FIGURE_METHODS))),
         methods=list(experiment.runs),
+        num_hidden=max(0, len(experiment.runs) - FIGURE_METHODS),
         common=common,
         different=different,
         facts=_facts(experiment),
@@ -167,7 +169,7 @@ def _pictures(experiment: Experiment) -> Iterator[_Picture]:
     )
     yield _picture(
         lambda width: loss_figure(experiment, width),
-        "Training loss of every method",
+        "Training loss of the methods",
         "Training loss; a long noisy curve is drawn pale, with the mean of "
         "the steps just before on top. Circles are spikes (10 σ, "
         f"window {experiment.windows[0]:,}).{faults}",

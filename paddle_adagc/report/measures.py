@@ -68,6 +68,9 @@ class RunMeasures:
     clipped_fraction: float | None
     """Mean fraction of the tensors that were clipped, over judged steps."""
 
+    clipped_fraction_end: float | None
+    """The same over the last fifth of the steps."""
+
     clip_seconds: float | None
     """Median time of the clip in a step, seconds."""
 
@@ -118,6 +121,11 @@ def measure_run(
         validation_loss=last_value(run.metrics.get("eval_loss")),
         clipped_fraction=_average(
             run.metrics.get("clipped_fraction"), np.mean, skip
+        ),
+        clipped_fraction_end=_average(
+            run.metrics.get("clipped_fraction"),
+            np.mean,
+            run.num_steps - run.num_steps // 5,
         ),
         clip_seconds=_average(run.metrics.get("clip_seconds"), np.median),
         step_seconds=_average(run.metrics.get("step_seconds"), np.median),

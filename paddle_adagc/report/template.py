@@ -100,8 +100,8 @@ numbers</a></nav>
 {% endif -%}
 {% if claims -%}
 <section id="claims">
-<h2>The paper's claims</h2>
-<div class="scroll"><table class="config claims"><thead><tr><th>paper</th>
+<h2>Claims</h2>
+<div class="scroll"><table class="config claims"><thead><tr><th>about</th>
 <th>claim</th><th>verdict</th><th>what decided it</th></tr></thead><tbody>
 {% for where, claim, verdict, evidence in claims -%}
 <tr><th scope="row">{{ where }}</th><td>{{ claim }}</td>
@@ -114,6 +114,9 @@ numbers</a></nav>
 <h2>{{ section.title }}</h2>
 <p>{{ section.description }}</p>
 <p class="soft">{{ section.extent }}</p>
+{% if section.num_hidden %}<p class="soft">The figures show the first
+{{ section.methods|length - section.num_hidden }} of the
+{{ section.methods|length }} methods, the table all.</p>{% endif %}
 {% for figure in section.figures[:1] %}{{ picture(figure) }}{% endfor %}
 <h3>What each method did</h3>
 <div class="scroll" data-table>{{ section.table_html }}</div>

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -70,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         _add_run_options(commands.add_parser(target))
     _add_report_options(commands.add_parser(REPORT))
     options = parser.parse_args(arguments)
+    # As on Ctrl-C the runs are stopped, too; they can be resumed.
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         check_installed("paddlenlp", "nlp")
         if options.target == REPORT:
@@ -84,6 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
     ) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -200,10 +200,17 @@ def _extent(experiment: ExperimentResult) -> str:
     longest = max(step for step in steps if step is not None)
     least = min(1.0, 2 / 2**num_seeds)
     seeds = ", ".join(map(str, experiment.seeds))
+    skip = experiment.skip_steps
+    judged = [
+        f"from step {skip + window:,} (window {window:,})"
+        for window in (1000, 200)
+        if _has(experiment, f"judged_{window}")
+    ]
+    spikes = f"; spikes are judged {', '.join(judged)}" if judged else ""
     return (
         f"{num_seeds} seed{'s' * (num_seeds > 1)} ({seeds}) of {longest:,.0f} "
-        f"steps, the first {experiment.skip_steps:,} not judged; least "
-        f"possible p {_short(least)}."
+        f"steps, the first {skip:,} not judged{spikes}; least possible p "
+        f"{_short(least)}."
     )
 
 

@@ -46,6 +46,7 @@ from paddle_adagc.report.measures import (
 
 GROWTH_STEPS = 20
 _FIXED = "fixed_sequences"
+_WITH_CAPTIONS = ("shapes", "image_text")
 _PER_RUN = ("train.seed", "data.seed")
 
 
@@ -132,34 +133,43 @@ def measures_as_numbers(
     """The numbers of a run by name, as claims and tables use them.
 
     Spike counts are left out where no step could be judged, the validation
-    loss where training saw nothing but fixed sequences.
+    loss where training saw nothing but fixed sequences. A run that diverged has
+    at least one spike, an infinite validation loss and an accuracy of -inf.
 
     Args:
         measures: Of the run.
         run: The run.
         skip_steps: First steps that are not judged.
     """
+    diverged = measures.status == "diverged"
+    data = run.run.get("config", {}).get("data", {}).get("kind")
     numbers: dict[str, float | None] = {
         "final_loss": measures.final_loss,
-        "validation_loss": measures.validation_loss,
+        "validation_loss": math.inf if diverged else measures.validation_loss,
         "clipped_percent": scaled(measures.clipped_fraction, 100),
+        "clipped_percent_end": scaled(measures.clipped_fraction_end, 100),
         "clip_ms": scaled(measures.clip_seconds, 1e3),
         "step_ms": scaled(measures.step_seconds, 1e3),
         "steps": measures.num_steps,
-        "diverged": float(measures.status == "diverged"),
+        "diverged": float(diverged),
     }
     for window, score in measures.scores.items():
-        if score.num_unjudged >= score.num_values and not score.num_spikes:
+        judged = score.num_values - score.num_unjudged
+        if diverged and not score.num_spikes:
+            numbers[f"spikes_{window}"] = 1
+            continue
+        if not judged and not score.num_spikes:
             continue
         robust = measures.robust[window]
         numbers |= {
+            f"judged_{window}": judged,
             f"spikes_{window}": score.num_spikes,
             f"events_{window}": score.num_events,
             f"score_{window}": score.percent,
             f"robust_spikes_{window}": robust.num_spikes,
             f"ten_sigma_{window}": measures.ten_sigma[window],
         }
-    if run.run.get("config", {}).get("data", {}).get("kind") == _FIXED:
+    if data == _FIXED:
         del numbers["validation_loss"]
     numbers |= {
         f"{name}_growth": moment_growth(run.tensors[name], skip_steps)
@@ -176,6 +186,8 @@ def measures_as_numbers(
     for name in run.metrics:
         if name.endswith("_accuracy"):
             numbers[name] = scaled(last_value(run.metrics[name]), 100)
+    if diverged and data in _WITH_CAPTIONS:
+        numbers["retrieval_accuracy"] = -math.inf
     return {k: float(v) for k, v in numbers.items() if v is not None}
 
 

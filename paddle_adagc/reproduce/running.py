@@ -48,6 +48,8 @@ class Deadline:
 
     end: float = math.inf
     clock: Callable[[], float] = time.monotonic
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+    """Set it, and the time is up."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.end):
@@ -56,7 +58,7 @@ class Deadline:
     @property
     def seconds_left(self) -> float:
         """Not above 0 once the time is up."""
-        return self.end - self.clock()
+        return 0.0 if self.stop.is_set() else self.end - self.clock()
 
 
 NEVER = Deadline()
@@ -110,7 +112,8 @@ class _Pool:
         run: RunCell,
     ) -> None:
         self._todo = todo
-        self._deadline = deadline
+        # The caller's deadline may be shared: stopping here stops this alone.
+        self._deadline = dataclasses.replace(deadline, stop=threading.Event())
         self._seconds_of = seconds_of
         self._run = run
         self._lock = threading.Lock()
@@ -123,11 +126,12 @@ class _Pool:
             concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
             tqdm(total=self._total, unit="step", smoothing=0.05) as bar,
         ):
-            futures = [pool.submit(self._do, cell) for cell in self._todo]
             try:
+                futures = [pool.submit(self._do, cell) for cell in self._todo]
                 for _ in _until_done(futures):
                     self._show(bar)
             except BaseException:
+                self._deadline.stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
             self._show(bar)
@@ -173,8 +177,8 @@ def _until_done(
 def run_process(cell: Cell, deadline: Deadline) -> None:
     """Run a cell by ``python -m paddle_adagc.pretrain``.
 
-    Its ``run.json`` then also has the ``commit`` and ``elapsed_seconds``, the
-    time of the process.
+    Its ``run.json`` then also has the ``commit`` (several if the run was
+    resumed under another) and ``elapsed_seconds``, the time of its processes.
 
     Raises:
         RuntimeError: The run failed; its log is named.
@@ -186,9 +190,10 @@ def run_process(cell: Cell, deadline: Deadline) -> None:
     OmegaConf.save(OmegaConf.create(values), config_file)
     log_file = directory.with_name(directory.name + ".log")
     command = [sys.executable, "-m", "paddle_adagc.pretrain", str(config_file)]
-    begin = time.monotonic()
+    begin, code_commit = time.monotonic(), commit()
     with log_file.open("ab") as log:
         code = run_until(command, deadline, stdout=log)
+    _add_facts(directory, code_commit, time.monotonic() - begin)
     if code is None:
         return
     if code not in (0, 1) or not has_ended(cell):
@@ -197,8 +202,19 @@ def run_process(cell: Cell, deadline: Deadline) -> None:
             f"run {directory} failed (exit status {code}): "
             f"{' '.join(tail)}; see {log_file}"
         )
+
+
+def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
+    """Add to a run, in pieces perhaps, what its process took and ran."""
+    run_file = directory / "run.json"
+    if not run_file.exists():
+        return
+    run = json.loads(run_file.read_text())
+    commits = [*(run.get("commit") or "").split(", "), code]
     write_run(
-        directory, commit=commit(), elapsed_seconds=time.monotonic() - begin
+        directory,
+        commit=", ".join(dict.fromkeys(filter(None, commits))) or None,
+        elapsed_seconds=run.get("elapsed_seconds", 0.0) + seconds,
     )
 
 

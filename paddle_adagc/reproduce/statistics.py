@@ -38,7 +38,8 @@ class PairedTest:
     """Share of the sign patterns that are at least as extreme."""
 
     smallest_p: float
-    """The least p that so many pairs can give."""
+    """The least p that so many pairs can give; pairs that do not differ can
+    give nothing."""
 
     num_pairs: int
 
@@ -48,8 +49,8 @@ def paired_differences(
 ) -> np.ndarray:
     """``values - others``, ``[num_pairs]`` float64, pair by pair.
 
-    A value that is not finite, that is of a run that diverged, counts as
-    infinitely high; two of them do not differ.
+    A NaN, that is the loss of a run that diverged, counts as infinitely high;
+    two infinite ones do not differ.
 
     Raises:
         ValueError: The lengths differ.
@@ -59,7 +60,7 @@ def paired_differences(
             f"{len(values)} values and {len(others)} others do not pair up"
         )
     first, second = (
-        np.where(np.isfinite(series), series, np.inf)
+        np.where(np.isnan(series), np.inf, series)
         for series in (np.array(values, float), np.array(others, float))
     )
     with np.errstate(invalid="ignore"):
@@ -110,9 +111,10 @@ def sign_flip_test(
     else:
         extreme = np.abs(sums) >= abs(seen) - slack
     sides = 2 if alternative == "two-sided" else 1
+    num_differing = int(np.count_nonzero(sizes))
     return PairedTest(
         p=float(extreme.mean()),
-        smallest_p=min(1.0, sides / 2**count),
+        smallest_p=min(1.0, sides / 2**num_differing),
         num_pairs=count,
     )
 

@@ -239,6 +239,8 @@ class Reproduction:
         timings: list[ExperimentResult],
     ) -> Finished:
         cuts = [*extent.cuts]
+        if extent.scale.max_steps is not None:
+            cuts.append(f"Every run has {extent.scale.max_steps:,} steps.")
         runs: list[tuple[ExperimentConfig, list[Cell]]] = []
         for planned in extent.experiments:
             if planned.target != name:

@@ -35,6 +35,9 @@ REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 NOT_TESTABLE = "not testable here"
 
+MIN_SEEDS = 3
+"""With fewer a bound that no seed breaks says nothing."""
+
 _OF_EXTENSIONS = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold"}
 
 
@@ -140,20 +143,27 @@ def _bound(
     high = math.inf if condition.max is None else condition.max
     if condition.seeds == "mean":
         mean = statistics.fmean(values)
-        return Finding(
-            low <= mean <= high,
-            f"{condition.measure} of {method} {mean:.4g} on average",
-        )
+        text = f"{condition.measure} of {method} {mean:.4g} on average"
+        if _has_few_seeds(experiment, values):
+            return _too_few(text, values)
+        return Finding(low <= mean <= high, text)
     inside = [low <= value <= high for value in values]
     enough = {
         "every": all(inside),
         "most": 2 * sum(inside) > len(inside),
         "any": any(inside),
     }
-    return Finding(
-        enough[condition.seeds],
-        f"{condition.measure} of {method} {format_list(values, '.4g')}",
+    text = (
+        f"{condition.measure} of {method} {format_list(values, '.4g')}"
+        f"{_judged_text(condition, experiment, method)}"
     )
+    holds = enough[condition.seeds]
+    more_could_change_it = condition.seeds == "most" or holds == (
+        condition.seeds == "every"
+    )
+    if more_could_change_it and _has_few_seeds(experiment, values):
+        return _too_few(text, values)
+    return Finding(holds, text)
 
 
 def _difference(
@@ -176,9 +186,11 @@ def _difference(
     )
     if test.p <= condition.p:
         return Finding(True, text)
-    if test.smallest_p > condition.p and test.p == test.smallest_p:
+    if test.smallest_p > condition.p:
         return Finding(
-            None, f"{text}, the least that {test.num_pairs} seeds can give"
+            None,
+            f"{text}; {test.num_pairs} seeds like these cannot give less than "
+            f"{test.smallest_p:.3g}",
         )
     return Finding(False, text)
 
@@ -188,15 +200,45 @@ def _range(condition: Condition, experiment: ExperimentResult) -> Finding:
         method: statistics.fmean(_known(experiment, method, condition.measure))
         for method in condition.methods
     }
+    diverged = [m for m, mean in means.items() if not math.isfinite(mean)]
+    if diverged:
+        return Finding(False, f"{', '.join(diverged)} diverged")
     low, high = min(means.values()), max(means.values())
     share = (high - low) / abs(low) if low else math.inf
     lowest = min(means, key=lambda method: means[method])
     highest = max(means, key=lambda method: means[method])
-    return Finding(
-        share <= (condition.range or 0.0),
+    text = (
         f"{condition.measure} from {low:.4g} ({lowest}) to {high:.4g} "
-        f"({highest}), {share:.2%}",
+        f"({highest}), {share:.2%}"
     )
+    values = _known(experiment, lowest, condition.measure)
+    if _has_few_seeds(experiment, values):
+        return _too_few(text, values)
+    return Finding(share <= (condition.range or 0.0), text)
+
+
+def _has_few_seeds(
+    experiment: ExperimentResult, values: Sequence[float]
+) -> bool:
+    """Whether these are runs, and too few; a timing may stand alone."""
+    of_runs = any("steps" in cell.measures for cell in experiment.cells)
+    return of_runs and len(values) < MIN_SEEDS
+
+
+def _too_few(text: str, values: Sequence[float]) -> Finding:
+    return Finding(None, f"{text}; {len(values)} of {MIN_SEEDS} seeds needed")
+
+
+def _judged_text(
+    condition: Condition, experiment: ExperimentResult, method: str
+) -> str:
+    """How many steps a count of spikes is about."""
+    kind, _, window = condition.measure.rpartition("_")
+    if kind != "spikes":
+        return ""
+    judged = experiment.values(method, f"judged_{window}")
+    known = [value for value in judged if value is not None]
+    return f" in {max(known):,.0f} judged steps" if known else ""
 
 
 def _all(findings: Sequence[Finding]) -> Finding:

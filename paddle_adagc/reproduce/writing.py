@@ -104,10 +104,11 @@ def write_target(
     if verdicts or timings:
         text = target_markdown(result, level=1)
         if verdicts:
-            text += f"\n## The paper's claims\n\n{verdicts_markdown(verdicts)}"
+            text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
         (directory / TABLES).write_text(f"{text}\n{detailed}")
     else:
         (directory / TABLES).write_text(text)
+    (directory / REPORT).unlink(missing_ok=True)
     if experiments:
         write_report(
             directory / REPORT,

@@ -154,8 +154,9 @@ def test_scale_cuts_seeds_and_steps(grid_file):
     # A run that is short already is not made shorter ...
     assert cells[0].config.train.max_steps == 20
     # ... and no other one is made too short for the spike score's window.
-    assert Scale(ratio=0.5).num_steps(4000) == 2000
-    assert Scale(ratio=0.5).num_steps(2500) == MIN_STEPS
+    assert Scale(ratio=0.7).num_steps(4000) == 2800
+    assert Scale(ratio=0.5).num_steps(4000) == MIN_STEPS
+    assert Scale(ratio=0.5).num_steps(1500) == 1500
     assert Scale(ratio=0.5, max_steps=7).num_steps(4000) == 7
     with pytest.raises(ValueError, match=r"ratio=1\.5"):
         Scale(ratio=1.5)

@@ -13,6 +13,8 @@
 # limitations under the License.
 """The record of a run: append, cut back, read as arrays."""
 
+import errno
+import fcntl
 import json
 
 import numpy as np
@@ -22,6 +24,7 @@ from paddle_adagc.pretrain.record import (
     QUANTITIES,
     RunRecord,
     RunWriter,
+    held,
     write_run,
 )
 
@@ -42,6 +45,30 @@ def write(directory, steps, start_step=0):
             row["eval_loss"] = 4.5
         writer.append(row, block(step))
     writer.close()
+
+
+def test_a_directory_is_held_by_one(tmp_path):
+    with held(tmp_path / "run"):
+        with (
+            pytest.raises(FileExistsError, match=r"another process .*/run:"),
+            held(tmp_path / "run"),
+        ):
+            pass
+        with held(tmp_path / "other"):
+            pass
+    with held(tmp_path / "run"):
+        pass
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with held(tmp_path):
+        pass
+    assert f"no lock on {tmp_path}" in caplog.text
 
 
 def test_round_trip(tmp_path):

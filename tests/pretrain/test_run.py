@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from paddle_adagc.pretrain.parse import parse_config
-from paddle_adagc.pretrain.record import RunRecord
+from paddle_adagc.pretrain.record import RunRecord, held, write_run
 from paddle_adagc.pretrain.run import run_pretraining
 from paddle_adagc.pretrain.trainer import COMPLETE, last_checkpoint
 
@@ -104,6 +104,26 @@ def test_finished_run_is_not_repeated_and_another_config_is_refused(tmp_path):
         run(values)
     run_pretraining(parse_config(values), overwrite=True)
     assert RunRecord.load(tmp_path).run["config"]["clip"]["t_start"] == 6
+
+
+def test_directory_that_another_process_writes_to_is_left_alone(tmp_path):
+    values = make_values(tmp_path, max_steps=3)
+    run(values)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    config = parse_config(values)
+    with (
+        held(tmp_path),
+        pytest.raises(FileExistsError, match="another process"),
+    ):
+        run_pretraining(config, overwrite=True)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    write_run(tmp_path, status="running")
+    with (
+        held(tmp_path),
+        pytest.raises(FileExistsError, match="another process"),
+    ):
+        run_pretraining(config)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_directory_with_something_else_is_left_alone(tmp_path):

@@ -56,6 +56,8 @@ def test_equals_the_definition():
 def test_zeros_are_no_evidence():
     assert sign_flip_test([0.0] * 5).p == 1.0
     assert sign_flip_test([0.0, 0.0, -1.0], "less").p == 0.5
+    assert sign_flip_test([0.0, 0.0, -1.0], "less").smallest_p == 0.5
+    assert sign_flip_test([0.0] * 5).smallest_p == 1.0
 
 
 def test_infinite_differences_count_by_rank():
@@ -69,6 +71,8 @@ def test_a_run_that_diverged_is_infinitely_high():
         [1.0, 2.0, math.nan], [math.nan, 1.5, math.inf]
     )
     assert differences.tolist() == [-math.inf, 0.5, 0.0]
+    accuracies = paired_differences([-math.inf, 30.0], [40.0, -math.inf])
+    assert accuracies.tolist() == [-math.inf, math.inf]
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,27 @@
 """Targets from grid to report: budgets and deadlines, resuming, real runs."""
 
 import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
 
 import pytest
 
 from paddle_adagc.pretrain.grid import make_cells
 from paddle_adagc.pretrain.grid_file import load_target
-from paddle_adagc.pretrain.record import RunRecord
+from paddle_adagc.pretrain.record import RunRecord, write_run
+from paddle_adagc.reproduce import running
 from paddle_adagc.reproduce.claims import Claim, Condition
 from paddle_adagc.reproduce.results import read_results
-from paddle_adagc.reproduce.running import Deadline, run_cells, run_process
+from paddle_adagc.reproduce.running import (
+    NEVER,
+    Deadline,
+    run_cells,
+    run_process,
+)
 from paddle_adagc.reproduce.targets import REPORT_SECONDS, STORE, Reproduction
 from paddle_adagc.reproduce.verdicts import NOT_REPRODUCED, REPRODUCED
 from paddle_adagc.reproduce.writing import REPORT, RESULTS, TABLES
@@ -69,13 +81,16 @@ def cells_of(path, store):
 def test_results_and_verdicts_follow_from_the_runs(
     write_grid, fake_runs, reproduction, tmp_path
 ):
-    path = write_grid("grid.yaml", {"paper": {"score (%)": {"AdaGC": 0.5}}})
+    path = write_grid(
+        "grid.yaml",
+        {"seeds": [3, 4, 5], "paper": {"score (%)": {"AdaGC": 0.5}}},
+    )
     runs = fake_runs(per_step=0.5)
     (done,) = reproduction(runs, path, claims=[LOWER]).reproduce()
     assert [v.verdict for v in done.verdicts] == [REPRODUCED]
     (part,) = read_results(done.directory / RESULTS).experiments
     assert part == done.result.experiments[0]
-    assert part.seeds == [3, 4]
+    assert part.seeds == [3, 4, 5]
     assert part.methods == ["GlobalGC", "AdaGC"]
     first = part.cells[0]
     assert (first.commit, first.config["clip.name"]) == ("abc", "global_norm")
@@ -87,14 +102,14 @@ def test_results_and_verdicts_follow_from_the_runs(
     (row,) = [r for r in text.splitlines() if r.startswith("| AdaGC |")]
     assert row.endswith("| 0.5 |")
     assert "-1.0" in row
-    assert "(p 0.5)" in row
-    assert "least possible p 0.5" in text
+    assert "(p 0.25)" in row
+    assert "least possible p 0.25" in text
     assert "AdaGC ends lower." in (done.directory / REPORT).read_text()
     higher = Condition(measure="final_loss", methods=["AdaGC"], max=0.9)
     claim = Claim(**{**vars(LOWER), "reproduced_if": [higher]})
     (again,) = reproduction(runs, path, claims=[claim]).reproduce()
     assert [v.verdict for v in again.verdicts] == [NOT_REPRODUCED]
-    assert len(runs.begun) == 4
+    assert len(runs.begun) == 6
 
 
 def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
@@ -279,6 +294,47 @@ def test_running_cell_is_stopped_at_the_deadline(write_grid, tmp_path):
     cell = cells_of(path, tmp_path / STORE)[0]
     run_process(cell, Deadline(0.0, lambda: 1.0))
     assert not (cell.directory / "run.json").exists()
+
+
+def test_runs_are_stopped_with_the_command(write_grid, tmp_path):
+    path = write_grid("grid.yaml", LONG)
+    cells = cells_of(path, tmp_path / STORE)
+    stopped = []
+
+    def run(cell, deadline):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        while deadline.seconds_left > 0:
+            time.sleep(0.01)
+        stopped.append(cell)
+
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            run_cells(cells, 1, run=run)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert stopped == cells[:1]
+    assert NEVER.seconds_left == math.inf
+
+
+def test_pieces_of_a_run_add_up(write_grid, tmp_path, monkeypatch):
+    path = write_grid("grid.yaml", LONG)
+    cell = cells_of(path, tmp_path / STORE)[0]
+    commits = iter(["one", "two", "two"])
+    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0, 21.0])
+    monkeypatch.setattr(running, "commit", lambda: next(commits))
+    monkeypatch.setattr(running, "run_until", lambda *_, **__: None)
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
+    write_run(cell.directory, status="running")
+    for _ in range(3):
+        run_process(cell, NEVER)
+    run = json.loads((cell.directory / "run.json").read_text())
+    assert (run["commit"], run["elapsed_seconds"]) == ("one, two", 8.0)
+
+
+def test_fixed_steps_are_said(write_grid, fake_runs, reproduction):
+    (done,) = reproduction(fake_runs(), write_grid()).reproduce(max_steps=7)
+    assert done.result.cuts == ["Every run has 7 steps."]
 
 
 def test_something_else_in_the_way_of_a_link_is_named(

@@ -13,6 +13,7 @@
 # limitations under the License.
 """The paper's claims, and verdicts that follow from numbers alone."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -141,13 +142,59 @@ def test_what_is_not_the_papers_holds_or_does_not():
 
 def test_too_few_seeds_leave_a_difference_open():
     values = {"A": {"loss": [1.0, 1.0]}, "B": {"loss": [2.0, 3.0]}}
-    below = {"measure": "loss", "methods": ["A"], "below": "B"}
-    found = verdict(values, below)
-    assert found.verdict == NOT_TESTABLE
-    assert "the least that 2 seeds can give" in found.evidence
-    # The wrong direction decides with any number of seeds.
-    above = {"measure": "loss", "methods": ["A"], "above": "B"}
-    assert verdict(values, above).verdict == NOT_REPRODUCED
+    for side in ("below", "above"):
+        condition = {"measure": "loss", "methods": ["A"], side: "B"}
+        found = verdict(values, condition)
+        assert found.verdict == NOT_TESTABLE
+        assert "2 seeds like these cannot give less than 0.25" in found.evidence
+
+
+def test_seeds_that_do_not_differ_leave_a_difference_open():
+    values = {"A": {"n": [0.0] * 5}, "B": {"n": [3.0, 0.0, 5.0, 2.0, 1.0]}}
+    below = {"measure": "n", "methods": ["A"], "below": "B"}
+    assert verdict(values, below).verdict == NOT_TESTABLE
+    values["B"]["n"][1] = 1.0
+    assert verdict(values, below).verdict == REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("condition", "values", "expected"),
+    [
+        ({"max": 0}, [0, 0], NOT_TESTABLE),
+        ({"max": 0}, [0, 1], NOT_REPRODUCED),
+        ({"max": 0}, [0, 0, 0], REPRODUCED),
+        ({"min": 1, "seeds": "any"}, [0, 1], REPRODUCED),
+        ({"min": 1, "seeds": "any"}, [0, 0], NOT_TESTABLE),
+        ({"min": 1, "seeds": "most"}, [1, 1], NOT_TESTABLE),
+        ({"max": 1, "seeds": "mean"}, [0, 0], NOT_TESTABLE),
+        ({"range": 0.1}, [2, 2], NOT_TESTABLE),
+    ],
+)
+def test_bounds_of_runs_take_three_seeds_unless_one_decides(
+    condition, values, expected
+):
+    condition = {"measure": "spikes", "methods": ["A"], **condition}
+    measures = {"spikes": values, "steps": [9] * len(values)}
+    found = verdict({"A": measures}, condition)
+    assert found.verdict == expected
+    if expected == NOT_TESTABLE:
+        assert "2 of 3 seeds needed" in found.evidence
+
+
+def test_evidence_says_how_many_steps_were_judged():
+    measures = {"spikes_200": [0] * 3, "judged_200": [400, 400, 390]}
+    condition = {"measure": "spikes_200", "methods": ["A"], "max": 0}
+    found = verdict({"A": measures}, condition)
+    assert "0 / 0 / 0 in 400 judged steps" in found.evidence
+
+
+def test_a_range_with_a_method_that_diverged_does_not_hold():
+    values = {"A": {"loss": [2.0]}, "B": {"loss": [math.nan]}}
+    for methods in (["A", "B"], ["B", "A"]):
+        condition = {"measure": "loss", "methods": methods, "range": 0.1}
+        found = verdict(values, condition)
+        assert found.verdict == NOT_REPRODUCED
+        assert "B diverged" in found.evidence
 
 
 def test_lowest_and_range():
