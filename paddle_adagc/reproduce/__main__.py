@@ -18,8 +18,8 @@
     python tools/reproduce.py all --minutes 60
     python tools/reproduce.py report --collect outputs
 
-TARGET names a file in configs/experiments, "all" stands for those that the
-paper's claims (configs/claims.yaml) are decided by. A target runs its grid of
+TARGET names a file in configs/experiments, "all" stands for those that decide
+the claims in configs/claims.yaml, the paper's and our own. A target runs its grid of
 paired runs, and writes OUTPUT/TARGET/report.html, tables.md, results.jsonl and
 figures/. Runs that have ended are not run again, whichever target asked for
 them, and a killed command goes on where it was when it is given again.
@@ -175,7 +175,10 @@ def _report(options: argparse.Namespace) -> int:
     readme = README.read_text(encoding="utf-8")
     expected = expected_readme(readme, claims, RESULTS)
     if readme == expected:
-        print(f"{README.name} is up to date")
+        has_results = any(RESULTS.glob("*.jsonl"))
+        why = "is up to date" if has_results else "needs no section yet"
+        where = "" if has_results else f": no results in {RESULTS.name}"
+        print(f"{README.name} {why}{where}")
         return 0
     if options.check:
         print(
