@@ -37,6 +37,7 @@ NLP = [
     # The newest major version that this stack was run with.
     "protobuf<7",
     "omegaconf>=2.3",
+    "pyyaml>=6",
     "dacite>=1.8",
 ]
 
@@ -49,6 +50,7 @@ ERNIE = [
     "pyarrow<21",
     "datasets<4",
     "omegaconf>=2.3",
+    "pyyaml>=6",
     "dacite>=1.8",
 ]
 

@@ -19,7 +19,9 @@ import difflib
 import importlib.util
 import math
 import operator
+import os
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,10 +110,68 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
     return value
 
 
-def suggestion(value: Any, choices: Collection[str]) -> str:
-    """``", did you mean 'x'?"`` with the choice nearest to ``value``, or ""."""
-    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
-    return f", did you mean {near[0]!r}?" if near else ""
+def suggestion(
+    value: Any,
+    choices: Collection[str],
+    prefix: str = "",
+    *,
+    similarity: float = 0.4,
+) -> str:
+    """``", did you mean 'x'?"`` with the choice nearest to ``value``, or "".
+
+    Args:
+        value: What was given.
+        choices: What there is.
+        prefix: Put before the choice, as users have to write it.
+        similarity: Of what is still near, from 0 to 1 for equal words.
+    """
+    near = difflib.get_close_matches(
+        str(value), choices, n=1, cutoff=similarity
+    )
+    return f", did you mean {prefix + near[0]!r}?" if near else ""
+
+
+def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if it is, or can become, a directory to write to.
+
+    Nothing is made.
+
+    Raises:
+        ValueError: A file is in the way, or the directory that it would be
+            made in takes no files.
+    """
+    directory = found = Path(path)
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    if not found.is_dir():
+        raise ValueError(
+            f"{name} is {str(directory)!r}, and {found} is a file: name "
+            "another directory"
+        )
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{name} is {str(directory)!r}, and {found} cannot be written to: "
+            "name another directory"
+        )
+    return directory
+
+
+def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if a file can be written there; nothing is made.
+
+    Raises:
+        ValueError: It is a directory, or no file can be put there.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise ValueError(f"{name} is {str(file)!r}, a directory: name a file")
+    if file.exists() and not os.access(file, os.W_OK):
+        raise ValueError(
+            f"{name} is {str(file)!r}, which cannot be written to: name "
+            "another file"
+        )
+    check_directory(f"the directory of {name}", file.parent)
+    return file
 
 
 def check_series(name: str, values: Any) -> np.ndarray:

@@ -53,3 +53,15 @@ def test_command_says_that_paddlenlp_is_missing(
     error = capsys.readouterr().err
     assert "paddlenlp is not installed here: pip install -e '.[nlp]'" in error
     assert not list(tmp_path.iterdir())
+
+
+def test_collectives_refuse_a_config_before_any_worker(
+    tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("paddlenlp")
+    main = runpy.run_path(str(TOOLS / "benchmark.py"), run_name="tool")["main"]
+    path = str(tmp_path / "nope.yaml")
+    monkeypatch.setattr("paddle_adagc.report.communication.measure", None)
+    assert main(["collectives", "--config", path]) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(f": there is no config file {path}\n")

@@ -172,8 +172,10 @@ def _add_collectives(commands: argparse._SubParsersAction) -> None:
 
 
 def _collectives(options: argparse.Namespace) -> None:
+    from paddle_adagc.pretrain.parse import load_config
     from paddle_adagc.report.communication import LAYOUTS, measure, to_markdown
 
+    load_config(options.config)  # before the workers, who would not say it
     chosen = _chosen(options.layouts, LAYOUTS)
     rows = measure(options.config, {name: LAYOUTS[name] for name in chosen})
     print(to_markdown(rows))

@@ -33,7 +33,7 @@ import logging
 import sys
 from pathlib import Path
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.checks import check_installed, check_output_file
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -123,13 +123,14 @@ def main(arguments: list[str] | None = None) -> int:
             max_length=options.max_length,
             shows_bar=sys.stderr.isatty(),
         )
-        output.parent.mkdir(parents=True, exist_ok=True)
+        check_output_file("--output", output)
         result = evaluate(config)
+        print(to_markdown(result))
+        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(result, indent=1) + "\n")
     except (OSError, ImportError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
-    print(to_markdown(result))
     print(f"results: {output}")
     return 0
 

@@ -276,9 +276,12 @@ def _validation_order(config: DataConfig, num_tokens: int) -> Order:
     available = num_windows(num_tokens, config.seq_length)
     size = config.validation_size
     if size > available:
+        source = "the validation part"
+        remedy = f"raise validation_fraction ({config.validation_fraction})"
+        if config.kind == "mmap" and config.validation_prefix is not None:
+            source, remedy = config.validation_prefix, "give more documents"
         raise ValueError(
-            f"validation_size is {size}, but the validation part has "
-            f"{available} windows of {config.seq_length} tokens: lower it, or "
-            f"raise validation_fraction ({config.validation_fraction})"
+            f"validation_size is {size}, but {source} has {available} windows "
+            f"of {config.seq_length} tokens: lower it, or {remedy}"
         )
     return tuple(i * available // size * config.seq_length for i in range(size))

@@ -27,6 +27,7 @@ import paddle.distributed as dist
 from paddle.nn import ClipGradByGlobalNorm
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.checks import check_directory
 from paddle_adagc.ernie.recipe import load_recipe
 from paddle_adagc.pretrain.clips import make_clip
 
@@ -50,12 +51,13 @@ def run_recipe(
     Raises:
         FileNotFoundError: See :func:`load_recipe`.
         ValueError: See :func:`load_recipe`; PaddleFormers is missing, or does
-            not know a key; or the checkpoints are of another number of
-            processes.
+            not know a key; nothing can be written to ``output_dir``; or the
+            checkpoints there are of another number of processes.
     """
     # Products in full float32, as under PaddleFormers' own command line.
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     recipe = load_recipe(path, overrides)
+    check_directory("output_dir", recipe["output_dir"])
     clip = make_clip(recipe["clip"])
     settings = formers_settings(recipe, clip)
     if not settings.get("resume_from_checkpoint"):

@@ -28,14 +28,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from paddle_adagc.checks import check_choice, suggestion
 from paddle_adagc.pretrain.config import RunConfig
-from paddle_adagc.pretrain.parse import merged, parse_config, read_values
+from paddle_adagc.pretrain.parse import (
+    merged,
+    parse_config,
+    read_overrides,
+    read_values,
+)
 
 STAGE = "ernie_pretrain"
 """Value of the key ``stage``, by which PaddleFormers tells its tasks apart."""
+
+_MODEL = "ernie_model_config"
+_MISSPELT = 0.92
+"""Similarity from which on a new key counts as one of the recipe's misspelt.
+PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
 
 _DECAY_SHAPES = {"1-sqrt": "sqrt"}
 _MODEL_KEYS = {
@@ -76,8 +84,8 @@ def load_recipe(
         path: YAML file.
         overrides: ``key=value``, applied last: ``max_steps=60000``,
             ``clip.name=global_norm``. PaddleFormers has hundreds of keys; one
-            that the file does not have is passed on with a warning that names
-            the nearest.
+            that the file does not have is passed on with a warning, unless it
+            looks like one of the file's misspelt.
 
     Returns:
         PaddleFormers' keys and ``clip``. ``model_name_or_path``, which a recipe
@@ -85,16 +93,12 @@ def load_recipe(
 
     Raises:
         FileNotFoundError: The file, or the model's ``config.json``, is missing.
-        ValueError: It is not a recipe, or lacks the model or the clip.
+        ValueError: It is not a recipe, or lacks the model or the clip; or a
+            misspelt override.
     """
-    for override in overrides:
-        if "=" not in override:
-            raise ValueError(f"override {override!r} is not of form key=value")
-    values = read_values(path)
-    _warn_of_new_keys(overrides, values)
-    changes = OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)))
-    assert isinstance(changes, dict)
-    values = merged(values, {str(key): v for key, v in changes.items()})
+    changes = read_overrides(overrides)
+    original = read_values(path)
+    values = merged(original, changes)
     if values.get("stage") != STAGE:
         raise ValueError(
             f"{path} has stage={values.get('stage')!r}, not {STAGE!r}"
@@ -105,14 +109,17 @@ def load_recipe(
     model = Path(path).resolve().parent / values["model_name_or_path"]
     if not (model / "config.json").is_file():
         raise FileNotFoundError(f"there is no model config {model}/config.json")
-    return {**values, "model_name_or_path": str(model.resolve())}
+    place = {"model_name_or_path": str(model.resolve())}
+    options = model_settings({**original, **place})
+    _check_new_keys(overrides, {**original, _MODEL: options})
+    return {**values, **place}
 
 
 def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """The model's ``config.json`` with the recipe's ``ernie_model_config``."""
     path = Path(recipe["model_name_or_path"]) / "config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
-    return {**settings, **recipe.get("ernie_model_config", {})}
+    return {**settings, **recipe.get(_MODEL, {})}
 
 
 def as_run_config(
@@ -172,21 +179,41 @@ def as_run_config(
     )
 
 
-def _warn_of_new_keys(
-    overrides: Sequence[str], values: Mapping[str, Any]
-) -> None:
+def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
+    """Refuse keys that are a known one misspelt, and warn of other new ones.
+
+    PaddleFormers stops at a key of its own that it does not know, but only
+    once the run has been launched, and ignores one of the model's.
+    """
     for override in overrides:
-        known: Any = values
-        for part in override.partition("=")[0].split("."):
-            if not isinstance(known, Mapping) or part not in known:
-                near = suggestion(part, known) if known else ""
-                warnings.warn(
-                    f"the recipe has no key {part!r}{near} (override "
-                    f"{override!r}); PaddleFormers decides whether it knows it",
-                    stacklevel=3,
-                )
-                break
-            known = known[part]
+        key = override.partition("=")[0]
+        *parents, last = key.split(".")
+        if [*parents, last][0] == "clip":  # make_clip knows its arguments
+            continue
+        if parents and not isinstance(known.get(parents[0]), Mapping):
+            near = suggestion(last, known, similarity=_MISSPELT)
+            raise ValueError(
+                f"the recipe has no section {parents[0]!r} (override "
+                f"{override!r}){near}"
+            )
+        section: Any = known
+        for parent in parents:
+            section = section.get(parent)
+            if not isinstance(section, Mapping):
+                section = {}
+        if last in section:
+            continue
+        prefix = key.removesuffix(last)
+        near = suggestion(last, section, prefix, similarity=_MISSPELT)
+        if near:
+            raise ValueError(
+                f"the recipe has no key {key!r} (override {override!r}){near}"
+            )
+        warnings.warn(
+            f"the recipe has no key {key!r} (override {override!r}); "
+            "PaddleFormers decides whether it knows it",
+            stacklevel=3,
+        )
 
 
 def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ import paddle
 
 from paddle_adagc.evaluate.saved import load_saved
 from paddle_adagc.evaluate.tokenizer import tokenizer_of, write_tokenizer
+from paddle_adagc.models.config import DecoderConfig
 from paddle_adagc.models.hf import state_to_hf
 from paddle_adagc.models.hf_config import config_to_hf
 from paddle_adagc.models.hf_files import (
@@ -110,9 +111,10 @@ def from_hf(
     Raises:
         FileNotFoundError: Files are missing.
         FileExistsError: `target` holds something.
-        ValueError: Another model than the supported ones, or broken files.
+        ValueError: A run or a checkpoint of it, another model than the
+            supported ones, or broken files.
     """
-    family = read_json(Path(source) / "config.json").get("model_type")
+    family = _family(Path(source))
     saved = load_saved(source)
     with new_directory(target) as directory:
         saved.config.architectures = ["DecoderForCausalLM"]
@@ -121,6 +123,25 @@ def from_hf(
         paddle.save(tensors, str(directory / "model_state.pdparams"))
         copy_tokenizer(Path(source), directory)
     return f"{target}: {family}, {len(tensors)} tensors"
+
+
+def _family(source: Path) -> str | None:
+    """`model_type` of a directory in Hugging Face's format."""
+    config = source / "config.json"
+    is_run = (source / "run.json").exists()
+    if not is_run and not config.exists():
+        raise FileNotFoundError(
+            f"{source} holds no config.json: give a directory in Hugging "
+            "Face's format"
+        )
+    family = None if is_run else read_json(config).get("model_type")
+    if is_run or family == DecoderConfig.model_type:
+        kind = "run" if is_run else "checkpoint"
+        raise ValueError(
+            f"{source} is a {kind} of this package: to-hf exports it; from-hf "
+            "takes a directory in Hugging Face's format"
+        )
+    return family
 
 
 def to_paddle(array: npt.NDArray[np.generic]) -> paddle.Tensor:

@@ -110,6 +110,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
         ValueError: Settings that do not go together.
     """
     _check_harness(config)
+    data = None if config.data is None else load_config(config.data).data
     use_avx2_matmul()
     saved = load_saved(config.model)
     tokenizer = tokenizer_of(saved, config.tokenizer)
@@ -137,7 +138,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
         "versions": {"paddle_adagc": paddle_adagc.__version__},
     }
     if config.perplexity:
-        result["perplexity"] = _perplexity(config, saved, scorer)
+        result["perplexity"] = _perplexity(config, data, saved, scorer)
     if config.tasks:
         assert tokenizer is not None
         text = TextTokenizer(tokenizer, config.adds_special_tokens)
@@ -152,9 +153,12 @@ def _check_harness(config: EvaluationConfig) -> None:
 
 
 def _perplexity(
-    config: EvaluationConfig, saved: SavedDecoder, scorer: Scorer
+    config: EvaluationConfig,
+    data: DataConfig | None,
+    saved: SavedDecoder,
+    scorer: Scorer,
 ) -> dict[str, Any]:
-    data = _data_config(config, saved)
+    data = _data_config(config, data, saved)
     _, dataset = build_datasets(data, 1)
     found = measure_perplexity(
         scorer.model, dataset, config.batch_size, shows_bar=config.shows_bar
@@ -167,12 +171,13 @@ def _perplexity(
     }
 
 
-def _data_config(config: EvaluationConfig, saved: SavedDecoder) -> DataConfig:
-    if config.data is not None:
-        data = load_config(config.data).data
-    elif saved.run:
+def _data_config(
+    config: EvaluationConfig, data: DataConfig | None, saved: SavedDecoder
+) -> DataConfig:
+    """The given data, else that of the run."""
+    if data is None and saved.run:
         data = DataConfig(**saved.run["config"]["data"])
-    else:
+    if data is None:
         raise ValueError(
             f"{saved.directory} does not say which data it was trained with: "
             "name a run config whose data section does"

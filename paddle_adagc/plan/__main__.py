@@ -32,7 +32,7 @@ import json
 import sys
 from pathlib import Path
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.checks import check_directory, check_installed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_intermixed_args(arguments)
     try:
         check_installed("paddlenlp", "nlp")
+        if options.output is not None:
+            check_directory("--output", options.output)
         from paddle_adagc.plan.interconnect import parse_interconnect
         from paddle_adagc.plan.plan import make_plan
         from paddle_adagc.plan.text import as_json, render
@@ -66,8 +68,12 @@ def main(arguments: list[str] | None = None) -> int:
     from paddle_adagc.plan.plot import save_growth
 
     files = save_growth(plan, options.output)
-    (options.output / "plan.json").write_text(json.dumps(values, indent=2))
-    (options.output / "plan.txt").write_text(render(plan) + "\n")
+    for name, text in (
+        ("plan.json", json.dumps(values, indent=2)),
+        ("plan.txt", render(plan) + "\n"),
+    ):
+        files.append(options.output / name)
+        files[-1].write_text(text)
     print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
     return 0
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from paddle_adagc.checks import check_integer
 from paddle_adagc.pretrain.config import ParallelConfig, RecordConfig, RunConfig
 
 SIZES = tuple(2**power for power in range(3, 15))
@@ -43,9 +44,10 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
     data-parallel one.
 
     Raises:
-        ValueError: No such layout has this many GPUs; the nearest that has is
-            named.
+        ValueError: Less than one GPU; or no such layout has this many GPUs:
+            the nearest that has is named.
     """
+    check_integer("the number of GPUs", num_gpus, 1)
     fixed = {"tp": parallel.tp, "pp": parallel.pp}
     is_sharded = parallel.sharding > 1
     if is_sharded:

@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 
 import paddle_adagc
 from paddle_adagc.ernie.recipe import (
-    as_run_config,
     is_recipe,
     load_recipe,
     model_settings,
@@ -47,7 +46,7 @@ from paddle_adagc.plan.memory import (
     rank_memory,
 )
 from paddle_adagc.pretrain.config import RunConfig
-from paddle_adagc.pretrain.parse import load_config
+from paddle_adagc.pretrain.recipes import batch_change, read_run
 from paddle_adagc.pretrain.task import make_task
 
 GAMMA_BYTES = 4
@@ -136,7 +135,8 @@ class Plan:
 
     paper: tuple[Comparison, ...]
     notes: tuple[str, ...]
-    """What this package warns of in this layout."""
+    """What this package warns of in this layout, and another global batch
+    than the file's."""
 
     @property
     def worst_stage(self) -> StagePlan:
@@ -206,7 +206,15 @@ def make_plan(
         growth=tuple(growth),
         not_fitting=tuple(n for n in numbers if n not in fitting),
         paper=tuple(compare(interconnect)),
-        notes=(*notes, *([_FORMERS_NOTE] if formers else [])),
+        notes=tuple(
+            note
+            for note in (
+                batch_change(config, path),
+                *notes,
+                _FORMERS_NOTE if formers else None,
+            )
+            if note is not None
+        ),
     )
 
 
@@ -253,10 +261,12 @@ def _read(
     path: str | os.PathLike[str], overrides: Sequence[str]
 ) -> tuple[RunConfig, dict[str, Any]]:
     """The run, and PaddleFormers' model settings if that is its trainer."""
+    config = read_run(path, overrides)
     if not is_recipe(path):
-        return load_config(path, overrides), {}
-    settings = model_settings(load_recipe(path, overrides))
-    return as_run_config(path, overrides), settings
+        return config, {}
+    with warnings.catch_warnings():  # said once, by read_run
+        warnings.simplefilter("ignore")
+        return config, model_settings(load_recipe(path, overrides))
 
 
 def _stage(

@@ -32,9 +32,10 @@ import logging
 import sys
 from typing import NoReturn
 
-from paddle_adagc.checks import check_installed
-from paddle_adagc.ernie.recipe import as_run_config, is_recipe
+from paddle_adagc.checks import check_directory, check_installed
+from paddle_adagc.ernie.recipe import is_recipe
 from paddle_adagc.pretrain.parse import load_config
+from paddle_adagc.pretrain.recipes import read_run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--verbose", action="store_true", help="show PaddleNLP's own log"
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     try:
         if options.check:
             return check(options.config, options.overrides)
@@ -99,7 +100,7 @@ def check(path: str, overrides: list[str]) -> int:
     from paddle_adagc.pretrain.check.recipe import check_recipe
 
     of_ernie = is_recipe(path)
-    config = (as_run_config if of_ernie else load_config)(path, overrides)
+    config = read_run(path, overrides)
     report = check_recipe(config, path, overrides, with_paddleformers=of_ernie)
     print(report.text())
     return report.exit_status
@@ -131,6 +132,7 @@ def train(options: argparse.Namespace) -> int:
 
     Raises:
         ImportError: PaddleNLP is missing.
+        ValueError: Nothing can be written to the run's directory.
     """
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
@@ -140,6 +142,7 @@ def train(options: argparse.Namespace) -> int:
     logging.basicConfig(format="%(message)s")
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
     config = load_config(options.config, options.overrides)
+    check_directory("train.output_dir", config.train.output_dir)
     status = run_pretraining(config, overwrite=options.overwrite)
     print(f"{status}: {config.train.output_dir}")
     return 0 if status == "finished" else 1

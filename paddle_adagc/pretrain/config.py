@@ -24,7 +24,7 @@ from paddle_adagc.checks import (
     check_positive,
     check_real,
 )
-from paddle_adagc.data.config import DataConfig
+from paddle_adagc.data.config import TEXT_KINDS, DataConfig
 from paddle_adagc.pretrain.optimizer_config import (
     NEED_WHOLE_TENSORS,
     AdamWConfig,
@@ -289,6 +289,11 @@ class RunConfig:
             * self.train.gradient_accumulation_steps
             * self.parallel.num_data_ranks
         )
+
+    @property
+    def sample_name(self) -> str:
+        """What :attr:`global_batch` counts."""
+        return "sequences" if self.data.kind in TEXT_KINDS else "pairs"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 import os
 import typing
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import dacite
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -55,11 +57,28 @@ def load_config(
         ValueError: An unknown key (the nearest valid one is named), a value of
             the wrong type or out of its range.
     """
+    changes = read_overrides(overrides)
+    return parse_config(merged(read_values(path), changes))
+
+
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Nested values of ``key=value`` with dotted keys and YAML values.
+
+    Raises:
+        ValueError: One is not of that form.
+    """
     for override in overrides:
         if "=" not in override:
             raise ValueError(f"override {override!r} is not of form key=value")
+        try:
+            OmegaConf.from_dotlist([override])
+        except yaml.YAMLError as error:
+            reason = getattr(error, "problem", None) or error
+            raise ValueError(
+                f"override {override!r}: the value is not YAML: {reason}"
+            ) from error
     changes = OmegaConf.from_dotlist(list(overrides))
-    return parse_config(merged(read_values(path), _plain(changes, path)))
+    return _plain(changes, " ".join(overrides))
 
 
 def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -67,17 +86,49 @@ def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not a map of keys to values.
+        ValueError: It is not a map of keys to values, not YAML, or not UTF-8.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no config file {path}")
-    values = _plain(OmegaConf.load(path), path)
+    values = _plain(_load_yaml(path), path)
     bases = values.pop(_BASE, [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list):
+        raise ValueError(f"{path}: base is {bases!r}: name a file, or a list")
     result: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        result = merged(result, read_values(path.parent / base))
+    for base in bases:
+        result = merged(result, read_values(path.parent / str(base)))
     return merged(result, values)
+
+
+def _load_yaml(path: Path) -> Any:
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: not UTF-8 (byte "
+            f"0x{error.object[error.start]:02x}): save it as UTF-8"
+        ) from error
+    try:
+        return OmegaConf.load(io.StringIO(text))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}{_yaml_mistake(error, text)}") from error
+    except OSError as error:  # OmegaConf's, of a file with a single value
+        raise ValueError(f"{path} holds no map of keys to values") from error
+
+
+def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
+    """``", line 3: not YAML: ..."``, as far as the error knows."""
+    if not isinstance(error, yaml.MarkedYAMLError) or not error.problem_mark:
+        return f": not YAML: {str(error).splitlines()[0]}"
+    last = max(len(text.splitlines()), 1)
+    line = min(error.problem_mark.line + 1, last)
+    mistake = f", line {line}: not YAML: {error.problem}"
+    if error.context and error.context_mark:
+        mistake += f", {error.context} of line {error.context_mark.line + 1}"
+    return mistake
 
 
 def merged(
@@ -141,23 +192,38 @@ def _plain(config: Any, path: Any) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
-        raise ValueError(f"{path}: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path}: {reason}") from error
     if not isinstance(plain, dict):
         raise ValueError(f"{path} holds a {type(plain).__name__}, not a map")
     return typing.cast("dict[str, Any]", plain)
 
 
 def _check_keys(values: Any, kind: Any, where: str, of: str = "") -> None:
-    """Reject keys that the dataclass ``kind`` does not have, at any depth."""
-    if typing.get_origin(kind) is list and isinstance(values, list):
+    """Reject what the dataclass ``kind`` does not have, at any depth.
+
+    That is unknown keys, values that are none of a field's choices, and
+    sections that are no maps.
+    """
+    name, origin = where.removesuffix("."), typing.get_origin(kind)
+    if origin is typing.Literal:
+        check_choice(name, values, typing.get_args(kind))
+    if origin is list and isinstance(values, list):
         for index, value in enumerate(values):
             _check_keys(value, typing.get_args(kind)[0], f"{where}{index}.")
+    is_section = dataclasses.is_dataclass(kind) or origin is dict
+    if is_section and not isinstance(values, (Mapping, OptimizerConfig)):
+        hint = f"; did you mean {name}.name={values}?" * (name in _NAMED)
+        raise ValueError(
+            f"{name} must be a map of keys to values, got {values!r}{hint}"
+        )
     if not dataclasses.is_dataclass(kind) or not isinstance(values, Mapping):
         return
     types = typing.get_type_hints(kind)
     for key, value in values.items():
         if key not in types:
             raise ValueError(
-                f"unknown key {where + str(key)!r}{of}{suggestion(key, types)}"
+                f"unknown key {where + str(key)!r}{of}"
+                f"{suggestion(key, types, where)}"
             )
         _check_keys(value, types[key], f"{where}{key}.")

@@ -26,6 +26,7 @@ from paddle.distributed import fleet
 
 from paddle_adagc.distributed.cpu import enable
 from paddle_adagc.pretrain.config import RunConfig
+from paddle_adagc.pretrain.launching import launch_lines
 
 T = TypeVar("T")
 _ORDER = ["sharding", "pp", "sep", "dp", "mp"]
@@ -51,11 +52,10 @@ def start_processes(config: RunConfig) -> None:
     """
     parallel, num_launched = config.parallel, dist.get_world_size()
     if num_launched != parallel.num_processes:
+        lines = launch_lines(sys.argv, parallel.num_processes)
         raise ValueError(
-            f"parallel asks for {parallel.num_processes} processes and there "
-            f"are {num_launched}: start this with python -m "
-            "paddle.distributed.launch --nproc_per_node "
-            f"{parallel.num_processes}"
+            f"parallel asks for {parallel.num_processes} processes, not "
+            f"{num_launched}; launch it like this: {' '.join(lines)}"
         )
     if num_launched == 1:
         return

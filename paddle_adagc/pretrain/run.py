@@ -123,7 +123,7 @@ def _earlier_run(directory: Path, config: RunConfig) -> dict[str, Any]:
         raise FileExistsError(
             f"{directory} holds a run with another config ("
             f"{', '.join(differing)}): choose another train.output_dir, or "
-            "overwrite it"
+            "give --overwrite to replace it"
         )
     return run
 

@@ -242,6 +242,16 @@ def test_too_little_text_is_an_error(prefix, kind, values, message):
         build_datasets(make_config(kind, prefix, **values), 10)
 
 
+def test_a_small_validation_dataset_is_named(prefix):
+    config = make_config(
+        "mmap", prefix, validation_prefix=prefix, validation_size=10**8
+    )
+    with pytest.raises(ValueError, match="lower it, or give more") as error:
+        build_datasets(config, 10)
+    assert f"but {prefix} has " in str(error.value)
+    assert "validation_fraction" not in str(error.value)
+
+
 def test_no_training_samples_is_an_error():
     with pytest.raises(ValueError, match="num_train_samples is 0"):
         build_datasets(DataConfig(), 0)

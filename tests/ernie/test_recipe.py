@@ -193,8 +193,12 @@ def test_what_cannot_be_expressed_is_refused(override, complaint):
 
 
 def test_a_key_that_the_recipe_lacks_is_named():
-    with pytest.warns(UserWarning, match="did you mean 'max_steps'"):
-        load_recipe(RECIPES / "adagc.yaml", ["max_stepss=60000"])
+    recipe = RECIPES / "adagc.yaml"
+    with pytest.raises(ValueError, match="did you mean 'max_steps'"):
+        load_recipe(recipe, ["max_stepss=60000"])
+    with pytest.warns(UserWarning, match="no key 'save_hf_total_limit'"):
+        values = load_recipe(recipe, ["save_hf_total_limit=1"])
+    assert values["save_hf_total_limit"] == 1
 
 
 def test_is_recipe():
@@ -241,7 +245,11 @@ def test_last_checkpoint(tmp_path):
         last_checkpoint(tmp_path, 4)
 
 
-def test_command_line(capsys):
+def test_command_line(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    override = f"output_dir={tmp_path}/file/run"
+    assert main([str(RECIPES / "adagc.yaml"), override]) == 2
+    assert f"{tmp_path}/file is a file: name" in capsys.readouterr().err
     assert main(["nothing.yaml"]) == 2
     assert "there is no config file nothing.yaml" in capsys.readouterr().err
     assert main([str(RECIPES / "adagc.yaml"), "clip.lambda=1"]) == 2

@@ -271,6 +271,12 @@ def test_commands(runs, tmp_path, command, capsys):
     assert "tokenizer bytes" in printed
     assert convert(["to-hf", str(tmp_path / "none"), back + "2"]) == 2
     assert "convert: there is no directory" in capsys.readouterr().err
-    assert convert(["from-hf", str(runs("mixtral")), back + "2"]) == 2
+    for source, kind in (("", "run"), ("/checkpoint-4", "checkpoint")):
+        source = f"{runs('mixtral')}{source}"
+        assert convert(["from-hf", source, back + "2"]) == 2
+        error = capsys.readouterr().err
+        assert f"{source} is a {kind} of this package: to-hf exports" in error
+    assert convert(["from-hf", str(tmp_path), back + "2"]) == 2
+    assert f"{tmp_path} holds no config.json" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         convert(["to-hf", out, back + "2", "--max-shard-gb", "0"])

@@ -13,6 +13,7 @@
 # limitations under the License.
 import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +72,43 @@ def test_perplexity_of_other_data(runs, tmp_path):
     assert result["perplexity"]["num_tokens"] == 5 * 16
     assert result["perplexity"]["loss"] > np.log(256) - 0.5  # random bytes
     assert f"of {prefix}." in to_markdown(result)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_scoring(
+    runs, tmp_path, command, capsys, monkeypatch
+):
+    run = command("evaluate")
+    monkeypatch.setattr("paddle_adagc.evaluate.run.evaluate", None)
+    (tmp_path / "file").touch()
+    arguments = [str(runs("llama")), "--perplexity", "--output"]
+    assert run([*arguments, str(tmp_path / "file/out.json")]) == 2
+    assert f"{tmp_path}/file is a file" in capsys.readouterr().err
+    assert run([*arguments, str(tmp_path)]) == 2
+    assert "a directory: name a file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_scores_are_printed_even_if_they_cannot_be_kept(
+    runs, tmp_path, command, capsys, monkeypatch
+):
+    run = command("evaluate")
+    arguments = [str(runs("llama")), "--perplexity", "--validation-size", "3"]
+
+    def full_disk(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    assert run([*arguments, "--output", str(tmp_path / "out.json")]) == 2
+    printed = capsys.readouterr()
+    assert "over 72 tokens of stdlib" in printed.out
+    assert "No space left" in printed.err
+
+
+def test_data_is_read_before_the_model(tmp_path, command, capsys):
+    (tmp_path / "run.yaml").write_text("clip: [")
+    arguments = [str(tmp_path / "none"), "--perplexity", "--data"]
+    assert command("evaluate")([*arguments, str(tmp_path / "run.yaml")]) == 2
+    assert "run.yaml, line 1: not YAML" in capsys.readouterr().err
 
 
 def test_the_paper_s_numbers_stand_beside():

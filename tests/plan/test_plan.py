@@ -155,7 +155,11 @@ def test_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("paddle_adagc.plan.plan.SIZES", (8, 16))
     arguments = [str(PROXY), "--gpus", "16", "train.batch_size=4"]
     assert main([*arguments, "--json", "--output", str(tmp_path)]) == 0
-    values = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    for name in ("plan.json", "plan.txt", "clip_communication.png"):
+        assert str(tmp_path / name) in printed.err
+    values = json.loads(printed.out)
+    assert values["notes"][0] == "64 sequences a step, the recipe has 32"
     assert values["num_gpus"] == 16
     assert values["sequences_per_step"] == 64
     assert json.loads((tmp_path / "plan.json").read_text()) == values
@@ -172,6 +176,8 @@ def test_command(tmp_path, capsys, monkeypatch):
         ([str(PROXY), "train.batch=1"], "unknown key 'train.batch'"),
         ([str(PROXY), "--interconnect", "ib=1"], "unknown interconnect"),
         (["nowhere.yaml"], "no config file nowhere.yaml"),
+        ([str(PROXY), "--gpus", "0"], "GPUs must be at least 1, got 0"),
+        ([str(PROXY), "--gpus", "-4"], "GPUs must be at least 1, got -4"),
     ],
 )
 def test_command_refuses(arguments, message, capsys):
@@ -179,3 +185,19 @@ def test_command_refuses(arguments, message, capsys):
         arguments.insert(2, "record={tensors: false, moments: false}")
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_unusable_output_is_refused_before_planning(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("paddle_adagc.plan.plan.make_plan", None)
+    (tmp_path / "file").touch()
+    assert main([str(PROXY), "--output", str(tmp_path / "file")]) == 2
+    error = f"plan: --output is '{tmp_path}/file', and {tmp_path}/file is a "
+    assert capsys.readouterr().err.startswith(error + "file")
+
+
+def test_a_broken_config_is_refused(tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text("clip: [")
+    assert main([str(tmp_path / "run.yaml")]) == 2
+    assert "run.yaml, line 1: not YAML" in capsys.readouterr().err

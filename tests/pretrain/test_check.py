@@ -13,7 +13,9 @@
 # limitations under the License.
 """``tools/pretrain.py RECIPE --check``: plans, mistakes, what is missing."""
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +25,11 @@ import pytest
 
 from paddle_adagc.data.indexed import write_indexed_dataset
 from paddle_adagc.pretrain.__main__ import main
-from paddle_adagc.pretrain.check.plan import launch_lines
 from paddle_adagc.pretrain.check.recipe import check_recipe
 from paddle_adagc.pretrain.check.report import CheckReport
+from paddle_adagc.pretrain.launching import launch_lines
 from paddle_adagc.pretrain.parse import load_config
+from paddle_adagc.pretrain.recipes import batch_change
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -98,6 +101,101 @@ def test_clip_s_recipe(capsys):
     assert "20,000 steps: 655,360,000 pairs" in section(out, "Batches")
     assert section(out, "Layout")[0].startswith("64 processes = DP 64")
     assert "GPUs: 64" in section(out, "Missing here")[0]
+
+
+def test_clip_s_data_is_missed_with_and_without_webdataset(
+    capsys, monkeypatch, tmp_path
+):
+    path = CONFIGS / "clip_vit_b32/adagc.yaml"
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: None if name == "webdataset" else found(name),
+    )
+    shards = f"data.shards={tmp_path}/{{00..12}}.tar"
+    _, out, _ = check(capsys, path, shards)
+    missing = " ".join(section(out, "Missing here"))
+    assert "webdataset: pip install '.[clip]'" in missing
+    assert f"there are no shards {tmp_path}" in missing
+    assert "there is no tokenizer" in missing
+    (tmp_path / "07.tar").touch()
+    _, out, _ = check(capsys, path, shards)
+    missing = " ".join(section(out, "Missing here"))
+    assert "there are no shards" not in missing
+    assert "there is no tokenizer" in missing
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("max_step=60000", "did you mean 'max_steps'"),
+        ("train.max_steps=6", "section 'train' .* did you mean 'max_steps'"),
+        (
+            "ernie_model_config.num_hidden_layer=3",
+            "did you mean 'ernie_model_config.num_hidden_layers'",
+        ),
+    ],
+)
+def test_a_misspelt_key_of_ernie_s_recipe_is_refused(capsys, override, message):
+    path = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
+    code, out, err = check(capsys, path, override)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(f"pretrain: the recipe has no .*{message}.*\n", err)
+
+
+def test_another_global_batch_is_said(capsys):
+    _, out, _ = check(capsys, LLAMA)
+    assert "the recipe has" not in out
+    _, out, _ = check(capsys, LLAMA, "train.batch_size=64")
+    line = "32,768 sequences a step, the recipe has 2,048"
+    assert section(out, "Batches")[1] == line
+    kept = ["parallel.dp=8", "train.gradient_accumulation_steps=64"]
+    assert batch_change(load_config(LLAMA, kept), LLAMA) is None
+
+
+def test_data_that_is_not_there_is_measured_by_the_run_s_need(capsys):
+    _, out, _ = check(capsys, LLAMA)
+    (line,) = section(out, "Data")
+    assert line.endswith(": the run needs 37,748,736,001 tokens")
+
+
+def test_overrides_may_follow_the_options(capsys):
+    assert main([str(PROXY), "--check", "train.max_steps=1501"]) == 0
+    assert "1,501 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("below", ["", "/run"])
+def test_output_at_a_file_is_refused(capsys, tmp_path, below):
+    (tmp_path / "file").touch()
+    override = f"train.output_dir={tmp_path}/file{below}"
+    assert main([str(PROXY), override]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"pretrain: train.output_dir is '{tmp_path}/file")
+    assert f"{tmp_path}/file is a file: name another directory\n" in err
+    _, out, _ = check(capsys, PROXY, override)
+    assert "is a file" in " ".join(section(out, "Missing here"))
+
+
+def test_a_recipe_without_its_launcher_is_given_the_command(
+    capsys, monkeypatch
+):
+    command = ["tools/pretrain.py", str(LLAMA), "clip={name: adagc}"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert main(command[1:]) == 2
+    err = capsys.readouterr().err
+    _, out, _ = check(capsys, *command[1:])
+    where, line = section(out, "Launch")
+    assert err.endswith(f"launch it like this: {where} {line}\n")
+    assert "--nnodes 32 --nproc_per_node 8 " in line
+    assert line.endswith(" 'clip={name: adagc}'")
+
+
+def test_a_run_with_another_config_names_the_option(capsys, tmp_path):
+    run = {"config": {"seed": 1}, "status": "running"}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert main([str(PROXY), f"train.output_dir={tmp_path}"]) == 2
+    assert "give --overwrite" in capsys.readouterr().err
 
 
 def test_hand_over_needs_no_paddlenlp():
@@ -191,7 +289,7 @@ def test_several_mistakes_are_found_at_once(capsys):
 def test_what_cannot_be_read_is_an_error_with_status_2(capsys, tmp_path):
     code, out, err = check(capsys, LLAMA, "train.max_step=3")
     assert (code, out) == (2, "")
-    assert "did you mean 'max_steps'" in err
+    assert "did you mean 'train.max_steps'" in err
     assert check(capsys, tmp_path / "no.yaml")[0] == 2
 
 
@@ -270,7 +368,9 @@ def test_data_without_a_manifest_or_cut_short(prefix):
     ],
 )
 def test_launch_command(num_processes, command):
-    line = launch_lines("r.yaml", ["a=1"], num_processes)[-1]
+    line = launch_lines(["tools/pretrain.py", "r.yaml", "a=1"], num_processes)[
+        -1
+    ]
     assert line.endswith(command)
     assert ("paddle.distributed.launch" in line) == (num_processes > 1)
     assert ("--master" in line) == ("--nnodes" in line)

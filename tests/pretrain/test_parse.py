@@ -159,21 +159,24 @@ def test_data_follows_the_run_s_seed_unless_given():
     ("path", "value", "message"),
     [
         ("trian", {}, "'trian', did you mean 'train'"),
-        ("train.max_step", 3, "'train.max_step', did you mean 'max_steps'"),
+        ("train.max_step", 3, "'train.max_step', .* mean 'train.max_steps'"),
         ("optimizer.eps", 1e-8, "optimizer.eps"),
         ("train.max_steps", 0, "max_steps.*0"),
         ("train.max_steps", "many", "max_steps"),
-        ("train.precision", "fp8", "precision.*fp8"),
+        ("train.precision", "fp8", "float16, float8; .* mean 'float8'"),
         ("optimizer.beta2", 1.0, "beta2.*1.0"),
         ("optimizer.name", "adam", "optimizer.name.*did you mean 'adamw'"),
         ("optimizer", {"name": "lion", "epsilon": 1e-8}, "epsilon' of lion"),
-        ("optimizer", {"name": "muon", "betta1": 0.9}, "mean 'beta1'"),
-        ("optimizer", {"name": "muon", "scaling": "rsm"}, "scaling.*rsm"),
+        ("optimizer", {"name": "muon", "betta1": 0.9}, "mean '.*beta1'"),
+        ("optimizer", {"name": "muon", "scaling": "rsm"}, "g must .* 'rms'"),
+        ("clip", "adagc", r"got 'adagc'; did you mean clip\.name=adagc\?"),
+        ("train", 3, "train must be a map of keys to values, got 3"),
+        ("data", "x", "data must be a map of keys to values, got 'x'"),
         ("optimizer.momentum", 0.9, "'optimizer.momentum' of adamw"),
-        ("schedule.kind", "linear", "kind.*linear"),
+        ("schedule.kind", "cosin", "^schedule.kind must .* mean 'cosine'"),
         ("schedule.learning_rate", -1.0, "learning_rate.*-1.0"),
         ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
-        ("data.kind", "wikipedia", "wikipedia"),
+        ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
         ("record.moments", True, "record.tensors"),
         ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
         ("faults", [{"kind": "gradient_nan"}], "steps or start"),
@@ -182,6 +185,29 @@ def test_data_follows_the_run_s_seed_unless_given():
 def test_bad_values_are_named(path, value, message):
     with pytest.raises(ValueError, match=message):
         parse_config(changed(path, value))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"clip: {name: [adagc\ntrain: {}\n", "line 2: .* sequence of line 1$"),
+        (b"a: 1\na: 2\n", "run.yaml, line 2: not YAML: found duplicate key a"),
+        (b"\0", "run.yaml: not YAML: unacceptable character"),
+        (b"a: 1\n# caf\xe9\n", r"run.yaml, line 2: not UTF-8 \(byte 0xe9\)"),
+        (b"3\n", "run.yaml holds no map"),
+        (b"base: 3\n", "run.yaml: base is 3"),
+        (b"a: ${b}\n", "run.yaml: Interpolation key 'b' not found$"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path, content, message):
+    (tmp_path / "run.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_config(tmp_path / "run.yaml")
+
+
+def test_a_broken_override_is_named():
+    with pytest.raises(ValueError, match=r"'clip=\[1': the value is not YAML"):
+        load_config(CONFIGS / "proxy/ernie_moe.yaml", ["clip=[1"])
 
 
 def test_missing_parts_are_named(tmp_path):

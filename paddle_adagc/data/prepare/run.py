@@ -54,11 +54,11 @@ def prepare(
     """Tokenise a corpus into a memory-mapped dataset with a manifest.
 
     Every chunk of the text becomes a part in ``<output>.parts``, which a later
-    call with the same settings does not make again; the dataset appears under
-    its name once it is complete, and the manifest
-    ``<output>.manifest.json`` last. The dataset depends on the text and the
-    settings alone, byte by byte: not on the number of workers and not on
-    interruptions.
+    call with the same settings, or with ``on_error="skip"`` after ``"stop"``,
+    does not make again; the dataset appears under its name once it is complete,
+    and the manifest ``<output>.manifest.json`` last. The dataset depends on the
+    text and the settings alone, byte by byte: not on the number of workers and
+    not on interruptions.
 
     Args:
         config: Source, tokenizer, destination.
@@ -132,16 +132,19 @@ def _work_folder(
                 f"another process is at work in {folder}"
             ) from error
         journal = folder / _JOURNAL
-        if journal.exists():
-            difference = _difference(json.loads(journal.read_text()), settings)
+        if journal.exists() and any(folder.glob("*.part")):
+            earlier = json.loads(journal.read_text())
+            if earlier.get("on_error") == "stop":
+                # Its parts hold all of their documents: nothing to skip there.
+                earlier["on_error"] = settings["on_error"]
+            difference = _difference(earlier, settings)
             if difference:
                 raise FileExistsError(
                     f"{folder} holds unfinished work with other settings: "
                     f"{difference}; repeat those, remove the folder, or give "
                     "another output"
                 )
-        else:
-            write_json(journal, settings, folder)
+        write_json(journal, settings, folder)
         remove_leftovers(folder)
         yield
 

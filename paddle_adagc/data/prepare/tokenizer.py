@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import hashlib
 import itertools
@@ -144,10 +145,21 @@ def _download(name: str) -> Path:
         )
     except (HFValidationError, RepositoryNotFoundError) as error:
         raise FileNotFoundError(
-            f"tokenizer is {name!r}: neither a path nor a model on the "
-            "Hugging Face hub"
+            f"{_unknown(name)} nor a model on the Hugging Face hub"
+        ) from error
+    except OSError as error:
+        reason = str(error).partition("\n")[0]
+        raise OSError(
+            f"{_unknown(name)}, and no model of the Hugging Face hub could be "
+            f"had: {reason}"
         ) from error
     return _find_file(folder)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), ["bytes"], cutoff=0.7)
+    hint = " (did you mean 'bytes'?)" if near else ""
+    return f"tokenizer is {name!r}{hint}: neither 'bytes' nor a path"
 
 
 def _encode_bytes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,9 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
+import re
 from pathlib import Path
 
 from paddle_adagc.data.config import DataConfig
@@ -52,15 +54,16 @@ def _model_lines(model: CLIPConfig) -> list[str]:
 
 
 def _missing_data(data: DataConfig) -> list[str]:
-    if importlib.util.find_spec("webdataset") is None:
-        return ["webdataset: pip install '.[clip]'"]
-    from paddle_adagc.data.image_text.shards import shard_paths
-
     missing = []
-    try:
-        shard_paths(str(data.shards))
-    except FileNotFoundError as error:
-        missing.append(f"data: {error}")
+    if importlib.util.find_spec("webdataset") is None:
+        missing.append("webdataset: pip install '.[clip]'")
+    if not _may_have_shards(str(data.shards)):
+        missing.append(f"data: there are no shards {data.shards}")
     if not Path(str(data.tokenizer)).is_file():
         missing.append(f"data: there is no tokenizer {data.tokenizer}")
     return missing
+
+
+def _may_have_shards(pattern: str) -> bool:
+    """Whether there are files of that name, with anything in its braces."""
+    return bool(glob.glob(re.sub(r"\{[^{}]*\}", "*", pattern)))

@@ -19,6 +19,7 @@ import importlib.util
 
 import paddle
 
+from paddle_adagc.checks import check_directory
 from paddle_adagc.data.config import DataConfig
 from paddle_adagc.data.datasets import (
     build_datasets,
@@ -41,6 +42,15 @@ def missing_devices(config: RunConfig) -> list[str]:
     except ValueError as error:
         missing.append(str(error))
     return missing
+
+
+def missing_output(config: RunConfig) -> list[str]:
+    """What keeps the run from writing to its directory."""
+    try:
+        check_directory("train.output_dir", config.train.output_dir)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 def missing_for_paddleformers(config: RunConfig) -> list[str]:
@@ -78,7 +88,7 @@ def check_data(
     except FileNotFoundError as error:
         tokens = num_samples * config.seq_length + 1
         lines = [
-            f"{config.kind}, {config.prefix}: 1 epoch is {tokens:,} tokens"
+            f"{config.kind}, {config.prefix}: the run needs {tokens:,} tokens"
         ]
         return lines, [f"data: {error}"]
     if config.kind != "mmap":

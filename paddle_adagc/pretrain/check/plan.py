@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The plan of a run: model, shards, batches, tokens, and how to launch it."""
+"""The plan of a run: model, shards, batches, tokens, schedule."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from paddle_adagc.models.sizes import (
 from paddle_adagc.pretrain.check.report import table
 from paddle_adagc.pretrain.config import ParallelConfig, RunConfig
 from paddle_adagc.pretrain.schedule import learning_rate
-
-GPUS_PER_NODE = 8
 
 
 def check_layout(model: DecoderConfig, config: RunConfig) -> None:
@@ -138,14 +136,13 @@ def batch_lines(config: RunConfig) -> list[str]:
     """Batches, tokens and steps of the run."""
     train, parallel = config.train, config.parallel
     samples = config.global_batch
-    is_text = config.data.kind in TEXT_KINDS
-    unit = "sequences" if is_text else "pairs"
+    unit = config.sample_name
     lines = [
         f"{samples:,} {unit} a step = {train.batch_size} a device x "
         f"{train.gradient_accumulation_steps} accumulated x "
         f"{parallel.num_data_ranks} data-parallel ranks"
     ]
-    if not is_text:
+    if config.data.kind not in TEXT_KINDS:
         total = train.max_steps * samples
         return [*lines, f"{train.max_steps:,} steps: {total:,} {unit}"]
     tokens = samples * config.data.seq_length
@@ -174,31 +171,6 @@ def optimizer_lines(config: RunConfig) -> list[str]:
         _call(dataclasses.asdict(config.optimizer)),
         _call(config.clip),
         f"precision {config.train.precision}",
-    ]
-
-
-def launch_lines(
-    recipe: str, overrides: Sequence[str], num_processes: int
-) -> list[str]:
-    """The command that starts the run.
-
-    Args:
-        recipe: The recipe's file.
-        overrides: ``key=value`` that it was checked with.
-        num_processes: One for each GPU.
-    """
-    run = " ".join(["tools/pretrain.py", recipe, *overrides])
-    if num_processes == 1:
-        return [f"python {run}"]
-    launch = "python -m paddle.distributed.launch"
-    num_nodes, rest = divmod(num_processes, GPUS_PER_NODE)
-    if num_nodes <= 1 or rest:
-        return [f"{launch} --nproc_per_node {num_processes} {run}"]
-    return [
-        f"on each of {num_nodes} nodes of {GPUS_PER_NODE} GPUs; ADDRESS:PORT "
-        "is a free port of one of them:",
-        f"{launch} --master ADDRESS:PORT --nnodes {num_nodes} "
-        f"--nproc_per_node {GPUS_PER_NODE} {run}",
     ]
 
 

@@ -24,6 +24,8 @@ from paddle_adagc.pretrain.clips import make_clip
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.image_text import ImageTextTask
 from paddle_adagc.pretrain.language import LanguageTask
+from paddle_adagc.pretrain.launching import launch_lines
+from paddle_adagc.pretrain.recipes import batch_change
 from paddle_adagc.pretrain.task import make_task
 
 
@@ -38,7 +40,8 @@ def check_recipe(
 
     Args:
         config: The run.
-        recipe: Its file, for the launch command.
+        recipe: Its file, for the launch command and the batch that it has
+            without overrides.
         overrides: ``key=value`` that the file was read with.
         with_paddleformers: PaddleFormers trains it, not this package; it has
             rules of its own for evaluation and for pipeline stages.
@@ -48,6 +51,7 @@ def check_recipe(
     """
     report = CheckReport(recipe)
     report.missing += machine.missing_devices(config)
+    report.missing += machine.missing_output(config)
     if with_paddleformers:
         report.missing += machine.missing_for_paddleformers(config)
     else:
@@ -58,11 +62,12 @@ def check_recipe(
     elif isinstance(task, ImageTextTask):
         image_text.add_model_and_data(report, task)
         report.add("Layout", plan.layout_lines(config.parallel))
-    _add_batches(report, config)
+    _add_batches(report, config, batch_change(config, recipe))
     report.attempt(lambda: make_clip(config.clip))
     report.add("Optimizer and clip", plan.optimizer_lines(config))
     num_processes = config.parallel.num_processes
-    report.add("Launch", plan.launch_lines(recipe, overrides, num_processes))
+    run = ["tools/pretrain.py", recipe, *overrides]
+    report.add("Launch", launch_lines(run, num_processes))
     return report
 
 
@@ -92,8 +97,11 @@ def _add_decoder(
         report.missing += missing
 
 
-def _add_batches(report: CheckReport, config: RunConfig) -> None:
-    report.add("Batches", plan.batch_lines(config))
+def _add_batches(
+    report: CheckReport, config: RunConfig, change: str | None
+) -> None:
+    first, *rest = plan.batch_lines(config)
+    report.add("Batches", [first, *([change] if change else []), *rest])
     lines = plan.schedule_lines(config)
     for name, steps in (
         ("schedule.warmup_steps", config.schedule.warmup_steps),

@@ -147,6 +147,38 @@ def test_unfinished_work_is_not_mixed(jsonl, run, tmp_path, read_files):
     assert not (tmp_path / "out.parts").exists()
 
 
+def test_bad_documents_can_be_skipped_after_all(
+    jsonl, run, tmp_path, read_files
+):
+    jsonl.write_bytes(jsonl.read_bytes() + b"[]\n")
+    with pytest.raises(ValueError, match="line 401"):
+        run(jsonl)
+    assert count_parts(tmp_path)
+    manifest = run(jsonl, on_error="skip")
+    assert (manifest["num_bad"], manifest["on_error"]) == (1, "skip")
+    run(jsonl, output="b", on_error="skip")
+    assert read_files() == read_files("b")
+
+
+def test_skipped_documents_are_not_taken_over(jsonl, run, tmp_path):
+    jsonl.write_bytes(b"[]\n" + jsonl.read_bytes())
+    broken = tmp_path / "z.jsonl.gz"
+    broken.write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match="gzip"):
+        run(jsonl, broken, on_error="skip")
+    assert count_parts(tmp_path)
+    with pytest.raises(FileExistsError, match="on_error was 'skip', is 'stop'"):
+        run(jsonl, broken)
+
+
+def test_work_without_a_part_binds_nothing(jsonl, run, tmp_path):
+    jsonl.write_bytes(b"[]\n" + jsonl.read_bytes())
+    with pytest.raises(ValueError, match="line 1"):
+        run(jsonl, chunk_mib=4)
+    assert not count_parts(tmp_path)
+    assert run(jsonl, on_error="skip", chunk_mib=2)["num_bad"] == 1
+
+
 def test_kills_lose_and_double_nothing(
     tmp_path, documents, to_jsonl, run, read_files, tokenizer_json
 ):

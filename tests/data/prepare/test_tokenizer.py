@@ -17,6 +17,7 @@ import json
 
 import numpy as np
 import pytest
+from huggingface_hub.errors import HFValidationError
 
 from paddle_adagc.data.indexed import IndexedTokens
 from paddle_adagc.data.prepare.tokenizer import find_tokenizer
@@ -115,3 +116,31 @@ def test_an_unusable_tokenizer_is_named(
     (tmp_path / "spm.model").write_bytes(sentencepiece_model.read_bytes())
     with pytest.raises(error, match=message):
         find_tokenizer(name, eos_token)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "message"),
+    [
+        (
+            OSError("no network\nat all"),
+            OSError,
+            r"tokenizer is 'byte' \(did you mean 'bytes'\?\): neither 'bytes' "
+            "nor a path, and no model of .* could be had: no network$",
+        ),
+        (
+            HFValidationError("bad name"),
+            FileNotFoundError,
+            "neither 'bytes' nor a path nor a model on the Hugging Face hub",
+        ),
+    ],
+)
+def test_a_tokenizer_that_is_nowhere(
+    tmp_path, monkeypatch, failure, kind, message
+):
+    def download(*_, **__):
+        raise failure
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(kind, match=message):
+        find_tokenizer("byte")
