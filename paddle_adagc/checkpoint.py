@@ -31,6 +31,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from paddle_adagc.clip_state import as_array
+
 STATE_FILE = "adagc_state.safetensors"
 _FORMAT = "paddle_adagc.state.2"
 
@@ -58,7 +60,7 @@ def save_state(
         if name not in ("step", "config")
     }
     vectors = {
-        name: np.array([float(np.asarray(v)) for v in values.values()], "f4")
+        name: np.array([float(as_array(v)) for v in values.values()], "f4")
         for name, values in kept.items()
     }
     metadata = {

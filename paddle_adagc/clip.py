@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import paddle
@@ -162,10 +163,13 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
         gamma = self._extended_gamma()
-        deviation = self._extended_deviation()
         norm = squared_norm.sqrt()
         if step >= self.t_start or self.init == "constant":
-            margin = self.lambda_dev * deviation if self.lambda_dev else None
+            margin = (
+                self.lambda_dev * self._extended_deviation()
+                if self.lambda_dev
+                else None
+            )
             h = rule.adaptive_scale(norm, gamma, self.lambda_rel, margin)
             self._gamma = rule.moving_average(h * norm, gamma, self.beta)
         elif self.init == "warmup_min":
@@ -181,7 +185,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             self._gamma = rule.latest_below(norm, gamma, self.init_value)
         if self.lambda_dev:
             self._deviation = rule.moving_deviation(
-                h * norm, gamma, deviation, self.beta
+                h * norm, gamma, self._extended_deviation(), self.beta
             )
         return h
 
@@ -232,6 +236,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         self._deviation = paddle.to_tensor(
             [deviation[key] for key in keys], "float32"
         )
+
+    def _reorder(self, old: Sequence[int]) -> None:
+        index = paddle.to_tensor(old, "int64")
+        self._gamma = paddle.gather(self._extended_gamma(), index)
+        self._deviation = paddle.gather(self._extended_deviation(), index)
 
     def set_state_dict(self, state: dict[str, Any]) -> None:
         """See :meth:`TensorScalingClip.set_state_dict`.

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+import paddle
 
 Values = dict[str, dict[str, float]]
 """Name of a kept quantity (``"gamma"``) -> key -> number."""
@@ -114,8 +115,25 @@ def warn_of_other_arguments(
         )
 
 
-def _number(name: str, key: str, value: Any) -> float:
+def as_array(value: Any) -> np.ndarray:
+    """A saved number as NumPy has it; bfloat16, which it has not, as float32.
+
+    Raises:
+        ValueError: uint16, as which Paddle gives the bits of a bfloat16.
+    """
+    if isinstance(value, paddle.Tensor) and value.dtype == paddle.bfloat16:
+        value = value.astype("float32")
     array = np.asarray(value)
+    if array.dtype == np.uint16:
+        raise ValueError(
+            f"{array} is of dtype uint16, perhaps the bits of a bfloat16: cast "
+            "it to float32 before it becomes an array"
+        )
+    return array
+
+
+def _number(name: str, key: str, value: Any) -> float:
+    array = as_array(value)
     if array.size != 1 or not np.issubdtype(array.dtype, np.number):
         raise ValueError(
             f"{name} of {key!r} is not one number: shape "

@@ -101,9 +101,7 @@ def _scale_(
     zero_where_: _ZeroWhere,
 ) -> None:
     values = _values(gradient)
-    wide = values
-    if values.dtype not in (paddle.float32, paddle.float64):
-        wide = values.astype("float32")
+    wide = dense_float(values)
     if flag is not None:
         zero_where_(wide, flag)
     if wide.dtype != factor.dtype:
@@ -111,6 +109,21 @@ def _scale_(
     _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
     if wide is not values:
         _C_ops.assign_out_(wide.astype(values.dtype), values)
+
+
+def dense_float(values: Tensor) -> Tensor:
+    """The values in float32 or float64, one after the other in memory.
+
+    A gradient may be strided: that of a weight used as ``matmul(x, w.T)`` is.
+    Not every operator of Paddle takes such a tensor.
+
+    Returns:
+        The tensor itself if it is like that already, else a copy.
+    """
+    if values.dtype not in (paddle.float32, paddle.float64):
+        values = values.astype("float32")
+    # Tensor.contiguous() would move the tensor itself out of its memory.
+    return values if values.is_contiguous() else _C_ops.assign(values)
 
 
 def _norm(gradient: Tensor) -> Tensor:

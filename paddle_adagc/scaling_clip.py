@@ -36,11 +36,13 @@ from paddle_adagc.clip_state import (
     read_clip_state,
     warn_of_other_arguments,
 )
-from paddle_adagc.distributed.layout import read_layout
+from paddle_adagc.distributed.layout import TensorLayout, read_layout
 from paddle_adagc.distributed.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.distributed.topology import Topology, read_topology
+from paddle_adagc.distributed.unbound import check_alone, check_unbound
 from paddle_adagc.metrics import Call, step_metrics
 from paddle_adagc.norms import GradientList
+from paddle_adagc.step_count import StepCount
 from paddle_adagc.tensor_table import TensorTable
 
 NonFinite = Literal["zero", "raise", "propagate"]
@@ -51,7 +53,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     Parameters with ``need_clip=False`` and pairs without a gradient pass
     through untouched, in their places. Gradients are scaled in place, as
-    Paddle's own clips do, and without waiting for the device.
+    ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
 
     An optimizer with parameter groups calls its clip once per group. A clip
     that groups share takes it for a new step when a tensor comes by again, so
@@ -59,6 +61,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm is then that of the
     group in hand: to clip by the norm over all tensors use one group, and
     ``apply_decay_param_fun`` where weight decay differs.
+
+    Where ranks exchange norms every group needs a gradient on every rank in
+    every step: a rank without one could not count the same steps, and raises a
+    RuntimeError.
 
     Args:
         nonfinite: What to do with a tensor whose gradient holds Inf or NaN, or
@@ -73,6 +79,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         ValueError: ``nonfinite`` is none of these.
     """
 
+    _keeps_one_state = False
+    """The rule's state is about all tensors: one call has to hold them all."""
+
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         if nonfinite not in get_args(NonFinite):
@@ -81,8 +90,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
         self.nonfinite: NonFinite = nonfinite
         self._table = TensorTable()
-        self._num_steps = 0
-        self._seen: set[int] = set()
+        self._steps = StepCount()
         self._calls: list[Call] = []
         self._num_nonfinite: Tensor | None = None  # [1], int64
         self._observed: set[int] = set()
@@ -138,13 +146,22 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _load(self, values: Values) -> None:
         """Take over what :meth:`_state` gave; refuse before any change."""
 
-    def _check_topology(self, topology: Topology) -> None:
-        """Refuse, by ValueError, a topology that the rule cannot work in."""
+    def _reorder(self, old: Sequence[int]) -> None:
+        """Put what is kept per tensor into a new order.
+
+        Args:
+            old: Per slot, the one that the tensor had before.
+        """
+
+    def _check_layout(
+        self, layout: Sequence[TensorLayout], topology: Topology
+    ) -> None:
+        """Refuse, by ValueError, a layout that the rule cannot work in."""
 
     @property
     def num_steps(self) -> int:
         """Number of optimizer steps that went through this clip."""
-        return self._num_steps
+        return self._steps.num_steps
 
     def bind(self, model: paddle.nn.Layer) -> None:
         """Name the tensors as the model does (``layers.0.mlp.up.weight``).
@@ -167,15 +184,21 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """
         if self._calls and not self._table.is_bound:
             raise RuntimeError(
-                f"bind() after {self._num_steps} steps: the tensors have "
+                f"bind() after {self.num_steps} steps: the tensors have "
                 "their names by now; call it before the first step"
             )
         layout = read_layout(model)
         topology = read_topology()
         if topology is not None:
             check_layout(list(layout.values()), topology)
-            self._check_topology(topology)
-        self._table.bind(layout)
+            self._check_layout(list(layout.values()), topology)
+        old = self._table.bind(layout)
+        if old:
+            self._reorder(old)
+            self._observed = {
+                slot for slot, was in enumerate(old) if was in self._observed
+            }
+            self._continue_at(self.num_steps)
         self._reducer = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -187,7 +210,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             float32 tensors of shape ``[]``.
         """
         return {
-            "step": self._num_steps,
+            "step": self.num_steps,
             **self._state(),
             "config": self._config(),
         }
@@ -218,8 +241,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             state, self._state(), type(self).__name__
         )
         self._load(values)
-        warn_of_other_arguments(self._config(), config)
         self._continue_at(step)
+        warn_of_other_arguments(self._config(), config)
 
     def metrics(self) -> dict[str, Any]:
         """What the last optimizer step was like; may wait for the device.
@@ -235,7 +258,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """
         total = self._num_nonfinite
         return {
-            "step": self._num_steps - 1,
+            "step": self.num_steps - 1,
             "nonfinite_total": 0 if total is None else int(total.item()),
             **step_metrics(
                 self._calls, self._table.keys, self._tensor_metrics()
@@ -261,7 +284,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         reducer = self._known_reducer()
         if not clipped and not reducer.communicates:
             return pairs
-        slots = self._table.slots([parameter for parameter, _ in clipped])
+        slots = self._slots([parameter for parameter, _ in clipped])
+        is_next_step = self._is_next_step(slots)
         gradients: list[Tensor | None] = [None] * len(self._table)
         for slot, (_, gradient) in zip(slots, clipped, strict=True):
             gradients[slot] = gradient
@@ -269,8 +293,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         squared_norm = reducer.local_norms(listed.squared_norms())
         finite = paddle.isfinite(squared_norm)
         if self.nonfinite == "raise":
-            self._refuse_nonfinite(finite)
-        self._begin_call(slots)
+            self._refuse_nonfinite(finite, self.num_steps - 1 + is_next_step)
+        self._steps.add(slots, is_next_step)
+        if is_next_step:
+            self._calls = []
         self._observed.update(slots)
         h = self._clip_gradients(listed, clipped, slots, squared_norm, finite)
         self._calls.append(Call(slots, squared_norm.sqrt(), h))
@@ -296,23 +322,28 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         Returns:
             The part of each norm that is left, float32 ``[num_tensors]``.
         """
-        h = self._advance(self._num_steps - 1, squared_norm)
+        h = self._advance(self.num_steps - 1, squared_norm)
         h, discard = self._treat_nonfinite(h, finite)
         gradients.scale_(h, discard)
         return h
 
     def _continue_at(self, num_steps: int) -> None:
         """Go on as if ``num_steps`` steps had been made."""
-        self._num_steps = num_steps
-        self._seen.clear()
+        self._steps.continue_at(num_steps)
         self._calls = []
 
-    def _begin_call(self, slots: list[int]) -> None:
-        if not (self._calls and slots) or not self._seen.isdisjoint(slots):
-            self._num_steps += 1
-            self._seen.clear()
-            self._calls = []
-        self._seen.update(slots)
+    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        """Slot of each parameter, after a look at those that are new."""
+        slots = self._table.slots(parameters)
+        if not (self._table.is_bound or self._observed.issuperset(slots)):
+            check_unbound(type(self).__name__, read_topology(), parameters)
+        return slots
+
+    def _is_next_step(self, slots: Sequence[int]) -> bool:
+        reason = ""
+        if self._keeps_one_state:
+            reason = f"{type(self).__name__} keeps one state for all tensors"
+        return self._steps.is_next_step(slots, reason)
 
     def _treat_nonfinite(
         self, h: Tensor, finite: Tensor
@@ -333,16 +364,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """Looks up, once, which ranks each tensor's norm is summed over."""
         if self._reducer is None:
             topology = read_topology()
-            if (
-                topology is not None
-                and topology.splits_model
-                and not self._table.is_bound
-            ):
-                raise RuntimeError(
-                    f"{type(self).__name__} needs to know the model in a "
-                    "hybrid-parallel run: call clip.bind(model) before "
-                    "fleet.distributed_optimizer(optimizer)"
-                )
+            if not self._table.is_bound:
+                check_unbound(type(self).__name__, topology)
+            elif topology is None:
+                check_alone(self._table.layout)
             self._reducer = Reducer(
                 make_plan(self._table.layout, topology)
                 if topology is not None and self._table.is_bound
@@ -359,13 +384,13 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         counted = rule.global_squared_norm(reducer.counted(squared_norm))
         return reducer.global_sum(counted).sqrt().astype("float32")
 
-    def _refuse_nonfinite(self, finite: Tensor) -> None:
+    def _refuse_nonfinite(self, finite: Tensor, step: int) -> None:
         lost = np.flatnonzero(~finite.numpy())
         if self._known_reducer().any_rank(bool(lost.size)):
             keys = [self._table.keys[slot] for slot in lost]
             raise FloatingPointError(
                 f"the gradient of {len(keys)} tensors on this rank is not "
-                f"finite at step {self._num_steps}: {', '.join(keys)}"
+                f"finite at step {step}: {', '.join(keys)}"
             )
 
     def _static_clip(self, params_grads: Any) -> NoReturn:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.distributed.layout import TensorLayout
+from paddle_adagc.distributed.layout import TensorLayout, refuse_stage_3
 
 
 class TensorTable:
@@ -47,12 +47,16 @@ class TensorTable:
         """Whether the keys are a model's structured names."""
         return self._key_of_name is not None
 
-    def bind(self, layout: Mapping[str, TensorLayout]) -> None:
+    def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
         """Take over all parameters of a model, in its order.
 
         Args:
             layout: By parameter name, from
                 :func:`paddle_adagc.distributed.layout.read_layout`.
+
+        Returns:
+            For each tensor in the new order, the slot that it had before;
+            nothing if the table was empty.
 
         Raises:
             ValueError: The table holds other keys (from a loaded state).
@@ -60,24 +64,28 @@ class TensorTable:
         keys = [tensor.key for tensor in layout.values()]
         if self.keys:
             _check_same(self.keys, keys, "the loaded state's tensors")
+        slot_before = {key: slot for slot, key in enumerate(self.keys)}
         self.keys = keys
         self.layout = tuple(layout.values())
         self._key_of_name = {name: t.key for name, t in layout.items()}
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
         self._unconfirmed = False
+        return [slot_before[key] for key in keys] if slot_before else []
 
     def slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """Slot of each parameter; an unbound table adds those it lacks.
 
         Raises:
-            ValueError: A parameter is not part of the bound model, or the
-                loaded state is evidently another model's.
+            ValueError: A parameter is not part of the bound model, or a slice
+                of sharding stage 3; or the loaded state is evidently another
+                model's.
         """
         keys = [self._key(parameter) for parameter in parameters]
         if self._unconfirmed:
             self._confirm(keys)
         for key in keys:
             if key not in self._slot_of_key:
+                refuse_stage_3("this clip", [key])
                 self._slot_of_key[key] = len(self.keys)
                 self.keys.append(key)
         return [self._slot_of_key[key] for key in keys]
@@ -111,6 +119,7 @@ class TensorTable:
         try:
             return self._key_of_name[parameter.name]
         except KeyError:
+            refuse_stage_3("this clip", [parameter.name])
             raise ValueError(
                 f"parameter {parameter.name!r} is not part of the model given "
                 "to bind(): bind a layer that holds all parameters of the "

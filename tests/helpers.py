@@ -48,6 +48,23 @@ def clip_arrays(clip, parameters, arrays, dtype=None):
     ]
 
 
+def strided_gradient(value, dtype="float32"):
+    """Parameter ``[6, 4]`` and its gradient, which is not contiguous.
+
+    The gradient of a weight that is only used as ``w.T`` is a transposed view.
+
+    Args:
+        value: Of the gradient's first entry.
+        dtype: Of both.
+    """
+    (weight,) = make_parameters([[6, 4]], dtype)
+    rows = np.arange(1.0, 25.0).reshape([6, 4])
+    rows[0, 0] = value
+    gradient = paddle.to_tensor(rows.T.copy(), dtype).T
+    assert not gradient.is_contiguous()
+    return weight, gradient
+
+
 def gammas(clip):
     """The gammas of a clip in the order of its tensors, as float64."""
     return np.array(

@@ -124,6 +124,16 @@ def test_non_finite_raise_names_the_tensors_and_changes_nothing():
     np.testing.assert_array_equal(gammas(clip), before)
 
 
+def test_non_finite_raise_counts_the_step_in_a_later_group():
+    clip = ClipGradByAdaGC(nonfinite="raise")
+    first, second = make_parameters([[1], [1]])
+    clip_arrays(clip, [first], [np.ones(1)])
+    with pytest.raises(FloatingPointError, match="at step 0"):
+        clip_arrays(clip, [second], [np.full(1, np.nan)])
+    with pytest.raises(FloatingPointError, match="at step 1"):
+        clip_arrays(clip, [first], [np.full(1, np.nan)])
+
+
 @pytest.mark.parametrize("t_start", [0, 100])
 def test_non_finite_propagate_leaves_the_gradient_but_not_gamma(t_start):
     clip = ClipGradByAdaGC(nonfinite="propagate", t_start=t_start)

@@ -16,6 +16,7 @@
 import numpy as np
 import paddle
 import pytest
+from helpers import strided_gradient
 
 from paddle_adagc.native import library
 from paddle_adagc.norms import GradientList, squared_norms
@@ -117,3 +118,20 @@ def test_sparse_gradient_stays_sparse(discard):
     assert gradient.is_selected_rows()
     expected = 0.0 if discard else 0.25 * 4 * (1 + 2**2)
     assert squared_norms([gradient]).item() == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("discard", [None, False, True])
+def test_strided_gradient(dtype, discard):
+    _, gradient = strided_gradient(np.nan if discard else 1.0, dtype)
+    before = gradient.astype("float32").numpy()
+    address = gradient.data_ptr()
+    flag = None if discard is None else paddle.to_tensor([discard])
+    listed = GradientList([gradient])
+    squared_norm = listed.squared_norms().numpy()
+    np.testing.assert_allclose(squared_norm, [np.sum(before**2)], rtol=1e-6)
+    listed.scale_(paddle.to_tensor([0.5]), flag)
+    assert gradient.data_ptr() == address
+    assert not gradient.is_contiguous()
+    after = gradient.astype("float32").numpy()
+    np.testing.assert_array_equal(after, 0 if discard else 0.5 * before)

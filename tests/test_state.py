@@ -17,9 +17,18 @@ import numpy as np
 import paddle
 import pytest
 from helpers import clip_arrays, gammas, make_parameters
+from paddle.distributed.fleet.meta_parallel.meta_parallel_base import (
+    MetaParallelBase,
+)
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_stage2,
+    group_sharded_stage3,
+)
+from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.checkpoint import STATE_FILE, load_state, save_state
+from paddle_adagc.distributed.layout import unwrap
 
 
 def make_model():
@@ -251,6 +260,24 @@ def test_wrappers_are_looked_through():
     assert next(iter(clip.state_dict()["gamma"])) == "0.weight"
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "attribute"),
+    [
+        (MetaParallelBase, "_layers"),
+        (MixPrecisionLayer, "_layers"),
+        (group_sharded_stage2.GroupShardedStage2, "_layer"),
+        (group_sharded_stage3.GroupShardedStage3, "_layer"),
+    ],
+)
+def test_fleet_s_wrappers_are_looked_through(wrapper, attribute):
+    # Their own constructors take process groups, and some a GPU.
+    wrapped = wrapper.__new__(wrapper)
+    paddle.nn.Layer.__init__(wrapped)
+    model = make_model()
+    setattr(wrapped, attribute, model)
+    assert unwrap(paddle.DataParallel(wrapped)) is model
+
+
 def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
     clip = bound_clip(make_model())
     path = save_state(clip.state_dict(), tmp_path / "checkpoint")
@@ -273,3 +300,71 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(ValueError, match="damaged"):
         load_state(tmp_path)
+
+
+@pytest.mark.parametrize("lambda_dev", [0.0, 2.0])
+def test_state_loaded_before_bind_goes_to_the_same_tensors(lambda_dev):
+    model = make_model()
+    donor = bound_clip(model, lambda_dev=lambda_dev)
+    train(model, donor, 4, seed=0)
+    state = donor.state_dict()
+    names = [name for name in state if name not in ("step", "config")]
+    backwards = {n: dict(reversed(state[n].items())) for n in names}
+    clip = ClipGradByAdaGC(t_start=3, lambda_dev=lambda_dev)
+    clip.set_state_dict({**state, **backwards})
+    clip.bind(model)
+    again = clip.state_dict()
+    assert again["step"] == 4
+    for name in names:
+        assert list(again[name]) == list(state[name])
+        assert [*map(float, again[name].values())] == [
+            *map(float, state[name].values())
+        ]
+
+
+def test_state_cast_to_bfloat16_loads_and_saves_its_values(tmp_path):
+    state = {
+        "step": 1,
+        "gamma": {"a": paddle.full([], 0.5).astype("bfloat16")},
+        "config": {},
+    }
+    save_state(state, tmp_path)
+    for saved in (state, load_state(tmp_path)):
+        clip = ClipGradByAdaGC()
+        clip.set_state_dict(saved)
+        assert gammas(clip).tolist() == [0.5]
+    bits = {**state, "gamma": {"a": state["gamma"]["a"].numpy()}}
+    with pytest.raises(ValueError, match=r"bits of a bfloat16.*float32"):
+        ClipGradByAdaGC().set_state_dict(bits)
+
+
+@pytest.mark.filterwarnings("error")
+def test_warning_made_an_error_leaves_no_clip_that_is_half_loaded():
+    donor = ClipGradByAdaGC(lambda_rel=2.0)
+    parameters = make_parameters([[2]])
+    for _ in range(7):
+        fill(donor, parameters)
+    clip = ClipGradByAdaGC()
+    with pytest.raises(UserWarning, match="lambda_rel"):
+        clip.set_state_dict(donor.state_dict())
+    assert clip.num_steps == 7
+    assert gammas(clip).tolist() == gammas(donor).tolist()
+
+
+def test_attribute_of_a_model_is_not_taken_for_a_wrapper_s():
+    model = make_model()
+    model._layers = paddle.nn.LayerList([paddle.nn.Linear(2, 2)])
+    clip = bound_clip(model)
+    assert {"0.weight", "2.bias", "_layers.0.weight"} <= {
+        *clip.state_dict()["gamma"]
+    }
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_slice_of_sharding_stage_3_is_named(is_bound):
+    model = make_model()
+    clip = bound_clip(model) if is_bound else ClipGradByAdaGC()
+    (parameter,) = make_parameters([[4]])
+    parameter.name = f"slice@{model[0].weight.name}"
+    with pytest.raises(ValueError, match=r"slice@.*sharding stage 3"):
+        fill(clip, [parameter])

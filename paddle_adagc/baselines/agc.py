@@ -26,7 +26,7 @@ from paddle import Tensor
 from paddle_adagc.checks import check_positive
 from paddle_adagc.distributed.layout import TensorLayout
 from paddle_adagc.distributed.topology import Topology
-from paddle_adagc.norms import GradientList
+from paddle_adagc.norms import GradientList, dense_float
 from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 from paddle_adagc.units import unit_axes
 
@@ -51,8 +51,8 @@ class ClipGradByAGC(TensorScalingClip):
     a vector is one unit.
 
     Where tensor parallelism splits units, their norms are summed over its
-    group, in one all-reduce. A slice of sharding V2 or stage 3 cuts through
-    units: it is refused.
+    group, in one all-reduce. A slice of sharding V2 cuts through units: it is
+    refused.
 
     Args:
         lambda_rel: :math:`\lambda`; the original's default 0.01, the AdaGC
@@ -91,12 +91,25 @@ class ClipGradByAGC(TensorScalingClip):
             **super()._config(),
         }
 
-    def _check_topology(self, topology: Topology) -> None:
+    def _check_layout(
+        self, layout: Sequence[TensorLayout], topology: Topology
+    ) -> None:
         if topology.splits_parameters and topology.sharding.size > 1:
             raise ValueError(
-                "AGC under sharding that splits tensors (split_param, stage "
-                "3): a slice cuts through units; use sharding V1"
+                "AGC under sharding V2 (split_param): a slice cuts through "
+                "units; use sharding V1"
             )
+        for tensor in layout if topology.model.size > 1 else ():
+            if (
+                tensor.is_tp_split
+                and tensor.split_axis is None
+                and tensor.takes_part
+                and tensor.key not in self.unclipped
+            ):
+                raise ValueError(
+                    f"{tensor.key} is split over tensor-parallel ranks, but "
+                    "nothing says along which axis: set its split_axis"
+                )
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
         return paddle.ones_like(squared_norm)
@@ -207,7 +220,8 @@ class _Units:
         h = paddle.where(paddle.logical_and(norm > bound, finite), h, 1.0)
         if self._inverse is not None:
             h = paddle.gather(h, self._inverse)
-        scaled = self._target.astype("float32") * h.reshape(self._unit_shape)
+        wide = dense_float(self._target)
+        scaled = wide * h.astype(wide.dtype).reshape(self._unit_shape)
         paddle.assign(scaled.astype(self._target.dtype), self._target)
 
 

@@ -35,8 +35,11 @@ class ClipGradByGlobalAdaGC(TensorScalingClip):
     Adaptive but not local: the variant that the paper's ablation ("Adaptivity
     Efficacy and Locality Granularity") compares AdaGC with. Arguments, warm-up,
     and the treatment of non-finite tensors are those of
-    :class:`paddle_adagc.ClipGradByAdaGC`.
+    :class:`paddle_adagc.ClipGradByAdaGC`. Takes one parameter group: the norm
+    is over all tensors.
     """
+
+    _keeps_one_state = True
 
     def __init__(
         self,

@@ -40,8 +40,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
 
     Thresholds count whole tensors, however a layout splits them. Bound to a
     model, :math:`D` is known from the start (one all-reduce of one number in
-    the first step of a hybrid-parallel run, none later); unbound, it grows with
-    the tensors that come by.
+    the first step of a hybrid-parallel run, none later); after unfreezing
+    layers call :meth:`bind` again. Unbound, it grows with the tensors that come
+    by.
 
     Args:
         lambda_abs: :math:`\lambda_{abs}`, greater than 0.
@@ -92,6 +93,21 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         return super()._clip_gradients(
             gradients, pairs, slots, squared_norm, finite
         )
+
+    def _reorder(self, old: Sequence[int]) -> None:
+        self._thresholds = paddle.zeros([0], "float32")
+
+    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        slots = super()._slots(parameters)
+        for slot in slots if self._table.is_bound else ():
+            tensor = self._table.layout[slot]
+            if not tensor.takes_part:
+                raise RuntimeError(
+                    f"{tensor.key} was frozen or kept from being clipped when "
+                    "bind() counted the model's values: call bind(model) again "
+                    "after that has changed, on every rank"
+                )
+        return slots
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
         return (self._thresholds / squared_norm.sqrt()).clip(max=1.0)

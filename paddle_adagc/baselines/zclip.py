@@ -46,7 +46,8 @@ class ClipGradByZClip(TensorScalingClip):
 
     The first ``warmup_steps`` norms give the first :math:`\mu` and
     :math:`\sigma^2` (of the population); meanwhile only :math:`n_{max}` clips.
-    A step without any finite, non-zero gradient is no observation.
+    A step without any finite, non-zero gradient is no observation. Takes one
+    parameter group: the norm is over all tensors.
 
     In a hybrid-parallel run every step sums one number over all ranks, as
     GlobalGC does.
@@ -63,6 +64,8 @@ class ClipGradByZClip(TensorScalingClip):
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of its range.
     """
+
+    _keeps_one_state = True
 
     def __init__(
         self,

@@ -16,13 +16,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import paddle.distributed as dist
 
 _TOLERANCE = {"gamma": 1e-5, "deviation": 1e-2}
+_TOLERANCE_OF_GAMMA = 1e-5
 
 
 def gather_state(
@@ -55,21 +56,27 @@ def gather_state(
     }
     parts: list[dict[str, dict[str, tuple[float, bool]]]] = []
     dist.all_gather_object(parts, mine)
+    gamma = merge_values([part["gamma"] for part in parts], "gamma")
     merged = {
-        name: merge_values([part[name] for part in parts], name)
+        name: merge_values([part[name] for part in parts], name, gamma)
         for name in mine
     }
     return {**state, **merged}
 
 
 def merge_values(
-    parts: Sequence[dict[str, tuple[float, bool]]], name: str
+    parts: Sequence[dict[str, tuple[float, bool]]],
+    name: str,
+    gamma: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Number of every key, from ranks that observed it if there are any.
 
     Args:
         parts: Per rank, key -> (number, whether the rank observed it).
-        name: ``"gamma"`` or ``"deviation"``, whose rounding errors are larger.
+        name: ``"gamma"`` or ``"deviation"``.
+        gamma: The merged gammas, for deviations: those are differences of
+            numbers of gamma's size, so that their rounding errors are of that
+            size too.
 
     Raises:
         RuntimeError: Two ranks that observed a tensor disagree by more than
@@ -82,7 +89,10 @@ def merge_values(
             if known is None or (is_observed and not known[1]):
                 merged[key] = (value, is_observed)
             elif is_observed and not math.isclose(
-                value, known[0], rel_tol=_TOLERANCE[name]
+                value,
+                known[0],
+                rel_tol=_TOLERANCE[name],
+                abs_tol=_TOLERANCE_OF_GAMMA * gamma[key] if gamma else 0.0,
             ):
                 raise RuntimeError(
                     f"ranks disagree about {name} of {key!r}: {known[0]} and "

@@ -20,6 +20,7 @@ lose their marks, so the marks are read from the model.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import paddle
@@ -28,8 +29,22 @@ from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
     VocabParallelEmbedding,
 )
+from paddle.distributed.fleet.meta_parallel.meta_parallel_base import (
+    MetaParallelBase,
+)
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_stage2,
+    group_sharded_stage3,
+)
+from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
 _EXPERT_COLOR = "moe_expert"
+_WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
+_SHARDING_WRAPPERS = (
+    group_sharded_stage2.GroupShardedStage2,
+    group_sharded_stage3.GroupShardedStage3,
+)
+_STAGE_3_PREFIX = "slice@"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,12 +100,10 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
         layout[parameter.name] = TensorLayout(
             key=keys.get(parameter.name, name),
             is_tp_split=is_tp_split,
-            is_expert=_is_expert(parameter),
+            is_expert=is_expert(parameter),
             is_tied_copy=parameter.name in tied_copies,
             shape=tuple(parameter.shape),
-            split_axis=(
-                getattr(parameter, "split_axis", None) if is_tp_split else None
-            ),
+            split_axis=_split_axis(parameter) if is_tp_split else None,
             is_embedding=parameter.name in embeddings,
             takes_part=(
                 not parameter.stop_gradient
@@ -105,11 +118,33 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     return layout
 
 
+def refuse_stage_3(what: str, names: Iterable[str]) -> None:
+    """Refuse the slices that sharding stage 3 makes of parameters.
+
+    Args:
+        what: The optimizer or clip, for the message.
+        names: Of its parameters.
+
+    Raises:
+        ValueError: One is such a slice.
+    """
+    for name in names:
+        if name.startswith(_STAGE_3_PREFIX):
+            raise ValueError(
+                f"{name!r} is a slice of sharding stage 3, which {what} does "
+                "not work with: use stage 1"
+            )
+
+
 def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
     """The model inside of ``DataParallel`` and fleet's wrappers."""
-    while isinstance(inner := getattr(model, "_layers", None), paddle.nn.Layer):
-        model = inner
-    return model
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model._layers
+        elif isinstance(model, _SHARDING_WRAPPERS):
+            model = model._layer
+        else:
+            return model
 
 
 def _named_tensors(model: paddle.nn.Layer) -> list[tuple[str, Tensor]]:
@@ -138,7 +173,18 @@ def _without_chunk(model: PipelineLayer, name: str) -> str:
     return ".".join([str(int(first) + int(second)), *rest])
 
 
-def _is_expert(parameter: Tensor) -> bool:
+def _split_axis(parameter: Tensor) -> int | None:
+    if parameter.ndim == 1:
+        return 0
+    axis = getattr(parameter, "split_axis", None)
+    return None if axis is None else int(axis) % parameter.ndim
+
+
+def is_expert(parameter: Tensor) -> bool:
+    """Whether a parameter is marked as another one on every rank.
+
+    The marks: ``no_sync``, ``expert``, or the color ``"moe_expert"``.
+    """
     color: Any = getattr(parameter, "color", None)
     if isinstance(color, dict) and color.get("color") == _EXPERT_COLOR:
         return True

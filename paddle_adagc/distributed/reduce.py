@@ -17,13 +17,18 @@ A tensor's squared norm is summed over exactly the ranks that hold different
 parts of it:
 
 ==================  ============  =================  =========================
-tensor              no sharding   owners (V1)        slices (V2, stage 3)
+tensor              no sharding   owners (V1)        slices (V2)
 ==================  ============  =================  =========================
 dense               -             -                  sharding group
 tensor-parallel     mp group      mp group           sharding group, mp group
 expert              -             refused            moe_sharding group
 tied over stages    -             -                  sharding group
 ==================  ============  =================  =========================
+
+Stage 2 counts as owners if fleet runs it: with ``sharding_degree``, its axis is
+known. Started by ``group_sharded_parallel`` over other ranks it looks like data
+parallelism, and the warm-up's norm of each rank lacks what others own. Stage 3
+is refused: its slices are other parameters than the model's.
 
 Never over data-parallel, sep or pipeline ranks: their gradients are equal, or
 of other tensors. One all-reduce per group and step carries one float32 for

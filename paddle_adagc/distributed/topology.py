@@ -53,8 +53,8 @@ class Topology:
     """Ranks that own different experts."""
 
     splits_parameters: bool = False
-    """Sharding splits every tensor (V2's ``split_param``, or stage 3), rather
-    than giving whole tensors to one owner (V1, stage 2)."""
+    """Sharding splits every tensor (V2's ``split_param``), rather than giving
+    whole tensors to one owner (V1; stage 2 on fleet's sharding axis)."""
 
     fuses_parameters: bool = False
     """The optimizer works on buffers that join several tensors."""

@@ -49,10 +49,17 @@ class HostTensors:
 
     @staticmethod
     def can_take(tensors: Sequence[Tensor | None]) -> bool:
-        """Whether the loops are there, and made for all of the tensors."""
+        """Whether the loops are there, and made for all of the tensors.
+
+        What is made beside them, such as their norms, is to lie in host memory
+        too: ``paddle.set_device("cpu")``, which is the default without a
+        device.
+        """
         if load_library() is None:
             return False
-        on_host = not paddle.is_compiled_with_cuda()
+        if not paddle.framework._current_expected_place().is_cpu_place():
+            return False
+        on_host = not _has_devices()
         float32 = paddle.float32
         return all(
             tensor is None
@@ -86,3 +93,12 @@ class HostTensors:
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
         )
+
+
+def _has_devices() -> bool:
+    """Whether a tensor of this Paddle can lie outside of host memory."""
+    return bool(
+        paddle.is_compiled_with_cuda()
+        or paddle.is_compiled_with_xpu()
+        or paddle.device.get_all_custom_device_type()
+    )

@@ -28,9 +28,8 @@ import paddle
 import paddle.distributed as dist
 from paddle import Tensor
 
+from paddle_adagc.distributed.layout import refuse_stage_3
 from paddle_adagc.distributed.topology import Axis, read_topology
-
-_STAGE_3_PREFIX = "slice@"
 
 
 def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
@@ -56,12 +55,7 @@ def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
                 "sharding_configs.fuse_optimizer joins them: leave it or "
                 "tensor_fusion out"
             )
-    slices = [name for name in names if name.startswith(_STAGE_3_PREFIX)]
-    if slices:
-        raise ValueError(
-            f"{what} needs whole tensors, and {slices[0]!r} is a slice of "
-            "sharding stage 3: use stage 1 (V1)"
-        )
+    refuse_stage_3(what, names)
 
 
 class Parts:

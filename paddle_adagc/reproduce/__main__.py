@@ -19,10 +19,11 @@
     python tools/reproduce.py report --collect outputs
 
 TARGET names a file in configs/experiments, "all" stands for those that decide
-the claims in configs/claims.yaml, the paper's and our own. A target runs its grid of
-paired runs, and writes OUTPUT/TARGET/report.html, tables.md, results.jsonl and
-figures/. Runs that have ended are not run again, whichever target asked for
-them, and a killed command goes on where it was when it is given again.
+the claims in configs/claims.yaml, the paper's and our own. A target runs its
+grid of paired runs, and writes OUTPUT/TARGET/report.html, tables.md,
+results.jsonl and figures/. Runs that have ended are not run again, whichever
+target asked for them, and a killed command goes on where it was when it is
+given again.
 
 "report" writes the reproduction section of the README from the committed
 results in .results/.

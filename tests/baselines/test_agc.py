@@ -19,6 +19,7 @@ from helpers import clip_arrays, make_parameters
 from reference.clips import agc_step
 
 from paddle_adagc.baselines.agc import ClipGradByAGC
+from paddle_adagc.distributed.topology import Axis, Topology
 
 SHAPES = [[5, 3], [4], [2, 3, 2, 2], [1]]
 
@@ -95,8 +96,6 @@ def test_metrics_give_the_share_of_the_norm_that_is_left():
 
 
 def test_sharding_that_splits_tensors_is_refused(monkeypatch):
-    from paddle_adagc.distributed.topology import Axis, Topology
-
     topology = Topology(sharding=Axis(0, 2), splits_parameters=True)
     monkeypatch.setattr(
         "paddle_adagc.scaling_clip.read_topology", lambda: topology
@@ -110,3 +109,31 @@ def test_bad_arguments():
         ClipGradByAGC(unclipped="lm_head.weight")
     with pytest.raises(ValueError, match="epsilon"):
         ClipGradByAGC(epsilon=0.0)
+
+
+def test_float64_units_within_the_bound_keep_their_bits():
+    (parameter,) = filled([[2, 2]], np.random.default_rng(0), "float64")
+    parameter.set_value(paddle.to_tensor([[1e-9, 1e9], [1e-9, 1e9]], "float64"))
+    values = np.full([2, 2], 1.123456789012345)
+    gradient = paddle.to_tensor(values)
+    ClipGradByAGC()([(parameter, gradient)])
+    np.testing.assert_array_equal(gradient.numpy()[:, 1], values[:, 1])
+    assert np.linalg.norm(gradient.numpy()[:, 0]) < 1e-4
+
+
+@pytest.mark.parametrize("split_axis", [None, -2])
+def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
+    topology = Topology(model=Axis(0, 2))
+    monkeypatch.setattr(
+        "paddle_adagc.scaling_clip.read_topology", lambda: topology
+    )
+    model = paddle.nn.Linear(2, 3)
+    model.weight.is_distributed = True
+    clip = ClipGradByAGC()
+    if split_axis is None:
+        with pytest.raises(ValueError, match=r"weight is split.*split_axis"):
+            clip.bind(model)
+    else:
+        model.weight.split_axis = split_axis
+        clip.bind(model)
+        assert clip._table.layout[0].split_axis == 0

@@ -16,8 +16,14 @@
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, make_parameters, no_waiting_for_the_device
+from helpers import (
+    clip_arrays,
+    make_parameters,
+    no_waiting_for_the_device,
+    strided_gradient,
+)
 
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.baselines.agc import ClipGradByAGC
 from paddle_adagc.baselines.global_adagc import ClipGradByGlobalAdaGC
 from paddle_adagc.baselines.tensor_wise import ClipGradByTensorWiseGC
@@ -136,3 +142,40 @@ def test_state_survives_the_disk_and_other_clips_are_told_apart(make, tmp_path):
     with pytest.raises(ValueError, match="state"):
         other.set_state_dict({**state, "momentum": {}})
     assert state["config"] == clip._config()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("make", [*CLIPS, ClipGradByAdaGC])
+@pytest.mark.parametrize("value", [1.0, np.nan])
+def test_strided_gradient_is_clipped_as_a_contiguous_one(make, value, dtype):
+    weight, gradient = strided_gradient(value, dtype)
+    twin = gradient.clone()
+    make()([(weight, gradient)])
+    make()([(weight, twin)])
+    np.testing.assert_array_equal(
+        gradient.astype("float32").numpy(), twin.astype("float32").numpy()
+    )
+    assert bool(twin.astype("float32").any()) != np.isnan(value)
+
+
+@pytest.mark.parametrize("make", CLIPS)
+def test_weight_that_is_only_used_transposed(make):
+    (weight,) = make_parameters([[6, 4]])
+    paddle.matmul(paddle.ones([3, 4]), weight.T).sum().backward()
+    optimizer = paddle.optimizer.SGD(1.0, parameters=[weight], grad_clip=make())
+    optimizer.step()
+    assert (weight.numpy() < 0).all()
+    assert (weight.numpy() > -3).all()
+
+
+@pytest.mark.parametrize("make", [ClipGradByGlobalAdaGC, ClipGradByZClip])
+def test_one_state_for_two_parameter_groups_is_refused(make):
+    first, second = make_parameters([[2], [2]])
+    optimizer = paddle.optimizer.SGD(
+        0.1,
+        parameters=[{"params": [first]}, {"params": [second]}],
+        grad_clip=make(),
+    )
+    (first.sum() + second.sum()).backward()
+    with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
+        optimizer.step()

@@ -61,6 +61,24 @@ def test_only_clipped_tensors_count():
     np.testing.assert_array_equal(pairs[1][1].numpy(), [1.0, 1.0])
 
 
+def test_layer_unfrozen_after_bind_takes_another_bind():
+    model = paddle.nn.Linear(2, 2)
+    model.bias.stop_gradient = True
+    clip = ClipGradByTensorWiseGC(1.0)
+    clip.bind(model)
+    clip([(model.weight, paddle.ones([2, 2]))])
+    model.bias.stop_gradient = False
+    gradients = [paddle.full([2, 2], 9.0), paddle.full([2], 9.0)]
+    pairs = [*zip(model.parameters(), gradients, strict=True)]
+    with pytest.raises(RuntimeError, match=r"bias was frozen.*bind\(model\)"):
+        clip(pairs)
+    assert (gradients[1].numpy() == 9.0).all()
+    clip.bind(model)
+    clip(pairs)
+    norms = [np.linalg.norm(g.numpy()) for g in gradients]
+    np.testing.assert_allclose(norms, [4 / 6, 2 / 6], rtol=1e-6)
+
+
 def test_a_tensor_seen_later_joins_the_total():
     clip = ClipGradByTensorWiseGC(1.0)
     first, second = make_parameters([[4], [4]])

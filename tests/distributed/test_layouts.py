@@ -31,9 +31,13 @@ from paddle_adagc.checkpoint import load_state, save_state
 _DENSE = {"options": DENSE}
 _MOE = {"options": MOE}
 _SPARSE = {"options": SPARSE_MOE}
+_DEVIATION = {
+    **_DENSE,
+    "clip_settings": {**training.ADAGC, "lambda_dev": 2.0},
+}
 # Three layers on two stages are uneven ones.
 CASES = {
-    "tp2": (Layout(mp=2), [_DENSE, _MOE]),
+    "tp2": (Layout(mp=2), [_DENSE, _MOE, _DEVIATION]),
     "sp with tp2": (Layout(mp=2, sequence_parallel=True), [_DENSE, _MOE]),
     "pp2": (Layout(pp=2), [_DENSE, _MOE]),
     "dp2": (Layout(dp=2), [_DENSE, _MOE, _SPARSE]),
@@ -78,11 +82,11 @@ def run(layout, runs):
 _ALONE: dict[str, dict] = {}
 
 
-def alone(options):
+def alone(options, clip_settings=training.ADAGC):
     """The run of one process."""
-    key = str(sorted(options.items()))
+    key = str(sorted(options.items()) + sorted(clip_settings.items()))
     if key not in _ALONE:
-        _ALONE[key] = training.train_alone(options)
+        _ALONE[key] = training.train_alone(options, clip_settings=clip_settings)
     return _ALONE[key]
 
 
@@ -95,7 +99,8 @@ def spread(case):
 @pytest.mark.parametrize("case", CASES)
 def test_run_is_that_of_one_process(case):
     for arguments, ranks in zip(CASES[case][1], spread(case), strict=True):
-        assert_same_run(ranks, alone(arguments["options"]))
+        same = {k: v for k, v in arguments.items() if k != "main_grad"}
+        assert_same_run(ranks, alone(**same))
 
 
 def test_runs_clip_outliers_and_meet_experts_without_tokens():

@@ -112,7 +112,7 @@ def test_rank_that_owns_nothing_takes_part(monkeypatch):
 
 
 def test_slices_of_uneven_size_and_ranks_without_one(monkeypatch):
-    """V2 and stage 3: slices; "norm" lies on rank 0 alone."""
+    """V2: slices; "norm" lies on rank 0 alone."""
     calls = check(
         monkeypatch,
         [
@@ -357,3 +357,91 @@ def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement():
     assert merge_values([fresh, stale], "gamma") == {"a": 1.0, "b": 2.0}
     with pytest.raises(RuntimeError, match=r"'a': 1\.0 and 1\.1"):
         merge_values([fresh, {"a": (1.1, True)}], "gamma")
+
+
+def test_deviations_near_zero_may_differ_by_rounding_errors_of_gamma():
+    gamma = {"a": 2.0}
+    first, second = {"a": (0.0, True)}, {"a": (1.9e-5, True)}
+    assert merge_values([first, second], "deviation", gamma) == {"a": 0.0}
+    with pytest.raises(RuntimeError, match="deviation of 'a'"):
+        merge_values([first, {"a": (2.1e-5, True)}], "deviation", gamma)
+    with pytest.raises(RuntimeError, match="deviation of 'a'"):
+        merge_values(
+            [{"a": (1.0, True)}, {"a": (1.02, True)}], "deviation", gamma
+        )
+
+
+@pytest.mark.parametrize(
+    ("mark", "value"),
+    [("no_sync", True), ("expert", True), ("color", {"color": "moe_expert"})],
+)
+def test_experts_over_data_parallel_ranks_need_bind(monkeypatch, mark, value):
+    monkeypatch.setattr(
+        "paddle_adagc.scaling_clip.read_topology",
+        lambda: Topology(data=axis(0, 0, 1), world=(0, 1)),
+    )
+    dense, expert = make_parameters([[1], [1]])
+    setattr(expert, mark, value)
+    clip = ClipGradByAdaGC()
+    clip_arrays(clip, [dense], [np.ones(1)])
+    gradient = paddle.full([1], 50.0)
+    with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
+        clip([(dense, gradient), (expert, paddle.ones([1]))])
+    assert gradient.item() == 50.0
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_experts_on_ranks_without_fleet_are_refused(monkeypatch, is_bound):
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    model = paddle.nn.Linear(1, 1)
+    model.weight.no_sync = True
+    clip = ClipGradByAdaGC()
+    if is_bound:
+        clip.bind(model)
+    message = r"fleet\.init" if is_bound else r"clip\.bind"
+    with pytest.raises(RuntimeError, match=message):
+        clip_arrays(clip, [model.weight], [np.ones([1, 1])])
+
+
+def run_groups(monkeypatch, groups, num_steps):
+    """Steps that each rank counted, with gradients of these tensors a call."""
+    ranks = Ranks(monkeypatch, len(groups))
+
+    def work(rank, local):
+        local.topology = Topology(pipe=axis(rank, 0, 1), world=(0, 1))
+        parameters = make_parameters([[2], [3]])
+        clip = ClipGradByAdaGC(t_start=3)
+        clip._table.bind(
+            {
+                p.name: TensorLayout(key=f"{rank}.{i}")
+                for i, p in enumerate(parameters)
+            }
+        )
+        for _ in range(num_steps):
+            for group in groups[rank]:
+                given = [parameters[i] for i in group]
+                clip_arrays(clip, given, [np.ones(p.shape) for p in given])
+        return clip.num_steps
+
+    return ranks.run(work)
+
+
+def test_parameter_groups_count_the_same_steps(monkeypatch):
+    assert run_groups(monkeypatch, [[[0], [1]], [[0], [1]]], 6) == [6, 6]
+
+
+def test_rank_without_gradients_counts_the_same_steps(monkeypatch):
+    assert run_groups(monkeypatch, [[[0, 1]], [[]]], 6) == [6, 6]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[[0], [1]], [[0, 1], []]],
+        [[[0], []], [[], [0]]],
+        [[[0, 1], []], [[], []]],
+    ],
+)
+def test_group_without_gradients_on_a_rank_is_refused(monkeypatch, groups):
+    with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
+        run_groups(monkeypatch, groups, 6)

@@ -13,8 +13,12 @@
 # limitations under the License.
 """The compiled loops: built once, switched off, and done without."""
 
+import ctypes
 import logging
-import os
+import subprocess
+import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -123,9 +127,83 @@ def test_tensors_that_need_no_scaling_are_not_touched():
     assert gradient.numpy().tobytes() == before
 
 
+_SLOW_COMPILER = """#!/bin/sh
+# Leaves a broken file while the other process compiles too, and looks whether
+# anything stands under the library's name meanwhile.
+for output; do :; done
+together() {
+    touch "$1.$$"
+    for _ in $(seq 1000); do
+        [ "$(ls "$1".* | wc -l)" -lt 2 ] || return 0
+        sleep 0.01
+    done
+    exit 1
+}
+echo broken > "$output"
+together FOLDER/started
+[ ! -e "FOLDER/cache/$(basename "$output")" ] || exit 1
+together FOLDER/looked
+exec g++ "$@"
+"""
+_BUILD = """
+import sys
+from pathlib import Path
+from paddle_adagc.native.library import build
+print(build(sys.argv[1], Path(sys.argv[2])))
+"""
+
+
 def test_processes_may_build_at_once(tmp_path):
-    compiler = os.environ.get("CXX", "g++")
-    first = library.build(compiler, tmp_path / "cache")
-    second = library.build(compiler, tmp_path / "cache")
-    assert first == second
-    assert [*first.parent.iterdir()] == [first]
+    compiler = tmp_path / "compiler"
+    compiler.write_text(_SLOW_COMPILER.replace("FOLDER", str(tmp_path)))
+    compiler.chmod(0o755)
+    cache = tmp_path / "cache"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _BUILD, str(compiler), str(cache)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        built = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0]
+    assert built[0] == built[1]
+    (path,) = cache.iterdir()
+    assert path == Path(built[0].strip())
+    assert ctypes.CDLL(str(path)).adagc_scale
+
+
+BUILDS = {
+    "paddle.is_compiled_with_cuda": True,
+    "paddle.is_compiled_with_xpu": True,
+    "paddle.device.get_all_custom_device_type": ["npu"],
+}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_tensor_in_a_device_s_memory_is_not_taken(monkeypatch, build):
+    monkeypatch.setattr(build, lambda: BUILDS[build])
+    here = paddle.ones([2])
+    there = types.SimpleNamespace(
+        dtype=paddle.float32,
+        place=types.SimpleNamespace(is_cpu_place=lambda: False),
+        is_selected_rows=lambda: False,
+        is_contiguous=lambda: True,
+    )
+    assert HostTensors.can_take([here, None])
+    assert not HostTensors.can_take([here, there])
+
+
+def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
+    # Without a gradient there is no tensor whose place could be asked.
+    monkeypatch.setattr(
+        "paddle.framework._current_expected_place",
+        lambda: types.SimpleNamespace(is_cpu_place=lambda: False),
+    )
+    assert not HostTensors.can_take([None, None])
+    assert not HostTensors.can_take([paddle.ones([2])])
