@@ -33,13 +33,14 @@ from typing import Generic, Protocol, TypeVar
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.grid import Cell, Scale, in_store
 from paddle_adagc.pretrain.record import RunRecord
+from paddle_adagc.reproduce.verdicts import MIN_SEEDS
 
 PROBE_STEPS = 60
 SCALES = (
     Scale(),
     Scale(num_seeds=5),
     Scale(num_seeds=4),
-    *(Scale(num_seeds=3, ratio=r) for r in (1.0, 0.9, 0.8, 0.7, 0.6)),
+    *(Scale(num_seeds=MIN_SEEDS, ratio=r) for r in (1.0, 0.9, 0.8, 0.7, 0.6)),
 )
 """From all down to 3 seeds of 60% of the steps; with fewer seeds no claim could
 be decided."""
@@ -193,16 +194,19 @@ def parallel_seconds(
 
 
 def in_running_order(experiments: Iterable[Sequence[Cell]]) -> list[Cell]:
-    """All first seeds, then all second ones, and so on.
+    """The seeds that a verdict takes, experiment by experiment; then the rest.
 
-    What a deadline cuts off are then the last seeds, and of a seed the
-    experiments that come last.
+    The rest is all fourth seeds, then all fifth ones, and so on. What a
+    deadline cuts off are then the last seeds, and after them the experiments
+    that come last.
 
     Args:
-        experiments: The runs of each.
+        experiments: The runs of each, the most important first.
     """
     ranked = []
-    for cells in experiments:
+    for place, cells in enumerate(experiments):
         seeds = [*dict.fromkeys(cell.seed for cell in cells)]
-        ranked += [(seeds.index(cell.seed), cell) for cell in cells]
+        for cell in cells:
+            further = max(0, seeds.index(cell.seed) - MIN_SEEDS + 1)
+            ranked.append(((further, place), cell))
     return [cell for _, cell in sorted(ranked, key=lambda pair: pair[0])]

@@ -158,7 +158,8 @@ class Reproduction:
             seconds = deadline.end - start - _spent(timings)
             extent = self._within(deadline, seconds, minutes)
         cells = in_running_order(
-            self._cells(planned, extent.scale) for planned in extent.experiments
+            self._cells(planned, extent.scale)
+            for planned in sorted(extent.experiments, key=lambda p: p.priority)
         )
         run_cells(
             cells,

@@ -104,13 +104,14 @@ def test_parallel_time_is_an_upper_bound():
     assert parallel_seconds(cells, lambda c: c.seconds, 1) == 10
 
 
-def test_first_seeds_come_first():
+def test_the_seeds_of_a_verdict_come_first():
     groups = [
         [fake_cell((name, seed), 1.0, seed) for seed in seeds for _ in range(2)]
-        for name, seeds in (("a", (7, 5)), ("b", (5, 6)))
+        for name, seeds in (("a", (7, 5, 6, 8, 9)), ("b", (5, 6, 7, 8)))
     ]
     order = [cell.directory for cell in in_running_order(groups)[::2]]
-    assert order == [("a", 7), ("b", 5), ("a", 5), ("b", 6)]
+    first = [("a", 7), ("a", 5), ("a", 6), ("b", 5), ("b", 6), ("b", 7)]
+    assert order == [*first, ("a", 8), ("b", 8), ("a", 9)]
 
 
 def test_costs_are_measured_by_class(write_grid, fake_runs, tmp_path):
