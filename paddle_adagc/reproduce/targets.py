@@ -80,8 +80,31 @@ class Extent:
     scale: Scale = FULL
     deadline: Deadline = NEVER
     seconds_of: Callable[[Cell], float] = lambda cell: 0.0
-    cuts: tuple[str, ...] = ()
-    """What that leaves out, as sentences."""
+    minutes: float | None = None
+    """Budget that the scale is due to."""
+
+    left_out: tuple[Planned, ...] = ()
+    """Experiments that it does not pay for."""
+
+    def cuts(self, target: str) -> list[str]:
+        """What is missing of a target, as sentences."""
+        sentences = []
+        if self.scale.max_steps is not None:
+            sentences.append(f"Every run has {self.scale.max_steps:,} steps.")
+        if self.minutes is not None and self.scale.num_seeds is not None:
+            sentences.append(
+                f"A budget of {self.minutes:g} minutes for all targets cut "
+                f"this to at most {self.scale.num_seeds} seeds and "
+                f"{self.scale.ratio:.0%} of the steps."
+            )
+        titles = [
+            f"“{planned.config.title}”"
+            for planned in self.left_out
+            if planned.target == target
+        ]
+        if titles:
+            sentences.append(f"It did not pay for: {', '.join(titles)}.")
+        return sentences
 
 
 class Reproduction:
@@ -229,7 +252,8 @@ class Reproduction:
             scale=choice.scale,
             deadline=deadline,
             seconds_of=seconds_of,
-            cuts=_cuts(choice.scale, choice.left_out, minutes),
+            minutes=minutes,
+            left_out=choice.left_out,
         )
 
     def _write(
@@ -239,9 +263,7 @@ class Reproduction:
         extent: Extent,
         timings: list[ExperimentResult],
     ) -> Finished:
-        cuts = [*extent.cuts]
-        if extent.scale.max_steps is not None:
-            cuts.append(f"Every run has {extent.scale.max_steps:,} steps.")
+        cuts = extent.cuts(name)
         runs: list[tuple[ExperimentConfig, list[Cell]]] = []
         for planned in extent.experiments:
             if planned.target != name:
@@ -280,18 +302,3 @@ def _complete(cells: Sequence[Cell]) -> list[Cell]:
     """The cells of the seeds that all methods and twins have finished."""
     missing = {cell.seed for cell in cells if not has_ended(cell)}
     return [cell for cell in cells if cell.seed not in missing]
-
-
-def _cuts(
-    scale: Scale, left_out: Sequence[Planned], minutes: float
-) -> tuple[str, ...]:
-    sentences = []
-    if scale.num_seeds is not None:
-        sentences.append(
-            f"A budget of {minutes:g} minutes cut this to at most "
-            f"{scale.num_seeds} seeds and {scale.ratio:.0%} of the steps."
-        )
-    if left_out:
-        names = ", ".join(f"“{p.config.title}” ({p.target})" for p in left_out)
-        sentences.append(f"It did not pay for: {names}.")
-    return tuple(sentences)

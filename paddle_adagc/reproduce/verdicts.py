@@ -91,7 +91,8 @@ def judge(claim: Claim, results: Mapping[str, TargetResult]) -> Verdict:
         if finding.holds is not True:
             return Verdict(claim, NOT_TESTABLE, finding.text)
     findings = [_look_up(c, claim, result) for c in claim.reproduced_if]
-    evidence = "; ".join(f.text for f in (*needed, *findings))
+    texts = dict.fromkeys(finding.text for finding in (*needed, *findings))
+    evidence = "; ".join(texts)
     if any(finding.holds is False for finding in findings):
         return Verdict(claim, NOT_REPRODUCED, evidence)
     if any(finding.holds is None for finding in findings):

@@ -153,7 +153,7 @@ def test_budget_leaves_out_what_matters_least(
     runs = fake_runs(startup=10.0, per_step=0.01)
     (done,) = reproduction(runs, path).reproduce(minutes=4)
     assert [e.name for e in done.result.experiments] == ["tiny"]
-    assert "It did not pay for: “Extra” (grid)." in done.text
+    assert "It did not pay for: “Extra”." in done.text
 
 
 def test_deadline_drops_the_last_seeds(
