@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed.ranks import run_on_ranks
+from pretrain.interruption import interrupted_at
 
 from paddle_adagc.pretrain.parse import load_config, parse_config
 from paddle_adagc.pretrain.record import RunRecord
@@ -100,23 +101,12 @@ def test_chosen_linears_without_float8_are_refused(tmp_path):
         parse_config(values)
 
 
-def test_stopped_and_resumed_run_has_the_same_losses(tmp_path, monkeypatch):
-    from paddle_adagc.pretrain.trainer import PretrainTrainer
-
+def test_stopped_and_resumed_run_has_the_same_losses(tmp_path):
     values = make_values(tmp_path / "whole", save_every=4)
     whole = run(values)
     values["train"]["output_dir"] = str(tmp_path / "stopped")
-    step = PretrainTrainer.training_step
-
-    def stop_at_ten(self, *args, **kwargs):
-        if self.state.global_step == 10:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(PretrainTrainer, "training_step", stop_at_ten)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(10):
         run(values)
-    monkeypatch.undo()
     resumed = run(values)
     np.testing.assert_array_equal(whole.loss, resumed.loss)
     np.testing.assert_array_equal(

@@ -20,12 +20,13 @@ import numpy as np
 import paddle
 import pytest
 from distributed.ranks import run_on_ranks
+from pretrain.interruption import interrupted_at
 
 from paddle_adagc.models.clip.config import MAX_LOGIT_SCALE
 from paddle_adagc.pretrain.parse import load_config, merged, parse_config
 from paddle_adagc.pretrain.record import RunRecord
 from paddle_adagc.pretrain.run import build_trainer, run_pretraining
-from paddle_adagc.pretrain.trainer import PretrainTrainer, last_checkpoint
+from paddle_adagc.pretrain.trainer import last_checkpoint
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SAME = ("loss", "eval_loss", "retrieval_accuracy", "learning_rate")
@@ -77,19 +78,7 @@ def assert_same(first, second):
         np.testing.assert_array_equal(values, second.tensors[key], key)
 
 
-def stop_at_ten(monkeypatch):
-    """Interrupt a run in its eleventh step."""
-    step = PretrainTrainer.training_step
-
-    def stopping(self, *args, **kwargs):
-        if self.state.global_step == 10:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(PretrainTrainer, "training_step", stopping)
-
-
-def test_stopped_and_resumed_run_has_the_same_record(tmp_path, monkeypatch):
+def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
     """Patches are dropped at random: the generator's state is resumed too."""
     faults = [{"kind": "shuffled_labels", "start": 3, "every": 2}]
     whole = run(make_values(tmp_path / "whole", faults=faults))
@@ -102,16 +91,14 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path, monkeypatch):
     assert whole.run["data"] == {"kind": "shapes", "num_scenes": 2188}
     assert sorted(whole.faults) == [3, 5, 7, 9, 11]
 
-    stop_at_ten(monkeypatch)
     values = make_values(tmp_path / "stopped", faults=faults)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(10):
         run(values)
-    monkeypatch.undo()
     assert last_checkpoint(tmp_path / "stopped").name == "checkpoint-8"
     assert_same(whole, run(values))
 
 
-def test_tar_shards_are_resumed_in_the_middle(tmp_path, monkeypatch):
+def test_tar_shards_are_resumed_in_the_middle(tmp_path):
     pytest.importorskip("webdataset")
     from data.image_text.tar_shards import TOKENIZER, write_grey_shards
 
@@ -127,11 +114,9 @@ def test_tar_shards_are_resumed_in_the_middle(tmp_path, monkeypatch):
     }
     whole = run(make_values(tmp_path / "whole", **changes))
     assert whole.run["data"]["num_pairs"] == 9 + 10 + 11
-    stop_at_ten(monkeypatch)
     values = make_values(tmp_path / "stopped", **changes)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(10):
         run(values)
-    monkeypatch.undo()
     assert_same(whole, run(values))
 
 

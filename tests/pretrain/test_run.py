@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pretrain.interruption import interrupted_at
 
 from paddle_adagc.pretrain.parse import parse_config
 from paddle_adagc.pretrain.record import RunRecord, held, write_run
@@ -152,9 +153,7 @@ EXPERTS = {
         ("adagc", EXPERTS),
     ],
 )
-def test_stopped_and_resumed_run_has_the_same_record(
-    tmp_path, monkeypatch, clip, model
-):
+def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
     values = make_values(tmp_path / "whole", save_every=4, eval_every=6)
     values["clip"] = {"name": clip}
     if model:
@@ -164,19 +163,8 @@ def test_stopped_and_resumed_run_has_the_same_record(
     _, whole = run(values)
     values["train"]["output_dir"] = str(tmp_path / "stopped")
 
-    from paddle_adagc.pretrain.trainer import PretrainTrainer
-
-    step = PretrainTrainer.training_step
-
-    def stop_at_ten(self, *args, **kwargs):
-        if self.state.global_step == 10:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(PretrainTrainer, "training_step", stop_at_ten)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(10):
         run(values)
-    monkeypatch.undo()
     assert last_checkpoint(tmp_path / "stopped").name == "checkpoint-8"
     _, resumed = run(values)
     assert_same(whole, resumed)
