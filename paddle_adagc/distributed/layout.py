@@ -70,7 +70,8 @@ class TensorLayout:
     """Axis that tensor-parallel ranks split."""
 
     is_embedding: bool = False
-    """Its rows are looked up, rather than multiplied."""
+    """Its rows are looked up, rather than multiplied: the weight of an
+    embedding layer, or a parameter with the mark ``is_embedding``."""
 
     takes_part: bool = True
     """It is trained, and not kept from being clipped."""
@@ -103,7 +104,7 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             is_expert=is_expert(parameter),
             is_tied_copy=parameter.name in tied_copies,
             shape=tuple(parameter.shape),
-            split_axis=_split_axis(parameter) if is_tp_split else None,
+            split_axis=split_axis_of(parameter) if is_tp_split else None,
             is_embedding=parameter.name in embeddings,
             takes_part=(
                 not parameter.stop_gradient
@@ -173,7 +174,8 @@ def _without_chunk(model: PipelineLayer, name: str) -> str:
     return ".".join([str(int(first) + int(second)), *rest])
 
 
-def _split_axis(parameter: Tensor) -> int | None:
+def split_axis_of(parameter: Tensor) -> int | None:
+    """Axis of a tensor-parallel part, not negative; None: it does not say."""
     if parameter.ndim == 1:
         return 0
     axis = getattr(parameter, "split_axis", None)
@@ -196,7 +198,12 @@ def is_expert(parameter: Tensor) -> bool:
 
 def _embeddings(model: paddle.nn.Layer) -> set[str]:
     kinds = (paddle.nn.Embedding, VocabParallelEmbedding)
-    return {
+    marked = {
+        parameter.name
+        for parameter in model.parameters()
+        if getattr(parameter, "is_embedding", False)
+    }
+    return marked | {
         layer.weight.name
         for layer in model.sublayers(include_self=True)
         if isinstance(layer, kinds)

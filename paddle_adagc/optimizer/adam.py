@@ -13,8 +13,8 @@
 # limitations under the License.
 """Adam's moments and direction, and their accumulators.
 
-The accumulators carry the names that ``paddle.optimizer.AdamW`` gives them, so
-that either loads the other's state.
+The accumulators carry the names that ``paddle.optimizer.AdamW`` gives them:
+an optimizer with no other state and AdamW load each other's.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def next_moments(
 def corrected_moments(state: AdamState) -> tuple[Tensor, Tensor]:
     """Both moments without their bias towards 0."""
     return (
-        state.moment1 / (1 - state.beta1_power),
-        state.moment2 / (1 - state.beta2_power),
+        state.moment1 / (1 - state.beta1_power.reshape([])),
+        state.moment2 / (1 - state.beta2_power.reshape([])),
     )
 
 

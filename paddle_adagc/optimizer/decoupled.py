@@ -159,8 +159,14 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
                     f"{suggestion(key, known)}"
                 )
         group = {k: v for k, v in param_group.items() if k in _GROUP_KEYS}
+        params = group["params"]
+        params = [params] if isinstance(params, Tensor) else params
+        own = [(parameter, parameter.regularizer) for parameter in params]
+        # Paddle would put the group's L2 term, which is None here, in place of
+        # the parameters' own regularizers.
         super()._add_param_group(group)
-        # Paddle's own weight decay, an L2 term in the gradient, stays off.
+        for parameter, regularizer in own:
+            parameter.regularizer = regularizer
         group |= {**self._hyper_parameters, **_checked(options)}
 
     def _create_accumulators(self, block: Any, parameters: Any) -> None:

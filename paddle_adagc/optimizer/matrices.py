@@ -22,16 +22,20 @@ import paddle
 
 from paddle_adagc.distributed.layout import read_layout, unwrap
 
-_NOT_HIDDEN = re.compile(r"(^|\.)lm_head\.|\.mlp\.gate\.")
-"""Of the decoder's keys: the head and the routers."""
+_NOT_HIDDEN = re.compile(
+    r"(^|\.)lm_head\."
+    r"|\.(mlp|block_sparse_moe)\.(shared_expert_)?gate\."
+    r"|^visual\.proj$|^textual\.text_projection$"
+)
+"""Heads and routers, by the keys of the decoder, of CLIP, and of PaddleNLP's
+decoders."""
 
 
 def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
-    """Muon's ``is_matrix_fun`` for the decoder.
+    """Muon's ``is_matrix_fun`` for the decoder, CLIP, and PaddleNLP's decoders.
 
     Args:
-        model: The decoder, spread over ranks or not; before fleet wraps it or
-            after.
+        model: Spread over ranks or not; before fleet wraps it or after.
 
     Returns:
         Whether the parameter of this name is the weight of a linear map of a

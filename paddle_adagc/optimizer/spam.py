@@ -41,8 +41,8 @@ _DEPTH = 0.99
 class Phase(NamedTuple):
     """What SPAM does in a step; all ``[1]``, on the device."""
 
-    keeps: Tensor
-    """bool: the moments are not reset."""
+    resets: Tensor
+    """bool: the moments start again from 0."""
 
     clips: Tensor
     """bool: spikes are clipped."""
@@ -78,10 +78,23 @@ def phase_of(
         step >= reset_interval, since_reset < warmup_steps
     )
     return Phase(
-        keeps=since_reset != 0,
+        resets=since_reset == 0,
         clips=since_reset >= clip_start,
         scale=paddle.where(is_warmup, rising, paddle.ones_like(rising)),
     )
+
+
+def check_clip_start(clip_start: int, reset_interval: int) -> None:
+    """Refuse a schedule in which nothing would ever be clipped.
+
+    Raises:
+        ValueError: ``clip_start`` is not below ``reset_interval``.
+    """
+    if clip_start >= reset_interval:
+        raise ValueError(
+            f"clip_start={clip_start} must be below "
+            f"reset_interval={reset_interval}: nothing would be clipped"
+        )
 
 
 def clip_spikes(gradient: Tensor, square: Tensor, threshold: float) -> Tensor:
@@ -157,11 +170,7 @@ class SPAM(AdamOptimizer):
         )
         self._warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
         self._clip_start = check_integer("clip_start", clip_start, 0)
-        if clip_start >= reset_interval:
-            raise ValueError(
-                f"clip_start={clip_start} must be below "
-                f"reset_interval={reset_interval}: nothing would be clipped"
-            )
+        check_clip_start(self._clip_start, self._reset_interval)
         super().__init__(
             learning_rate,
             parameters,
@@ -203,10 +212,14 @@ class SPAM(AdamOptimizer):
             step, self._reset_interval, self._warmup_steps, self._clip_start
         )
         state = self._adam_state(parameter)
-        keeps = phase.keeps.astype(weight.dtype).reshape([])
-        state = state._replace(
-            moment1=keeps * state.moment1, moment2=keeps * state.moment2
-        )
+        # Not by a product: the second moment may be infinite.
+        moments = [
+            paddle.where(
+                phase.resets.reshape([]), paddle.zeros_like(moment), moment
+            )
+            for moment in (state.moment1, state.moment2)
+        ]
+        state = state._replace(moment1=moments[0], moment2=moments[1])
         clipped = clip_spikes(gradient, state.moment2, options["threshold"])
         clips = phase.clips.reshape([])
         gradient = paddle.where(clips, clipped, gradient)

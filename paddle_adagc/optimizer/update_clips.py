@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Literal
+from typing import Literal, get_args
 
 import paddle
 from paddle import Tensor
@@ -27,7 +27,7 @@ from paddle_adagc.optimizer.whole import Parts
 from paddle_adagc.units import unit_axes
 
 Form = Literal["original", "paper"]
-FORMS = ("original", "paper")
+FORMS = get_args(Form)
 
 _SMALLEST_NORM = 1e-6
 

@@ -28,7 +28,7 @@ import paddle
 import paddle.distributed as dist
 from paddle import Tensor
 
-from paddle_adagc.distributed.layout import refuse_stage_3
+from paddle_adagc.distributed.layout import refuse_stage_3, split_axis_of
 from paddle_adagc.distributed.topology import Axis, read_topology
 
 
@@ -77,18 +77,19 @@ class Parts:
         topology = read_topology()
         if topology is None or topology.model.size == 1:
             return
-        split_axis = getattr(parameter, "split_axis", None)
+        split_axis = split_axis_of(parameter)
         if split_axis is None:
             raise ValueError(
                 f"{parameter.name} is split over tensor-parallel ranks, but "
                 "nothing says along which axis: set its split_axis"
             )
         self._axis = topology.model
-        self._split_axis = int(split_axis)
+        self._split_axis = split_axis
 
     def sum(self, values: Tensor, axes: Sequence[int]) -> Tensor:
         """Sum over axes of the whole tensor, which stay with size 1."""
-        total = values.sum(list(axes), keepdim=True)
+        # Paddle takes no axes for all of them.
+        total = values.sum(list(axes), keepdim=True) if axes else values
         return self._over_ranks(total, axes, dist.ReduceOp.SUM)
 
     def mean(self, values: Tensor) -> Tensor:

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import get_args
 
 from paddle_adagc.checks import (
     check_choice,
@@ -25,9 +25,9 @@ from paddle_adagc.checks import (
     check_positive,
     check_real,
 )
-
-SCALINGS = ("spectral", "rms")
-FORMS = ("original", "paper")
+from paddle_adagc.optimizer.muon import Scaling
+from paddle_adagc.optimizer.spam import check_clip_start
+from paddle_adagc.optimizer.update_clips import FORMS, Form
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class MuonConfig(OptimizerConfig):
     num_iterations: int = 5
     """Newton-Schulz iterations."""
 
-    scaling: Literal["spectral", "rms"] = "spectral"
+    scaling: Scaling = "spectral"
     """Scale of an orthogonalised update: ``"spectral"`` is Jordan's
     ``sqrt(max(1, out / in))``; ``"rms"`` is Moonlight's ``0.2 sqrt(max(in,
     out))``, with which AdamW's learning rate and weight decay fit."""
@@ -128,7 +128,7 @@ class MuonConfig(OptimizerConfig):
         for name in ("momentum", "beta1", "beta2"):
             check_decay(name, getattr(self, name))
         check_integer("num_iterations", self.num_iterations, 1)
-        check_choice("scaling", self.scaling, SCALINGS)
+        check_choice("scaling", self.scaling, get_args(Scaling))
         check_positive("epsilon", self.epsilon)
 
 
@@ -163,6 +163,7 @@ class SPAMConfig(AdamWConfig):
         check_integer("reset_interval", self.reset_interval, 1)
         check_integer("warmup_steps", self.warmup_steps, 0)
         check_integer("clip_start", self.clip_start, 0)
+        check_clip_start(self.clip_start, self.reset_interval)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,7 @@ class AGCAdamWConfig(AdamWConfig):
 
     name: str = "adamw_agc"
 
-    form: Literal["original", "paper"] = "original"
+    form: Form = "original"
     """``"original"``: the head is not clipped, and weight norms count as 0.001
     at least; ``"paper"``: neither, as in the AdaGC paper's table."""
 
@@ -206,7 +207,7 @@ class ClippyAdamWConfig(AdamWConfig):
 
     name: str = "adamw_clippy"
 
-    form: Literal["original", "paper"] = "original"
+    form: Form = "original"
     """``"original"``: the smallest ratio of any element; ``"paper"``: the
     ratio of the largest elements, as in the AdaGC paper's table."""
 

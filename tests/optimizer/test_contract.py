@@ -41,6 +41,14 @@ OPTIMIZERS = {
     "Clippy": functools.partial(ClippedAdamW, update_clip=Clippy()),
     "RMSClip": functools.partial(ClippedAdamW, update_clip=RMSClip()),
 }
+PAPER_FORMS = {
+    "paper's AGC": functools.partial(
+        ClippedAdamW, update_clip=AGC(form="paper")
+    ),
+    "paper's Clippy": functools.partial(
+        ClippedAdamW, update_clip=Clippy(form="paper")
+    ),
+}
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
@@ -256,6 +264,33 @@ def test_missing_gradients_and_frozen_weights_are_left_alone(name):
     assert changed == [False, False, True, True]
 
 
+@pytest.mark.parametrize("kind", (OPTIMIZERS | PAPER_FORMS).values())
+def test_a_scalar_trains_like_one_element_and_keeps_its_shape(kind):
+    scalar, vector = make_parameters([[], [1]])
+    for parameter in (scalar, vector):
+        parameter.set_value(paddle.full_like(parameter, 2.0))
+    optimizers = [kind(0.01, parameters=[p]) for p in (scalar, vector)]
+    for gradient in (0.5, -0.3, 2.0):
+        set_gradients([scalar, vector], [gradient, [gradient]])
+        for optimizer in optimizers:
+            optimizer.step()
+    assert scalar.shape == []
+    assert 0 < abs(float(scalar) - 2.0) < 0.1
+    assert float(scalar) == float(vector)
+
+
+@every_optimizer
+def test_parameters_keep_their_own_regularizers_in_groups(name):
+    def train(is_grouped):
+        parameters = make_weights("float32")
+        parameters[0].regularizer = paddle.regularizer.L2Decay(0.5)
+        groups = [{"params": parameters}] if is_grouped else parameters
+        return run(make(name, groups), parameters, range(3))
+
+    for grouped, alone in zip(train(True), train(False), strict=True):
+        np.testing.assert_array_equal(grouped, alone)
+
+
 @every_optimizer
 def test_zero_gradients_and_zero_weights_stay_finite(name):
     parameters = make_parameters(SHAPES)
@@ -292,6 +327,20 @@ def test_lazy_rows_of_an_embedding_train_under_spam():
         set_gradients([weight], [gradient])
         optimizer.step()
     assert (weight.numpy()[2] < 0).all()
+
+
+def test_spam_s_reset_heals_an_infinite_second_moment():
+    (weight,) = make_parameters([[2]])
+    optimizer = SPAM(0.01, parameters=[weight], reset_interval=4, clip_start=3)
+    positions = []
+    for step in range(6):
+        set_gradients([weight], [[1e20 if step == 1 else 1.0, 1.0]])
+        optimizer.step()
+        positions.append(weight.numpy().copy())
+    (square,) = optimizer._accumulators["moment2"].values()
+    assert np.isfinite(square.numpy()).all()
+    assert positions[2][0] == positions[1][0]  # no step over infinity
+    assert positions[5][0] < positions[2][0]
 
 
 def test_muon_takes_the_matrices_that_it_is_told():

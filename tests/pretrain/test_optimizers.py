@@ -109,6 +109,11 @@ def test_arguments_reach_lion_s_step():
     )
 
 
+def test_a_schedule_of_spam_that_never_clips_is_refused():
+    with pytest.raises(ValueError, match=r"clip_start=20 .*reset_interval=10"):
+        SPAMConfig(reset_interval=10)
+
+
 def test_muon_takes_hidden_matrices_alone():
     kinds = ("q_proj", "experts.0.up_proj", "embed_tokens", "mlp.gate", "norm")
     _, after = step(MuonConfig(scaling="rms", weight_decay=0.0))

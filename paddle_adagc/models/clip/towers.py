@@ -64,6 +64,7 @@ class VisionTransformer(nn.Layer):
         self.positional_embedding = self.create_parameter(
             [config.num_patches + 1, width], attr=normal(scale)
         )
+        self.positional_embedding.is_embedding = True
         self.patch_dropout = PatchDropout(config.patch_dropout)
         self.ln_pre = nn.LayerNorm(width, epsilon=eps)
         self.blocks = nn.LayerList(
@@ -117,6 +118,7 @@ class TextTransformer(nn.Layer):
         self.positional_embedding = self.create_parameter(
             [config.context_length, width], attr=normal(0.01)
         )
+        self.positional_embedding.is_embedding = True
         self.blocks = nn.LayerList(
             [
                 Block(
