@@ -38,7 +38,9 @@ _FORMAT = "paddle_adagc.state.2"
 
 
 def save_state(
-    state: dict[str, Any], directory: str | os.PathLike[str]
+    state: dict[str, Any],
+    directory: str | os.PathLike[str],
+    file_name: str = STATE_FILE,
 ) -> Path:
     """Write a clip's ``state_dict()``, replacing an older one.
 
@@ -48,11 +50,12 @@ def save_state(
         state: ``step``, ``config``, and per kept quantity a dict of key -> one
             number, such as AdaGC's ``gamma``.
         directory: Created if it does not exist.
+        file_name: One for each clip, where there are several.
 
     Returns:
         Path of the file.
     """
-    target = Path(directory) / STATE_FILE
+    target = Path(directory) / file_name
     target.parent.mkdir(parents=True, exist_ok=True)
     kept = {
         name: values
@@ -69,7 +72,7 @@ def save_state(
         "step": json.dumps(state["step"]),
         "config": json.dumps(state["config"]),
     }
-    temporary = target.with_name(f".{STATE_FILE}.{os.getpid()}")
+    temporary = target.with_name(f".{file_name}.{os.getpid()}")
     try:
         save_file(vectors, temporary, metadata)
         with temporary.open("rb+") as file:
@@ -80,8 +83,10 @@ def save_state(
     return target
 
 
-def load_state(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what :func:`save_state` wrote.
+def load_state(
+    directory: str | os.PathLike[str], file_name: str = STATE_FILE
+) -> dict[str, Any]:
+    """Read what :func:`save_state` wrote under the same name.
 
     Returns:
         A dict for a clip's ``set_state_dict()``.
@@ -90,7 +95,7 @@ def load_state(directory: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: There is no state in ``directory``.
         ValueError: The file is damaged or not a clip's state.
     """
-    path = Path(directory) / STATE_FILE
+    path = Path(directory) / file_name
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist: was the checkpoint written by a run "

@@ -199,7 +199,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     def _extended(self, values: Tensor, start: float | None) -> Tensor:
         num_new = len(self._table) - values.shape[0]
-        if num_new == 0:
+        if num_new <= 0:  # fewer: this rank's part of a loaded state
             return values
         new = paddle.full([num_new], start, "float32")
         return paddle.concat([values, new])

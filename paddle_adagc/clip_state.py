@@ -28,19 +28,20 @@ Values = dict[str, dict[str, float]]
 
 
 def read_clip_state(
-    state: Any, names: Collection[str], owner: str
+    state: Any, names: Collection[str], arguments: Collection[str], owner: str
 ) -> tuple[int, Values, dict[str, Any]]:
     """Parts of a clip's ``state_dict()``: step, kept values, arguments.
 
     Args:
         state: ``step``, ``config``, and one dict of numbers per name.
         names: What the clip keeps.
+        arguments: Those of the clip's constructor.
         owner: The clip's class, for messages.
 
     Raises:
         TypeError: ``state`` is not a dict.
-        ValueError: A key is missing or of another clip, ``step`` is not a
-            count, or a value is not one number.
+        ValueError: A key is missing, or one or an argument is another clip's;
+            ``step`` is not a count, or a value is not one number.
     """
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
@@ -59,6 +60,12 @@ def read_clip_state(
     for name in (*names, "config"):
         if not isinstance(state[name], dict):
             raise ValueError(f"the state's {name} must be a dict")
+    foreign = [name for name in config if name not in arguments]
+    if foreign:
+        raise ValueError(
+            f"the state was made by a clip with the arguments {foreign}, which "
+            f"{owner} does not have: it is another clip's"
+        )
     values = {
         name: {k: _number(name, k, v) for k, v in state[name].items()}
         for name in names

@@ -66,6 +66,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     every step: a rank without one could not count the same steps, and raises a
     RuntimeError.
 
+    An optimizer that trains disjoint sets of tensors in successive steps
+    (alternating blocks) looks like one with groups: give each set a clip.
+
     Args:
         nonfinite: What to do with a tensor whose gradient holds Inf or NaN, or
             whose float32 norm overflows. ``"zero"``: its gradient becomes 0.
@@ -94,6 +97,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._calls: list[Call] = []
         self._num_nonfinite: Tensor | None = None  # [1], int64
         self._observed: set[int] = set()
+        self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
 
     @property
@@ -170,7 +174,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         which depend on the order in which a process makes its layers.
 
         A hybrid-parallel run needs it, before fleet wraps the optimizer: which
-        ranks hold parts of a tensor is read from the model.
+        ranks hold parts of a tensor is read from the model. A model that has
+        got other parameters since (LoRA, another head) can be bound again
+        until there is a state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -178,7 +184,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
         Raises:
             RuntimeError: The clip has made steps under automatic names.
-            ValueError: A state was loaded that is not this model's; or its
+            TypeError: ``model`` is no layer.
+            ValueError: The clip has a state for other tensors; or the model's
                 tensors lie over the ranks in a way that gives no right norm
                 (see :mod:`paddle_adagc.distributed.reduce`).
         """
@@ -192,6 +199,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         if topology is not None:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
+        if not (self.num_steps or self._has_loaded):
+            self._table = TensorTable()
         old = self._table.bind(layout)
         if old:
             self._reorder(old)
@@ -238,9 +247,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 not this model's.
         """
         step, values, config = read_clip_state(
-            state, self._state(), type(self).__name__
+            state, self._state(), self._config(), type(self).__name__
         )
         self._load(values)
+        self._has_loaded = True
         self._continue_at(step)
         warn_of_other_arguments(self._config(), config)
 

@@ -59,7 +59,8 @@ class StepCount:
             if one_group:
                 raise RuntimeError(
                     f"the clip was called for several parameter groups, and "
-                    f"{one_group}: {_REMEDY}"
+                    f"{one_group}: {_REMEDY}. (Other tensors than in the step "
+                    "before look like a group: give each set its own clip)"
                 )
             return False
         is_gap = not self._is_repeating and self._num_gaps > 0

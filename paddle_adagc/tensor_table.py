@@ -59,11 +59,19 @@ class TensorTable:
             nothing if the table was empty.
 
         Raises:
-            ValueError: The table holds other keys (from a loaded state).
+            ValueError: The table holds other keys, from a loaded state or from
+                another model.
         """
         keys = [tensor.key for tensor in layout.values()]
+        if self.is_bound and set(keys) != set(self.keys):
+            raise ValueError(
+                f"the clip was bound before, to a model with other tensors "
+                f"({_difference(self.keys, keys)}), and has a state for them: "
+                "make a new clip for this model"
+            )
         if self.keys:
-            _check_same(self.keys, keys, "the loaded state's tensors")
+            found = self._of_this_rank(self.keys, keys)
+            _check_same(found, keys, "the loaded state's tensors")
         slot_before = {key: slot for slot, key in enumerate(self.keys)}
         self.keys = keys
         self.layout = tuple(layout.values())
@@ -77,8 +85,8 @@ class TensorTable:
 
         Raises:
             ValueError: A parameter is not part of the bound model, or a slice
-                of sharding stage 3; or the loaded state is evidently another
-                model's.
+                of sharding stage 3; or two have the same name; or the loaded
+                state is evidently another model's.
         """
         keys = [self._key(parameter) for parameter in parameters]
         if self._unconfirmed:
@@ -88,6 +96,12 @@ class TensorTable:
                 refuse_stage_3("this clip", [key])
                 self._slot_of_key[key] = len(self.keys)
                 self.keys.append(key)
+        if len(set(keys)) < len(keys):
+            twice = [key for key in keys if keys.count(key) > 1]
+            raise ValueError(
+                f"two parameters are called {twice[0]!r}, of one optimizer: "
+                "make both models under one paddle.utils.unique_name.guard()"
+            )
         return [self._slot_of_key[key] for key in keys]
 
     def check_state(self, keys: Sequence[str]) -> None:
@@ -100,9 +114,8 @@ class TensorTable:
         """
         if not self.keys:
             return
-        if self.is_bound and paddle.distributed.get_world_size() > 1:
-            mine = set(self.keys)
-            keys = [key for key in keys if key in mine]
+        if self.is_bound:
+            keys = self._of_this_rank(keys, self.keys)
         _check_same(keys, self.keys, "the state's tensors")
 
     def adopt(self, keys: Sequence[str]) -> None:
@@ -112,6 +125,14 @@ class TensorTable:
         self.keys = list(keys)
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
         self._unconfirmed = True
+
+    @staticmethod
+    def _of_this_rank(found: Sequence[str], mine: Sequence[str]) -> list[str]:
+        """Keys of a state without those that only other ranks may hold."""
+        if paddle.distributed.get_world_size() == 1:
+            return list(found)
+        held = set(mine)
+        return [key for key in found if key in held]
 
     def _key(self, parameter: Tensor) -> str:
         if self._key_of_name is None:
@@ -141,15 +162,19 @@ class TensorTable:
 
 
 def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
+    if set(found) != set(wanted):
+        raise ValueError(
+            f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
+            "it another model's state, or was one of the two made without "
+            "bind(model)?"
+        )
+
+
+def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
     found_keys, wanted_keys = set(found), set(wanted)
     missing = [key for key in wanted if key not in found_keys]
     unknown = [key for key in found if key not in wanted_keys]
-    if missing or unknown:
-        raise ValueError(
-            f"{what} and this clip's differ: {_some(missing)} missing, "
-            f"{_some(unknown)} unknown. Is it another model's state, or was "
-            "one of the two made without bind(model)?"
-        )
+    return f"{_some(missing)} missing, {_some(unknown)} unknown"
 
 
 def _some(keys: Sequence[str], most: int = 3) -> str:

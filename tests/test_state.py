@@ -27,6 +27,8 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.baselines.agc import ClipGradByAGC
+from paddle_adagc.baselines.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.checkpoint import STATE_FILE, load_state, save_state
 from paddle_adagc.distributed.layout import unwrap
 
@@ -368,3 +370,76 @@ def test_slice_of_sharding_stage_3_is_named(is_bound):
     parameter.name = f"slice@{model[0].weight.name}"
     with pytest.raises(ValueError, match=r"slice@.*sharding stage 3"):
         fill(clip, [parameter])
+
+
+def test_model_that_has_grown_is_bound_again_while_there_is_no_state():
+    model = make_model()
+    clip = bound_clip(model)
+    model.add_sublayer("head", paddle.nn.Linear(2, 2))
+    clip.bind(model)
+    assert "head.weight" in clip.state_dict()["gamma"]
+    train(model, clip, 2, seed=0)
+    before = clip.state_dict()
+    model.add_sublayer("second_head", paddle.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"second_head.weight.*new clip"):
+        clip.bind(model)
+    loaded = bound_clip(make_model())
+    loaded.set_state_dict(bound_clip(make_model()).state_dict())
+    with pytest.raises(ValueError, match="bound before"):
+        loaded.bind(model)
+    assert clip.state_dict() == before
+
+
+def test_two_parameters_of_one_name_are_refused():
+    def make_linear():
+        with paddle.utils.unique_name.guard():
+            return paddle.nn.Linear(2, 2, bias_attr=False)
+
+    pair = paddle.nn.LayerList([make_linear(), make_linear()])
+    with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
+        ClipGradByAdaGC().bind(pair)
+    clip = ClipGradByAdaGC()
+    with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
+        clip_arrays(clip, pair.parameters(), [np.ones([2, 2])] * 2)
+    assert clip.num_steps == 0
+
+
+def test_what_is_no_layer_is_not_bound():
+    for wrong in (paddle.Model(make_model()), [make_model()]):
+        with pytest.raises(TypeError, match="bind the network"):
+            ClipGradByAdaGC().bind(wrong)
+
+
+def test_whole_state_loaded_before_bind_to_a_part_of_the_model(monkeypatch):
+    model = make_model()
+    whole = bound_clip(model)
+    train(model, whole, 4, seed=0)
+    first_stage = paddle.nn.Sequential(model[0])
+    state = whole.full_state_dict()
+    clip = ClipGradByAdaGC(t_start=3)
+    clip.set_state_dict(state)
+    with pytest.raises(ValueError, match=r"'2\.weight', '2\.bias' unknown"):
+        clip.bind(first_stage)
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    clip.bind(first_stage)
+    gamma = clip.state_dict()["gamma"]
+    assert [*gamma] == ["0.weight", "0.bias"]
+    assert all(float(gamma[k]) == float(state["gamma"][k]) for k in gamma)
+
+
+def test_state_of_a_clip_with_other_arguments_is_refused():
+    state = ClipGradByTensorWiseGC().state_dict()
+    with pytest.raises(ValueError, match=r"\['lambda_abs', 'share'\].*AGC"):
+        ClipGradByAGC().set_state_dict(state)
+
+
+def test_two_clips_are_saved_in_one_directory(tmp_path):
+    for index, name in enumerate(["g.safetensors", "d.safetensors"]):
+        clip = ClipGradByAdaGC()
+        clip_arrays(
+            clip, make_parameters([[1]]), [np.array([0.2 + 0.5 * index])]
+        )
+        save_state(clip.state_dict(), tmp_path, name)
+    for index, name in enumerate(["g.safetensors", "d.safetensors"]):
+        (gamma,) = load_state(tmp_path, name)["gamma"].values()
+        assert float(gamma) == pytest.approx(0.2 + 0.5 * index)

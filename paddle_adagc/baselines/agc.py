@@ -23,7 +23,7 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.checks import check_positive
+from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.distributed.layout import TensorLayout
 from paddle_adagc.distributed.topology import Topology
 from paddle_adagc.norms import GradientList, dense_float
@@ -31,6 +31,7 @@ from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
 from paddle_adagc.units import unit_axes
 
 _SMALLEST_NORM = 1e-6
+_HEAD = "lm_head.weight"
 
 
 class ClipGradByAGC(TensorScalingClip):
@@ -58,8 +59,9 @@ class ClipGradByAGC(TensorScalingClip):
         lambda_rel: :math:`\lambda`; the original's default 0.01, the AdaGC
             paper uses 0.001.
         epsilon: :math:`\epsilon`, least weight norm.
-        unclipped: Keys of tensors left alone: by default the final layer, as
-            in the original. Takes :meth:`bind`; ``need_clip=False`` does
+        unclipped: Keys of tensors left alone, for the final layer as in the
+            original; by default that of a language model, ``lm_head.weight``,
+            if there is one. Takes :meth:`bind`; ``need_clip=False`` does
             without.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
 
@@ -73,7 +75,7 @@ class ClipGradByAGC(TensorScalingClip):
         lambda_rel: float = 0.01,
         epsilon: float = 1e-3,
         *,
-        unclipped: Sequence[str] = ("lm_head.weight",),
+        unclipped: Sequence[str] | None = None,
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
@@ -81,7 +83,7 @@ class ClipGradByAGC(TensorScalingClip):
         self.epsilon = check_positive("epsilon", epsilon)
         if isinstance(unclipped, str):
             raise TypeError(f"unclipped={unclipped!r}: give a list of keys")
-        self.unclipped = tuple(unclipped)
+        self.unclipped = (_HEAD,) if unclipped is None else tuple(unclipped)
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -90,6 +92,30 @@ class ClipGradByAGC(TensorScalingClip):
             "unclipped": [*self.unclipped],
             **super()._config(),
         }
+
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """See :meth:`TensorScalingClip.bind`.
+
+        Raises:
+            ValueError: The model has no tensor of a key of ``unclipped``. (With
+                several processes another one may have it.)
+        """
+        super().bind(model)
+        known = {*self._table.keys, _HEAD}
+        for key in self.unclipped:
+            if key not in known and paddle.distributed.get_world_size() == 1:
+                raise ValueError(
+                    f"unclipped holds {key!r}, which is no tensor of the model"
+                    f"{suggestion(key, self._table.keys)}"
+                )
+
+    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        if not self._table.is_bound and {*self.unclipped} - {_HEAD}:
+            raise RuntimeError(
+                f"unclipped={[*self.unclipped]} are names of the model's "
+                "tensors: call bind(model) before the first step"
+            )
+        return super()._slots(parameters)
 
     def _check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology

@@ -22,24 +22,22 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
+from paddle_adagc.baselines.global_norm import GlobalNormClip
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clip_state import Values, check_gamma
-from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
+from paddle_adagc.scaling_clip import NonFinite
 
 _KEY = "global"
 
 
-class ClipGradByGlobalAdaGC(TensorScalingClip):
+class ClipGradByGlobalAdaGC(GlobalNormClip):
     """AdaGC's rule with one gamma on the norm over all tensors.
 
     Adaptive but not local: the variant that the paper's ablation ("Adaptivity
     Efficacy and Locality Granularity") compares AdaGC with. Arguments, warm-up,
-    and the treatment of non-finite tensors are those of
-    :class:`paddle_adagc.ClipGradByAdaGC`. Takes one parameter group: the norm
-    is over all tensors.
+    and what becomes of non-finite gradients are those of
+    :class:`paddle_adagc.ClipGradByAdaGC`; gamma stays in a step that has one.
     """
-
-    _keeps_one_state = True
 
     def __init__(
         self,
@@ -67,13 +65,14 @@ class ClipGradByGlobalAdaGC(TensorScalingClip):
         }
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
-        norm = self._global_norm(squared_norm)
+        norm, is_whole = self._observed_norm(squared_norm)
         if step < self.t_start:
             h = rule.global_scale(norm, self.lambda_abs)
-            self._gamma = rule.running_minimum(h * norm, self._gamma)
+            gamma = rule.running_minimum(h * norm, self._gamma)
         else:
             h = rule.adaptive_scale(norm, self._gamma, self.lambda_rel)
-            self._gamma = rule.moving_average(h * norm, self._gamma, self.beta)
+            gamma = rule.moving_average(h * norm, self._gamma, self.beta)
+        self._gamma = paddle.where(is_whole, gamma, self._gamma)
         return h.expand_as(squared_norm)
 
     def _tensor_metrics(self) -> dict[str, Tensor]:

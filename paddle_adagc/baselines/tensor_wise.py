@@ -40,9 +40,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
 
     Thresholds count whole tensors, however a layout splits them. Bound to a
     model, :math:`D` is known from the start (one all-reduce of one number in
-    the first step of a hybrid-parallel run, none later); after unfreezing
-    layers call :meth:`bind` again. Unbound, it grows with the tensors that come
-    by.
+    the first step of a hybrid-parallel run, none later); after freezing or
+    unfreezing layers call :meth:`bind` again. Unbound, it grows with the
+    tensors that come by.
 
     Args:
         lambda_abs: :math:`\lambda_{abs}`, greater than 0.

@@ -21,14 +21,15 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from paddle_adagc.baselines.global_norm import GlobalNormClip
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clip_state import Values
-from paddle_adagc.scaling_clip import NonFinite, TensorScalingClip
+from paddle_adagc.scaling_clip import NonFinite
 
 _EPSILON = 1e-6
 
 
-class ClipGradByZClip(TensorScalingClip):
+class ClipGradByZClip(GlobalNormClip):
     r"""ZClip (Kumar et al. 2025, arXiv 2504.02507).
 
     With :math:`n` the global norm, :math:`\mu` and :math:`\sigma^2` the moving
@@ -46,11 +47,8 @@ class ClipGradByZClip(TensorScalingClip):
 
     The first ``warmup_steps`` norms give the first :math:`\mu` and
     :math:`\sigma^2` (of the population); meanwhile only :math:`n_{max}` clips.
-    A step without any finite, non-zero gradient is no observation. Takes one
-    parameter group: the norm is over all tensors.
-
-    In a hybrid-parallel run every step sums one number over all ranks, as
-    GlobalGC does.
+    A step with a non-finite tensor, or with none that is not 0, is no
+    observation.
 
     Args:
         alpha: :math:`\alpha`, smoothing coefficient in [0, 1).
@@ -64,8 +62,6 @@ class ClipGradByZClip(TensorScalingClip):
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of its range.
     """
-
-    _keeps_one_state = True
 
     def __init__(
         self,
@@ -99,14 +95,15 @@ class ClipGradByZClip(TensorScalingClip):
         }
 
     def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
-        norm = self._global_norm(squared_norm)
+        norm, is_whole = self._observed_norm(squared_norm)
         is_warm_up = self._count < self.warmup_steps
         spread = self._variance.sqrt()
         z = (norm - self._mean) / (spread + _EPSILON)
         tau = self._mean + self.z_thres**2 * spread / z
         is_outlier = paddle.logical_and(~is_warm_up, z > self.z_thres)
         tau = paddle.where(is_outlier, tau, norm)
-        self._observe(tau, is_warm_up)
+        is_observed = paddle.logical_and(is_whole, tau > 0)
+        self._observe(tau, is_warm_up, is_observed)
         bound = (
             tau
             if self.max_grad_norm is None
@@ -115,9 +112,10 @@ class ClipGradByZClip(TensorScalingClip):
         h = paddle.where(norm > 0, bound / norm, paddle.ones_like(norm))
         return h.clip(max=1.0).expand_as(squared_norm)
 
-    def _observe(self, tau: Tensor, is_warm_up: Tensor) -> None:
+    def _observe(
+        self, tau: Tensor, is_warm_up: Tensor, is_observed: Tensor
+    ) -> None:
         """Running mean and variance in the warm-up, moving ones after it."""
-        is_observed = tau > 0
         count = self._count + 1
         weight = paddle.where(
             is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha)

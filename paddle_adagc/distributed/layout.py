@@ -89,14 +89,25 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
         tensor-parallel and of a sharding group share.
 
     Raises:
-        ValueError: Two parameters have the same key.
+        TypeError: ``model`` is no layer.
+        ValueError: Two parameters have the same key or the same name.
     """
+    if not isinstance(model, paddle.nn.Layer):
+        raise TypeError(
+            f"{type(model).__name__} is no paddle.nn.Layer: bind the network "
+            "itself"
+        )
     model = unwrap(model)
     keys = {tensor.name: key for key, tensor in _named_tensors(model)}
     tied_copies = _tied_copies(model)
     embeddings = _embeddings(model)
     layout: dict[str, TensorLayout] = {}
     for name, parameter in model.named_parameters():
+        if parameter.name in layout:
+            raise ValueError(
+                f"two parameters are called {parameter.name!r}: make both "
+                "models under one paddle.utils.unique_name.guard()"
+            )
         is_tp_split = bool(getattr(parameter, "is_distributed", False))
         layout[parameter.name] = TensorLayout(
             key=keys.get(parameter.name, name),

@@ -275,10 +275,10 @@ class Reducer:
         return paddle.where(self._counts, squared_norm, zero)
 
     def global_sum(self, total: Tensor) -> Tensor:
-        """Sum of all ranks' counted squared norms.
+        """Sum over all ranks of what each has of the tensors that it counts.
 
         Args:
-            total: float64 ``[1]``, this rank's.
+            total: float64 ``[n]``, this rank's.
         """
         if self._world is not None:
             dist.all_reduce(total, group=self._world)

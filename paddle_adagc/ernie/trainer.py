@@ -28,20 +28,17 @@ clip of its own and leaves ours alone. The third finds a ``stat``,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 from paddleformers.cli.train.ernie_pretrain.src.trainers import (
     PreTrainingArguments,
     PretrainingTrainer,
 )
-from paddleformers.trainer.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from paddle_adagc.checkpoint import load_state, save_state
 from paddle_adagc.ernie.names import global_expert_names
 from paddle_adagc.scaling_clip import TensorScalingClip
+from paddle_adagc.trainer import ClippingMixin
 
 
 class ClipStat(Mapping[str, float]):
@@ -71,63 +68,25 @@ class ClipStat(Mapping[str, float]):
         return len([*iter(self)])
 
 
-class ClippingTrainer(PretrainingTrainer):
+class ClippingTrainer(ClippingMixin, PretrainingTrainer):
     """``PretrainingTrainer`` whose optimizer clips with ``clip``.
 
-    The clip is told the model before fleet wraps anything, and its state for
-    the whole model is saved in and restored from every checkpoint, in a file of
-    its own (:mod:`paddle_adagc.checkpoint`). The file is written first: a
-    checkpoint that PaddleFormers has finished has it.
-
     Args:
-        clip: One of this package's, or any ``ClipGradBase`` but
-            ``ClipGradByGlobalNorm``, which fleet replaces by its own.
-        model: As built, not wrapped.
+        clip: See :class:`~paddle_adagc.trainer.ClippingMixin`.
         args: ``max_grad_norm`` and ``log_global_grad_norm`` are switched off.
         **kwargs: Further arguments of ``PretrainingTrainer``.
     """
 
     def __init__(
-        self,
-        *,
-        clip: ClipGradBase,
-        model: Any,
-        args: PreTrainingArguments,
-        **kwargs: Any,
+        self, *, clip: ClipGradBase, args: PreTrainingArguments, **kwargs: Any
     ) -> None:
         args.max_grad_norm = 0.0
         args.log_global_grad_norm = False
-        super().__init__(model=model, args=args, **kwargs)
-        self.clip = clip
-        if isinstance(clip, TensorScalingClip):
-            with global_expert_names(model):
-                clip.bind(model)
+        super().__init__(clip=clip, args=args, **kwargs)
         clip.stat = (
             ClipStat(clip) if isinstance(clip, TensorScalingClip) else {}
         )
 
-    def create_optimizer(self, lr_scheduler: Any = None) -> Any:
-        """PaddleFormers' optimizer with our clip."""
-        optimizer = super().create_optimizer(lr_scheduler)
-        optimizer._grad_clip = self.clip
-        return optimizer
-
-    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
-        """Train; from a checkpoint, the clip goes on where it was, too.
-
-        Raises:
-            FileNotFoundError: The checkpoint holds no state of a clip.
-        """
-        if resume_from_checkpoint and isinstance(self.clip, TensorScalingClip):
-            self.clip.set_state_dict(load_state(resume_from_checkpoint))
-        return super().train(
-            resume_from_checkpoint=resume_from_checkpoint, **kwargs
-        )
-
-    def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        if isinstance(self.clip, TensorScalingClip):
-            state = self.clip.full_state_dict()
-            if dist.get_rank() == 0:
-                name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-                save_state(state, Path(self.args.output_dir) / name)
-        super()._save_checkpoint(model, metrics=metrics)
+    def _bind_clip(self, clip: TensorScalingClip) -> None:
+        with global_expert_names(self.model):
+            clip.bind(self.model)

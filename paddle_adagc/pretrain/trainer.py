@@ -29,7 +29,6 @@ from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
-from paddle_adagc.checkpoint import load_state, save_state
 from paddle_adagc.data.datasets import collate_batch
 from paddle_adagc.pretrain.arguments import training_arguments, uses_amp
 from paddle_adagc.pretrain.optimizers import make_optimizer
@@ -37,7 +36,6 @@ from paddle_adagc.pretrain.processes import is_first_process, wait_for_all
 from paddle_adagc.pretrain.recorder import StepRecorder
 from paddle_adagc.pretrain.schedule import make_scheduler
 from paddle_adagc.pretrain.task import PretrainTask
-from paddle_adagc.scaling_clip import TensorScalingClip
 from paddle_adagc.stability.faults import (
     REPEATED_BATCH,
     Fault,
@@ -46,6 +44,7 @@ from paddle_adagc.stability.faults import (
     apply_to_gradients,
     repeated_samples,
 )
+from paddle_adagc.trainer import ClippingMixin
 
 COMPLETE = "complete.json"
 """Written last into a checkpoint: without it the checkpoint is half-written."""
@@ -75,13 +74,13 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
             parameter.grad = paddle.zeros_like(parameter)
 
 
-class PretrainTrainer(Trainer):
+class PretrainTrainer(ClippingMixin, Trainer):
     """Trains a model as a task and its config say.
 
-    The clip goes in through :meth:`create_optimizer`; its state, the spike
-    monitor's and the record are saved with every checkpoint, so that a run
-    that is killed and resumed gives the losses of one that was not. Gradient
-    accumulation, AMP, evaluation, checkpoints and logs are the Trainer's own.
+    The clip's state, the spike monitor's and the record are saved with every
+    checkpoint, so that a run that is killed and resumed gives the losses of one
+    that was not. Gradient accumulation, AMP, evaluation, checkpoints and logs
+    are the Trainer's own.
     """
 
     def __init__(
@@ -94,11 +93,11 @@ class PretrainTrainer(Trainer):
     ) -> None:
         config = task.config
         self.task, self.config = task, config
-        self.clip = clip
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         self.recorder = StepRecorder(config, model, clip)
         args: TrainingArguments = training_arguments(config)
         super().__init__(
+            clip=clip,
             model=model,
             args=args,
             train_dataset=train_dataset,
@@ -116,8 +115,6 @@ class PretrainTrainer(Trainer):
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
         """The config's optimizer with the clip."""
-        if isinstance(self.clip, TensorScalingClip):
-            self.clip.bind(self.model)
         self.optimizer = make_optimizer(
             self.config.optimizer,
             self.model,
@@ -144,10 +141,6 @@ class PretrainTrainer(Trainer):
         first_step, self._earlier_seconds = 0, 0.0
         if resume_from_checkpoint is not None:
             checkpoint = Path(resume_from_checkpoint)
-            if isinstance(self.clip, TensorScalingClip):
-                # Keys are checked against the model, which is bound by then.
-                self.clip.bind(self.model)
-                self.clip.set_state_dict(load_state(checkpoint))
             facts = json.loads((checkpoint / COMPLETE).read_text())
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
@@ -259,14 +252,9 @@ class PretrainTrainer(Trainer):
         self.recorder.flush()
         directory = Path(self.args.output_dir)
         checkpoint = directory / f"checkpoint-{self.state.global_step}"
-        state = None
-        if isinstance(self.clip, TensorScalingClip):
-            state = self.clip.full_state_dict()
         wait_for_all()
         if not is_first_process():
             return
-        if state is not None:
-            save_state(state, checkpoint)
         facts = {
             "step": self.state.global_step,
             "wall_seconds": self._wall_seconds(),

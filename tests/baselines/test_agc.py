@@ -137,3 +137,14 @@ def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
         model.weight.split_axis = split_axis
         clip.bind(model)
         assert clip._table.layout[0].split_axis == 0
+
+
+def test_keys_left_alone_have_to_be_the_model_s():
+    model = paddle.nn.Sequential(paddle.nn.Linear(2, 3), paddle.nn.ReLU())
+    ClipGradByAGC(unclipped=["0.weight"]).bind(model)
+    ClipGradByAGC().bind(model)  # no language model, nothing is left alone
+    with pytest.raises(ValueError, match=r"'0\.wieght'.*mean '0\.weight'"):
+        ClipGradByAGC(unclipped=["0.wieght"]).bind(model)
+    clip = ClipGradByAGC(unclipped=["0.weight"])
+    with pytest.raises(RuntimeError, match="bind"):
+        clip_arrays(clip, model.parameters(), [np.ones([2, 3]), np.ones(3)])

@@ -47,7 +47,7 @@ def test_state_resumes_and_adagc_s_state_is_refused():
 
     adagc = ClipGradByAdaGC()
     clip_arrays(adagc, parameters, arrays)
-    with pytest.raises(ValueError, match="not a state of Global AdaGC"):
+    with pytest.raises(ValueError, match="another clip"):
         other.set_state_dict(adagc.state_dict())
     assert other.num_steps == 1
 
@@ -62,3 +62,14 @@ def test_non_finite_tensor_is_zeroed_and_left_out():
     np.testing.assert_array_equal(clipped[0], [0.0])
     np.testing.assert_array_equal(clipped[1], [3.0, 4.0])
     np.testing.assert_allclose(gammas(clip), [5.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("lost", [np.nan, np.inf, 3e38])
+def test_norm_without_a_lost_tensor_is_no_observation(lost):
+    parameters = make_parameters([[2], [2]])
+    clip = ClipGradByGlobalAdaGC(t_start=3, lambda_abs=100.0)
+    usual = [np.array([30.0, 40.0]), np.array([0.1, 0.0])]
+    for step in range(6):
+        arrays = usual if step % 2 == 0 else [np.full(2, lost), usual[1]]
+        clip_arrays(clip, parameters, arrays)
+    np.testing.assert_allclose(gammas(clip), [50.0], rtol=1e-4)

@@ -105,3 +105,18 @@ def test_bad_arguments(arguments):
     (name,) = arguments
     with pytest.raises(ValueError, match=name):
         ClipGradByZClip(**arguments)
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 8])
+def test_norm_without_a_lost_tensor_is_no_observation(warmup_steps):
+    parameters = make_parameters([[1], [1]])
+    clip, untouched = (
+        ClipGradByZClip(warmup_steps=warmup_steps) for _ in range(2)
+    )
+    for step in range(6):
+        usual = [np.array([3.0 + 0.1 * step]), np.array([4.0])]
+        clip_arrays(clip, parameters, usual)
+        clip_arrays(untouched, parameters, usual)
+        clip_arrays(clip, parameters, [np.array([np.nan]), usual[1]])
+    for name, value in untouched.state_dict()["norm"].items():
+        assert float(clip.state_dict()["norm"][name]) == float(value)
