@@ -35,6 +35,9 @@ from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
 from paddle_adagc.data.index_format import MAGIC, token_dtype
 
+_PIECE = 4096
+_NUM_PIECES = 1024
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenRange:
@@ -130,15 +133,28 @@ class IndexedTokens:
         """What to write down to recognise the dataset by.
 
         Returns:
-            ``sha256`` (hexadecimal, of the ``.idx``: the tokens themselves
-            are not read), ``num_documents`` and ``num_tokens``.
+            ``sha256`` (hexadecimal, of the ``.idx``), ``sampled_sha256`` (of
+            1,024 pieces of 4 KiB spread evenly over the ``.bin``, or of all of
+            it), ``num_documents`` and ``num_tokens``.
         """
         index = Path(self.prefix + ".idx").read_bytes()
         return {
             "sha256": hashlib.sha256(index).hexdigest(),
+            "sampled_sha256": _sampled_digest(Path(self.prefix + ".bin")),
             "num_documents": len(self.boundaries) - 1,
             "num_tokens": self.num_tokens,
         }
+
+
+def _sampled_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    last = max(path.stat().st_size - _PIECE, 0)
+    places = np.linspace(0, last, min(_NUM_PIECES, last // _PIECE + 2))
+    with path.open("rb") as file:
+        for place in places.astype(np.int64).tolist():
+            file.seek(place)
+            digest.update(file.read(_PIECE))
+    return digest.hexdigest()
 
 
 def _check_files(prefix: str) -> None:

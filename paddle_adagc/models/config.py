@@ -145,6 +145,7 @@ class DecoderConfig(PretrainedConfig):
         self.hidden_size = hidden_size
         self.intermediate_size = intermediate_size
         self.num_hidden_layers = num_hidden_layers
+        _check_int("hidden_size", hidden_size, minimum=1)
         _check_int("num_attention_heads", num_attention_heads, minimum=1)
         self.num_attention_heads = num_attention_heads
         self.num_key_value_heads = (
@@ -152,6 +153,12 @@ class DecoderConfig(PretrainedConfig):
             if num_key_value_heads is None
             else num_key_value_heads
         )
+        for name, value in (
+            ("moe_layers", moe_layers),
+            ("float8_linears", float8_linears),
+        ):
+            if isinstance(value, str) or not isinstance(value, Sequence | None):
+                raise ValueError(f"{name}={value!r}: use a list.")
         self.head_dim = (
             hidden_size // num_attention_heads if head_dim is None else head_dim
         )

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="start anew and remove what train.output_dir holds",
+        help="start anew and remove the run that train.output_dir holds",
     )
     parser.add_argument(
         "--check",
@@ -77,12 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         if is_recipe(options.config):
             return launch(options)
         return train(options)
-    except (
-        FileNotFoundError,
-        FileExistsError,
-        ImportError,
-        ValueError,
-    ) as error:
+    except (ImportError, OSError, TypeError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
 

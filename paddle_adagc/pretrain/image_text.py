@@ -78,6 +78,11 @@ class ImageTextTask(PretrainTask):
         paddle.seed(self.config.train.seed)
         return CLIP(self.model_config)
 
+    @property
+    def num_words(self) -> int:
+        """Token ids below that of a caption's end."""
+        return min(self.model_config.vocab_size, self.model_config.end_token)
+
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:

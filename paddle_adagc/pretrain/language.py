@@ -78,6 +78,11 @@ class LanguageTask(PretrainTask):
         initialize_weights(model, self.model_config, self.config.train.seed)
         return model
 
+    @property
+    def num_words(self) -> int:
+        """All token ids."""
+        return self.model_config.vocab_size
+
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:

@@ -203,14 +203,21 @@ def _check_keys(values: Any, kind: Any, where: str, of: str = "") -> None:
     """Reject what the dataclass ``kind`` does not have, at any depth.
 
     That is unknown keys, values that are none of a field's choices, and
-    sections that are no maps.
+    what is no number, list or map where one belongs.
     """
     name, origin = where.removesuffix("."), typing.get_origin(kind)
     if origin is typing.Literal:
         check_choice(name, values, typing.get_args(kind))
-    if origin is list and isinstance(values, list):
+    if origin is list and not isinstance(values, list):
+        raise ValueError(
+            f"{name} must be a list, got {values!r}: give all of it, as in "
+            f"{name}=[...]"
+        )
+    if origin is list:
         for index, value in enumerate(values):
             _check_keys(value, typing.get_args(kind)[0], f"{where}{index}.")
+    if kind is float and not _is_number(values):
+        raise ValueError(f"{name} must be a number, got {values!r}")
     is_section = dataclasses.is_dataclass(kind) or origin is dict
     if is_section and not isinstance(values, (Mapping, OptimizerConfig)):
         hint = f"; did you mean {name}.name={values}?" * (name in _NAMED)
@@ -227,3 +234,14 @@ def _check_keys(values: Any, kind: Any, where: str, of: str = "") -> None:
                 f"{suggestion(key, types, where)}"
             )
         _check_keys(value, types[key], f"{where}{key}.")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one, or text of one; YAML reads ``1e-4`` as text."""
+    if isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

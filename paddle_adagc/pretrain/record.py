@@ -119,11 +119,32 @@ class RunWriter:
         self._metrics.close()
 
 
+def read_run(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Content of ``run.json``; empty where there is none.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    path = Path(directory) / "run.json"
+    if not path.exists():
+        return {}
+    try:
+        run = json.loads(path.read_bytes())
+        if not isinstance(run, dict):
+            raise ValueError(f"a {type(run).__name__}, not an object")
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove the run, or start it anew "
+            "with --overwrite"
+        ) from error
+    return run
+
+
 def write_run(directory: str | os.PathLike[str], **facts: Any) -> None:
     """Replace ``run.json`` atomically by its old content plus ``facts``."""
     target = Path(directory) / "run.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    old = json.loads(target.read_text()) if target.exists() else {}
+    old = read_run(directory)
     temporary = target.with_suffix(".tmp")
     temporary.write_text(json.dumps({**old, **facts}, indent=1))
     temporary.replace(target)
@@ -133,17 +154,21 @@ def write_run(directory: str | os.PathLike[str], **facts: Any) -> None:
 def held(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Keep other processes from writing to a run directory meanwhile.
 
-    The system gives it free when this process ends, however it does. On a file
+    The system gives it free when this process ends, however it does; processes
+    forked meanwhile, such as those that load data, do not hold it. On a file
     system without locks nothing is kept, with a warning.
 
     Args:
-        directory: Created if it does not exist.
+        directory: Created if it does not exist, and removed again if nothing
+            was put there.
 
     Raises:
         FileExistsError: Another process holds it.
     """
+    is_new = not Path(directory).exists()
     Path(directory).mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY)
+    _HELD.add(descriptor)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -160,7 +185,21 @@ def held(directory: str | os.PathLike[str]) -> Iterator[None]:
             )
         yield
     finally:
+        _HELD.remove(descriptor)
         os.close(descriptor)
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty
+                os.rmdir(directory)
+
+
+def _release_in_child() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+_HELD: set[int] = set()
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,12 +258,10 @@ class RunRecord:
 
         Raises:
             FileNotFoundError: ``directory`` holds no ``metrics.jsonl``.
+            ValueError: A line of it, or ``run.json``, is damaged.
         """
         path = Path(directory)
-        rows = []
-        for line in (path / "metrics.jsonl").read_bytes().splitlines(True):
-            if line.endswith(b"\n"):
-                rows.append(json.loads(line))
+        rows = _read_rows(path / "metrics.jsonl")
         names = json.loads((path / "tensors.json").read_text())
         raw = np.fromfile(path / "tensors.f32", "<f4")
         shape = (len(QUANTITIES), len(names))
@@ -246,10 +283,9 @@ class RunRecord:
             )
             for key in sorted(keys | {"loss"})
         }
-        run_file = path / "run.json"
         return cls(
             name=path.name,
-            run=json.loads(run_file.read_text()) if run_file.exists() else {},
+            run=read_run(path),
             metrics=metrics,
             faults={
                 row["step"]: row["faults"] for row in rows if row.get("faults")
@@ -259,3 +295,19 @@ class RunRecord:
                 quantity: blocks[:, i] for i, quantity in enumerate(QUANTITIES)
             },
         )
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """Objects of the whole lines of a file."""
+    rows = []
+    for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {number}: damaged ({error}): remove this run "
+                "and give its command again"
+            ) from error
+    return rows

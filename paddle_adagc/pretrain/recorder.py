@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from paddle_adagc.pretrain.processes import (
 )
 from paddle_adagc.pretrain.record import RunWriter, write_run
 from paddle_adagc.scaling_clip import TensorScalingClip
+from paddle_adagc.stability.faults import Fault
 from paddle_adagc.stability.monitor import SpikeMonitor
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,8 @@ class StepRecorder:
 
     Attributes:
         monitor: Follows the losses and reports spikes.
-        has_diverged: A loss was not finite.
+        has_diverged: A loss was not finite, other than that of a corrupted
+            batch or activation.
         optimizer: To be set once it exists, for its moments.
     """
 
@@ -72,6 +75,8 @@ class StepRecorder:
         self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
         self._row: dict[str, Any] = {}
         self._losses: list[Tensor] = []
+        self._faults: list[tuple[Fault, Sequence[str]]] = []
+        self._corrupted_steps: set[int] = set()
         self._started = 0.0
 
     def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
@@ -94,15 +99,21 @@ class StepRecorder:
         """A new optimizer step begins."""
         self._row = {"step": step, "learning_rate": learning_rate}
         self._losses = []
+        self._faults = []
         self._started = time.perf_counter()
 
     def add_loss(self, loss: Tensor) -> None:
         """Loss of a micro-batch."""
         self._losses.append(loss)
 
-    def add_fault(self, fault: dict[str, Any]) -> None:
-        """A fault that was injected into this step."""
-        self._row.setdefault("faults", []).append(fault)
+    def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
+        """A fault that is injected into this step.
+
+        Args:
+            fault: The fault.
+            tensors: Names hit; may grow until the step ends.
+        """
+        self._faults.append((fault, tensors))
 
     def add_evaluation(self, loss: float, **measures: float) -> None:
         """Validation loss after the last step, and other measures of it."""
@@ -115,6 +126,10 @@ class StepRecorder:
             return
         self._row["step_seconds"] = time.perf_counter() - self._started
         self._row["loss"] = self._losses
+        if self._faults:
+            self._row["faults"] = [f.record(names) for f, names in self._faults]
+        if any(fault.target != "gradient" for fault, _ in self._faults):
+            self._corrupted_steps.add(self._row["step"])
         tensors = None
         if self._observed is not None:
             self._row.update(self._observed.step_metrics())
@@ -129,18 +144,18 @@ class StepRecorder:
         )
         for (row, tensors), loss in zip(self._pending, losses, strict=True):
             row["loss"] = loss
-            self._watch(loss)
+            self._watch(row["step"], loss)
             if self._writer is not None:
                 self._writer.append(row, tensors)
         self._pending = []
         if self._writer is not None:
             self._writer.flush()
 
-    def _watch(self, loss: float) -> None:
+    def _watch(self, step: int, loss: float) -> None:
         spike = self.monitor.update(loss)
         if spike is not None and is_first_process():
             logger.warning("loss spike: %s", spike)
-        if not math.isfinite(loss):
+        if not math.isfinite(loss) and step not in self._corrupted_steps:
             self.has_diverged = True
 
     def log_line(self) -> dict[str, float]:

@@ -33,12 +33,12 @@ from paddle_adagc.pretrain.clips import make_clip
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.processes import (
     from_first_process,
-    is_first_process,
     start_processes,
 )
-from paddle_adagc.pretrain.record import held, write_run
+from paddle_adagc.pretrain.record import held, read_run, write_run
 from paddle_adagc.pretrain.task import make_task
 from paddle_adagc.pretrain.trainer import PretrainTrainer, last_checkpoint
+from paddle_adagc.stability.faults import check_faults
 
 _ENDED = ("finished", "diverged")
 
@@ -50,31 +50,34 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
 
     Args:
         config: The run; ``train.output_dir`` holds all that it writes.
-        overwrite: Start anew, and remove what the directory holds.
+        overwrite: Start anew, and remove the run that the directory holds, once
+            the new one is known to be sound.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
 
     Raises:
         FileExistsError: The directory holds something else than a run of
-            this config, or another process is writing to it.
+            this config on this data, or another process is writing to it.
         ValueError: Settings that do not go together.
     """
     directory = Path(config.train.output_dir)
     use_avx2_matmul()
     start_processes(config)
-    status, checkpoint = from_first_process(
-        lambda: _look_at(directory, config, overwrite)
-    )
-    if status in _ENDED:
-        return status
-    # Paddle's automatic names, by which it saves the optimizer, start anew.
-    with paddle.utils.unique_name.guard(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        from_first_process(lambda: stack.enter_context(held(directory)))
+        earlier = from_first_process(
+            lambda: _earlier_run(directory, config, overwrite)
+        )
+        if earlier.get("status") in _ENDED:
+            return str(earlier["status"])
+        # Paddle's automatic names, by which it saves the optimizer, start anew.
+        stack.enter_context(paddle.utils.unique_name.guard())
         trainer = build_trainer(config)
         facts = _facts(config, trainer)
-        from_first_process(lambda: stack.enter_context(held(directory)))
-        if is_first_process():
-            write_run(directory, **facts, status="running")
+        checkpoint = from_first_process(
+            lambda: _start(directory, earlier, facts, overwrite)
+        )
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         return trainer.finish()
 
@@ -84,41 +87,32 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
 
     Raises:
         ValueError: An unknown option of the model or of the clip, or data
-            that does not fit the model.
+            or faults that do not fit the model.
     """
     task = make_task(config)
     num_samples = config.train.max_steps * config.global_batch
     train_dataset, eval_dataset = task.build_datasets(num_samples)
     clip = make_clip(config.clip)
     model = task.build_model()
+    check_faults(config.faults, model, task.num_words)
     return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 
-def _look_at(
+def _earlier_run(
     directory: Path, config: RunConfig, overwrite: bool
-) -> tuple[str, Path | None]:
-    """Status of an earlier run in the directory, and where it can go on."""
-    if overwrite and directory.exists():
-        with held(directory):
-            shutil.rmtree(directory)
-    status = str(_earlier_run(directory, config).get("status"))
-    if status in _ENDED:
-        return status, None
-    return status, last_checkpoint(directory)
-
-
-def _earlier_run(directory: Path, config: RunConfig) -> dict[str, Any]:
-    """``run.json`` of the same run if there is one, else nothing."""
-    run_file = directory / "run.json"
-    if not run_file.exists():
-        if directory.exists() and any(directory.iterdir()):
+) -> dict[str, Any]:
+    """``run.json`` of the same run, to go on with; else nothing."""
+    if not (directory / "run.json").exists():
+        if any(directory.iterdir()):
             raise FileExistsError(
                 f"{directory} is not empty and holds no run: choose another "
-                "train.output_dir, or overwrite it"
+                "train.output_dir"
             )
         return {}
-    run = json.loads(run_file.read_text())
-    differing = _differing(run["config"], _as_json(config))
+    if overwrite:
+        return {}
+    run = read_run(directory)
+    differing = _differing(run.get("config"), _as_json(config))
     if differing:
         raise FileExistsError(
             f"{directory} holds a run with another config ("
@@ -126,6 +120,35 @@ def _earlier_run(directory: Path, config: RunConfig) -> dict[str, Any]:
             "give --overwrite to replace it"
         )
     return run
+
+
+def _start(
+    directory: Path,
+    earlier: dict[str, Any],
+    facts: dict[str, Any],
+    overwrite: bool,
+) -> Path | None:
+    """Write the run's facts; the checkpoint where it goes on."""
+    if overwrite:
+        _empty(directory)
+    checkpoint = last_checkpoint(directory)
+    old, new = earlier.get("data", {}), facts["data"]
+    if checkpoint is not None and any(new.get(k) != old[k] for k in old):
+        raise FileExistsError(
+            f"{directory} holds a run on other data ({old}, now {new}): put "
+            "the data back, or give --overwrite to start anew"
+        )
+    write_run(directory, **facts, status="running")
+    return checkpoint
+
+
+def _empty(directory: Path) -> None:
+    """Remove what is in a directory, which stays, and stays held."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _as_json(config: RunConfig) -> dict[str, Any]:

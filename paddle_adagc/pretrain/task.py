@@ -69,6 +69,11 @@ class PretrainTask(abc.ABC):
     def build_model(self) -> nn.Layer:
         """The model with the run's initial weights, which no layout changes."""
 
+    @property
+    @abc.abstractmethod
+    def num_words(self) -> int:
+        """Token ids, from 0, that a fault may put into a batch."""
+
     @abc.abstractmethod
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int

@@ -57,7 +57,7 @@ def last_checkpoint(output_dir: Path) -> Path | None:
         if (path / COMPLETE).exists():
             step = json.loads((path / COMPLETE).read_text())["step"]
             complete[step] = path
-        else:
+        elif path.name.removeprefix("checkpoint-").isdecimal():
             shutil.rmtree(path)
     return complete[max(complete)] if complete else None
 
@@ -145,6 +145,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
+            self.recorder.has_diverged = facts["has_diverged"]
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
         if not uses_amp(self.config.train):
@@ -197,16 +198,16 @@ class PretrainTrainer(ClippingMixin, Trainer):
                         inputs = self._repeated_batch(fault, part)
                     else:
                         inputs = self.task.corrupt(inputs, fault, part)
-                    self.recorder.add_fault(fault.record())
+                    self.recorder.add_fault(fault)
                 elif fault.target == "activation":
                     names = around.enter_context(activation_fault(fault, model))
-                    self.recorder.add_fault(fault.record(names))
+                    self.recorder.add_fault(fault, names)
             loss = super().training_step(model, inputs)
         if part + 1 == self.args.gradient_accumulation_steps:
             for fault in faults:
                 if fault.target == "gradient":
                     names = apply_to_gradients(fault, model.named_parameters())
-                    self.recorder.add_fault(fault.record(names))
+                    self.recorder.add_fault(fault, names)
         return loss
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
@@ -226,8 +227,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self.recorder.end_step()
         self.task.after_step(self.model, self.recorder.optimizer)
-        super()._maybe_log_save_evaluate(*args, **kwargs)
         last = self.state.global_step >= self.state.max_steps
+        if last:
+            self.control.should_evaluate = True
+            self.control.should_save = self.config.train.save_every > 0
+        super()._maybe_log_save_evaluate(*args, **kwargs)
         if last or self.state.global_step % self.args.logging_steps == 0:
             self.recorder.flush()
             if self.recorder.has_diverged:
@@ -259,6 +263,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             "step": self.state.global_step,
             "wall_seconds": self._wall_seconds(),
             "monitor": self.recorder.monitor.state_dict(),
+            "has_diverged": self.recorder.has_diverged,
         }
         temporary = checkpoint / f".{COMPLETE}"
         temporary.write_text(json.dumps(facts))

@@ -66,7 +66,8 @@ class RunMeasures:
     """Last validation loss."""
 
     clipped_fraction: float | None
-    """Mean fraction of the tensors that were clipped, over judged steps."""
+    """Mean fraction of the tensors that were clipped, over judged steps; None,
+    like the clip's time, where the optimizer clips by itself."""
 
     clipped_fraction_end: float | None
     """The same over the last fifth of the steps."""
@@ -104,6 +105,10 @@ def measure_run(
     skip = experiment.skip_steps
     series, skipped = _scored_series(run, skip)
     windows = experiment.windows
+    clipped = clip_seconds = None
+    if run.run.get("config", {}).get("clip", {}).get("name") != "none":
+        clipped = run.metrics.get("clipped_fraction")
+        clip_seconds = run.metrics.get("clip_seconds")
     return RunMeasures(
         status=str(run.run.get("status", "unknown")),
         num_steps=run.num_steps,
@@ -119,15 +124,11 @@ def measure_run(
         excess=None if clean is None else _excess(run, clean),
         final_loss=_final_loss(run, experiment.last_steps),
         validation_loss=last_value(run.metrics.get("eval_loss")),
-        clipped_fraction=_average(
-            run.metrics.get("clipped_fraction"), np.mean, skip
-        ),
+        clipped_fraction=_average(clipped, np.mean, skip),
         clipped_fraction_end=_average(
-            run.metrics.get("clipped_fraction"),
-            np.mean,
-            run.num_steps - run.num_steps // 5,
+            clipped, np.mean, run.num_steps - run.num_steps // 5
         ),
-        clip_seconds=_average(run.metrics.get("clip_seconds"), np.median),
+        clip_seconds=_average(clip_seconds, np.median),
         step_seconds=_average(run.metrics.get("step_seconds"), np.median),
         wall_seconds=run.run.get("wall_seconds"),
     )
@@ -149,7 +150,8 @@ def _excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
     """Compare over the steps of both; a diverged run is infinitely above."""
     num_steps = min(run.num_steps, clean.num_steps)
     losses = run.loss[:num_steps]
-    if run.num_steps < clean.num_steps and not math.isfinite(run.loss[-1]):
+    has_diverged = run.run.get("status") == "diverged"
+    if run.num_steps < clean.num_steps and has_diverged:
         num_steps = clean.num_steps
         losses = np.pad(
             losses, (0, num_steps - len(losses)), constant_values=np.nan

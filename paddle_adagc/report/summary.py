@@ -57,10 +57,11 @@ def extent(experiment: Experiment) -> str:
     text = f"Seed {seeds}" if count == 1 and seeds else _plural(count, "seed")
     if count > 1 and seeds:
         text += f" ({seeds})"
-    steps = max(r.num_steps for runs in experiment.runs.values() for r in runs)
+    steps = [r.num_steps for runs in experiment.runs.values() for r in runs]
+    fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
     return (
-        f"{text}, {steps:,} steps a run; the first {experiment.skip_steps:,} "
-        "steps are not judged."
+        f"{text}, {fewest}{max(steps):,} steps a run; the first "
+        f"{experiment.skip_steps:,} steps are not judged."
     )
 
 

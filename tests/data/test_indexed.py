@@ -168,6 +168,11 @@ def test_the_fingerprint_tells_datasets_apart(prefix, tmp_path):
     other = str(tmp_path / "other")
     write_indexed_dataset(other, DOCUMENTS[::-1], vocab_size=10)
     assert IndexedTokens(other).fingerprint()["sha256"] != ours["sha256"]
+    changed = [[token + 1 for token in document] for document in DOCUMENTS]
+    write_indexed_dataset(other, changed, vocab_size=20)
+    theirs = IndexedTokens(other).fingerprint()
+    assert theirs["sha256"] == ours["sha256"]
+    assert theirs["sampled_sha256"] != ours["sampled_sha256"]
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])

@@ -13,6 +13,7 @@
 # limitations under the License.
 """``tools/pretrain.py RECIPE --check``: plans, mistakes, what is missing."""
 
+import errno
 import importlib.util
 import json
 import re
@@ -278,6 +279,50 @@ def test_mistakes_of_a_recipe_are_found(capsys, overrides, message):
     assert code == 2
     assert "has mistakes" in out
     assert message in " ".join(section(out, "Mistakes"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            "kind: gradient_scale, magnitude: 10, tensor: lm_head",
+            "did you mean 'lm_head.weight'",
+        ),
+        ("kind: activation_nan, tensor: 'layers.*'", "tensor='layers.*'"),
+        ("kind: repeated_token, token: 999", "token 999 is not below 256"),
+    ],
+)
+def test_faults_that_the_model_has_nothing_for(capsys, fault, message):
+    code, out, _ = check(capsys, PROXY, f"faults=[{{{fault}, start: 25}}]")
+    assert code == 2
+    assert message in " ".join(section(out, "Mistakes"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("clip.lambda_rel=abc", "lambda_rel must be a number, got 'abc'"),
+        ("clip.t_start=1.5", "t_start must be an integer, got 1.5"),
+        ("model.hidden_size=abc", "hidden_size='abc'"),
+        ("schedule.learning_rate=true", "schedule.learning_rate must be a"),
+        ("faults.0.kind=gradient_nan", "faults must be a list"),
+    ],
+)
+def test_values_of_another_type_are_named(capsys, tmp_path, override, message):
+    directory = tmp_path / "run"
+    code = main([str(PROXY), override, f"train.output_dir={directory}"])
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not directory.exists()
+
+
+def test_a_full_disk_is_an_error_with_status_2(capsys, tmp_path, monkeypatch):
+    def write_run(directory, **facts):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("paddle_adagc.pretrain.run.write_run", write_run)
+    assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
 
 
 def test_several_mistakes_are_found_at_once(capsys):

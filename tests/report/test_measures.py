@@ -31,7 +31,7 @@ from paddle_adagc.report.formatting import (
 from paddle_adagc.report.jumps import judged_steps, worst_jump
 from paddle_adagc.report.labels import group_tensors, tensor_label
 from paddle_adagc.report.measures import measure_experiment, spike_steps
-from paddle_adagc.report.summary import summarise
+from paddle_adagc.report.summary import extent, summarise
 from paddle_adagc.report.tables import comparison_table
 
 
@@ -247,3 +247,37 @@ def test_markdown_table(make_run):
     assert "| Clip time per step (ms) | 0.50 | 1.20 |" in lines
     explained = {line.split("**")[1] for line in lines if line[:2] == "- "}
     assert explained == {row.label for row in table.rows}
+
+
+def test_a_clip_in_the_optimizer_is_not_measured(run):
+    values = np.full(30, 0.25)
+    metrics = {"loss": values, "clipped_fraction": values}
+    runs = [
+        dataclasses.replace(
+            run, metrics=metrics, run={"config": {"clip": {"name": name}}}
+        )
+        for name in ("adagc", "none")
+    ]
+    exp = experiment({"AdaGC": runs[:1], "AGC": runs[1:]})
+    measures = measure_experiment(exp)
+    assert measures["AdaGC"][0].clipped_fraction == 0.25
+    assert measures["AGC"][0].clipped_fraction is None
+    assert measures["AGC"][0].clipped_fraction_end is None
+
+
+def test_a_diverged_run_is_above_its_twin_to_the_end(run):
+    clean = with_loss(run, np.ones(30))
+    cut = with_loss(
+        run, np.ones(20), {5: [{"kind": "activation_nan", "tensors": []}]}
+    )
+    for status, num_missing in (("diverged", 10), ("running", 0)):
+        faulty = dataclasses.replace(cut, run=cut.run | {"status": status})
+        exp = experiment({"AdaGC": [faulty]}, clean_runs={"AdaGC": [clean]})
+        (measure,) = measure_experiment(exp)["AdaGC"]
+        assert np.isinf(measure.excess.excess).sum() == num_missing
+
+
+def test_the_shortest_run_is_named(run):
+    runs = [with_loss(run, np.ones(n)) for n in (10, 40)]
+    exp = experiment({"AdaGC": runs[:1], "GlobalGC": runs[1:]})
+    assert "10 to 40 steps a run" in extent(exp)

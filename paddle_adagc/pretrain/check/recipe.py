@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paddle_adagc.models.config import DecoderConfig
+from paddle_adagc.plan.dry_run import build_without_memory
 from paddle_adagc.pretrain.check import image_text, machine, plan
 from paddle_adagc.pretrain.check.report import CheckReport
 from paddle_adagc.pretrain.clips import make_clip
@@ -27,6 +28,7 @@ from paddle_adagc.pretrain.language import LanguageTask
 from paddle_adagc.pretrain.launching import launch_lines
 from paddle_adagc.pretrain.recipes import batch_change
 from paddle_adagc.pretrain.task import make_task
+from paddle_adagc.stability.faults import check_faults
 
 
 def check_recipe(
@@ -62,6 +64,18 @@ def check_recipe(
     elif isinstance(task, ImageTextTask):
         image_text.add_model_and_data(report, task)
         report.add("Layout", plan.layout_lines(config.parallel))
+    if (
+        task is not None
+        and config.faults
+        and config.parallel.num_processes == 1
+    ):
+        report.attempt(
+            lambda: check_faults(
+                config.faults,
+                build_without_memory(config),
+                task.num_words,
+            )
+        )
     _add_batches(report, config, batch_change(config, recipe))
     report.attempt(lambda: make_clip(config.clip))
     report.add("Optimizer and clip", plan.optimizer_lines(config))

@@ -32,6 +32,7 @@ from paddle_adagc.stability.faults.batch import (
     apply_to_batch,
     repeated_samples,
 )
+from paddle_adagc.stability.faults.checking import check_faults
 from paddle_adagc.stability.faults.config import FaultConfig
 from paddle_adagc.stability.faults.pairs import apply_to_pairs
 from paddle_adagc.stability.faults.schedule import Fault, FaultSchedule
@@ -49,5 +50,6 @@ __all__ = [
     "apply_to_batch",
     "apply_to_gradients",
     "apply_to_pairs",
+    "check_faults",
     "repeated_samples",
 ]

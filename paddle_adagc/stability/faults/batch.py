@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from paddle_adagc.checks import check_integer
+from paddle_adagc.stability.faults.checking import check_token
 from paddle_adagc.stability.faults.schedule import Fault
 
 REPEATED_BATCH = "repeated_batch"
@@ -59,9 +60,9 @@ def apply_to_batch(
     check_corrupts(fault)
     check_integer("vocab_size", vocab_size, 1)
     token = fault.config.token
-    if token is not None and token >= vocab_size:
-        raise ValueError(f"token {token} is not below vocab_size {vocab_size}")
-    if token is None:
+    if token is not None:
+        check_token(token, vocab_size)
+    else:
         token = int(fault.burst_rng().integers(vocab_size))
     inputs = _check_tokens("input_ids", input_ids)
     targets = _check_tokens("labels", labels)

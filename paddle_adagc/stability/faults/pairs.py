@@ -19,6 +19,7 @@ import numpy as np
 
 from paddle_adagc.checks import check_integer
 from paddle_adagc.stability.faults.batch import check_corrupts, hit_places
+from paddle_adagc.stability.faults.checking import check_token
 from paddle_adagc.stability.faults.schedule import Fault
 
 
@@ -67,9 +68,9 @@ def apply_to_pairs(
             )
         return np.repeat(captions[:1], len(captions), axis=0)
     num_words = min(vocab_size, end_token)
-    if token is not None and token >= num_words:
-        raise ValueError(f"token {token} is not below {num_words}")
-    if token is None:
+    if token is not None:
+        check_token(token, num_words)
+    else:
         token = int(fault.burst_rng().integers(num_words))
     places = np.arange(captions.shape[1])
     end = (captions == end_token).argmax(axis=1)[:, None]

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paddle_adagc.checks import suggestion
+from paddle_adagc.stability.faults.config import FaultConfig
 from paddle_adagc.stability.faults.schedule import Fault
 
 if TYPE_CHECKING:
@@ -132,12 +133,22 @@ def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
 def _choose(
     fault: Fault, names: Collection[str], drawable: list[str]
 ) -> list[str]:
-    """Names that ``tensor`` selects, sorted."""
-    pattern = fault.config.tensor
-    if pattern is None:
-        if not drawable:
-            raise ValueError(f"the model has nothing for {fault.kind} to hit")
-        return [drawable[int(fault.burst_rng().integers(len(drawable)))]]
+    """Names that are hit, sorted: the chosen ones, or one drawn."""
+    if fault.config.tensor is not None:
+        return matching_names(fault.config, names)
+    if not drawable:
+        raise ValueError(f"the model has nothing for {fault.kind} to hit")
+    return [drawable[int(fault.burst_rng().integers(len(drawable)))]]
+
+
+def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
+    """Names that ``tensor``, a name or a pattern, selects, sorted.
+
+    Raises:
+        ValueError: It selects none.
+    """
+    pattern = fault.tensor
+    assert pattern is not None
     if pattern in names:
         return [pattern]
     chosen = sorted(n for n in names if fnmatch.fnmatchcase(n, pattern))
