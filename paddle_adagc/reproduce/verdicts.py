@@ -88,11 +88,13 @@ def judge(claim: Claim, results: Mapping[str, TargetResult]) -> Verdict:
         return Verdict(claim, NOT_TESTABLE, f"{claim.target} was not run")
     needed = [_look_up(c, claim, result) for c in claim.testable_if]
     for finding in needed:
-        if finding.holds is not True:
+        if finding.holds is None:
             return Verdict(claim, NOT_TESTABLE, finding.text)
     findings = [_look_up(c, claim, result) for c in claim.reproduced_if]
     texts = dict.fromkeys(finding.text for finding in (*needed, *findings))
     evidence = "; ".join(texts)
+    if not all(finding.holds for finding in needed):
+        return Verdict(claim, NOT_TESTABLE, evidence)
     if any(finding.holds is False for finding in findings):
         return Verdict(claim, NOT_REPRODUCED, evidence)
     if any(finding.holds is None for finding in findings):

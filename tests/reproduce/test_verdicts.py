@@ -221,6 +221,7 @@ def test_nothing_to_improve_on_is_not_testable():
     found = verdict(calm, none, needed)
     assert found.verdict == NOT_TESTABLE
     assert "spikes of B 1 / 0" in found.evidence
+    assert "spikes of A 0 / 0" in found.evidence
     wild = {"A": {"spikes": [0, 0]}, "B": {"spikes": [1, 2]}}
     assert verdict(wild, none, needed).verdict == REPRODUCED
 
