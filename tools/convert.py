@@ -25,6 +25,7 @@ Mixtral and ERNIE-4.5 MoE.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 
 from paddle_adagc.checks import check_installed
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     again.add_argument("target", metavar="OUT", help="new directory")
     options = parser.parse_args(arguments)
-    if options.command == "to-hf" and not options.max_shard_gb > 0:
+    if options.command == "to-hf" and not (0 < options.max_shard_gb < math.inf):
         parser.error(f"--max-shard-gb {options.max_shard_gb}: not positive")
     try:
         check_installed("paddlenlp", "nlp")

@@ -23,8 +23,9 @@ from pathlib import Path
 import numpy as np
 from paddle.io import Dataset
 
+from paddle_adagc.checks import check_choice
 from paddle_adagc.data import corpus
-from paddle_adagc.data.config import DataConfig
+from paddle_adagc.data.config import TEXT_KINDS, DataConfig
 from paddle_adagc.data.order import (
     EpochOrder,
     Order,
@@ -152,13 +153,15 @@ def build_datasets(
         fixed samples from documents that training never sees.
 
     Raises:
-        ValueError: A part has too few tokens, or a file is not a dataset.
+        ValueError: Data of another kind than text; or a part has too few
+            tokens, or a file is not a dataset.
         FileNotFoundError: ``config.prefix`` has no ``.bin`` or ``.idx``.
     """
     if num_train_samples < 1:
         raise ValueError(
             f"num_train_samples is {num_train_samples}: give at least 1"
         )
+    check_choice("data.kind", config.kind, TEXT_KINDS)
     if config.kind == "mmap":
         return _build_mmap(config, num_train_samples)
     source = corpus.load_stdlib_corpus()
@@ -190,13 +193,15 @@ def _build_mmap(
 
     assert config.prefix is not None
     source = IndexedTokens(config.prefix)
+    vocab_size = held_out_vocab_size = manifest_vocab_size(config.prefix)
     if config.validation_prefix is None:
         held_out = source
         train, validation = source.split(config.validation_fraction)
     else:
         held_out = IndexedTokens(config.validation_prefix)
         train, validation = source.all(), held_out.all()
-    vocab_size = manifest_vocab_size(config.prefix)
+        if config.validation_prefix != f"{config.prefix}_validation":
+            held_out_vocab_size = manifest_vocab_size(config.validation_prefix)
     train_order = EpochOrder(
         num_windows=num_windows(len(train.tokens), config.seq_length),
         seq_length=config.seq_length,
@@ -209,13 +214,13 @@ def _build_mmap(
             part.tokens,
             order,
             seq_length=config.seq_length,
-            vocab_size=vocab_size,
+            vocab_size=size,
             loss_mask=part.loss_mask,
             fingerprint=origin.fingerprint(),
         )
-        for part, order, origin in (
-            (train, train_order, source),
-            (validation, validation_order, held_out),
+        for part, order, origin, size in (
+            (train, train_order, source, vocab_size),
+            (validation, validation_order, held_out, held_out_vocab_size),
         )
     )
     return train_dataset, validation_dataset

@@ -67,18 +67,17 @@ class IndexedTokens:
         self.prefix = prefix
         try:
             index = MMapIndexedDataset.Index(prefix + ".idx", skip_warmup=True)
-        except ValueError as error:
+            ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
+            documents = ends[index.doc_idx]
+        except (ValueError, AssertionError, KeyError, IndexError) as error:
             raise ValueError(
-                f"{prefix}.idx is cut short ({error}): write the dataset "
-                "again or copy it completely"
+                f"{prefix}.idx is cut short, or no index of version 1 "
+                f"({error}): write the dataset again or copy it completely"
             ) from error
         # PaddleNLP unmaps its files when it drops them, views or not: what
         # outlives `index` is copied here, and the tokens are mapped apart.
-        ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
         self.num_tokens = int(ends[-1])
-        self.boundaries = np.unique(
-            np.concatenate([[0], ends[index.doc_idx], ends[-1:]])
-        )
+        self.boundaries = np.unique(np.concatenate([[0], documents, ends[-1:]]))
         """``[num_documents + 1]`` int64: first token of each document that is
         not empty, and the end."""
         self._tokens = self._map(".bin", index.dtype)

@@ -34,7 +34,11 @@ from paddle_adagc.evaluate.paper import (
 )
 from paddle_adagc.evaluate.saved import SavedDecoder, build_decoder, load_saved
 from paddle_adagc.evaluate.scoring import Scorer, measure_perplexity
-from paddle_adagc.evaluate.tokenizer import TextTokenizer, tokenizer_of
+from paddle_adagc.evaluate.tokenizer import (
+    TextTokenizer,
+    document_end,
+    tokenizer_of,
+)
 from paddle_adagc.models.cpu import use_avx2_matmul
 from paddle_adagc.pretrain.parse import load_config
 
@@ -141,7 +145,9 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
         result["perplexity"] = _perplexity(config, data, saved, scorer)
     if config.tasks:
         assert tokenizer is not None
-        text = TextTokenizer(tokenizer, config.adds_special_tokens)
+        text = TextTokenizer(
+            tokenizer, config.adds_special_tokens, document_end(saved)
+        )
         result["tasks"] = _run_tasks(config, scorer, text)
         result["versions"]["lm_eval"] = importlib.metadata.version("lm_eval")
     return result

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -175,8 +174,12 @@ def _joined(
 def _load(file: Path) -> dict[str, Array]:
     try:
         tensors = paddle.load(str(file), return_numpy=False)
-    except (ValueError, OSError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a pickle with wrong bytes raises anything
         raise ValueError(f"{file} is broken: {error}") from error
+    if not isinstance(tensors, dict) or not all(
+        isinstance(tensor, paddle.Tensor) for tensor in tensors.values()
+    ):
+        raise ValueError(f"{file} holds no map of names to tensors")
     return {name: to_numpy(tensor) for name, tensor in tensors.items()}
 
 

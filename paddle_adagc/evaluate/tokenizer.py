@@ -55,7 +55,8 @@ def tokenizer_of(saved: SavedDecoder, given: str | None = None) -> str | None:
     """
     expected = _manifest_tokenizer(saved)
     if given is not None:
-        found = find_tokenizer(given).identity()
+        eos_id = document_end(saved)
+        found = find_tokenizer(given, eos_id=eos_id).identity()
         if expected and found["sha256"] != expected["sha256"]:
             raise ValueError(
                 f"tokenizer {given!r} is not the one that the data was made "
@@ -72,6 +73,11 @@ def tokenizer_of(saved: SavedDecoder, given: str | None = None) -> str | None:
 
 def _data(saved: SavedDecoder) -> dict[str, Any]:
     return saved.run.get("config", {}).get("data", {})
+
+
+def document_end(saved: SavedDecoder) -> int | None:
+    """Id of the token after each document of the decoder's data, if known."""
+    return _manifest_tokenizer(saved).get("eos_id")
 
 
 def _manifest_tokenizer(saved: SavedDecoder) -> dict[str, Any]:
@@ -98,7 +104,7 @@ def write_tokenizer(name: str, directory: Path, saved: SavedDecoder) -> int:
         FileNotFoundError: There is no such tokenizer.
         ValueError: The decoder's vocabulary is smaller.
     """
-    tokenizer = find_tokenizer(name)
+    tokenizer = find_tokenizer(name, eos_id=document_end(saved))
     if tokenizer.vocab_size > saved.config.vocab_size:
         raise ValueError(
             f"tokenizer {name!r} has {tokenizer.vocab_size} tokens, the model "
@@ -140,6 +146,7 @@ class TextTokenizer:
         adds_special_tokens: Let the tokenizer put what it has for that, a
             token of the beginning for most, before a text. Off for what is
             trained here: tools/prepare_data.py writes no such tokens.
+        eos_id: Token that ends a document; None: what the tokenizer says.
 
     Attributes:
         eos_id: Token that ends a document.
@@ -150,8 +157,13 @@ class TextTokenizer:
         ValueError: It is broken.
     """
 
-    def __init__(self, name: str, adds_special_tokens: bool = False) -> None:
-        found = find_tokenizer(name)
+    def __init__(
+        self,
+        name: str,
+        adds_special_tokens: bool = False,
+        eos_id: int | None = None,
+    ) -> None:
+        found = find_tokenizer(name, eos_id=eos_id)
         self.name = name
         self.eos_id = found.eos_id
         self.adds_special_tokens = adds_special_tokens

@@ -27,6 +27,7 @@ from paddle_adagc.models.sizes import parameter_shapes
 
 Array = npt.NDArray[np.generic]
 
+_ROTARY = ".rotary_emb.inv_freq"
 _HEAD = "lm_head.weight"
 # A matrix of ours is [in, out], theirs is [out, in]; the lookup is the same.
 _MIXTRAL_EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
@@ -78,7 +79,8 @@ def state_from_hf(
 ) -> dict[str, Array]:
     """A state dict for `DecoderForCausalLM` out of a checkpoint's arrays.
 
-    A tied head that the checkpoint holds all the same is left out.
+    A tied head that the checkpoint holds all the same is left out, and so are
+    the rotary frequencies of old Llama checkpoints, as in transformers.
 
     Args:
         weights: Hugging Face name to array.
@@ -91,6 +93,7 @@ def state_from_hf(
     tensors = hf_tensors(config, family)
     if config.tie_word_embeddings and _holds_tied_head(weights):
         weights = {k: v for k, v in weights.items() if k != _HEAD}
+    weights = {k: v for k, v in weights.items() if not k.endswith(_ROTARY)}
     expected = {tensor.name for tensor in tensors.values()}
     missing, unknown = expected - weights.keys(), weights.keys() - expected
     if missing or unknown:

@@ -40,6 +40,22 @@ _SHARED_KEYS = (
     "tie_word_embeddings",
     "initializer_range",
 )
+_NEEDED_KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "rms_norm_eps",
+)
+# What transformers' configs mean where they, or older ones, do not say it.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": False},
+    "qwen3": {"tie_word_embeddings": False, "head_dim": 128},
+    "mixtral": {"tie_word_embeddings": False, "num_key_value_heads": 8},
+    "ernie4_5_moe": {"tie_word_embeddings": True, "num_key_value_heads": 4},
+}
 # What transformers has no option for, by family.
 _REQUIRED: dict[str, dict[str, Any]] = {
     "llama": {"rope_layout": "half"},
@@ -65,6 +81,7 @@ _LEFT_OUT: dict[str, tuple[Any, str]] = {
         "so its logits differ by the rounding to bfloat16",
     ),
 }
+_NORM_MIN = 1e-12
 _CLASSES = {
     "llama": "LlamaForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -93,12 +110,16 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
             raise ValueError(
                 f"{key}={options[key]!r}: the decoder supports {value!r} only."
             )
-    shared = {key: options[key] for key in _SHARED_KEYS if key in options}
-    return DecoderConfig(
-        **shared,
-        rope_theta=_rope_theta(options),
-        **_FAMILY_OPTIONS[str(family)](options),
-    )
+    options = {**_DEFAULTS[str(family)], **options}
+    try:
+        shared = {key: options[key] for key in _NEEDED_KEYS}
+        shared |= {key: options[key] for key in _SHARED_KEYS if key in options}
+        experts = _FAMILY_OPTIONS[str(family)](options)
+    except KeyError as error:
+        raise ValueError(
+            f"The config holds no {error.args[0]}: add it."
+        ) from error
+    return DecoderConfig(**shared, rope_theta=_rope_theta(options), **experts)
 
 
 def hf_family(config: DecoderConfig) -> str:
@@ -159,7 +180,9 @@ def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
 def _rope_theta(options: Mapping[str, Any]) -> float:
     """The rotary base, of transformers 5 (`rope_parameters`) or before."""
     rope = options.get("rope_parameters") or options.get("rope_scaling") or {}
-    kind = rope.get("rope_type", "default")
+    if not isinstance(rope, Mapping):
+        raise ValueError(f"rope_scaling={rope!r}: use a map, or null.")
+    kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise ValueError(
             f"rope_type={kind!r}: the decoder supports 'default' only."
@@ -192,6 +215,11 @@ def _ernie(options: Mapping[str, Any]) -> dict[str, Any]:
         if (index + 1) % interval == 0
     ]
     top_k = options["moe_k"]
+    if options.get("moe_norm_min", _NORM_MIN) != _NORM_MIN:
+        raise ValueError(
+            f"moe_norm_min={options['moe_norm_min']!r}: the decoder supports "
+            f"{_NORM_MIN} only."
+        )
     return {
         "rope_layout": "interleaved",
         "moe_num_experts": options["moe_num_experts"],
@@ -240,7 +268,7 @@ def _ernie_to_hf(config: DecoderConfig) -> dict[str, Any]:
         "moe_layer_start_index": layers[0],
         "moe_layer_end_index": layers[-1],
         "moe_layer_interval": interval,
-        "moe_norm_min": 1e-12,
+        "moe_norm_min": _NORM_MIN,
         "router_aux_loss_coef": config.router_aux_loss_coef / config.moe_top_k,
     }
 

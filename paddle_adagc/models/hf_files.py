@@ -124,7 +124,9 @@ def read_weights(directory: Path) -> dict[str, Array]:
     """
     index = directory / INDEX
     if index.exists():
-        weight_map = read_json(index)["weight_map"]
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(f"{index} holds no weight_map")
     elif (directory / SINGLE).exists():
         weight_map = None
     else:

@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -322,3 +323,27 @@ def test_a_batch_costs_well_under_a_millisecond(config):
         seconds.append(time.perf_counter() - begin)
     # 0.1 ms on an idle core; the fastest of 100 ignores busy neighbours.
     assert min(seconds) < 1e-3
+
+
+def test_data_that_is_no_text_is_refused():
+    config = DataConfig(kind="shapes", validation_size=8)
+    with pytest.raises(ValueError, match=r"data\.kind.*'shapes'"):
+        build_datasets(config, 10)
+
+
+def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, vocab_size in (("small", 20), ("large", 5000)):
+        documents = [rng.integers(vocab_size, size=60) for _ in range(20)]
+        path = str(tmp_path / name)
+        write_indexed_dataset(path, documents, vocab_size=vocab_size)
+    manifest = {"tokenizer": {"vocab_size": 20}}
+    (tmp_path / "small.manifest.json").write_text(json.dumps(manifest))
+    config = make_config(
+        "mmap",
+        str(tmp_path / "small"),
+        validation_prefix=str(tmp_path / "large"),
+    )
+    train, validation = build_datasets(config, 10)
+    assert train.vocab_size == 20
+    assert 4000 < validation.vocab_size <= 5000

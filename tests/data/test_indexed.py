@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 import gc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,4 +219,18 @@ def test_bad_documents_leave_no_dataset(prefix, documents, message):
     with pytest.raises(ValueError, match=message):
         write_indexed_dataset(prefix, documents, vocab_size=10)
     with pytest.raises(FileNotFoundError):
+        IndexedTokens(prefix)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(9, 2), (-8, 10**6)],  # the version; a document's first sentence
+)
+def test_an_index_that_cannot_be_is_named(prefix, place, value):
+    path = Path(prefix + ".idx")
+    content = bytearray(path.read_bytes())
+    end = None if place == -8 else place + 8
+    content[place:end] = value.to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"tokens\.idx is cut short, or no"):
         IndexedTokens(prefix)

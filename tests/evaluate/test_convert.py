@@ -11,6 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+import pickle
 import shutil
 import signal
 import subprocess
@@ -208,6 +209,10 @@ def test_refuses_broken_weights(runs, tmp_path):
     weights.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"model_state\.pdparams is broken"):
         load_saved(tmp_path)
+    for wrong in ([1, 2], {"embedding": "text"}, None):
+        weights.write_bytes(pickle.dumps(wrong, protocol=2))
+        with pytest.raises(ValueError, match=r"pdparams (is broken|holds no)"):
+            load_saved(tmp_path)
     weights.write_bytes(whole)
     with pytest.raises(ValueError, match=r"embed_tokens\.weight is \(256, 32"):
         load_saved(tmp_path)

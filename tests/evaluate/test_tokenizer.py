@@ -22,9 +22,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
+from paddle_adagc.data.prepare.tokenizer import find_tokenizer
 from paddle_adagc.evaluate.convert import from_hf, to_hf
 from paddle_adagc.evaluate.saved import load_saved
-from paddle_adagc.evaluate.tokenizer import TextTokenizer, tokenizer_of
+from paddle_adagc.evaluate.tokenizer import (
+    TextTokenizer,
+    document_end,
+    tokenizer_of,
+    write_tokenizer,
+)
 
 WORDS = ["<s>", "</s>", "a", "b", "c"]
 
@@ -140,3 +146,21 @@ def test_refuses_a_tokenizer_of_more_tokens(runs, tmp_path, words):
     assert not (tmp_path / "out").exists()
     with pytest.raises(FileNotFoundError):
         to_hf(runs("llama"), tmp_path / "out", tokenizer="none.json")
+
+
+def test_the_end_of_documents_is_that_of_the_data(words, tmp_path, runs):
+    (words / "tokenizer_config.json").unlink()
+    name = str(words / "tokenizer.json")
+    saved = load_saved(runs("llama"))
+    identity = find_tokenizer(name, eos_id=3).identity()
+    prefix = tmp_path / "data"
+    manifest = Path(f"{prefix}.manifest.json")
+    manifest.write_text(json.dumps({"tokenizer": identity}))
+    run = {"config": {"data": {"kind": "mmap", "prefix": str(prefix)}}}
+    saved = dataclasses.replace(saved, run=run)
+    assert document_end(saved) == 3
+    assert tokenizer_of(saved, name) == name
+    out = tmp_path / "out"
+    out.mkdir()
+    assert write_tokenizer(name, out, saved) == 3
+    assert TextTokenizer(name, eos_id=document_end(saved)).prefix_id == 3

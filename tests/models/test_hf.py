@@ -138,3 +138,11 @@ def test_a_tied_head_that_is_there_all_the_same_is_left_out():
         state_from_hf(
             {**weights, "lm_head.weight": embedding + 1}, config, "qwen3"
         )
+
+
+def test_rotary_frequencies_of_old_checkpoints_are_left_out():
+    options, weights, _, _ = load("llama")
+    config = config_from_hf(options)
+    old = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4)}
+    state = state_from_hf(weights | old, config, "llama")
+    assert state.keys() == state_from_hf(weights, config, "llama").keys()

@@ -96,3 +96,45 @@ def test_refuses_what_transformers_has_not(fields, message):
 def test_says_what_is_left_out(fields, message):
     with pytest.warns(UserWarning, match=message):
         config_to_hf(DecoderConfig(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "message"),
+    [
+        ({}, {"rope_scaling": {"type": "linear", "factor": 8}}, "'linear'"),
+        ({}, {"rope_scaling": [1]}, r"rope_scaling=\[1\]"),
+        (ERNIE, {"moe_norm_min": 0.9}, r"moe_norm_min=0\.9"),
+    ],
+)
+def test_refuses_what_the_decoder_has_not(fields, changes, message):
+    exported = config_to_hf(DecoderConfig(**fields)) | changes
+    if "rope_scaling" in changes:
+        del exported["rope_parameters"]
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(exported)
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({}, "rms_norm_eps"),
+        ({}, "vocab_size"),
+        (MIXTRAL, "router_aux_loss_coef"),
+        (ERNIE, "moe_k"),
+    ],
+)
+def test_names_what_a_config_lacks(fields, key):
+    exported = config_to_hf(DecoderConfig(**fields))
+    del exported[key]
+    with pytest.raises(ValueError, match=f"holds no {key}: add it"):
+        config_from_hf(exported)
+
+
+def test_what_transformers_leaves_out_has_its_default():
+    for fields, is_tied in (({}, False), (ERNIE, True)):
+        exported = config_to_hf(DecoderConfig(**fields))
+        del exported["tie_word_embeddings"]
+        assert config_from_hf(exported).tie_word_embeddings is is_tied
+    exported = config_to_hf(DecoderConfig(qk_norm=True))
+    del exported["head_dim"]
+    assert config_from_hf(exported).head_dim == 128

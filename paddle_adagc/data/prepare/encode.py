@@ -118,9 +118,9 @@ class Encoder:
             texts.append(document)
             num_characters += len(document)
             if num_characters >= _BATCH_CHARACTERS:
-                batches.append(self._make_batch(texts))
+                batches.append(self._make_batch(texts, chunk, bad))
                 texts, num_characters = [], 0
-        batches.append(self._make_batch(texts))
+        batches.append(self._make_batch(texts, chunk, bad))
         splits = [
             Tokens(
                 np.concatenate([b.tokens for b in of_split], dtype=self._dtype),
@@ -140,11 +140,27 @@ class Encoder:
         )
         return header, splits
 
-    def _make_batch(self, texts: list[str]) -> _Batch:
+    def _make_batch(
+        self, texts: list[str], chunk: Chunk, bad: list[str]
+    ) -> _Batch:
         if not texts:
             return _NO_BATCH
-        encoded = [text.encode() for text in texts]
         tokens, sizes = self._encode(texts)
+        is_end = tokens == self._job.tokenizer.eos_id
+        if np.count_nonzero(is_end) > len(sizes):
+            num_ends = np.add.reduceat(is_end, np.cumsum(sizes) - sizes)
+            is_bad = num_ends > 1
+            for index in np.flatnonzero(is_bad):
+                message = (
+                    f"{chunk.name}: a document, {texts[index][:60]!r}, holds "
+                    "the token that ends a document"
+                )
+                if self._job.on_error == "stop":
+                    raise ValueError(message)
+                bad.append(message)
+            texts = [texts[index] for index in np.flatnonzero(~is_bad)]
+            tokens, sizes = _select(tokens, sizes, ~is_bad)
+        encoded = [text.encode() for text in texts]
         held_out = np.array([self._is_held_out(text) for text in encoded])
         is_empty = sizes == 1
         chosen = (~held_out & ~is_empty, held_out & ~is_empty)

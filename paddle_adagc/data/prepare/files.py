@@ -20,7 +20,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -70,12 +70,13 @@ class LocalFile:
         return self._record
 
     def is_unchanged(self, record: dict[str, Any]) -> bool:
-        """Same format and size, and same time of change or same SHA-256."""
+        """Same format and size, and same name and time, or same SHA-256."""
         stat = self.path.stat()
         mine = self.text_format, stat.st_size
         if (record["format"], record.get("size")) != mine:
             return False
-        if record["mtime_ns"] == stat.st_mtime_ns:
+        written = record["name"], record["mtime_ns"]
+        if written == (self.name, stat.st_mtime_ns):
             return True
         with open(self.path, "rb") as file:
             hashed = _HashingReader(file)
@@ -87,6 +88,10 @@ class LocalFile:
         """See :class:`chunks.Source`."""
         with open(self.path, "rb") as raw:
             before = os.fstat(raw.fileno())
+            if self._is_compressed and not before.st_size:
+                raise ValueError(
+                    f"{self.name} is not a complete gzip file: it is empty"
+                )
             hashed = _HashingReader(raw)
             try:
                 yield from self._read(hashed, chunk_bytes)
@@ -180,16 +185,24 @@ class _HashingReader(io.RawIOBase):
         return count
 
 
-def find_files(inputs: Sequence[str], text_format: str) -> list[LocalFile]:
+def find_files(
+    inputs: Sequence[str], text_format: str, left_out: Collection[Path] = ()
+) -> list[LocalFile]:
     """Open files, and the files below folders by name, in the given order.
 
     Hidden files (their name starts with a dot) in folders are left out.
+
+    Args:
+        inputs: Files and folders.
+        text_format: One of ``config.TEXT_FORMATS``.
+        left_out: Files, and folders of files, that folders' files are not.
 
     Raises:
         FileNotFoundError: A path is neither, or a folder is empty.
         ValueError: A format is unknown.
     """
     paths: list[Path] = []
+    own = {path.resolve() for path in left_out}
     for given in map(Path, inputs):
         if not given.is_dir():
             paths.append(given)
@@ -197,7 +210,9 @@ def find_files(inputs: Sequence[str], text_format: str) -> list[LocalFile]:
         found = sorted(
             path
             for path in given.rglob("*")
-            if path.is_file() and not path.name.startswith(".")
+            if path.is_file()
+            and not path.name.startswith(".")
+            and own.isdisjoint([path.resolve(), *path.resolve().parents])
         )
         if not found:
             raise FileNotFoundError(f"{given} has no files")

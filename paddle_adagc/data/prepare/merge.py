@@ -96,11 +96,14 @@ def split_prefix(output: str, split: int) -> Path:
 
 
 def dataset_files(output: str) -> list[Path]:
-    """The files that a dataset may consist of, without the manifest."""
+    """The files that a dataset may consist of, without the manifest.
+
+    A loss mask (``.lsm``) is none of ours, but would be read with them.
+    """
     return [
         _with_ending(split_prefix(output, split), ending)
         for split in range(len(SPLITS))
-        for ending in (".bin", ".idx")
+        for ending in (".bin", ".idx", ".lsm")
     ]
 
 

@@ -76,8 +76,11 @@ def prepare(
         OSError: The disk is full, or the hub cannot be reached.
     """
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
+    folder = Path(config.output + ".parts")
+    manifest_path = Path(config.output + ".manifest.json")
+    own = [folder, manifest_path, *dataset_files(config.output)]
     sources: Sequence[Source] = (
-        find_files(config.inputs, config.text_format)
+        find_files(config.inputs, config.text_format, own)
         if config.hub is None
         else find_shards(config.hub, config.text_field)
     )
@@ -87,8 +90,6 @@ def prepare(
         "validation_fraction": config.validation_fraction,
         "on_error": config.on_error,
     }
-    folder = Path(config.output + ".parts")
-    manifest_path = Path(config.output + ".manifest.json")
     if manifest_path.exists():
         manifest = json.loads(manifest_path.read_text("utf-8"))
         _check_finished(manifest_path, manifest, settings, sources)

@@ -87,8 +87,15 @@ class Tokenizer:
         )
 
 
-def find_tokenizer(name: str, eos_token: str | None = None) -> Tokenizer:
+def find_tokenizer(
+    name: str, eos_token: str | None = None, eos_id: int | None = None
+) -> Tokenizer:
     """Read the tokenizer ``name``; see ``PrepareConfig.tokenizer``.
+
+    Args:
+        name: ``"bytes"``, a path, or a model of the hub.
+        eos_token: Token after each document; None: what the tokenizer says.
+        eos_id: Its id instead, from a manifest of the tokenizer's data.
 
     Raises:
         FileNotFoundError: Neither a path nor a model on the hub.
@@ -106,8 +113,8 @@ def find_tokenizer(name: str, eos_token: str | None = None) -> Tokenizer:
         )
     path = _find_file(name)
     if path.suffix == ".json":
-        return _read_huggingface(path, eos_token)
-    return _read_sentencepiece(path, eos_token)
+        return _read_huggingface(path, eos_token, eos_id)
+    return _read_sentencepiece(path, eos_token, eos_id)
 
 
 def _find_file(name: str) -> Path:
@@ -200,24 +207,27 @@ def _encode_huggingface(
     return _flatten([e.ids for e in encodings], eos_id, vocab_size)
 
 
-def _read_huggingface(path: Path, eos_token: str | None) -> Tokenizer:
+def _read_huggingface(
+    path: Path, eos_token: str | None, eos_id: int | None
+) -> Tokenizer:
     content = path.read_bytes()
     try:
         model = _load_huggingface(content)
     except Exception as error:  # the library raises Exception itself
         raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
+    vocabulary = model.get_vocab(with_added_tokens=True)
+    vocab_size = max(vocabulary.values()) + 1
+    if eos_id is not None:
+        return Tokenizer("huggingface", content, vocab_size, eos_id)
     token = eos_token or _eos_token_beside(path)
     if token is None:
         raise ValueError(
             f"{path} does not say which token ends a document: give "
             "--eos-token, or put tokenizer_config.json beside it"
         )
-    vocabulary = model.get_vocab(with_added_tokens=True)
     if token not in vocabulary:
         raise ValueError(f"eos_token {token!r} is not in {path}")
-    return Tokenizer(
-        "huggingface", content, max(vocabulary.values()) + 1, vocabulary[token]
-    )
+    return Tokenizer("huggingface", content, vocab_size, vocabulary[token])
 
 
 def _eos_token_beside(path: Path) -> str | None:
@@ -225,7 +235,10 @@ def _eos_token_beside(path: Path) -> str | None:
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = path.with_name(name)
         if file.is_file():
-            token = json.loads(file.read_text("utf-8")).get("eos_token")
+            values = json.loads(file.read_text("utf-8"))
+            if not isinstance(values, dict):
+                raise ValueError(f"{file} holds no map of names to values")
+            token = values.get("eos_token")
             if isinstance(token, dict):
                 token = token.get("content")
             if token:
@@ -246,7 +259,9 @@ def _encode_sentencepiece(
     return _flatten(documents, eos_id, vocab_size)
 
 
-def _read_sentencepiece(path: Path, eos_token: str | None) -> Tokenizer:
+def _read_sentencepiece(
+    path: Path, eos_token: str | None, eos_id: int | None
+) -> Tokenizer:
     content = path.read_bytes()
     try:
         processor = _load_sentencepiece(content)
@@ -254,13 +269,13 @@ def _read_sentencepiece(path: Path, eos_token: str | None) -> Tokenizer:
         raise ValueError(
             f"{path} is not a SentencePiece model: {error}"
         ) from error
-    if eos_token is None:
+    if eos_id is None and eos_token is None:
         eos_id = processor.eos_id()
         if eos_id < 0:
             raise ValueError(
                 f"{path} has no token that ends a document: give --eos-token"
             )
-    else:
+    elif eos_id is None:
         eos_id = processor.piece_to_id(eos_token)
         if processor.id_to_piece(eos_id) != eos_token:
             raise ValueError(f"eos_token {eos_token!r} is not in {path}")

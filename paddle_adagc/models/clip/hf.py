@@ -60,6 +60,8 @@ _TRANSPOSED = (
 # "eos_token_id" of configs that are older than the option: the end is the
 # token with the highest number.
 _LEGACY_END = 2
+# What transformers' CLIPTextConfig means where a config does not say it.
+_DEFAULT_END = 49407
 
 
 def config_from_hf(options: Mapping[str, Any]) -> CLIPConfig:
@@ -75,6 +77,13 @@ def config_from_hf(options: Mapping[str, Any]) -> CLIPConfig:
         raise ValueError(
             f"model_type={options.get('model_type')!r}: use 'clip'"
         )
+    try:
+        return _config_from_hf(options)
+    except KeyError as error:
+        raise ValueError(f"the config holds no {error.args[0]}") from error
+
+
+def _config_from_hf(options: Mapping[str, Any]) -> CLIPConfig:
     vision, text = options["vision_config"], options["text_config"]
     for name in ("hidden_act", "layer_norm_eps"):
         if vision[name] != text[name]:
@@ -93,7 +102,7 @@ def config_from_hf(options: Mapping[str, Any]) -> CLIPConfig:
             f"and {text['intermediate_size']} for texts: CLIP has the same "
             "whole multiple of hidden_size in both"
         )
-    end = text["eos_token_id"]
+    end = text.get("eos_token_id", _DEFAULT_END)
     return CLIPConfig(
         embed_dim=options["projection_dim"],
         image_size=vision["image_size"],

@@ -15,6 +15,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 
@@ -216,3 +217,38 @@ def test_a_bad_setting_is_named(values, message):
     good = {"inputs": ("a.jsonl",), "output": "a", "tokenizer": "bytes"}
     with pytest.raises(ValueError, match=message):
         PrepareConfig(**{**good, **values})
+
+
+def test_an_emptied_gzip_file_is_named(tmp_path, run):
+    (tmp_path / "a.jsonl.gz").touch()
+    with pytest.raises(ValueError, match=r"a\.jsonl\.gz is not a complete"):
+        run(tmp_path / "a.jsonl.gz")
+
+
+def test_the_output_is_no_input(tmp_path, run, read_texts):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(b"one\ntwo\n")
+    (folder / "b.txt").write_bytes(b"three\n\xff\n")
+    with pytest.raises(ValueError, match=r"b\.txt, line 2"):
+        run(folder, output="texts/out")
+    assert (folder / "out.parts").is_dir()
+    run(folder, output="texts/out", on_error="skip")
+    assert read_texts("texts/out") == ["one", "two", "three"]
+    run(folder, output="texts/out", on_error="skip")  # has all of it
+
+
+def test_another_file_of_the_same_size_and_time_is_another(tmp_path, run):
+    for name, text in (("x.txt", "one\n"), ("y.txt", "two\n")):
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (10**9, 10**9))
+    run(tmp_path / "x.txt")
+    with pytest.raises(FileExistsError, match=r"y\.txt, is not .*x\.txt"):
+        run(tmp_path / "y.txt")
+
+
+def test_a_loss_mask_that_is_left_over_is_named(tmp_path, run):
+    (tmp_path / "x.txt").write_text("one\n")
+    (tmp_path / "out.lsm").write_bytes(b"\0" * 4)
+    with pytest.raises(FileExistsError, match=r"out\.lsm exist without"):
+        run(tmp_path / "x.txt")

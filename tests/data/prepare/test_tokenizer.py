@@ -144,3 +144,40 @@ def test_a_tokenizer_that_is_nowhere(
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(kind, match=message):
         find_tokenizer("byte")
+
+
+def test_the_end_as_a_piece_of_the_text_is_refused(tmp_path, run):
+    from tokenizers import Tokenizer, models
+
+    pieces = [("<unk>", 0.0), ("</s>", -1.0), ("a", -2.0), ("b", -2.0)]
+    model = Tokenizer(models.Unigram(pieces, unk_id=0))
+    model.save(str(tmp_path / "tokenizer.json"))
+    text = tmp_path / "text.txt"
+    text.write_text("ab\na</s>b\nba\n")
+    arguments = {
+        "tokenizer": str(tmp_path / "tokenizer.json"),
+        "eos_token": "</s>",
+    }
+    with pytest.raises(ValueError, match=r"text\.txt: .*'a</s>b', holds"):
+        run(text, **arguments)
+    manifest = run(text, on_error="skip", output="skipped", **arguments)
+    assert manifest["num_bad"] == 1
+    source = IndexedTokens(str(tmp_path / "skipped"))
+    assert source.all().tokens.tolist() == [2, 3, 1, 3, 2, 1]
+
+
+def test_the_end_of_documents_may_be_given_by_its_number(
+    tmp_path, tokenizer_json
+):
+    alone = tmp_path / "tokenizer.json"
+    alone.write_bytes(tokenizer_json.read_bytes())
+    with pytest.raises(ValueError, match="does not say which token ends"):
+        find_tokenizer(str(alone))
+    assert find_tokenizer(str(alone), eos_id=7).eos_id == 7
+
+
+def test_a_broken_file_beside_the_tokenizer_is_named(tmp_path, tokenizer_json):
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json holds no"):
+        find_tokenizer(str(tmp_path))

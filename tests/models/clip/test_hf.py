@@ -85,3 +85,14 @@ def test_refuses_a_checkpoint_that_does_not_fit():
     weights["surplus"] = weights.pop("logit_scale")
     with pytest.raises(ValueError, match=r"logit_scale.*surplus"):
         state_from_hf(weights, config_from_hf(options))
+
+
+def test_a_config_without_its_end_has_transformers_s():
+    options, _, _ = load("clip_gelu")
+    text = {**options["text_config"], "vocab_size": 49408}
+    del text["eos_token_id"]
+    config = config_from_hf({**options, "text_config": text})
+    assert config.end_token == 49407
+    del text["hidden_size"]
+    with pytest.raises(ValueError, match="holds no hidden_size"):
+        config_from_hf({**options, "text_config": text})
