@@ -62,9 +62,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     group in hand: to clip by the norm over all tensors use one group, and
     ``apply_decay_param_fun`` where weight decay differs.
 
-    Where ranks exchange norms every group needs a gradient on every rank in
-    every step: a rank without one could not count the same steps, and raises a
-    RuntimeError.
+    Where ranks exchange norms all of them need the same groups, and every group
+    needs a gradient on every rank in every step: a rank without one could not
+    count the same steps, and raises a RuntimeError; one whose optimizer lacks a
+    group, as on a pipeline stage without embeddings, is not noticed.
 
     An optimizer that trains disjoint sets of tensors in successive steps
     (alternating blocks) looks like one with groups: give each set a clip.
@@ -256,6 +257,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     def metrics(self) -> dict[str, Any]:
         """What the last optimizer step was like; may wait for the device.
+
+        In a hybrid-parallel run all numbers are about the tensors that this
+        rank holds (under owner-based sharding: owns), and so is
+        ``global_grad_norm``: after the warm-up nobody knows that of the model.
 
         Returns:
             ``step`` (its index, -1 before the first), ``global_grad_norm``

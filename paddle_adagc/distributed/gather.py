@@ -96,7 +96,8 @@ def merge_values(
             ):
                 raise RuntimeError(
                     f"ranks disagree about {name} of {key!r}: {known[0]} and "
-                    f"{value}; was bind() given this run's model, and were "
-                    "the gradients of replicated tensors averaged?"
+                    f"{value}; was bind() given this run's model, were the "
+                    "gradients of replicated tensors averaged, and do experts "
+                    "have their global numbers in their names?"
                 )
     return {key: value for key, (value, _) in merged.items()}

@@ -27,6 +27,7 @@ import paddle
 from paddle import Tensor
 from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
+    SharedLayerDesc,
     VocabParallelEmbedding,
 )
 from paddle.distributed.fleet.meta_parallel.meta_parallel_base import (
@@ -59,6 +60,10 @@ class TensorLayout:
 
     is_expert: bool = False
     """Its gradient is not averaged over the ranks that hold other experts."""
+
+    is_expert_on_tp_axis: bool = False
+    """Its marks say, or cannot exclude, that tensor-parallel ranks hold other
+    experts."""
 
     is_tied_copy: bool = False
     """An earlier pipeline stage holds the same tensor and counts it."""
@@ -110,9 +115,13 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             )
         is_tp_split = bool(getattr(parameter, "is_distributed", False))
         layout[parameter.name] = TensorLayout(
-            key=keys.get(parameter.name, name),
+            key=(
+                tied_copies.get(parameter.name)
+                or keys.get(parameter.name, name)
+            ),
             is_tp_split=is_tp_split,
             is_expert=is_expert(parameter),
+            is_expert_on_tp_axis=_is_expert_on_tp_axis(parameter),
             is_tied_copy=parameter.name in tied_copies,
             shape=tuple(parameter.shape),
             split_axis=split_axis_of(parameter) if is_tp_split else None,
@@ -196,15 +205,26 @@ def split_axis_of(parameter: Tensor) -> int | None:
 def is_expert(parameter: Tensor) -> bool:
     """Whether a parameter is marked as another one on every rank.
 
-    The marks: ``no_sync``, ``expert``, or the color ``"moe_expert"``.
+    The marks: ``no_sync``, ``expert``, ``mp_moe``, or the color
+    ``"moe_expert"``.
     """
-    color: Any = getattr(parameter, "color", None)
-    if isinstance(color, dict) and color.get("color") == _EXPERT_COLOR:
-        return True
-    return bool(
-        getattr(parameter, "expert", False)
-        or getattr(parameter, "no_sync", False)
+    return _has_expert_color(parameter) or any(
+        getattr(parameter, mark, False)
+        for mark in ("expert", "no_sync", "mp_moe")
     )
+
+
+def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
+    """Marked ``mp_moe``, or as PaddleFormers marks such experts without it."""
+    if getattr(parameter, "mp_moe", False):
+        return True
+    is_synced = getattr(parameter, "no_sync", None) is False
+    return _has_expert_color(parameter) and is_synced
+
+
+def _has_expert_color(parameter: Tensor) -> bool:
+    color: Any = getattr(parameter, "color", None)
+    return isinstance(color, dict) and color.get("color") == _EXPERT_COLOR
 
 
 def _embeddings(model: paddle.nn.Layer) -> set[str]:
@@ -221,16 +241,46 @@ def _embeddings(model: paddle.nn.Layer) -> set[str]:
     }
 
 
-def _tied_copies(model: paddle.nn.Layer) -> set[str]:
-    """Names of the parameters that an earlier stage holds as well.
+def _tied_copies(model: paddle.nn.Layer) -> dict[str, str | None]:
+    """Parameters that an earlier stage holds as well, and their keys there.
 
     ``is_firstly_shared``, fleet's own mark, is never set in paddle 3.3.1.
     """
     if not isinstance(model, PipelineLayer):
-        return set()
+        return {}
+    shared = {id(layer): name for name, layer in model.shared_layers.items()}
     return {
-        getattr(comm["layer"], attribute).name
+        getattr(comm["layer"], attribute).name: _first_key(
+            model, shared[id(comm["layer"])], attribute
+        )
         for comm in model.shared_comm.values()
         if min(comm["ranks"]) != paddle.distributed.get_rank()
         for attribute in comm["weight_attr"]
     }
+
+
+def _first_key(
+    model: PipelineLayer, shared_name: str, attribute: str
+) -> str | None:
+    """Key of a tied tensor in the first of its layers, on an earlier stage.
+
+    PaddleNLP's pipeline models name a tied head differently there. None for
+    others, which name every layer by its global index.
+    """
+    if not hasattr(model, "get_sequential_name_prefixes"):
+        return None
+    index, description = next(
+        (index, description)
+        for index, description in enumerate(model._layers_desc)
+        if isinstance(description, SharedLayerDesc)
+        and description.layer_name == shared_name
+    )
+    with paddle.LazyGuard(), paddle.utils.unique_name.guard():
+        layer = description.build_layer()
+    tensor = getattr(layer, attribute)
+    prefix = model.get_sequential_name_prefixes()[str(index)]
+    return next(
+        f"{prefix}.{name}".lstrip(".")
+        for name, parameter in layer.named_parameters()
+        if parameter is tensor
+    )

@@ -111,6 +111,14 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
             "weights drift apart; use a larger sharding degree instead",
             stacklevel=3,
         )
+    on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
+    if on_tp_axis and topology.model.size > 1:
+        raise ValueError(
+            f"{len(on_tp_axis)} expert tensors ({on_tp_axis[0]}, ...) are "
+            "marked as those of tensor-parallel ranks (moe_group mp): use "
+            "fleet's expert parallelism (ep_degree), or experts on the "
+            "data-parallel axis, marked no_sync"
+        )
     experts = [tensor.key for tensor in layout if tensor.is_expert]
     if not experts:
         return

@@ -28,7 +28,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.checks import (
+    check_choice,
+    check_integer,
+    check_positive,
+    suggestion,
+)
 from paddle_adagc.pretrain.config import RunConfig
 from paddle_adagc.pretrain.parse import (
     merged,
@@ -65,6 +70,16 @@ _MODEL_KEYS = {
     "moe_use_aux_free": "moe_correction_bias",
 }
 """Options that PaddleFormers' model and our decoder share, under both names."""
+
+
+_MODELLED = {
+    "sharding": "stage1",
+    "virtual_pipeline_model_parallel_size": 1,
+    "hybrid_parallel_topo_order": "sharding_first",
+    "use_recompute": False,
+}
+"""What PaddleFormers can do otherwise and this package's plan knows no other
+way."""
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
@@ -135,48 +150,63 @@ def as_run_config(
 
     Raises:
         FileNotFoundError: See :func:`load_recipe`.
-        ValueError: See :func:`load_recipe`; or an option that our decoder,
-            schedules or data do not have.
+        ValueError: See :func:`load_recipe`; or a key is missing, or an option
+            is one that our decoder, schedules or data do not have.
     """
     recipe = load_recipe(path, overrides)
+    _warn_of_what_is_not_modelled(recipe)
+    try:
+        values = _run_values(recipe)
+    except KeyError as error:
+        raise ValueError(f"{path} has no {error.args[0]!r}") from error
+    return parse_config(values)
+
+
+def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     model = model_settings(recipe)
-    return parse_config(
-        {
-            "model": _decoder_options(model),
-            "clip": recipe["clip"],
-            "optimizer": {
-                "name": "adamw",
-                "beta1": recipe["adam_beta1"],
-                "beta2": recipe["adam_beta2"],
-                "epsilon": recipe["adam_epsilon"],
-                "weight_decay": recipe["weight_decay"],
-            },
-            "schedule": _schedule(recipe),
-            "data": _data(recipe),
-            "parallel": {
-                "sharding": recipe.get("sharding_parallel_size", 1),
-                "tp": recipe.get("tensor_model_parallel_size", 1),
-                "pp": recipe.get("pipeline_model_parallel_size", 1),
-                "ep": recipe.get("expert_model_parallel_size", 1),
-                "sharding_split_param": recipe.get("split_param", True),
-            },
-            "train": {
-                "output_dir": recipe["output_dir"],
-                "max_steps": recipe["max_steps"],
-                "batch_size": recipe["per_device_train_batch_size"],
-                "gradient_accumulation_steps": recipe[
-                    "gradient_accumulation_steps"
-                ],
-                "seed": recipe.get("seed", 42),
-                "expert_bias_rate": recipe.get(
-                    "moe_router_bias_update_rate", 0.0
-                ),
-                "precision": _precision(recipe, model),
-                "log_every": recipe.get("logging_steps", 500),
-                "keep_checkpoints": recipe.get("save_total_limit", 1),
-            },
-        }
-    )
+    return {
+        "model": _decoder_options(model),
+        "clip": recipe["clip"],
+        "optimizer": {
+            "name": "adamw",
+            "beta1": recipe["adam_beta1"],
+            "beta2": recipe["adam_beta2"],
+            "epsilon": recipe["adam_epsilon"],
+            "weight_decay": recipe["weight_decay"],
+        },
+        "schedule": _schedule(recipe),
+        "data": _data(recipe),
+        "parallel": {
+            "sharding": recipe.get("sharding_parallel_size", 1),
+            "tp": recipe.get("tensor_model_parallel_size", 1),
+            "pp": recipe.get("pipeline_model_parallel_size", 1),
+            "ep": recipe.get("expert_model_parallel_size", 1),
+            "sharding_split_param": recipe.get("split_param", True),
+        },
+        "train": {
+            "output_dir": recipe["output_dir"],
+            "max_steps": recipe["max_steps"],
+            "batch_size": recipe["per_device_train_batch_size"],
+            "gradient_accumulation_steps": recipe[
+                "gradient_accumulation_steps"
+            ],
+            "seed": recipe.get("seed", 42),
+            "expert_bias_rate": recipe.get("moe_router_bias_update_rate", 0.0),
+            "precision": _precision(recipe, model),
+            "log_every": recipe.get("logging_steps", 500),
+            "keep_checkpoints": recipe.get("save_total_limit", 1),
+        },
+    }
+
+
+def _warn_of_what_is_not_modelled(recipe: Mapping[str, Any]) -> None:
+    values = {**recipe.get(_MODEL, {}), **recipe}
+    for key, modelled in _MODELLED.items():
+        if values.get(key, modelled) != modelled:
+            warnings.warn(
+                f"{key}={values[key]!r}: the plan is that of {modelled!r}",
+                stacklevel=3,
+            )
 
 
 def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
@@ -252,18 +282,24 @@ def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
     shape = check_choice(
         "decay_function", recipe.get("decay_function"), _DECAY_SHAPES
     )
-    last = recipe["max_steps"]
+    last = check_integer("max_steps", recipe["max_steps"], 1)
+    if steady and not steady.isdecimal():
+        raise ValueError(
+            f"lr_scheduler={recipe['lr_scheduler']!r}: give wsd, or wsd:N with "
+            "N steps until the decay"
+        )
     flat = int(steady) / last if steady else 0.9
     if not 0 <= flat < 1:
         raise ValueError(
             f"lr_scheduler={recipe['lr_scheduler']!r} leaves no step of "
             f"max_steps={last} to decay in"
         )
+    peak = check_positive("learning_rate", recipe["learning_rate"])
     return {
         "kind": "wsd",
-        "learning_rate": recipe["learning_rate"],
+        "learning_rate": peak,
         "warmup_steps": recipe["warmup_steps"],
-        "min_ratio": recipe.get("min_lr", 0.0) / recipe["learning_rate"],
+        "min_ratio": recipe.get("min_lr", 0.0) / peak,
         "decay_fraction": 1 - flat,
         "decay_shape": _DECAY_SHAPES[shape],
     }
@@ -276,7 +312,14 @@ def _data(recipe: Mapping[str, Any]) -> dict[str, Any]:
             f"input_dir={recipe['input_dir']!r} is not one weight and one "
             "prefix: our data layer reads a single dataset"
         )
-    train, *held_out = (float(part) for part in recipe["split"].split(","))
+    try:
+        shares = [float(part) for part in recipe["split"].split(",")]
+    except (AttributeError, ValueError) as error:
+        raise ValueError(
+            f"split={recipe['split']!r}: give shares of the documents, such as "
+            "998,1,1"
+        ) from error
+    train, *held_out = shares
     return {
         "kind": "mmap",
         "prefix": parts[1],

@@ -26,7 +26,7 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.distributed.gather import merge_values
-from paddle_adagc.distributed.layout import TensorLayout
+from paddle_adagc.distributed.layout import TensorLayout, read_layout
 from paddle_adagc.distributed.reduce import check_layout, make_plan
 from paddle_adagc.distributed.topology import Axis, Topology
 
@@ -445,3 +445,25 @@ def test_rank_without_gradients_counts_the_same_steps(monkeypatch):
 def test_group_without_gradients_on_a_rank_is_refused(monkeypatch, groups):
     with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
         run_groups(monkeypatch, groups, 6)
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"mp_moe": True, "expert": False, "no_sync": False},
+        {"color": {"color": "moe_expert"}, "no_sync": False},
+    ],
+)
+def test_experts_of_tensor_parallel_ranks_are_refused(marks, dp):
+    model = paddle.nn.Linear(2, 2, bias_attr=False)
+    model.weight.is_distributed = True
+    for name, value in marks.items():
+        setattr(model.weight, name, value)
+    layout = list(read_layout(model).values())
+    data = axis(0, *range(dp))
+    topology = Topology(model=axis(0, 0, 1), data=data)
+    with pytest.raises(ValueError, match=r"weight.*moe_group mp"):
+        check_layout(layout, topology)
+    model.weight.is_distributed = False
+    check_layout([*read_layout(model).values()], Topology(data=data))

@@ -13,6 +13,7 @@
 # limitations under the License.
 """The ERNIE recipes against the paper, without PaddleFormers."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -183,6 +184,9 @@ def test_steady_steps_can_be_given():
         ("clip.name=adagcc", "did you mean 'adagc'"),
         ("stage=SFT", "stage='SFT', not 'ernie_pretrain'"),
         ("max_steps", "not of form key=value"),
+        ("lr_scheduler=wsd:abc", "lr_scheduler='wsd:abc'"),
+        ("learning_rate=0", "learning_rate must be positive"),
+        ("split=1", "split=1: give shares"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:the recipe has no key")
@@ -190,6 +194,30 @@ def test_what_cannot_be_expressed_is_refused(override, complaint):
     overrides = [override, "ernie_model_config.use_fp8_mlp=false"]
     with pytest.raises(ValueError, match=complaint):
         make_clip(as_run_config(RECIPES / "adagc.yaml", overrides).clip)
+
+
+def test_a_recipe_that_lacks_a_key_is_named(tmp_path):
+    values = load_recipe(RECIPES / "adagc.yaml")
+    del values["adam_beta1"]
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"recipe\.yaml has no 'adam_beta1'"):
+        as_run_config(path)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "virtual_pipeline_model_parallel_size=2",
+        "ernie_model_config.use_recompute=true",
+        "sharding=stage2",
+        "hybrid_parallel_topo_order=pp_first",
+    ],
+)
+def test_what_the_plan_does_not_know_is_warned_of(override):
+    key = override.partition("=")[0].rpartition(".")[2]
+    with pytest.warns(UserWarning, match=f"{key}=.*: the plan is that of"):
+        as_run_config(RECIPES / "adagc.yaml", [override])
 
 
 def test_a_key_that_the_recipe_lacks_is_named():
