@@ -89,6 +89,12 @@ class TensorTable:
                 state is evidently another model's.
         """
         keys = [self._key(parameter) for parameter in parameters]
+        if len(set(keys)) < len(keys):
+            twice = [key for key in keys if keys.count(key) > 1]
+            raise ValueError(
+                f"two parameters are called {twice[0]!r}, of one optimizer: "
+                "make both models under one paddle.utils.unique_name.guard()"
+            )
         if self._unconfirmed:
             self._confirm(keys)
         for key in keys:
@@ -96,12 +102,6 @@ class TensorTable:
                 refuse_stage_3("this clip", [key])
                 self._slot_of_key[key] = len(self.keys)
                 self.keys.append(key)
-        if len(set(keys)) < len(keys):
-            twice = [key for key in keys if keys.count(key) > 1]
-            raise ValueError(
-                f"two parameters are called {twice[0]!r}, of one optimizer: "
-                "make both models under one paddle.utils.unique_name.guard()"
-            )
         return [self._slot_of_key[key] for key in keys]
 
     def check_state(self, keys: Sequence[str]) -> None:

@@ -67,7 +67,9 @@ class ClippingMixin(Trainer):
                 group["grad_clip"] = self.clip
         return optimizer
 
-    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Train; from a checkpoint, the clip goes on where it was, too.
 
         Raises:
@@ -76,9 +78,7 @@ class ClippingMixin(Trainer):
         """
         if resume_from_checkpoint and isinstance(self.clip, TensorScalingClip):
             self.clip.set_state_dict(load_state(resume_from_checkpoint))
-        return super().train(
-            resume_from_checkpoint=resume_from_checkpoint, **kwargs
-        )
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         if isinstance(self.clip, TensorScalingClip):

@@ -145,7 +145,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
-            self.recorder.has_diverged = facts["has_diverged"]
+            self.recorder.has_diverged = facts.get("has_diverged", False)
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
         if not uses_amp(self.config.train):
