@@ -284,6 +284,8 @@ def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
         *(*arguments, "--tokenizer", "bytes"),
         start_new_session=True,
         stderr=subprocess.PIPE,
+        # A shell's background job hands down that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not count_parts(tmp_path):
         assert process.poll() is None
