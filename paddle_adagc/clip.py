@@ -161,9 +161,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             **super()._config(),
         }
 
-    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
         gamma = self._extended_gamma()
-        norm = squared_norm.sqrt()
         if step >= self.t_start or self.init == "constant":
             margin = (
                 self.lambda_dev * self._extended_deviation()
@@ -173,7 +172,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             h = rule.adaptive_scale(norm, gamma, self.lambda_rel, margin)
             self._gamma = rule.moving_average(h * norm, gamma, self.beta)
         elif self.init == "warmup_min":
-            total = self._global_norm(squared_norm)
+            total = self._global_norm(norm)
             h = rule.global_scale(total, self.lambda_abs).expand_as(norm)
             self._gamma = rule.running_minimum(h * norm, gamma)
         elif self.init == "min_no_warmup":

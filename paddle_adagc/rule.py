@@ -45,19 +45,28 @@ import paddle
 from paddle import Tensor
 
 
-def global_squared_norm(squared_norm: Tensor) -> Tensor:
+def square_root(squared_norm: Tensor) -> Tensor:
+    """Correctly rounded square root, float32 of the same shape.
+
+    Paddle's float32 square root differs in its last bit between processors, and
+    with a value's place in the vector.
+    """
+    return squared_norm.astype("float64").sqrt().astype("float32")
+
+
+def global_squared_norm(norm: Tensor) -> Tensor:
     """Squared L2 norm over all tensors, ``[1]``.
 
     Args:
-        squared_norm: Squared norm of each tensor, float32 ``[num_tensors]``;
-            tensors whose entry is not finite are left out.
+        norm: Norm of each tensor, float32 ``[num_tensors]``; tensors whose
+            norm is not finite are left out.
 
     Returns:
         float64, so that finite entries cannot overflow together.
     """
-    finite = paddle.isfinite(squared_norm)
-    known = paddle.where(finite, squared_norm, paddle.zeros_like(squared_norm))
-    return known.astype("float64").sum(keepdim=True)
+    finite = paddle.isfinite(norm)
+    known = paddle.where(finite, norm, paddle.zeros_like(norm))
+    return known.astype("float64").square().sum(keepdim=True)
 
 
 def global_scale(total: Tensor, lambda_abs: float) -> Tensor:

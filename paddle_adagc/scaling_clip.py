@@ -116,13 +116,13 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
 
     @abc.abstractmethod
-    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
         """Take in one call's norms and give the scales.
 
         Args:
             step: Index of the optimizer step, from 0.
-            squared_norm: float32 ``[num_tensors]`` over all tensors known so
-                far; 0 for those without a gradient in this call.
+            norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
+                those without a gradient in this call.
 
         Returns:
             ``h``, float32 ``[num_tensors]``; entries of tensors with a
@@ -305,16 +305,16 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         for slot, (_, gradient) in zip(slots, clipped, strict=True):
             gradients[slot] = gradient
         listed = GradientList(gradients)
-        squared_norm = reducer.local_norms(listed.squared_norms())
-        finite = paddle.isfinite(squared_norm)
+        norm = rule.square_root(reducer.local_norms(listed.squared_norms()))
+        finite = paddle.isfinite(norm)
         if self.nonfinite == "raise":
             self._refuse_nonfinite(finite, self.num_steps - 1 + is_next_step)
         self._steps.add(slots, is_next_step)
         if is_next_step:
             self._calls = []
         self._observed.update(slots)
-        h = self._clip_gradients(listed, clipped, slots, squared_norm, finite)
-        self._calls.append(Call(slots, squared_norm.sqrt(), h))
+        h = self._clip_gradients(listed, clipped, slots, norm, finite)
+        self._calls.append(Call(slots, norm, h))
         return pairs
 
     def _clip_gradients(
@@ -322,7 +322,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         gradients: GradientList,
         pairs: Sequence[tuple[Tensor, Tensor]],
         slots: Sequence[int],
-        squared_norm: Tensor,
+        norm: Tensor,
         finite: Tensor,
     ) -> Tensor:
         """Clip in place.
@@ -331,13 +331,13 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             gradients: In the order of the slots.
             pairs: Parameters and their gradients.
             slots: Of the pairs.
-            squared_norm: float32 ``[num_tensors]``, of the whole tensors.
+            norm: float32 ``[num_tensors]``, of the whole tensors.
             finite: bool ``[num_tensors]``.
 
         Returns:
             The part of each norm that is left, float32 ``[num_tensors]``.
         """
-        h = self._advance(self.num_steps - 1, squared_norm)
+        h = self._advance(self.num_steps - 1, norm)
         h, discard = self._treat_nonfinite(h, finite)
         gradients.scale_(h, discard)
         return h
@@ -390,13 +390,13 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
         return self._reducer
 
-    def _global_norm(self, squared_norm: Tensor) -> Tensor:
+    def _global_norm(self, norm: Tensor) -> Tensor:
         """L2 norm over all finite tensors of all ranks, float32 ``[1]``.
 
         In a hybrid-parallel run: one all-reduce of one scalar.
         """
         reducer = self._known_reducer()
-        counted = rule.global_squared_norm(reducer.counted(squared_norm))
+        counted = rule.global_squared_norm(reducer.counted(norm))
         return reducer.global_sum(counted).sqrt().astype("float32")
 
     def _refuse_nonfinite(self, finite: Tensor, step: int) -> None:

@@ -178,7 +178,10 @@ def test_gradient_accumulation_clips_the_sum_once():
 
 @pytest.fixture
 def scaler_on_cpu(monkeypatch):
-    """Paddle's GradScaler switches itself off on a CPU; keep it on."""
+    """Paddle's GradScaler switches itself off on a CPU; keep it on.
+
+    It also does so unless the last ``auto_cast`` was float16.
+    """
     place = SimpleNamespace(is_gpu_place=lambda: True)
     monkeypatch.setattr(
         paddle.amp.grad_scaler,
@@ -188,6 +191,8 @@ def scaler_on_cpu(monkeypatch):
     scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0)
     monkeypatch.undo()
     assert scaler.is_enable()
+    state = paddle.amp.grad_scaler.amp_global_state()
+    monkeypatch.setattr(state, "amp_dtype", "float16", raising=False)
     return scaler
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
+from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.distributed.layout import TensorLayout
 from paddle_adagc.distributed.topology import Topology
@@ -137,20 +138,18 @@ class ClipGradByAGC(TensorScalingClip):
                     "nothing says along which axis: set its split_axis"
                 )
 
-    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
-        return paddle.ones_like(squared_norm)
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        return paddle.ones_like(norm)
 
     def _clip_gradients(
         self,
         gradients: GradientList,
         pairs: Sequence[tuple[Tensor, Tensor]],
         slots: Sequence[int],
-        squared_norm: Tensor,
+        norm: Tensor,
         finite: Tensor,
     ) -> Tensor:
-        kept = super()._clip_gradients(
-            gradients, pairs, slots, squared_norm, finite
-        )
+        kept = super()._clip_gradients(gradients, pairs, slots, norm, finite)
         units = {
             slot: _Units(parameter, gradient, self._is_embedding(slot))
             for slot, (parameter, gradient) in zip(slots, pairs, strict=True)
@@ -162,8 +161,8 @@ class ClipGradByAGC(TensorScalingClip):
         squared_after = self._known_reducer().local_norms(
             GradientList(self._by_slot(slots, pairs)).squared_norms()
         )
-        share = (squared_after / squared_norm).sqrt()
-        is_known = paddle.logical_and(finite, squared_norm > 0)
+        share = rule.square_root(squared_after) / norm
+        is_known = paddle.logical_and(finite, norm > 0)
         return paddle.where(is_known, share, kept)
 
     def _by_slot(

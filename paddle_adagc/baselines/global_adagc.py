@@ -64,16 +64,16 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
             **super()._config(),
         }
 
-    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
-        norm, is_whole = self._observed_norm(squared_norm)
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        total, is_whole = self._observed_norm(norm)
         if step < self.t_start:
-            h = rule.global_scale(norm, self.lambda_abs)
-            gamma = rule.running_minimum(h * norm, self._gamma)
+            h = rule.global_scale(total, self.lambda_abs)
+            gamma = rule.running_minimum(h * total, self._gamma)
         else:
-            h = rule.adaptive_scale(norm, self._gamma, self.lambda_rel)
-            gamma = rule.moving_average(h * norm, self._gamma, self.beta)
+            h = rule.adaptive_scale(total, self._gamma, self.lambda_rel)
+            gamma = rule.moving_average(h * total, self._gamma, self.beta)
         self._gamma = paddle.where(is_whole, gamma, self._gamma)
-        return h.expand_as(squared_norm)
+        return h.expand_as(norm)
 
     def _tensor_metrics(self) -> dict[str, Tensor]:
         return {"gamma": self._gamma.expand([len(self._table)])}

@@ -32,17 +32,17 @@ class GlobalNormClip(TensorScalingClip):
 
     _keeps_one_state = True
 
-    def _observed_norm(self, squared_norm: Tensor) -> tuple[Tensor, Tensor]:
+    def _observed_norm(self, norm: Tensor) -> tuple[Tensor, Tensor]:
         """L2 norm over the finite tensors of all ranks, and if that is all.
 
         Args:
-            squared_norm: float32 ``[num_tensors]``.
+            norm: float32 ``[num_tensors]``.
 
         Returns:
             The norm, float32 ``[1]``; bool ``[1]``, no tensor is lost.
         """
         reducer = self._known_reducer()
-        counted = reducer.counted(squared_norm)
+        counted = reducer.counted(norm)
         lost = paddle.logical_not(paddle.isfinite(counted)).astype("float64")
         total, num_lost = reducer.global_sum(
             paddle.concat(

@@ -82,7 +82,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         gradients: GradientList,
         pairs: Sequence[tuple[Tensor, Tensor]],
         slots: Sequence[int],
-        squared_norm: Tensor,
+        norm: Tensor,
         finite: Tensor,
     ) -> Tensor:
         known = self._thresholds.shape[0]
@@ -90,9 +90,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
             for slot, (parameter, _) in zip(slots, pairs, strict=True):
                 self._shapes.setdefault(slot, tuple(parameter.shape))
             self._thresholds = self._make_thresholds()
-        return super()._clip_gradients(
-            gradients, pairs, slots, squared_norm, finite
-        )
+        return super()._clip_gradients(gradients, pairs, slots, norm, finite)
 
     def _reorder(self, old: Sequence[int]) -> None:
         self._thresholds = paddle.zeros([0], "float32")
@@ -109,8 +107,8 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
                 )
         return slots
 
-    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
-        return (self._thresholds / squared_norm.sqrt()).clip(max=1.0)
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        return (self._thresholds / norm).clip(max=1.0)
 
     def _make_thresholds(self) -> Tensor:
         sizes = self._sizes()

@@ -21,6 +21,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from paddle_adagc import rule
 from paddle_adagc.baselines.global_norm import GlobalNormClip
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clip_state import Values
@@ -94,14 +95,14 @@ class ClipGradByZClip(GlobalNormClip):
             **super()._config(),
         }
 
-    def _advance(self, step: int, squared_norm: Tensor) -> Tensor:
-        norm, is_whole = self._observed_norm(squared_norm)
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        total, is_whole = self._observed_norm(norm)
         is_warm_up = self._count < self.warmup_steps
-        spread = self._variance.sqrt()
-        z = (norm - self._mean) / (spread + _EPSILON)
+        spread = rule.square_root(self._variance)
+        z = (total - self._mean) / (spread + _EPSILON)
         tau = self._mean + self.z_thres**2 * spread / z
         is_outlier = paddle.logical_and(~is_warm_up, z > self.z_thres)
-        tau = paddle.where(is_outlier, tau, norm)
+        tau = paddle.where(is_outlier, tau, total)
         is_observed = paddle.logical_and(is_whole, tau > 0)
         self._observe(tau, is_warm_up, is_observed)
         bound = (
@@ -109,8 +110,8 @@ class ClipGradByZClip(GlobalNormClip):
             if self.max_grad_norm is None
             else tau.clip(max=self.max_grad_norm)
         )
-        h = paddle.where(norm > 0, bound / norm, paddle.ones_like(norm))
-        return h.clip(max=1.0).expand_as(squared_norm)
+        h = paddle.where(total > 0, bound / total, paddle.ones_like(total))
+        return h.clip(max=1.0).expand_as(norm)
 
     def _observe(
         self, tau: Tensor, is_warm_up: Tensor, is_observed: Tensor

@@ -19,17 +19,27 @@
 
 namespace {
 
-// Short float sums, added up in double: exact to float32 for any length, and
-// the same on every machine that has the same vector width.
+// Short float sums, added up in double: exact to float32 for any length. The
+// number of lanes and the order of the sums are fixed here, and products are not
+// fused (-ffp-contract=off), so that every processor gets the same bits.
 double squared_norm(const float* values, int64_t size) {
   constexpr int64_t kBlock = 2048;
+  constexpr int kLanes = 32;
   double total = 0.0;
   for (int64_t start = 0; start < size; start += kBlock) {
     const int64_t stop = std::min(size, start + kBlock);
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = start; i < stop; ++i) sum += values[i] * values[i];
-    total += sum;
+    float sums[kLanes] = {};
+    int64_t i = start;
+    for (; i + kLanes <= stop; i += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        sums[lane] += values[i + lane] * values[i + lane];
+      }
+    }
+    for (int lane = 0; i < stop; ++i, ++lane) sums[lane] += values[i] * values[i];
+    for (int width = kLanes / 2; width > 0; width /= 2) {
+      for (int lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
+    }
+    total += sums[0];
   }
   return total;
 }
@@ -58,7 +68,6 @@ void adagc_scale(float* const* tensors, const int64_t* sizes,
     }
     const float factor = h[i];
     if (factor == 1.0f) continue;
-#pragma omp simd
     for (int64_t j = 0; j < sizes[i]; ++j) values[j] *= factor;
   }
 }

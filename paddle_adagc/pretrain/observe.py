@@ -66,7 +66,7 @@ class ObservedClip(ClipGradBase):
         gradients: list[Tensor | None] = [None] * len(self._slot)
         for parameter, gradient in params_grads:
             gradients[self._slot[parameter.name]] = gradient
-        return squared_norms(gradients).sqrt().numpy()
+        return np.sqrt(squared_norms(gradients).numpy())
 
     def step_metrics(self) -> dict[str, float]:
         """Numbers of the last step for its line of the record."""

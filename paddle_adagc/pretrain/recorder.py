@@ -193,7 +193,7 @@ class StepRecorder:
         for moment in _MOMENTS:
             held = self.optimizer._accumulators[moment]
             values = [held.get(p.name) for p in self._parameters.values()]
-            rows.append(squared_norms(values).sqrt().numpy())
+            rows.append(np.sqrt(squared_norms(values).numpy()))
         return np.stack(rows)
 
     def close(self, **facts: Any) -> None:

@@ -37,6 +37,7 @@ from typing import Any
 _HOST = "127.0.0.1"
 _TESTS = Path(__file__).resolve().parents[1]
 _LOG_TAIL = 4000
+_MOST_SECONDS_TO_START = 300.0
 
 
 def run_on_ranks(
@@ -54,7 +55,7 @@ def run_on_ranks(
     Args:
         function: Defined at the top level of a file.
         world_size: Number of processes.
-        timeout: Seconds after which all ranks are killed.
+        timeout: Seconds that the function may take; then all ranks are killed.
         **arguments: Picklable; every rank gets the same.
 
     Returns:
@@ -87,6 +88,7 @@ def run_on_ranks(
             stderr=(job / "launcher.log").open("wb"),
         )
         try:
+            _wait_for_start(launcher, job, world_size)
             launcher.wait(timeout)
         except subprocess.TimeoutExpired:
             raise TimeoutError(
@@ -204,6 +206,22 @@ def _logs(job: Path) -> str:
     )
 
 
+def _wait_for_start(
+    launcher: subprocess.Popen[bytes], job: Path, world_size: int
+) -> None:
+    """Wait until every rank runs the function, or one has failed."""
+    deadline = time.monotonic() + _MOST_SECONDS_TO_START
+    while len([*job.glob("*.started")]) < world_size:
+        if launcher.poll() is not None:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{world_size} ranks did not start within "
+                f"{_MOST_SECONDS_TO_START:.0f} s\n{_logs(job)}"
+            )
+        time.sleep(0.05)
+
+
 def _launch(job: Path) -> int:
     """Fork the ranks and wait for them; the first failure ends them all."""
     import paddle  # noqa: F401  (once, before the forks)
@@ -253,9 +271,10 @@ def _run_rank(
     log = os.open(job / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    faulthandler.dump_traceback_later(0.8 * task["timeout"])
     try:
         _join(rank, task["world_size"], port)
+        faulthandler.dump_traceback_later(0.8 * task["timeout"])
+        (job / f"rank{rank}.started").touch()
         result = function(**task["arguments"])
         (job / f"rank{rank}.pkl").write_bytes(pickle.dumps(result))
         paddle.distributed.barrier()  # others may still use a store of ours

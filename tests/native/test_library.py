@@ -15,6 +15,7 @@
 
 import ctypes
 import logging
+import platform
 import subprocess
 import sys
 import types
@@ -109,6 +110,31 @@ def test_norms_and_scales_equal_those_of_the_operators(monkeypatch):
         np.testing.assert_array_equal(ours, theirs)
     exact = [float(np.sum(a.astype("float64") ** 2)) for a in arrays]
     np.testing.assert_allclose(results[0][0], exact, rtol=2e-7)
+
+
+ARCHITECTURES = {"x86-64": "sse2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f"}
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="compares x86's vector widths"
+)
+def test_sums_are_the_same_bits_at_every_vector_width(monkeypatch):
+    rng = np.random.default_rng(0)
+    tensors = [
+        paddle.to_tensor(rng.normal(size=n).astype("float32"))
+        for n in (1, 31, 33, 300, 2047, 2048, 2049, 100_003)
+    ]
+    features = Path("/proc/cpuinfo").read_text().split()
+    sums = {}
+    for name, feature in ARCHITECTURES.items():
+        if feature in features:
+            flags = [f.replace("native", name) for f in library.FLAGS]
+            assert f"-march={name}" in flags
+            monkeypatch.setattr(library, "FLAGS", flags)
+            library.load_library.cache_clear()
+            sums[name] = GradientList(tensors).squared_norms().numpy().tobytes()
+    assert len(sums) > 1
+    assert len(set(sums.values())) == 1
 
 
 def test_long_sum_of_equal_values_is_exact():
