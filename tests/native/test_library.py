@@ -125,12 +125,12 @@ def test_sums_are_the_same_bits_at_every_vector_width(monkeypatch):
         for n in (1, 31, 33, 300, 2047, 2048, 2049, 100_003)
     ]
     features = Path("/proc/cpuinfo").read_text().split()
-    sums = {}
+    sums, flags = {}, library.FLAGS
     for name, feature in ARCHITECTURES.items():
         if feature in features:
-            flags = [f.replace("native", name) for f in library.FLAGS]
-            assert f"-march={name}" in flags
-            monkeypatch.setattr(library, "FLAGS", flags)
+            other = [flag.replace("native", name) for flag in flags]
+            assert f"-march={name}" in other
+            monkeypatch.setattr(library, "FLAGS", other)
             library.load_library.cache_clear()
             sums[name] = GradientList(tensors).squared_norms().numpy().tobytes()
     assert len(sums) > 1
