@@ -72,7 +72,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["paddle_adagc", "paddle_adagc.*"]),
-    package_data={"paddle_adagc.native": ["*.cpp"]},
+    package_data={"paddle_adagc.kernels": ["*.cpp"]},
     install_requires=["numpy"],
     extras_require={
         # One of the two; both provide the module ``paddle``.

@@ -13,7 +13,7 @@
 # limitations under the License.
 """AdaGC for PaddlePaddle: adaptive per-tensor gradient clipping."""
 
-from paddle_adagc.clip import ClipGradByAdaGC
+from paddle_adagc.adagc import ClipGradByAdaGC
 from paddle_adagc.stability.spike_score import spike_score
 
 __all__ = ["ClipGradByAdaGC", "spike_score"]

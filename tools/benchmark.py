@@ -95,8 +95,8 @@ def _add_clip(commands: argparse._SubParsersAction) -> None:
 
 
 def _clip(options: argparse.Namespace) -> None:
-    from paddle_adagc.benchmark import clip_step
-    from paddle_adagc.benchmark.tensor_lists import LISTS, recipe_shapes
+    from paddle_adagc.lab.benchmark import clip_step
+    from paddle_adagc.lab.benchmark.tensor_lists import LISTS, recipe_shapes
 
     for name in _chosen(options.lists, LISTS):
         shapes = recipe_shapes(name)
@@ -123,8 +123,8 @@ def _add_step(commands: argparse._SubParsersAction) -> None:
 
 
 def _step(options: argparse.Namespace) -> None:
-    from paddle_adagc.benchmark import training_step
-    from paddle_adagc.pretrain.parse import load_config
+    from paddle_adagc.lab.benchmark import training_step
+    from paddle_adagc.lab.train.parse import load_config
 
     for path in options.configs:
         rows = training_step.compare(load_config(path), options.steps)
@@ -145,8 +145,8 @@ def _add_comm(commands: argparse._SubParsersAction) -> None:
 def _comm(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from paddle_adagc.benchmark import hosts_clip
-    from paddle_adagc.benchmark.network import why_unavailable
+    from paddle_adagc.lab.benchmark import hosts_clip
+    from paddle_adagc.lab.benchmark.network import why_unavailable
 
     reason = why_unavailable()
     if reason is not None:
@@ -172,8 +172,12 @@ def _add_collectives(commands: argparse._SubParsersAction) -> None:
 
 
 def _collectives(options: argparse.Namespace) -> None:
-    from paddle_adagc.pretrain.parse import load_config
-    from paddle_adagc.report.communication import LAYOUTS, measure, to_markdown
+    from paddle_adagc.lab.benchmark.collectives import (
+        LAYOUTS,
+        measure,
+        to_markdown,
+    )
+    from paddle_adagc.lab.train.parse import load_config
 
     load_config(options.config)  # before the workers, who would not say it
     chosen = _chosen(options.layouts, LAYOUTS)

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         check_installed("paddlenlp", "nlp")
         from paddlenlp.utils.log import logger as paddlenlp_logger
 
-        from paddle_adagc.evaluate.convert import from_hf, to_hf
+        from paddle_adagc.lab.evaluate.convert import from_hf, to_hf
 
         paddlenlp_logger.set_level("WARNING")
         if options.command == "from-hf":

@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         check_installed("paddlenlp", "nlp")
         from paddlenlp.utils.log import logger as paddlenlp_logger
 
-        from paddle_adagc.evaluate.run import (
+        from paddle_adagc.lab.evaluate.run import (
             EvaluationConfig,
             default_output,
             evaluate,

@@ -15,7 +15,7 @@
 
 import sys
 
-from paddle_adagc.plan.__main__ import main
+from paddle_adagc.lab.cli.plan import main
 
 if __name__ == "__main__":
     sys.exit(main())

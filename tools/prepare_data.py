@@ -33,7 +33,7 @@ import sys
 from typing import Any
 
 from paddle_adagc.checks import check_installed
-from paddle_adagc.data.prepare.config import (
+from paddle_adagc.lab.data.prepare.config import (
     TEXT_FORMATS,
     HubConfig,
     PrepareConfig,
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = ["prepare_data.py", *(arguments or sys.argv[1:])]
     try:
         check_installed("paddlenlp", "nlp")
-        from paddle_adagc.data.prepare.run import prepare
+        from paddle_adagc.lab.data.prepare.run import prepare
 
         options = {k: v for k, v in options.items() if v is not None}
         given_hub = {k: v for k, v in hub.items() if v is not None}

@@ -13,7 +13,7 @@
 # limitations under the License.
 """Pretrain a decoder: ``python tools/pretrain.py CONFIG [key=value ...]``."""
 
-from paddle_adagc.pretrain.__main__ import run
+from paddle_adagc.lab.cli.pretrain import run
 
 if __name__ == "__main__":
     run()

@@ -15,7 +15,7 @@
 
 import sys
 
-from paddle_adagc.reproduce.__main__ import main
+from paddle_adagc.lab.cli.reproduce import main
 
 if __name__ == "__main__":
     sys.exit(main())

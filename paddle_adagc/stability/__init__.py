@@ -11,21 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How stable a run is: spike scores, a monitor, paired excess, faults.
-
-Needs NumPy alone; Paddle is imported when a tensor is to be corrupted.
-"""
+"""How stable a run is: spike scores, a monitor, paired excess. NumPy alone."""
 
 from paddle_adagc.stability.events import EVENT_GAP, group_events
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
-from paddle_adagc.stability.faults import (
-    Fault,
-    FaultConfig,
-    FaultSchedule,
-    activation_fault,
-    apply_to_batch,
-    apply_to_gradients,
-)
 from paddle_adagc.stability.monitor import Spike, SpikeMonitor
 from paddle_adagc.stability.spike_score import (
     SpikeScore,
@@ -35,16 +24,10 @@ from paddle_adagc.stability.spike_score import (
 
 __all__ = [
     "EVENT_GAP",
-    "Fault",
-    "FaultConfig",
-    "FaultSchedule",
     "PairedExcess",
     "Spike",
     "SpikeMonitor",
     "SpikeScore",
-    "activation_fault",
-    "apply_to_batch",
-    "apply_to_gradients",
     "group_events",
     "paired_excess",
     "robust_spike_score",

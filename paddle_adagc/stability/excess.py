@@ -21,11 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paddle_adagc.checks import (
-    check_integer,
-    check_positive,
-    check_series,
-)
+from paddle_adagc.checks import check_integer, check_positive, check_series
 from paddle_adagc.stability.events import EVENT_GAP, group_events
 
 

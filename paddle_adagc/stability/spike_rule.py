@@ -17,11 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddle_adagc.checks import (
-    check_choice,
-    check_integer,
-    check_positive,
-)
+from paddle_adagc.checks import check_choice, check_integer, check_positive
 from paddle_adagc.stability.events import EVENT_GAP
 
 DIRECTIONS = ("both", "up", "down")

@@ -1,0 +1,278 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``ClipGradByAdaGC``: AdaGC as a ``grad_clip`` for Paddle's optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import paddle
+from paddle import Tensor
+
+from paddle_adagc import rule
+from paddle_adagc.checks import (
+    check_decay,
+    check_integer,
+    check_positive,
+    check_real,
+)
+from paddle_adagc.clips.base import NonFinite, TensorScalingClip
+from paddle_adagc.parallel.gather import gather_state
+from paddle_adagc.state import Values, check_deviation, check_gamma
+
+Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
+_DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
+
+
+class ClipGradByAdaGC(TensorScalingClip):
+    r"""Adaptive per-tensor gradient clipping (AdaGC, arXiv 2502.11034).
+
+    With :math:`g_i` the gradient of tensor :math:`i`, :math:`\gamma_i` its
+    reference norm, and steps :math:`t` counted from 0 (Algorithm 1):
+
+    .. math::
+
+        t < T_{start}:\quad & h = \min(\lambda_{abs} / \|g\|,\ 1), \qquad
+        \gamma_i \leftarrow \min(\gamma_i,\ \|h g_i\|) \\
+        t \ge T_{start}:\quad & h_i = \min(\lambda_{rel} \gamma_i / \|g_i\|,\
+        1), \qquad \gamma_i \leftarrow \beta \gamma_i + (1 - \beta)
+        \|h_i g_i\|
+
+    A norm of zero is no observation: it leaves :math:`\gamma_i` alone (see
+    :mod:`paddle_adagc.rule`). A tensor first seen after the warm-up starts from
+    its first non-zero norm, unclipped; so does every tensor with
+    ``t_start=0``.
+
+    Args:
+        lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
+            reference by this factor. Greater than 0.
+        beta: :math:`\beta`, smoothing coefficient in [0, 1).
+        lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
+        t_start: :math:`T_{start}`, number of warm-up steps.
+        init: How gamma starts; the paper's default and the variants of its
+            ablation, none of which has a GlobalGC warm-up.
+            ``"warmup_min"``: as above.
+            ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
+            whose gradients are not clipped.
+            ``"constant"``: ``init_value`` (0.5 and 1.0 in the paper); the
+            adaptive rule applies from the first step on, ``t_start`` is unused.
+            ``"threshold"``: ``min(||g_i||, init_value)`` of the latest of the
+            first ``t_start`` steps, whose gradients are not clipped.
+        init_value: For ``"constant"`` (default 1.0) and ``"threshold"``
+            (default 0.1, the paper's).
+        lambda_dev: Not in the paper; 0 (the default) is Algorithm 1. Otherwise
+            a norm may exceed its reference by this many mean absolute
+            deviations :math:`s_i` before it is clipped: the threshold is
+            :math:`\max(\lambda_{rel} \gamma_i,\ \gamma_i + \lambda_{dev}
+            s_i)`, and :math:`s_i \leftarrow \beta s_i + (1 - \beta)\, |\,
+            \|h_i g_i\| - \gamma_i|` from the first step on. What a tensor's
+            norm usually does then passes, and gamma can follow growing norms;
+            a sudden outlier passes with no more than the usual spread. Costs
+            4 more bytes per tensor.
+        nonfinite: What to do with a gradient that holds Inf or NaN, or whose
+            float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
+            device) or ``"propagate"`` it. gamma stays in every case, and the
+            tensor is left out of the warm-up's global norm.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> clip = ClipGradByAdaGC(t_start=100)
+        >>> clip.bind(model)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     3e-4, parameters=model.parameters(), grad_clip=clip
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> sorted(clip.metrics()["tensors"])
+        ['bias', 'weight']
+    """
+
+    def __init__(
+        self,
+        lambda_rel: float = 1.04,
+        beta: float = 0.99,
+        lambda_abs: float = 1.0,
+        t_start: int = 100,
+        *,
+        init: Init = "warmup_min",
+        init_value: float | None = None,
+        lambda_dev: float = 0.0,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
+        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
+        self.beta = check_decay("beta", beta)
+        self.t_start = check_integer("t_start", t_start, 0)
+        self._set_init(init, init_value)
+        self.lambda_dev = check_real("lambda_dev", lambda_dev)
+        if self.lambda_dev < 0:
+            raise ValueError(f"lambda_dev={lambda_dev!r} is negative")
+        self._gamma: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
+        self._deviation: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
+
+    def _set_init(self, init: Init, init_value: float | None) -> None:
+        if init not in get_args(Init):
+            raise ValueError(f"init={init!r} is not one of {get_args(Init)}")
+        if init == "threshold" and self.t_start == 0:
+            raise ValueError(
+                "init='threshold' looks at the first t_start steps: "
+                "t_start=0 leaves it none"
+            )
+        self.init: Init = init
+        default = _DEFAULT_INIT_VALUE.get(init)
+        self.init_value: float | None = default
+        if init_value is None:
+            return
+        if default is None:
+            raise ValueError(
+                f"init_value={init_value!r} has no meaning with init={init!r}"
+            )
+        self.init_value = check_positive("init_value", init_value)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "lambda_rel": self.lambda_rel,
+            "beta": self.beta,
+            "lambda_abs": self.lambda_abs,
+            "t_start": self.t_start,
+            "init": self.init,
+            "init_value": self.init_value,
+            "lambda_dev": self.lambda_dev,
+            **super()._config(),
+        }
+
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        gamma = self._extended_gamma()
+        if step >= self.t_start or self.init == "constant":
+            margin = (
+                self.lambda_dev * self._extended_deviation()
+                if self.lambda_dev
+                else None
+            )
+            h = rule.adaptive_scale(norm, gamma, self.lambda_rel, margin)
+            self._gamma = rule.moving_average(h * norm, gamma, self.beta)
+        elif self.init == "warmup_min":
+            total = self._global_norm(norm)
+            h = rule.global_scale(total, self.lambda_abs).expand_as(norm)
+            self._gamma = rule.running_minimum(h * norm, gamma)
+        elif self.init == "min_no_warmup":
+            h = paddle.ones_like(norm)
+            self._gamma = rule.running_minimum(norm, gamma)
+        else:
+            assert self.init_value is not None
+            h = paddle.ones_like(norm)
+            self._gamma = rule.latest_below(norm, gamma, self.init_value)
+        if self.lambda_dev:
+            self._deviation = rule.moving_deviation(
+                h * norm, gamma, self._extended_deviation(), self.beta
+            )
+        return h
+
+    def _extended_gamma(self) -> Tensor:
+        """Gamma with a start value for tensors that have none yet."""
+        start = self.init_value if self.init == "constant" else math.inf
+        return self._extended(self._gamma, start)
+
+    def _extended_deviation(self) -> Tensor:
+        return self._extended(self._deviation, 0.0)
+
+    def _extended(self, values: Tensor, start: float | None) -> Tensor:
+        num_new = len(self._table) - values.shape[0]
+        if num_new <= 0:  # fewer: this rank's part of a loaded state
+            return values
+        new = paddle.full([num_new], start, "float32")
+        return paddle.concat([values, new])
+
+    def _tensor_metrics(self) -> dict[str, Tensor]:
+        return self._kept()
+
+    def _kept(self) -> dict[str, Tensor]:
+        """Vectors of the state, each float32 ``[num_tensors]``."""
+        kept = {"gamma": self._extended_gamma()}
+        if self.lambda_dev:
+            kept["deviation"] = self._extended_deviation()
+        return kept
+
+    def _state(self) -> dict[str, dict[str, Tensor]]:
+        if not len(self._table):
+            return {name: {} for name in self._kept()}
+        return {
+            name: dict(
+                zip(self._table.keys, paddle.unbind(vector), strict=True)
+            )
+            for name, vector in self._kept().items()
+        }
+
+    def _load(self, values: Values) -> None:
+        gamma = values["gamma"]
+        deviation = values.get("deviation", dict.fromkeys(gamma, 0.0))
+        check_gamma(gamma)
+        check_deviation(deviation, gamma)
+        self._table.check_state(list(gamma))
+        self._table.adopt(list(gamma))
+        keys = self._table.keys
+        self._gamma = paddle.to_tensor([gamma[key] for key in keys], "float32")
+        self._deviation = paddle.to_tensor(
+            [deviation[key] for key in keys], "float32"
+        )
+
+    def _reorder(self, old: Sequence[int]) -> None:
+        index = paddle.to_tensor(old, "int64")
+        self._gamma = paddle.gather(self._extended_gamma(), index)
+        self._deviation = paddle.gather(self._extended_deviation(), index)
+
+    def set_state_dict(self, state: dict[str, Any]) -> None:
+        """See :meth:`TensorScalingClip.set_state_dict`.
+
+        ``lambda_dev`` may be switched on or off here: a state without
+        deviations starts them at 0, and one that has them may lose them.
+        """
+        if isinstance(state, dict) and isinstance(state.get("gamma"), dict):
+            state = dict(state)
+            if not self.lambda_dev:
+                state.pop("deviation", None)
+            elif "deviation" not in state:
+                state["deviation"] = dict.fromkeys(state["gamma"], 0.0)
+        super().set_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to save beside the optimizer's.
+
+        Returns:
+            ``step`` (int, optimizer steps made), ``gamma`` (a float32 tensor of
+            shape ``[]`` per tensor key, ``inf`` for a tensor without a norm so
+            far), with ``lambda_dev`` also ``deviation``, and ``config`` (the
+            constructor's arguments).
+        """
+        return super().state_dict()
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """State of the whole model, which any parallel layout can load.
+
+        In a distributed run every rank has to call it; one of them saves.
+
+        Raises:
+            RuntimeError: Ranks disagree about a gamma that they all follow.
+        """
+        observed = {self._table.keys[slot] for slot in self._observed}
+        return gather_state(self.state_dict(), observed)

@@ -1,0 +1,266 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""AGC: clipping of each unit's gradient by the norm of its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+
+from paddle_adagc import rule
+from paddle_adagc.checks import check_positive, suggestion
+from paddle_adagc.clips.base import NonFinite, TensorScalingClip
+from paddle_adagc.clips.gradients import GradientList, dense_float
+from paddle_adagc.clips.units import unit_axes
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Topology
+
+_SMALLEST_NORM = 1e-6
+_HEAD = "lm_head.weight"
+
+
+class ClipGradByAGC(TensorScalingClip):
+    r"""Adaptive gradient clipping in its gradient form (Brock et al. 2021).
+
+    With :math:`G_u` the gradient and :math:`W_u` the weights of a unit (arXiv
+    2102.06171, equation 3):
+
+    .. math::
+
+        G_u \leftarrow \lambda \frac{\max(\|W_u\|, \epsilon)}{\max(\|G_u\|,
+        10^{-6})} G_u \quad \text{if } \|G_u\| > \lambda \max(\|W_u\|,
+        \epsilon)
+
+    A unit is what makes one output: a column of a linear weight ``[in, out]``,
+    a row of an embedding ``[vocabulary, hidden]`` (known as such after
+    :meth:`bind`), a filter ``[in, ...]`` of a convolution ``[out, in, ...]``;
+    a vector is one unit.
+
+    Where tensor parallelism splits units, their norms are summed over its
+    group, in one all-reduce. A slice of sharding V2 cuts through units: it is
+    refused.
+
+    Args:
+        lambda_rel: :math:`\lambda`; the original's default 0.01, the AdaGC
+            paper uses 0.001.
+        epsilon: :math:`\epsilon`, least weight norm.
+        unclipped: Keys of tensors left alone, for the final layer as in the
+            original; by default that of a language model, ``lm_head.weight``,
+            if there is one. Takes :meth:`bind`; ``need_clip=False`` does
+            without.
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        lambda_rel: float = 0.01,
+        epsilon: float = 1e-3,
+        *,
+        unclipped: Sequence[str] | None = None,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
+        self.epsilon = check_positive("epsilon", epsilon)
+        if isinstance(unclipped, str):
+            raise TypeError(f"unclipped={unclipped!r}: give a list of keys")
+        self.unclipped = (_HEAD,) if unclipped is None else tuple(unclipped)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "lambda_rel": self.lambda_rel,
+            "epsilon": self.epsilon,
+            "unclipped": [*self.unclipped],
+            **super()._config(),
+        }
+
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """See :meth:`TensorScalingClip.bind`.
+
+        Raises:
+            ValueError: The model has no tensor of a key of ``unclipped``. (With
+                several processes another one may have it.)
+        """
+        super().bind(model)
+        known = {*self._table.keys, _HEAD}
+        for key in self.unclipped:
+            if key not in known and paddle.distributed.get_world_size() == 1:
+                raise ValueError(
+                    f"unclipped holds {key!r}, which is no tensor of the model"
+                    f"{suggestion(key, self._table.keys)}"
+                )
+
+    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        if not self._table.is_bound and {*self.unclipped} - {_HEAD}:
+            raise RuntimeError(
+                f"unclipped={[*self.unclipped]} are names of the model's "
+                "tensors: call bind(model) before the first step"
+            )
+        return super()._slots(parameters)
+
+    def _check_layout(
+        self, layout: Sequence[TensorLayout], topology: Topology
+    ) -> None:
+        if topology.splits_parameters and topology.sharding.size > 1:
+            raise ValueError(
+                "AGC under sharding V2 (split_param): a slice cuts through "
+                "units; use sharding V1"
+            )
+        for tensor in layout if topology.model.size > 1 else ():
+            if (
+                tensor.is_tp_split
+                and tensor.split_axis is None
+                and tensor.takes_part
+                and tensor.key not in self.unclipped
+            ):
+                raise ValueError(
+                    f"{tensor.key} is split over tensor-parallel ranks, but "
+                    "nothing says along which axis: set its split_axis"
+                )
+
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        return paddle.ones_like(norm)
+
+    def _clip_gradients(
+        self,
+        gradients: GradientList,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        norm: Tensor,
+        finite: Tensor,
+    ) -> Tensor:
+        kept = super()._clip_gradients(gradients, pairs, slots, norm, finite)
+        units = {
+            slot: _Units(parameter, gradient, self._is_embedding(slot))
+            for slot, (parameter, gradient) in zip(slots, pairs, strict=True)
+            if self._table.keys[slot] not in self.unclipped
+        }
+        self._sum_split_units(units)
+        for slot, unit in units.items():
+            unit.clip_(self.lambda_rel, self.epsilon, finite[slot])
+        squared_after = self._known_reducer().local_norms(
+            GradientList(self._by_slot(slots, pairs)).squared_norms()
+        )
+        share = rule.square_root(squared_after) / norm
+        is_known = paddle.logical_and(finite, norm > 0)
+        return paddle.where(is_known, share, kept)
+
+    def _by_slot(
+        self, slots: Sequence[int], pairs: Sequence[tuple[Tensor, Tensor]]
+    ) -> list[Tensor | None]:
+        gradients: list[Tensor | None] = [None] * len(self._table)
+        for slot, (_, gradient) in zip(slots, pairs, strict=True):
+            gradients[slot] = gradient
+        return gradients
+
+    def _is_embedding(self, slot: int) -> bool:
+        return self._table.is_bound and self._table.layout[slot].is_embedding
+
+    def _sum_split_units(self, units: dict[int, _Units]) -> None:
+        """Whole norms of the units that tensor parallelism splits.
+
+        One vector in the model's order, whichever gradients a rank has.
+        """
+        reducer = self._known_reducer()
+        if reducer.num_tp_ranks == 1:
+            return
+        counts = {
+            slot: num_units
+            for slot, tensor in enumerate(self._table.layout)
+            if (num_units := _num_split_units(tensor))
+        }
+        if not counts:
+            return
+        nothing = {n: paddle.zeros([n]) for n in set(counts.values())}
+        parts = [
+            part
+            for slot, n in counts.items()
+            for part in (
+                (units[slot].weight, units[slot].gradient)
+                if slot in units
+                else (nothing[n], nothing[n])
+            )
+        ]
+        sizes = [n for n in counts.values() for _ in range(2)]
+        whole = paddle.split(reducer.sum_over_tp(paddle.concat(parts)), sizes)
+        for index, slot in enumerate(counts):
+            if slot in units:
+                units[slot].weight, units[slot].gradient = whole[
+                    2 * index : 2 * index + 2
+                ]
+
+
+class _Units:
+    """One tensor's units: their squared norms, and how to scale them."""
+
+    def __init__(
+        self, parameter: Tensor, gradient: Tensor, is_embedding: bool
+    ) -> None:
+        self._target = gradient
+        self._inverse: Tensor | None = None
+        weights = parameter
+        if gradient.is_selected_rows():
+            is_embedding = True
+            # A row may be stored in several parts; its norm is of their sum.
+            rows, inverse = np.unique(gradient.rows(), return_inverse=True)
+            self._inverse = paddle.to_tensor(inverse.reshape(-1))
+            self._target = gradient._get_tensor_from_selected_rows()
+            gradient = paddle.zeros(
+                [len(rows), parameter.shape[1]], "float32"
+            ).index_add(self._inverse, 0, self._target.astype("float32"))
+            weights = paddle.gather(parameter, paddle.to_tensor(rows))
+        self._shape = list(self._target.shape)
+        axes = unit_axes(len(self._shape), is_embedding)
+        self._unit_shape = [
+            1 if axis in axes else size for axis, size in enumerate(self._shape)
+        ]
+        self.weight = _squared_norms(weights, axes)  # [num_units], float32
+        self.gradient = _squared_norms(gradient, axes)  # [num_units], float32
+
+    def clip_(self, lambda_rel: float, epsilon: float, finite: Tensor) -> None:
+        """Scale in place, unless the tensor is not finite."""
+        norm = self.gradient.sqrt()
+        bound = lambda_rel * self.weight.sqrt().clip(min=epsilon)
+        h = bound / norm.clip(min=_SMALLEST_NORM)
+        h = paddle.where(paddle.logical_and(norm > bound, finite), h, 1.0)
+        if self._inverse is not None:
+            h = paddle.gather(h, self._inverse)
+        wide = dense_float(self._target)
+        scaled = wide * h.astype(wide.dtype).reshape(self._unit_shape)
+        paddle.assign(scaled.astype(self._target.dtype), self._target)
+
+
+def _num_split_units(tensor: TensorLayout) -> int:
+    """Number of units whose parts lie on several ranks; 0 if none do."""
+    axes = unit_axes(len(tensor.shape), tensor.is_embedding)
+    if not tensor.is_tp_split or tensor.split_axis not in axes:
+        return 0
+    return math.prod(
+        size for axis, size in enumerate(tensor.shape) if axis not in axes
+    )
+
+
+def _squared_norms(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """float32 ``[num_units]``."""
+    squares = tensor.astype("float32").square()
+    return squares.sum([*axes]).reshape([-1]) if axes else squares.reshape([-1])

@@ -1,0 +1,415 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What every norm-based clip shares of Paddle's ``grad_clip`` contract.
+
+A norm-based clip multiplies each tensor's gradient by one number ``h``. Which
+tensors take part, when a step begins, what happens to Inf and NaN, and what can
+be read afterwards is the same for all of them and stands here; the rule that
+gives ``h`` is the subclass's.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn, get_args
+
+import numpy as np
+import paddle
+from paddle import Tensor
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc import rule
+from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.clips.metrics import Call, step_metrics
+from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.clips.tensor_table import TensorTable
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
+from paddle_adagc.parallel.topology import Topology, read_topology
+from paddle_adagc.parallel.unbound import check_alone, check_unbound
+from paddle_adagc.state import Values, read_clip_state, warn_of_other_arguments
+
+NonFinite = Literal["zero", "raise", "propagate"]
+
+
+class TensorScalingClip(ClipGradBase, abc.ABC):
+    """A ``grad_clip`` that multiplies each tensor's gradient by its own ``h``.
+
+    Parameters with ``need_clip=False`` and pairs without a gradient pass
+    through untouched, in their places. Gradients are scaled in place, as
+    ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
+
+    An optimizer with parameter groups calls its clip once per group. A clip
+    that groups share takes it for a new step when a tensor comes by again, so
+    that it counts optimizer steps. As with
+    ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm is then that of the
+    group in hand: to clip by the norm over all tensors use one group, and
+    ``apply_decay_param_fun`` where weight decay differs.
+
+    Where ranks exchange norms all of them need the same groups, and every group
+    needs a gradient on every rank in every step: a rank without one could not
+    count the same steps, and raises a RuntimeError; one whose optimizer lacks a
+    group, as on a pipeline stage without embeddings, is not noticed.
+
+    An optimizer that trains disjoint sets of tensors in successive steps
+    (alternating blocks) looks like one with groups: give each set a clip.
+
+    Args:
+        nonfinite: What to do with a tensor whose gradient holds Inf or NaN, or
+            whose float32 norm overflows. ``"zero"``: its gradient becomes 0.
+            ``"raise"``: FloatingPointError that names the tensors, before
+            anything is changed (waits for the device). ``"propagate"``: its
+            gradient is left as it is. The event is counted on the device.
+            ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
+            for an overflow, too: do not combine it with ``"raise"``.
+
+    Raises:
+        ValueError: ``nonfinite`` is none of these.
+    """
+
+    _keeps_one_state = False
+    """The rule's state is about all tensors: one call has to hold them all."""
+
+    def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
+        super().__init__()
+        if nonfinite not in get_args(NonFinite):
+            raise ValueError(
+                f"nonfinite={nonfinite!r} is not one of {get_args(NonFinite)}"
+            )
+        self.nonfinite: NonFinite = nonfinite
+        self._table = TensorTable()
+        self._steps = StepCount()
+        self._calls: list[Call] = []
+        self._num_nonfinite: Tensor | None = None  # [1], int64
+        self._observed: set[int] = set()
+        self._has_loaded = False
+        self._reducer: Reducer | None = None  # known from the first step on
+
+    @property
+    def should_comm_on_shard_dim(self) -> bool:
+        """Paddle's switch for clips over fused buffers; never on."""
+        return False
+
+    @should_comm_on_shard_dim.setter
+    def should_comm_on_shard_dim(self, value: bool) -> None:
+        if value:
+            raise RuntimeError(
+                f"{type(self).__name__} needs each tensor's own gradient; "
+                "FSDP and the fused buffers of auto-parallel join several. "
+                "Use fleet's sharding, without tensor fusion"
+            )
+
+    @abc.abstractmethod
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        """Take in one call's norms and give the scales.
+
+        Args:
+            step: Index of the optimizer step, from 0.
+            norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
+                those without a gradient in this call.
+
+        Returns:
+            ``h``, float32 ``[num_tensors]``; entries of tensors with a
+            non-finite norm are of no consequence.
+        """
+
+    def _config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"nonfinite": self.nonfinite}
+
+    def __str__(self) -> str:
+        """Class and arguments."""
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
+        return f"{type(self).__name__}({arguments})"
+
+    __repr__ = __str__
+
+    def _tensor_metrics(self) -> dict[str, Tensor]:
+        """What the rule keeps per tensor, each float32 ``[num_tensors]``."""
+        return {}
+
+    def _state(self) -> dict[str, dict[str, Tensor]]:
+        """What the rule carries from step to step: name -> key -> number."""
+        return {}
+
+    def _load(self, values: Values) -> None:
+        """Take over what :meth:`_state` gave; refuse before any change."""
+
+    def _reorder(self, old: Sequence[int]) -> None:
+        """Put what is kept per tensor into a new order.
+
+        Args:
+            old: Per slot, the one that the tensor had before.
+        """
+
+    def _check_layout(
+        self, layout: Sequence[TensorLayout], topology: Topology
+    ) -> None:
+        """Refuse, by ValueError, a layout that the rule cannot work in."""
+
+    @property
+    def num_steps(self) -> int:
+        """Number of optimizer steps that went through this clip."""
+        return self._steps.num_steps
+
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """Name the tensors as the model does (``layers.0.mlp.up.weight``).
+
+        Without it they carry Paddle's automatic names (``linear_0.w_0``),
+        which depend on the order in which a process makes its layers.
+
+        A hybrid-parallel run needs it, before fleet wraps the optimizer: which
+        ranks hold parts of a tensor is read from the model. A model that has
+        got other parameters since (LoRA, another head) can be bound again
+        until there is a state to lose.
+
+        Args:
+            model: Holds all parameters of the optimizer. Wrappers such as
+                ``paddle.DataParallel`` are looked through.
+
+        Raises:
+            RuntimeError: The clip has made steps under automatic names.
+            TypeError: ``model`` is no layer.
+            ValueError: The clip has a state for other tensors; or the model's
+                tensors lie over the ranks in a way that gives no right norm
+                (see :mod:`paddle_adagc.parallel.reduce`).
+        """
+        if self._calls and not self._table.is_bound:
+            raise RuntimeError(
+                f"bind() after {self.num_steps} steps: the tensors have "
+                "their names by now; call it before the first step"
+            )
+        layout = read_layout(model)
+        topology = read_topology()
+        if topology is not None:
+            check_layout(list(layout.values()), topology)
+            self._check_layout(list(layout.values()), topology)
+        if not (self.num_steps or self._has_loaded):
+            self._table = TensorTable()
+        old = self._table.bind(layout)
+        if old:
+            self._reorder(old)
+            self._observed = {
+                slot for slot, was in enumerate(old) if was in self._observed
+            }
+            self._continue_at(self.num_steps)
+        self._reducer = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to save beside the optimizer's.
+
+        Returns:
+            ``step`` (int, optimizer steps made), ``config`` (the constructor's
+            arguments), and for each quantity that the rule keeps a dict of
+            float32 tensors of shape ``[]``.
+        """
+        return {
+            "step": self.num_steps,
+            **self._state(),
+            "config": self._config(),
+        }
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """State of the whole model, which any parallel layout can load.
+
+        In a distributed run every rank has to call it; one of them saves.
+        """
+        return self.state_dict()
+
+    def set_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; a refused one leaves the clip as it was.
+
+        The arguments of this clip stay in force; a warning names those that
+        the state was made with other values of.
+
+        Args:
+            state: From :meth:`state_dict`; numbers may be tensors, arrays or
+                Python's.
+
+        Raises:
+            TypeError: ``state`` is not a dict.
+            ValueError: It is not a state of this class, or the tensors are
+                not this model's.
+        """
+        step, values, config = read_clip_state(
+            state, self._state(), self._config(), type(self).__name__
+        )
+        self._load(values)
+        self._has_loaded = True
+        self._continue_at(step)
+        warn_of_other_arguments(self._config(), config)
+
+    def metrics(self) -> dict[str, Any]:
+        """What the last optimizer step was like; may wait for the device.
+
+        In a hybrid-parallel run all numbers are about the tensors that this
+        rank holds (under owner-based sharding: owns), and so is
+        ``global_grad_norm``: after the warm-up nobody knows that of the model.
+
+        Returns:
+            ``step`` (its index, -1 before the first), ``global_grad_norm``
+            (before the clip, without non-finite tensors),
+            ``clipped_fraction`` (share of the tensors with ``h < 1``),
+            ``nonfinite`` (number of tensors with a non-finite norm),
+            ``nonfinite_total`` (the same over all steps of this process), and
+            ``tensors``: for the key of each tensor that had a gradient a dict
+            of ``norm`` (before the clip), ``h``, and what the rule keeps.
+        """
+        total = self._num_nonfinite
+        return {
+            "step": self.num_steps - 1,
+            "nonfinite_total": 0 if total is None else int(total.item()),
+            **step_metrics(
+                self._calls, self._table.keys, self._tensor_metrics()
+            ),
+        }
+
+    @paddle.no_grad()
+    def _dygraph_clip(
+        self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        pairs = list(params_grads)
+        clipped = [
+            (parameter, gradient)
+            for parameter, gradient in pairs
+            if gradient is not None
+            and getattr(parameter, "need_clip", True) is not False
+        ]
+        if clipped and clipped[0][1].is_dist():
+            raise RuntimeError(
+                f"{type(self).__name__} does not work on the distributed "
+                "tensors of auto-parallel: use fleet's hybrid parallelism"
+            )
+        reducer = self._known_reducer()
+        if not clipped and not reducer.communicates:
+            return pairs
+        slots = self._slots([parameter for parameter, _ in clipped])
+        is_next_step = self._is_next_step(slots)
+        gradients: list[Tensor | None] = [None] * len(self._table)
+        for slot, (_, gradient) in zip(slots, clipped, strict=True):
+            gradients[slot] = gradient
+        listed = GradientList(gradients)
+        norm = rule.square_root(reducer.local_norms(listed.squared_norms()))
+        finite = paddle.isfinite(norm)
+        if self.nonfinite == "raise":
+            self._refuse_nonfinite(finite, self.num_steps - 1 + is_next_step)
+        self._steps.add(slots, is_next_step)
+        if is_next_step:
+            self._calls = []
+        self._observed.update(slots)
+        h = self._clip_gradients(listed, clipped, slots, norm, finite)
+        self._calls.append(Call(slots, norm, h))
+        return pairs
+
+    def _clip_gradients(
+        self,
+        gradients: GradientList,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        norm: Tensor,
+        finite: Tensor,
+    ) -> Tensor:
+        """Clip in place.
+
+        Args:
+            gradients: In the order of the slots.
+            pairs: Parameters and their gradients.
+            slots: Of the pairs.
+            norm: float32 ``[num_tensors]``, of the whole tensors.
+            finite: bool ``[num_tensors]``.
+
+        Returns:
+            The part of each norm that is left, float32 ``[num_tensors]``.
+        """
+        h = self._advance(self.num_steps - 1, norm)
+        h, discard = self._treat_nonfinite(h, finite)
+        gradients.scale_(h, discard)
+        return h
+
+    def _continue_at(self, num_steps: int) -> None:
+        """Go on as if ``num_steps`` steps had been made."""
+        self._steps.continue_at(num_steps)
+        self._calls = []
+
+    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        """Slot of each parameter, after a look at those that are new."""
+        slots = self._table.slots(parameters)
+        if not (self._table.is_bound or self._observed.issuperset(slots)):
+            check_unbound(type(self).__name__, read_topology(), parameters)
+        return slots
+
+    def _is_next_step(self, slots: Sequence[int]) -> bool:
+        reason = ""
+        if self._keeps_one_state:
+            reason = f"{type(self).__name__} keeps one state for all tensors"
+        return self._steps.is_next_step(slots, reason)
+
+    def _treat_nonfinite(
+        self, h: Tensor, finite: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.nonfinite == "raise":
+            return h, None
+        lost = paddle.logical_not(finite)
+        count = lost.astype("int64").sum(keepdim=True)
+        if self._num_nonfinite is None:
+            self._num_nonfinite = count
+        else:
+            self._num_nonfinite = self._num_nonfinite + count
+        if self.nonfinite == "propagate":
+            return paddle.where(finite, h, paddle.ones_like(h)), None
+        return paddle.where(finite, h, paddle.zeros_like(h)), lost
+
+    def _known_reducer(self) -> Reducer:
+        """Looks up, once, which ranks each tensor's norm is summed over."""
+        if self._reducer is None:
+            topology = read_topology()
+            if not self._table.is_bound:
+                check_unbound(type(self).__name__, topology)
+            elif topology is None:
+                check_alone(self._table.layout)
+            self._reducer = Reducer(
+                make_plan(self._table.layout, topology)
+                if topology is not None and self._table.is_bound
+                else None
+            )
+        return self._reducer
+
+    def _global_norm(self, norm: Tensor) -> Tensor:
+        """L2 norm over all finite tensors of all ranks, float32 ``[1]``.
+
+        In a hybrid-parallel run: one all-reduce of one scalar.
+        """
+        reducer = self._known_reducer()
+        counted = rule.global_squared_norm(reducer.counted(norm))
+        return reducer.global_sum(counted).sqrt().astype("float32")
+
+    def _refuse_nonfinite(self, finite: Tensor, step: int) -> None:
+        lost = np.flatnonzero(~finite.numpy())
+        if self._known_reducer().any_rank(bool(lost.size)):
+            keys = [self._table.keys[slot] for slot in lost]
+            raise FloatingPointError(
+                f"the gradient of {len(keys)} tensors on this rank is not "
+                f"finite at step {step}: {', '.join(keys)}"
+            )
+
+    def _static_clip(self, params_grads: Any) -> NoReturn:
+        raise RuntimeError(
+            f"{type(self).__name__} works on eager tensors, not in a static "
+            "graph: leave paddle.enable_static() out and run the optimizer "
+            "outside of paddle.jit.to_static. A model whose forward is "
+            "converted by to_static is fine"
+        )
+
+    _pir_clip = _static_clip

@@ -1,0 +1,52 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the clips by the norm over all tensors share."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+
+from paddle_adagc import rule
+from paddle_adagc.clips.base import TensorScalingClip
+
+
+class GlobalNormClip(TensorScalingClip):
+    """A clip whose one state follows the norm over all tensors.
+
+    A step with a non-finite tensor is no observation: the norm of the others is
+    not the model's. Takes one parameter group. In a hybrid-parallel run every
+    step sums two numbers over all ranks, in one all-reduce.
+    """
+
+    _keeps_one_state = True
+
+    def _observed_norm(self, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """L2 norm over the finite tensors of all ranks, and if that is all.
+
+        Args:
+            norm: float32 ``[num_tensors]``.
+
+        Returns:
+            The norm, float32 ``[1]``; bool ``[1]``, no tensor is lost.
+        """
+        reducer = self._known_reducer()
+        counted = reducer.counted(norm)
+        lost = paddle.logical_not(paddle.isfinite(counted)).astype("float64")
+        total, num_lost = reducer.global_sum(
+            paddle.concat(
+                [rule.global_squared_norm(counted), lost.sum(keepdim=True)]
+            )
+        ).split(2)
+        return total.sqrt().astype("float32"), num_lost == 0

@@ -1,0 +1,87 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Clips by the names that configs use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import paddle
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.adagc import ClipGradByAdaGC
+from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.clips.zclip import ClipGradByZClip
+
+
+class NoClip(ClipGradBase):
+    """Leaves gradients as they are; the record still measures them."""
+
+    def __str__(self) -> str:
+        """What it does."""
+        return "no gradient clipping"
+
+    def _dygraph_clip(self, params_grads: Any) -> Any:
+        return params_grads
+
+
+def _global_norm(lambda_abs: float = 1.0) -> ClipGradBase:
+    return paddle.nn.ClipGradByGlobalNorm(lambda_abs)
+
+
+def _value(lambda_abs: float = 1e-3) -> ClipGradBase:
+    return paddle.nn.ClipGradByValue(max=lambda_abs)
+
+
+CLIPS: dict[str, Callable[..., ClipGradBase]] = {
+    "adagc": ClipGradByAdaGC,
+    "global_norm": _global_norm,
+    "value": _value,
+    "none": NoClip,
+    "agc": ClipGradByAGC,
+    "zclip": ClipGradByZClip,
+    "global_adagc": ClipGradByGlobalAdaGC,
+    "tensor_wise": ClipGradByTensorWiseGC,
+}
+"""``global_norm`` (GlobalGC) and ``value`` (ClipByValue) are Paddle's own;
+``none`` is for optimizers that clip by themselves; ``global_adagc`` and
+``tensor_wise`` are the paper's ablations of locality and of adaptivity."""
+
+
+def make_clip(settings: Mapping[str, Any]) -> ClipGradBase:
+    """The clip that a config's ``clip`` section describes.
+
+    Args:
+        settings: ``name`` (a key of :data:`CLIPS`) and the clip's arguments.
+
+    Raises:
+        ValueError: An unknown name, or an argument that the clip has not got.
+    """
+    arguments = dict(settings)
+    if "name" not in arguments:
+        raise ValueError(f"clip has no name: use one of {[*CLIPS]}")
+    make = CLIPS[check_choice("clip.name", arguments.pop("name"), CLIPS)]
+    known = list(inspect.signature(make).parameters)
+    for key in arguments:
+        if key not in known:
+            raise ValueError(
+                f"clip {settings['name']!r} takes no {key!r}"
+                f"{suggestion(key, known)}"
+            )
+    return make(**arguments)

@@ -1,0 +1,184 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which entry of the clip's vectors is which tensor's, under which key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import paddle
+from paddle import Tensor
+
+from paddle_adagc.parallel.layout import TensorLayout, refuse_stage_3
+
+
+class TensorTable:
+    """A fixed order of tensors: parameter -> slot, slot -> key.
+
+    Bound to a model, the table holds all of its parameters from the start,
+    under their structured names. Unbound, it grows as parameters come by, under
+    Paddle's automatic names.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.layout: tuple[TensorLayout, ...] = ()
+        self._slot_of_key: dict[str, int] = {}
+        self._key_of_name: dict[str, str] | None = None
+        self._unconfirmed = False
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return len(self.keys)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the keys are a model's structured names."""
+        return self._key_of_name is not None
+
+    def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
+        """Take over all parameters of a model, in its order.
+
+        Args:
+            layout: By parameter name, from
+                :func:`paddle_adagc.parallel.layout.read_layout`.
+
+        Returns:
+            For each tensor in the new order, the slot that it had before;
+            nothing if the table was empty.
+
+        Raises:
+            ValueError: The table holds other keys, from a loaded state or from
+                another model.
+        """
+        keys = [tensor.key for tensor in layout.values()]
+        if self.is_bound and set(keys) != set(self.keys):
+            raise ValueError(
+                f"the clip was bound before, to a model with other tensors "
+                f"({_difference(self.keys, keys)}), and has a state for them: "
+                "make a new clip for this model"
+            )
+        if self.keys:
+            found = self._of_this_rank(self.keys, keys)
+            _check_same(found, keys, "the loaded state's tensors")
+        slot_before = {key: slot for slot, key in enumerate(self.keys)}
+        self.keys = keys
+        self.layout = tuple(layout.values())
+        self._key_of_name = {name: t.key for name, t in layout.items()}
+        self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
+        self._unconfirmed = False
+        return [slot_before[key] for key in keys] if slot_before else []
+
+    def slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        """Slot of each parameter; an unbound table adds those it lacks.
+
+        Raises:
+            ValueError: A parameter is not part of the bound model, or a slice
+                of sharding stage 3; or two have the same name; or the loaded
+                state is evidently another model's.
+        """
+        keys = [self._key(parameter) for parameter in parameters]
+        if len(set(keys)) < len(keys):
+            twice = [key for key in keys if keys.count(key) > 1]
+            raise ValueError(
+                f"two parameters are called {twice[0]!r}, of one optimizer: "
+                "make both models under one paddle.utils.unique_name.guard()"
+            )
+        if self._unconfirmed:
+            self._confirm(keys)
+        for key in keys:
+            if key not in self._slot_of_key:
+                refuse_stage_3("this clip", [key])
+                self._slot_of_key[key] = len(self.keys)
+                self.keys.append(key)
+        return [self._slot_of_key[key] for key in keys]
+
+    def check_state(self, keys: Sequence[str]) -> None:
+        """Hold a state's keys against the table's, unless that is empty.
+
+        In a distributed run the state may hold more: other ranks' tensors.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        if not self.keys:
+            return
+        if self.is_bound:
+            keys = self._of_this_rank(keys, self.keys)
+        _check_same(keys, self.keys, "the state's tensors")
+
+    def adopt(self, keys: Sequence[str]) -> None:
+        """Take the tensors of a checked state; a model's order stays."""
+        if self.is_bound:
+            return
+        self.keys = list(keys)
+        self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
+        self._unconfirmed = True
+
+    @staticmethod
+    def _of_this_rank(found: Sequence[str], mine: Sequence[str]) -> list[str]:
+        """Keys of a state without those that only other ranks may hold."""
+        if paddle.distributed.get_world_size() == 1:
+            return list(found)
+        held = set(mine)
+        return [key for key in found if key in held]
+
+    def _key(self, parameter: Tensor) -> str:
+        if self._key_of_name is None:
+            return parameter.name
+        try:
+            return self._key_of_name[parameter.name]
+        except KeyError:
+            refuse_stage_3("this clip", [parameter.name])
+            raise ValueError(
+                f"parameter {parameter.name!r} is not part of the model given "
+                "to bind(): bind a layer that holds all parameters of the "
+                "optimizer"
+            ) from None
+
+    def _confirm(self, keys: Sequence[str]) -> None:
+        seen = set(keys)
+        new = [key for key in keys if key not in self._slot_of_key]
+        unseen = [key for key in self.keys if key not in seen]
+        if new and unseen:
+            raise ValueError(
+                f"the loaded state is another model's: it lacks {_some(new)} "
+                f"and holds {_some(unseen)}, which has no gradient here. Use "
+                "bind(model) before saving and before loading, so that "
+                "tensors carry structured names"
+            )
+        self._unconfirmed = False
+
+
+def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
+    if set(found) != set(wanted):
+        raise ValueError(
+            f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
+            "it another model's state, or was one of the two made without "
+            "bind(model)?"
+        )
+
+
+def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
+    found_keys, wanted_keys = set(found), set(wanted)
+    missing = [key for key in wanted if key not in found_keys]
+    unknown = [key for key in found if key not in wanted_keys]
+    return f"{_some(missing)} missing, {_some(unknown)} unknown"
+
+
+def _some(keys: Sequence[str], most: int = 3) -> str:
+    if not keys:
+        return "none"
+    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(repr(key) for key in keys[:most]) + rest

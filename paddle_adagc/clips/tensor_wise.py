@@ -1,0 +1,134 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""TensorWiseGC: the paper's ablation of adaptivity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import paddle
+from paddle import Tensor
+
+from paddle_adagc.checks import check_choice, check_positive
+from paddle_adagc.clips.base import NonFinite, TensorScalingClip
+from paddle_adagc.clips.gradients import GradientList
+
+Share = Literal["size", "sqrt_size"]
+
+
+class ClipGradByTensorWiseGC(TensorScalingClip):
+    r"""A fixed threshold per tensor, by its share of the model's values.
+
+    With :math:`d_i` the number of values of tensor :math:`i` and :math:`D` that
+    of all tensors that are clipped: :math:`h_i = \min(\lambda_i / \|g_i\|, 1)`,
+    :math:`\lambda_i = \lambda_{abs} d_i / D`. Local but not adaptive: the
+    variant that the paper's ablation ("Adaptivity Efficacy and Locality
+    Granularity") compares AdaGC with.
+
+    Thresholds count whole tensors, however a layout splits them. Bound to a
+    model, :math:`D` is known from the start (one all-reduce of one number in
+    the first step of a hybrid-parallel run, none later); after freezing or
+    unfreezing layers call :meth:`bind` again. Unbound, it grows with the
+    tensors that come by.
+
+    Args:
+        lambda_abs: :math:`\lambda_{abs}`, greater than 0.
+        share: ``"size"``: as above. ``"sqrt_size"``: :math:`\lambda_i =
+            \lambda_{abs} \sqrt{d_i / D}`, so that the norm over all tensors is
+            at most :math:`\lambda_{abs}`, as under GlobalGC.
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        lambda_abs: float = 1.0,
+        *,
+        share: Share = "size",
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
+        check_choice("share", share, get_args(Share))
+        self.share: Share = share
+        self._thresholds = paddle.zeros([0], "float32")  # [num_tensors]
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of an unbound table
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "lambda_abs": self.lambda_abs,
+            "share": self.share,
+            **super()._config(),
+        }
+
+    def _clip_gradients(
+        self,
+        gradients: GradientList,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        norm: Tensor,
+        finite: Tensor,
+    ) -> Tensor:
+        known = self._thresholds.shape[0]
+        if known != len(self._table):
+            for slot, (parameter, _) in zip(slots, pairs, strict=True):
+                self._shapes.setdefault(slot, tuple(parameter.shape))
+            self._thresholds = self._make_thresholds()
+        return super()._clip_gradients(gradients, pairs, slots, norm, finite)
+
+    def _reorder(self, old: Sequence[int]) -> None:
+        self._thresholds = paddle.zeros([0], "float32")
+
+    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
+        slots = super()._slots(parameters)
+        for slot in slots if self._table.is_bound else ():
+            tensor = self._table.layout[slot]
+            if not tensor.takes_part:
+                raise RuntimeError(
+                    f"{tensor.key} was frozen or kept from being clipped when "
+                    "bind() counted the model's values: call bind(model) again "
+                    "after that has changed, on every rank"
+                )
+        return slots
+
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        return (self._thresholds / norm).clip(max=1.0)
+
+    def _make_thresholds(self) -> Tensor:
+        sizes = self._sizes()
+        total = self._known_reducer().sum_over_model(sizes)
+        share = paddle.to_tensor(sizes, "float64") / total
+        if self.share == "sqrt_size":
+            share = share.sqrt()
+        return (self.lambda_abs * share).astype("float32")
+
+    def _sizes(self) -> list[int]:
+        """Number of values of every whole tensor; 0 if it is not clipped."""
+        if not self._table.is_bound:
+            return [math.prod(self._shapes[i]) for i in range(len(self._table))]
+        num_tp_ranks = self._known_reducer().num_tp_ranks
+        return [
+            math.prod(tensor.shape)
+            * (num_tp_ranks if tensor.is_tp_split else 1)
+            * tensor.takes_part
+            for tensor in self._table.layout
+        ]
+
+    def _tensor_metrics(self) -> dict[str, Tensor]:
+        return {"threshold": self._thresholds}

@@ -1,0 +1,160 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ZClip: global clipping by the z-score of the norm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+from paddle_adagc import rule
+from paddle_adagc.checks import check_decay, check_integer, check_positive
+from paddle_adagc.clips.base import NonFinite
+from paddle_adagc.clips.global_norm import GlobalNormClip
+from paddle_adagc.state import Values
+
+_EPSILON = 1e-6
+
+
+class ClipGradByZClip(GlobalNormClip):
+    r"""ZClip (Kumar et al. 2025, arXiv 2504.02507).
+
+    With :math:`n` the global norm, :math:`\mu` and :math:`\sigma^2` the moving
+    mean and variance of the clipped norms, and :math:`z = (n - \mu) / (\sigma
+    + 10^{-6})`:
+
+    .. math::
+
+        \tau = \mu + z_{thres} \sigma / (z / z_{thres}) \text{ if } z >
+        z_{thres}, \text{ else } n; \qquad
+        g \leftarrow g \min(\tau, n_{max}) / n
+
+        \mu \leftarrow \alpha \mu + (1 - \alpha) \tau, \qquad
+        \sigma^2 \leftarrow \alpha \sigma^2 + (1 - \alpha) (\tau - \mu)^2
+
+    The first ``warmup_steps`` norms give the first :math:`\mu` and
+    :math:`\sigma^2` (of the population); meanwhile only :math:`n_{max}` clips.
+    A step with a non-finite tensor, or with none that is not 0, is no
+    observation.
+
+    Args:
+        alpha: :math:`\alpha`, smoothing coefficient in [0, 1).
+        z_thres: :math:`z_{thres}`; the original's default 2.5, the AdaGC paper
+            uses 2.0.
+        max_grad_norm: :math:`n_{max}`; None: no such bound.
+        warmup_steps: At least 1.
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.97,
+        z_thres: float = 2.5,
+        max_grad_norm: float | None = 1.0,
+        warmup_steps: int = 25,
+        *,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.alpha = check_decay("alpha", alpha)
+        self.z_thres = check_positive("z_thres", z_thres)
+        self.max_grad_norm = (
+            None
+            if max_grad_norm is None
+            else check_positive("max_grad_norm", max_grad_norm)
+        )
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 1)
+        self._count = paddle.zeros([1])  # norms observed
+        self._mean = paddle.zeros([1])
+        self._variance = paddle.zeros([1])
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "alpha": self.alpha,
+            "z_thres": self.z_thres,
+            "max_grad_norm": self.max_grad_norm,
+            "warmup_steps": self.warmup_steps,
+            **super()._config(),
+        }
+
+    def _advance(self, step: int, norm: Tensor) -> Tensor:
+        total, is_whole = self._observed_norm(norm)
+        is_warm_up = self._count < self.warmup_steps
+        spread = rule.square_root(self._variance)
+        z = (total - self._mean) / (spread + _EPSILON)
+        tau = self._mean + self.z_thres**2 * spread / z
+        is_outlier = paddle.logical_and(~is_warm_up, z > self.z_thres)
+        tau = paddle.where(is_outlier, tau, total)
+        is_observed = paddle.logical_and(is_whole, tau > 0)
+        self._observe(tau, is_warm_up, is_observed)
+        bound = (
+            tau
+            if self.max_grad_norm is None
+            else tau.clip(max=self.max_grad_norm)
+        )
+        h = paddle.where(total > 0, bound / total, paddle.ones_like(total))
+        return h.clip(max=1.0).expand_as(norm)
+
+    def _observe(
+        self, tau: Tensor, is_warm_up: Tensor, is_observed: Tensor
+    ) -> None:
+        """Running mean and variance in the warm-up, moving ones after it."""
+        count = self._count + 1
+        weight = paddle.where(
+            is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha)
+        )
+        deviation = tau - self._mean
+        mean = self._mean + weight * deviation
+        # In the warm-up this is Welford's sum, divided by the count.
+        squared = paddle.where(
+            is_warm_up, deviation * (tau - mean), (tau - mean).square()
+        )
+        variance = self._variance + weight * (squared - self._variance)
+        self._count = paddle.where(is_observed, count, self._count)
+        self._mean = paddle.where(is_observed, mean, self._mean)
+        self._variance = paddle.where(is_observed, variance, self._variance)
+
+    def _state(self) -> dict[str, dict[str, Tensor]]:
+        return {
+            "norm": {
+                "count": self._count.reshape([]),
+                "mean": self._mean.reshape([]),
+                "variance": self._variance.reshape([]),
+            }
+        }
+
+    def _load(self, values: Values) -> None:
+        kept = values["norm"]
+        if sorted(kept) != ["count", "mean", "variance"]:
+            raise ValueError(
+                f"the state's norm holds {[*kept]}, not count, mean and "
+                "variance: it is not a state of ZClip"
+            )
+        for name, value in kept.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(
+                    f"{name} of the norm is {value}: it must be finite and "
+                    "not negative"
+                )
+        self._count, self._mean, self._variance = (
+            paddle.full([1], kept[name])
+            for name in ("count", "mean", "variance")
+        )

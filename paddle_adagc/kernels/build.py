@@ -1,0 +1,110 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Compiles ``host.cpp`` when it is first needed, and loads it.
+
+Paddle's operators cost some microseconds per tensor, which is most of a clip
+step for models with thousands of tensors. The compiled loops take the whole
+list at once. They need a C++ compiler, once: the library is kept in
+``$XDG_CACHE_HOME/paddle_adagc``. Without a compiler, or with
+``PADDLE_ADAGC_NATIVE=0``, the clip uses Paddle's operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("host.cpp")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL | None:
+    """The compiled loops; None if they are switched off or cannot be made."""
+    if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
+        return None
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    if compiler is None:
+        logger.info("no C++ compiler: the clip uses Paddle's operators")
+        return None
+    try:
+        return _declared(ctypes.CDLL(str(build(compiler, _cache_dir()))))
+    except (OSError, subprocess.CalledProcessError) as error:
+        logger.warning(
+            "the compiled loops cannot be used (%s): the clip uses Paddle's "
+            "operators",
+            error,
+        )
+        return None
+
+
+def build(compiler: str, cache_dir: Path) -> Path:
+    """Compile the library unless it is in ``cache_dir``; gives its path.
+
+    It appears whole or not at all, so that processes may build at once.
+
+    Raises:
+        OSError: The folder cannot be written, the compiler cannot be run.
+        subprocess.CalledProcessError: The compiler failed.
+    """
+    target = cache_dir / f"host-{_fingerprint(compiler)}.so"
+    if target.exists():
+        return target
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
+        output = Path(scratch) / target.name
+        subprocess.run(
+            [compiler, *FLAGS, str(SOURCE), "-o", str(output)],
+            check=True,
+            capture_output=True,
+        )
+        output.replace(target)
+    return target
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
+    library.adagc_squared_norms.argtypes = [pointer, pointer, count, pointer]
+    library.adagc_squared_norms.restype = None
+    library.adagc_scale.argtypes = [pointer, pointer, count, pointer, pointer]
+    library.adagc_scale.restype = None
+    return library
+
+
+def _cache_dir() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "paddle_adagc"
+
+
+def _fingerprint(compiler: str) -> str:
+    """Changes with the source, the flags, the compiler and the processor."""
+    parts = [SOURCE.read_text(), *FLAGS, compiler, platform.machine()]
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        parts += [
+            line
+            for line in cpuinfo.read_text().splitlines()
+            if line.startswith(("flags", "Features"))
+        ][:1]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,152 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The table of what clips communicate, measured layout by layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from paddle_adagc.lab.benchmark import collectives_run as communication
+from paddle_adagc.lab.gloo.rendezvous import free_port
+from paddle_adagc.lab.train.config import ParallelConfig
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "DP2": {"dp": 2},
+    "TP2": {"tp": 2},
+    "SP with TP2": {"tp": 2, "sequence_parallel": True},
+    "PP2": {"pp": 2},
+    "V1 x2": {"sharding": 2, "sharding_split_param": False},
+    "V2 x2": {"sharding": 2},
+    "TP2 x DP2": {"tp": 2, "dp": 2},
+    "TP2 x PP2": {"tp": 2, "pp": 2},
+    "TP2 x V1": {"tp": 2, "sharding": 2, "sharding_split_param": False},
+    "TP2 x V2": {"tp": 2, "sharding": 2},
+    "PP2 x V2": {"pp": 2, "sharding": 2},
+    "EP2": {"ep": 2, "sharding": 2},
+    "EP2 x V2 x4": {"ep": 2, "sharding": 4},
+}
+"""``parallel`` sections of the layouts, by name."""
+
+CLIPS: dict[str, list[str]] = {
+    "GlobalGC": ["clip={name: global_norm}"],
+    "AdaGC": ["clip={name: adagc, t_start: 2}"],
+}
+"""Fleet's own HybridParallelClipGrad, and AdaGC."""
+
+_NUM_STEPS = 4
+
+
+def measure(
+    config: str | os.PathLike[str], layouts: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Run every clip under every layout for a few steps.
+
+    Args:
+        config: Run config of the model.
+        layouts: By name, the ``parallel`` section.
+
+    Returns:
+        Per layout and clip a row with ``layout``, ``clip``, and what
+        :mod:`paddle_adagc.lab.benchmark.collectives_run` writes.
+
+    Raises:
+        RuntimeError: A run failed.
+    """
+    rows = []
+    cells = [(name, clip) for name in layouts for clip in CLIPS]
+    for name, clip in tqdm(cells, unit="run"):
+        parallel = ParallelConfig(**layouts[name])
+        overrides = [
+            *CLIPS[clip],
+            *(f"parallel.{key}={v}" for key, v in layouts[name].items()),
+            f"train.max_steps={_NUM_STEPS}",
+            "train.save_every=0",
+            "train.visualdl=false",
+            "train.batch_size=4",
+            "train.gradient_accumulation_steps=2",
+            "record={tensors: false, moments: false}",
+        ]
+        rows.append(
+            {
+                "layout": name,
+                "clip": clip,
+                **_launch(config, overrides, parallel.num_processes),
+            }
+        )
+    return rows
+
+
+def to_markdown(rows: list[dict[str, Any]]) -> str:
+    """Pipe table: what rank 0 passes to collectives in one clip step."""
+    lines = [
+        "| layout | clip | warm-up step | adaptive step |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        warm_up = "" if row["clip"] == "GlobalGC" else _cell(row["warm_up"])
+        lines.append(
+            f"| {row['layout']} | {row['clip']} | {warm_up} | "
+            f"{_cell(row['adaptive'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _cell(calls: list[dict[str, Any]]) -> str:
+    if not calls:
+        return "nothing"
+    return ", ".join(
+        f"{call['calls']} {call['collective']} of {call['bytes']} B over "
+        f"{call['group']}"
+        for call in calls
+    )
+
+
+def _launch(
+    config: str | os.PathLike[str], overrides: list[str], num_processes: int
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "result.json"
+        command = [
+            *(sys.executable, "-m", "paddle.distributed.launch"),
+            *("--nproc_per_node", str(num_processes)),
+            *("--master", f"127.0.0.1:{free_port()}"),
+            *("--log_dir", f"{scratch}/log"),
+            str(communication.__file__),
+            *(str(config), str(result)),
+            *overrides,
+            f"train.output_dir={scratch}/run",
+        ]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PADDLE_DISTRI_BACKEND": "gloo",
+        }
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True
+        )
+        if done.returncode or not result.exists():
+            raise RuntimeError(
+                f"{' '.join(command)} failed:\n{done.stdout[-2000:]}"
+                f"{done.stderr[-2000:]}"
+            )
+        return json.loads(result.read_text())

@@ -1,0 +1,109 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a clip communicates in a real run, by the ledger.
+
+    python -m paddle.distributed.launch --nproc_per_node 2 \
+        collectives_run.py CONFIG RESULT [key=value ...]
+
+trains a few steps and writes, as JSON, what the clip of rank 0 communicated in
+its last warm-up step and in its last step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from paddlenlp.trainer import TrainerCallback
+from paddlenlp.utils.log import logger
+
+from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.train.processes import (
+    is_first_process,
+    leave,
+    start_processes,
+)
+from paddle_adagc.lab.train.run import build_trainer
+
+
+def record_communication(config: RunConfig) -> CommunicationLedger:
+    """Train as ``config`` says, and record what the clip communicates.
+
+    Every process has to call it. Nothing is saved.
+
+    Returns:
+        This rank's ledger, one step per optimizer step.
+    """
+    start_processes(config)
+    ledger = CommunicationLedger()
+    trainer = build_trainer(config)
+    trainer.add_callback(_Watch(ledger))
+    trainer.train()
+    return ledger
+
+
+class _Watch(TrainerCallback):
+    """Puts the innermost optimizer's clip under a ledger's eyes.
+
+    Only when training begins: until then fleet may still replace the clip.
+    """
+
+    def __init__(self, ledger: CommunicationLedger) -> None:
+        self._ledger = ledger
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        optimizer = kwargs["optimizer"]
+        while hasattr(optimizer, "_inner_opt"):
+            optimizer = optimizer._inner_opt
+        optimizer._grad_clip = self._ledger.watch(optimizer._grad_clip)
+
+
+def _rows(ledger: CommunicationLedger, step: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "collective": collective,
+            "group": group,
+            "bytes": num_bytes,
+            "calls": calls,
+        }
+        for (collective, group, num_bytes), calls in sorted(
+            ledger.collectives(step).items()
+        )
+    ]
+
+
+def main() -> None:
+    """Run the command."""
+    logger.set_level("WARNING")
+    path, result, *overrides = sys.argv[1:]
+    config = load_config(path, overrides)
+    ledger = record_communication(config)
+    if is_first_process():
+        last_warm_up = config.clip.get("t_start", 1) - 1
+        facts = {
+            "warm_up": _rows(ledger, last_warm_up),
+            "adaptive": _rows(ledger, config.train.max_steps - 1),
+        }
+        Path(result).write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()
+    leave(0)

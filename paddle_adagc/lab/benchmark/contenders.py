@@ -1,0 +1,178 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a clip step is compared with, each ready to be timed."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paddle
+from paddle import Tensor, _C_ops
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.kernels.host import HostTensors
+
+Pairs = list[tuple[Tensor, Tensor]]
+_FAR = 10.0
+"""Gradients have a norm of about 1: thresholds of the tensors left alone."""
+
+_NEAR = 0.8
+"""Thresholds of the tensors that are clipped."""
+
+
+class Contender(abc.ABC):
+    """One way to clip a list of gradients.
+
+    Args:
+        pairs: Parameters and gradients, each of norm about 1.
+        clipped: Whether each tensor is to be scaled.
+    """
+
+    name: str
+
+    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
+        self.pairs = pairs
+        self.clipped = clipped
+
+    def prepare(self, originals: Sequence[Tensor]) -> None:
+        """Before each step, untimed: the gradients as they were."""
+        for (_, gradient), original in zip(self.pairs, originals, strict=True):
+            paddle.assign(original, gradient)
+
+    @abc.abstractmethod
+    def step(self) -> Any:
+        """The step that is timed."""
+
+
+class AdaGC(Contender):
+    """ClipGradByAdaGC in its adaptive phase."""
+
+    name = "AdaGC"
+
+    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
+        super().__init__(pairs, clipped)
+        model = paddle.nn.ParameterList([parameter for parameter, _ in pairs])
+        self._clip = ClipGradByAdaGC(t_start=0)
+        self._clip.bind(model)
+        gamma = np.where(clipped, _NEAR, _FAR)
+        keys = [name for name, _ in model.named_parameters()]
+        self._state = {
+            "step": 1,
+            "gamma": dict(zip(keys, gamma, strict=True)),
+            "config": {},
+        }
+
+    def prepare(self, originals: Sequence[Tensor]) -> None:
+        """Also the thresholds of the first step."""
+        super().prepare(originals)
+        self._clip.set_state_dict(self._state)
+
+    def step(self) -> Any:
+        """One call of the clip."""
+        return self._clip(self.pairs)
+
+
+class AdaGCByOperators(AdaGC):
+    """The same through Paddle's operators alone, as on a GPU."""
+
+    name = "AdaGC, operators only"
+
+    def step(self) -> Any:
+        """One call of the clip, without the compiled loops."""
+        refused = mock.patch.object(
+            HostTensors, "can_take", staticmethod(lambda tensors: False)
+        )
+        with refused:
+            return super().step()
+
+
+class GlobalGC(Contender):
+    """Paddle's ``ClipGradByGlobalNorm``, which scales every tensor."""
+
+    name = "GlobalGC"
+
+    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
+        super().__init__(pairs, clipped)
+        self._clip = paddle.nn.ClipGradByGlobalNorm(_NEAR)
+
+    def step(self) -> Any:
+        """One call of the clip."""
+        return self._clip(self.pairs)
+
+
+class ByNorm(Contender):
+    """Paddle's ``ClipGradByNorm``: a fixed threshold per tensor."""
+
+    name = "ClipGradByNorm"
+
+    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
+        super().__init__(pairs, clipped)
+        self._clip = paddle.nn.ClipGradByNorm(_NEAR)
+
+    def step(self) -> Any:
+        """One call of the clip."""
+        return self._clip(self.pairs)
+
+
+class WaitingLoop(Contender):
+    """A loop that asks the device for every tensor's norm in every step.
+
+    As the ``ClipGradByAdaptiveNorm`` of Paddle's develop branch does.
+    """
+
+    name = "loop that waits per tensor"
+
+    def step(self) -> Any:
+        """Norm, comparison on the host, scaling where it is needed."""
+        for (_, gradient), is_clipped in zip(
+            self.pairs, self.clipped, strict=True
+        ):
+            norm = _C_ops.squared_l2_norm(gradient).sqrt()
+            threshold = _NEAR if is_clipped else _FAR
+            if norm > threshold:
+                gradient.multiply_(threshold / norm)
+
+
+class MemoryFloor(Contender):
+    """One read of all gradients, one read-write of those that are clipped.
+
+    Over one contiguous block each, by BLAS (``dot``) and NumPy.
+    """
+
+    name = "memory floor"
+
+    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
+        super().__init__(pairs, clipped)
+        sizes = np.array([int(np.prod(g.shape)) for _, g in pairs])
+        self._all = np.ones(int(sizes.sum()), np.float32)
+        self._part = self._all[: int(sizes[clipped].sum())]
+
+    def step(self) -> Any:
+        """The two passes."""
+        np.dot(self._all, self._all)
+        np.multiply(self._part, np.float32(1.0), out=self._part)
+
+
+CONTENDERS: tuple[type[Contender], ...] = (
+    MemoryFloor,
+    AdaGC,
+    AdaGCByOperators,
+    GlobalGC,
+    ByNorm,
+    WaitingLoop,
+)

@@ -1,0 +1,151 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Time of whole training steps, clip against clip."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import paddle
+from tqdm import tqdm
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
+from paddle_adagc.lab.data.datasets import collate_batch
+from paddle_adagc.lab.models.cpu import use_avx2_matmul
+from paddle_adagc.lab.report.formatting import format_quartiles
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.optimizers import make_optimizer
+from paddle_adagc.lab.train.task import make_task
+
+REFERENCE = "GlobalGC"
+CLIPS: dict[str, dict[str, Any] | None] = {
+    "no clip": None,
+    REFERENCE: {"name": "global_norm"},
+    "AdaGC": {"name": "adagc"},
+}
+_T_START = 100
+"""AdaGC's warm-up, not timed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One clip's steps on one model."""
+
+    clip: str
+    seconds: tuple[float, ...]
+    """Forward, backward and optimizer, one entry per step."""
+
+    of_reference: tuple[float, ...]
+    """Ratio to GlobalGC's step of the same number."""
+
+
+def compare(config: RunConfig, num_steps: int) -> list[Row]:
+    """Train one copy of the model per clip, step by step in turn.
+
+    Every copy sees the same batches; the order within a round is random.
+
+    Args:
+        config: The run; its own clip is not used.
+        num_steps: Timed steps, after AdaGC's warm-up.
+    """
+    use_avx2_matmul()
+    copies = {name: _Copy(config, clip) for name, clip in CLIPS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in copies}
+    order = random.Random(0)
+    total = _T_START + num_steps
+    batches = tqdm(
+        _batches(config, total), total=total, leave=False, unit="step"
+    )
+    with no_garbage_collection():
+        for step, batch in enumerate(batches):
+            for name in order.sample([*copies], len(copies)):
+                begin = time.perf_counter()
+                copies[name].step(batch)
+                elapsed = time.perf_counter() - begin
+                if step >= _T_START:
+                    seconds[name].append(elapsed)
+    reference = seconds[REFERENCE]
+    return [
+        Row(
+            clip=name,
+            seconds=tuple(mine),
+            of_reference=tuple(
+                a / b for a, b in zip(mine, reference, strict=True)
+            ),
+        )
+        for name, mine in seconds.items()
+    ]
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    """Pipe table, a line per clip."""
+    lines = [
+        "| clip | ms per step, median (quartiles) | of GlobalGC |",
+        "|---|---:|---:|",
+    ]
+    for row in rows:
+        times = format_quartiles([1e3 * s for s in row.seconds], ".2f")
+        lines.append(
+            f"| {row.clip} | {times} | "
+            f"{statistics.median(row.of_reference):.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+class _Copy:
+    """A model with its optimizer and clip."""
+
+    def __init__(
+        self, config: RunConfig, settings: dict[str, Any] | None
+    ) -> None:
+        with paddle.utils.unique_name.guard():
+            self._model = make_task(config).build_model()
+        self._model.train()
+        clip = None if settings is None else make_clip(settings)
+        if isinstance(clip, TensorScalingClip):
+            clip.bind(self._model)
+        self._optimizer = make_optimizer(
+            config.optimizer,
+            self._model,
+            config.schedule.learning_rate,
+            grad_clip=clip,
+            multi_precision=False,
+        )
+
+    def step(self, batch: dict[str, paddle.Tensor]) -> None:
+        loss = self._model(**batch)[0]
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.clear_grad()
+
+
+def _batches(config: RunConfig, count: int) -> Any:
+    """The run's first batches, as tensors."""
+    task = make_task(config)
+    size = config.train.batch_size
+    dataset, _ = task.build_datasets(count * size)
+    for start in itertools.islice(itertools.count(0, size), count):
+        samples = [dataset[index] for index in range(start, start + size)]
+        yield {
+            key: paddle.to_tensor(value)
+            for key, value in collate_batch(samples).items()
+        }

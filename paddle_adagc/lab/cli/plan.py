@@ -1,0 +1,129 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Plan a run before it costs anything: sizes, memory, communication.
+
+    python tools/plan.py configs/ernie_10b_a1.4b_fp8/adagc.yaml
+    python tools/plan.py configs/llama2_7b/adagc.yaml --gpus 1024 \
+        train.batch_size=1 --interconnect ib_gb_per_s=25 --output outputs/plan
+
+Prints parameters, tensors and gamma's bytes, the memory of a GPU on every
+pipeline stage, what GlobalGC and AdaGC communicate in a step and how long that
+takes on 8 to 16,384 GPUs, and the paper's GPU hours beside what the plan
+predicts. No GPU is needed and no model allocated; the run's model, fleet's
+groups and the clips are those of the real run. It needs the extra [nlp].
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from paddle_adagc.checks import check_directory, check_installed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0: planned; 2: bad settings.
+    """
+    parser = _parser()
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        check_installed("paddlenlp", "nlp")
+        if options.output is not None:
+            check_directory("--output", options.output)
+        from paddle_adagc.lab.plan.interconnect import parse_interconnect
+        from paddle_adagc.lab.plan.plan import make_plan
+        from paddle_adagc.lab.plan.text import as_json, render
+
+        plan = make_plan(
+            options.config,
+            options.overrides,
+            num_gpus=options.gpus,
+            interconnect=parse_interconnect(options.interconnect),
+            recompute=options.recompute,
+        )
+    except (FileNotFoundError, ImportError, TypeError, ValueError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    values = as_json(plan)
+    print(json.dumps(values, indent=2) if options.json else render(plan))
+    if options.output is None:
+        return 0
+    from paddle_adagc.lab.plan.plot import save_growth
+
+    files = save_growth(plan, options.output)
+    for name, text in (
+        ("plan.json", json.dumps(values, indent=2)),
+        ("plan.txt", render(plan) + "\n"),
+    ):
+        files.append(options.output / name)
+        files[-1].write_text(text)
+    print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from paddle_adagc.lab.plan.interconnect import Interconnect
+
+    parser = argparse.ArgumentParser(
+        prog="plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", help="YAML file, see configs/")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="change a value of the config, for example train.batch_size=1",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="plan for N GPUs: the data-parallel or sharding degree follows",
+    )
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help="layers keep their input and recompute the rest",
+    )
+    settings = dataclasses.asdict(Interconnect())
+    parser.add_argument(
+        "--interconnect",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="change a number of the interconnect (again for each); defaults: "
+        + ", ".join(f"{key}={value}" for key, value in settings.items()),
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write the text, the JSON, and the figure as SVG and PNG",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON instead of text"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Reproduce the paper's tables and figures at the size of this machine.
+
+    python tools/reproduce.py quickstart
+    python tools/reproduce.py table-spike-score --jobs 2
+    python tools/reproduce.py all --minutes 60
+    python tools/reproduce.py report --collect outputs
+
+TARGET names a file in configs/experiments, "all" stands for those that decide
+the claims in configs/claims.yaml, the paper's and our own. A target runs its
+grid of paired runs, and writes OUTPUT/TARGET/report.html, tables.md,
+results.jsonl and figures/. Runs that have ended are not run again, whichever
+target asked for them, and a killed command goes on where it was when it is
+given again.
+
+"report" writes the reproduction section of the README from the committed
+results in results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from paddle_adagc.checks import check_installed
+
+ALL = "all"
+REPORT = "report"
+_ROOT = Path(__file__).resolve().parents[3]
+GRIDS = _ROOT / "configs" / "experiments"
+CLAIMS = _ROOT / "configs" / "claims.yaml"
+RESULTS = _ROOT / "results"
+README = _ROOT / "README.md"
+REPRODUCTION = "reproduction.md"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0: done; 1: ``report --check`` found the README out of date; 2: bad
+        arguments or files, or a run that failed.
+    """
+    targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
+    parser = argparse.ArgumentParser(
+        prog="reproduce",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(
+        dest="target",
+        metavar="TARGET",
+        required=True,
+        help=", ".join([*targets, ALL, REPORT]),
+    )
+    for target in [*targets, ALL]:
+        _add_run_options(commands.add_parser(target))
+    _add_report_options(commands.add_parser(REPORT))
+    options = parser.parse_args(arguments)
+    # As on Ctrl-C the runs are stopped, too; they can be resumed.
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        check_installed("paddlenlp", "nlp")
+        if options.target == REPORT:
+            return _report(options)
+        return _reproduce(options)
+    except (
+        ImportError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("outputs"),
+        help="folder for runs and reports (default: %(default)s)",
+    )
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--steps",
+        type=int,
+        help="length of every run, instead of the configs'; faults move along",
+    )
+    limit.add_argument(
+        "--minutes",
+        type=float,
+        help="time for everything: seeds, then steps, then experiments are cut "
+        "until it suffices, and the report says what was",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="runs at a time (default: %(default)s, the number of cores)",
+    )
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--collect",
+        type=Path,
+        metavar="OUTPUT",
+        help="first copy the results of the targets that were run there",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="change nothing; exit status 1 if the README is out of date",
+    )
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
+    from paddle_adagc.lab.reproduce.readme import reproduction_markdown
+    from paddle_adagc.lab.reproduce.targets import Reproduction
+
+    claims = load_claims(CLAIMS)
+    is_all = options.target == ALL
+    names = targets_of(claims) if is_all else [options.target]
+    reproduction = Reproduction(
+        [GRIDS / f"{name}.yaml" for name in names],
+        options.output,
+        claims=claims,
+        num_jobs=options.jobs,
+    )
+    finished = reproduction.reproduce(
+        max_steps=options.steps, minutes=options.minutes
+    )
+    for target in finished:
+        print(target.text)
+        print(f"report: {target.directory}")
+    if is_all:
+        results = {target.result.target: target.result for target in finished}
+        path = options.output / REPRODUCTION
+        path.write_text(reproduction_markdown(claims, results))
+        print(f"reproduction: {path}")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
+    from paddle_adagc.lab.reproduce.readme import (
+        collect_results,
+        expected_readme,
+    )
+
+    claims = load_claims(CLAIMS)
+    if options.collect is not None:
+        if options.check:
+            raise ValueError("--check changes nothing: leave out --collect")
+        for path in collect_results(
+            options.collect, RESULTS, targets_of(claims)
+        ):
+            print(f"collected: {path}")
+    readme = README.read_text(encoding="utf-8")
+    expected = expected_readme(readme, claims, RESULTS)
+    if readme == expected:
+        has_results = any(RESULTS.glob("*.jsonl"))
+        why = "is up to date" if has_results else "needs no section yet"
+        where = "" if has_results else f": no results in {RESULTS.name}"
+        print(f"{README.name} {why}{where}")
+        return 0
+    if options.check:
+        print(
+            f"{README.name} is not what the results in {RESULTS.name} give: "
+            "run `python tools/reproduce.py report`",
+            file=sys.stderr,
+        )
+        return 1
+    README.write_text(expected, encoding="utf-8")
+    print(f"wrote {README.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

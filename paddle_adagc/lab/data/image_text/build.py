@@ -1,0 +1,140 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The image-text datasets that a config describes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+from typing import Any
+
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.image_text.shapes import ShapesDataset, split_scenes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairFormat:
+    """What a model and its run ask of image-text data."""
+
+    image_size: int
+    """Height and width of an image, in pixels."""
+
+    context_length: int
+    """Tokens of a caption, padding included."""
+
+    vocab_size: int
+    """Number of tokens that the model knows."""
+
+    end_token: int
+    """Token that ends a caption."""
+
+    batch_size: int
+    """Pairs per rank and step."""
+
+    num_ranks: int
+    """Ranks with data of their own."""
+
+
+def build_image_text_datasets(
+    config: DataConfig, num_train_samples: int, wanted: PairFormat
+) -> tuple[Any, Any]:
+    """Open what ``config`` describes.
+
+    Args:
+        config: Of kind ``"shapes"`` or ``"webdataset"``.
+        num_train_samples: Length of the training dataset, over all ranks.
+        wanted: Sizes and tokens.
+
+    Returns:
+        Training and validation dataset: samples with ``pixel_values``,
+        float32 ``[3, image_size, image_size]``, and ``input_ids``, int64
+        ``[context_length]``. Validation shows scenes, or reads shards, that
+        training does not.
+
+    Raises:
+        FileNotFoundError: There are no such shards, or no such tokenizer.
+        ValueError: The data does not fit the model, or is too little; or a
+            package is missing.
+    """
+    if config.kind == "webdataset":
+        return _open_shards(config, num_train_samples, wanted)
+    parts = split_scenes(config.validation_fraction, config.seed)
+    sizes = (num_train_samples, config.validation_size)
+    train, validation = (
+        ShapesDataset(
+            scenes,
+            size,
+            image_size=wanted.image_size,
+            context_length=wanted.context_length,
+            end_token=wanted.end_token,
+            seed=config.seed if is_random else config.seed + 2**32,
+            is_random=is_random,
+        )
+        for scenes, size, is_random in zip(
+            parts, sizes, (True, False), strict=True
+        )
+    )
+    return train, validation
+
+
+def _open_shards(
+    config: DataConfig, num_train_samples: int, wanted: PairFormat
+) -> tuple[Any, Any]:
+    if importlib.util.find_spec("webdataset") is None:
+        raise ValueError(
+            "data.kind='webdataset' needs the package webdataset: install "
+            "the extra [clip]"
+        )
+    from paddle_adagc.lab.data.image_text.pairs import HeldOutPairs, PairStreams
+    from paddle_adagc.lab.data.image_text.shards import find_shards
+    from paddle_adagc.lab.data.image_text.tokenizer import CaptionTokenizer
+
+    assert config.shards is not None
+    assert config.tokenizer is not None
+    tokenizer = CaptionTokenizer(config.tokenizer, wanted.context_length)
+    if (
+        tokenizer.vocab_size > wanted.vocab_size
+        or tokenizer.end_token != wanted.end_token
+    ):
+        raise ValueError(
+            f"model.vocab_size={wanted.vocab_size} and "
+            f"end_token={wanted.end_token}: {config.tokenizer} has "
+            f"{tokenizer.vocab_size} tokens and ends with "
+            f"{tokenizer.end_token}; set them to these"
+        )
+    shards = find_shards(config.shards)
+    num_held_out = math.ceil(config.validation_fraction * len(shards))
+    if num_held_out == len(shards):
+        raise ValueError(
+            f"{config.shards} is {len(shards)} shard(s): give at least 2, the "
+            "last ones are for validation"
+        )
+    train = PairStreams(
+        shards[:-num_held_out],
+        num_train_samples,
+        tokenizer,
+        image_size=wanted.image_size,
+        batch_size=wanted.batch_size,
+        num_streams=wanted.num_ranks * max(1, config.num_workers),
+        seed=config.seed,
+        shuffle_size=config.shuffle_size,
+    )
+    validation = HeldOutPairs(
+        shards[-num_held_out:],
+        config.validation_size,
+        tokenizer,
+        image_size=wanted.image_size,
+    )
+    return train, validation

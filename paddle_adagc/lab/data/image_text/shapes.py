@@ -1,0 +1,252 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Drawings of coloured shapes, made on the spot, with true captions.
+
+A scene is one shape on a plain background. Its caption names all there is to
+know, ``"large red circle top left on gray"``; the drawing adds noise, a tint
+and a shift of its own. Some scenes are held out, so that validation asks for
+combinations that training has never shown.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from paddle.io import Dataset
+
+from paddle_adagc.lab.data.image_text.transforms import normalise
+from paddle_adagc.lab.data.order import distinct_windows, random_bits
+
+COLOURS = {
+    "red": (0.9, 0.1, 0.1),
+    "green": (0.1, 0.7, 0.2),
+    "blue": (0.15, 0.25, 0.95),
+    "yellow": (0.95, 0.9, 0.1),
+    "purple": (0.6, 0.1, 0.7),
+    "cyan": (0.1, 0.85, 0.9),
+    "white": (1.0, 1.0, 1.0),
+    "black": (0.0, 0.0, 0.0),
+}
+BACKGROUNDS = {
+    "gray": (0.5, 0.5, 0.5),
+    "pink": (0.95, 0.7, 0.75),
+    "olive": (0.4, 0.4, 0.1),
+    "navy": (0.05, 0.05, 0.35),
+}
+SHAPES = ("circle", "square", "triangle", "cross")
+RADII = {"small": 0.11, "large": 0.19}
+"""Of the shape, as a share of the image's height."""
+ROWS = {"top": 0.25, "middle": 0.5, "bottom": 0.75}
+COLUMNS = {"left": 0.25, "centre": 0.5, "right": 0.75}
+
+_WORDS = (*RADII, *COLOURS, *SHAPES, *ROWS, *COLUMNS, "on", *BACKGROUNDS)
+_START_TOKEN = 1  # 0 is padding
+_FIRST_WORD = 2
+_TOKENS = {word: _FIRST_WORD + i for i, word in enumerate(_WORDS)}
+NUM_TOKENS = _FIRST_WORD + len(_WORDS)
+"""Tokens without the one that ends a caption: ids from 0 up to this."""
+
+CAPTION_LENGTH = 9
+"""Tokens of a caption, from start to end."""
+
+_SHIFT = 0.03
+_TINT = 0.1
+_NOISE = 0.2
+
+
+class Scene(NamedTuple):
+    """What a drawing shows, in the words of its caption."""
+
+    size: str
+    colour: str
+    shape: str
+    row: str
+    column: str
+    background: str
+
+    @property
+    def caption(self) -> str:
+        """Such as ``"large red circle top left on gray"``."""
+        *words, background = self
+        return " ".join([*words, "on", background])
+
+
+@functools.cache
+def all_scenes() -> tuple[Scene, ...]:
+    """Every combination, in a fixed order."""
+    return tuple(
+        Scene(*words)
+        for words in itertools.product(
+            RADII, COLOURS, SHAPES, ROWS, COLUMNS, BACKGROUNDS
+        )
+    )
+
+
+def split_scenes(
+    validation_fraction: float, seed: int
+) -> tuple[list[Scene], list[Scene]]:
+    """Scenes to train on, and held-out ones, at least one of each."""
+    scenes = all_scenes()
+    order = distinct_windows(len(scenes), len(scenes), seed)
+    num_held_out = math.ceil(validation_fraction * len(scenes))
+    num_held_out = min(num_held_out, len(scenes) - 1)
+    chosen = [scenes[i] for i in order]
+    return chosen[num_held_out:], chosen[:num_held_out]
+
+
+def encode(caption: str, context_length: int, end_token: int) -> np.ndarray:
+    """Tokens of a caption, padded with 0, int64 ``[context_length]``.
+
+    Raises:
+        ValueError: A word that no caption has, or too little room.
+    """
+    words = caption.split()
+    unknown = [word for word in words if word not in _TOKENS]
+    if unknown:
+        raise ValueError(f"caption {caption!r}: unknown word {unknown[0]!r}")
+    ids = [_START_TOKEN, *(_TOKENS[word] for word in words), end_token]
+    if len(ids) > context_length:
+        raise ValueError(
+            f"caption {caption!r} has {len(ids)} tokens, context_length is "
+            f"{context_length}: raise it"
+        )
+    padded = np.zeros(context_length, np.int64)
+    padded[: len(ids)] = ids
+    return padded
+
+
+def draw(scene: Scene, size: int, seed: int) -> np.ndarray:
+    """A drawing of a scene.
+
+    Args:
+        scene: What to draw.
+        size: Height and width, in pixels.
+        seed: Of the noise, the tint and the shift, in [0, 2**32).
+
+    Returns:
+        float32 ``[3, size, size]``, normalised as CLIP's images.
+    """
+    rng = np.random.RandomState(seed)
+    shift = rng.uniform(-_SHIFT, _SHIFT, 2)
+    tint = rng.uniform(-_TINT, _TINT, (2, 3))
+    noise = np.frombuffer(rng.bytes(3 * size * size), np.uint8)
+    image = noise.reshape(3, size, size) * np.float32(_NOISE / 255)
+    at = (np.arange(size) + 0.5) / size
+    radius = RADII[scene.size]
+    y = (at - ROWS[scene.row] - shift[0])[:, None] / radius
+    x = (at - COLUMNS[scene.column] - shift[1])[None, :] / radius
+    inside = _inside(scene.shape, y, x)
+    colour = np.asarray(COLOURS[scene.colour]) + tint[0]
+    background = np.asarray(BACKGROUNDS[scene.background]) + tint[1]
+    flat = np.where(inside, colour[:, None, None], background[:, None, None])
+    return normalise(image + flat.astype(np.float32) - _NOISE / 2)
+
+
+def _inside(shape: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Where a shape of radius 1 around 0 is; ``y`` grows downwards."""
+    if shape == "circle":
+        return y**2 + x**2 <= 1
+    if shape == "square":
+        return np.maximum(np.abs(y), np.abs(x)) <= 0.85
+    if shape == "triangle":
+        return (y <= 0.8) & (np.abs(x) <= 0.55 * (y + 1))
+    thin = np.minimum(np.abs(y), np.abs(x)) <= 0.3
+    return thin & (np.maximum(np.abs(y), np.abs(x)) <= 1)
+
+
+class ShapesDataset(Dataset):
+    """Drawings and captions; sample ``i`` depends on the seed and on ``i``.
+
+    Args:
+        scenes: Scenes to draw.
+        num_samples: Length of the dataset.
+        image_size: Height and width of a drawing, in pixels.
+        context_length: Tokens of a caption, padding included.
+        end_token: Token that ends a caption, at least :data:`NUM_TOKENS`.
+        seed: Of all that is random.
+        is_random: Draw the scenes at random, with replacement; else in turn.
+
+    Raises:
+        ValueError: ``context_length`` or ``end_token`` is too small.
+    """
+
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        num_samples: int,
+        *,
+        image_size: int,
+        context_length: int,
+        end_token: int,
+        seed: int,
+        is_random: bool,
+    ) -> None:
+        super().__init__()
+        if end_token < NUM_TOKENS:
+            raise ValueError(
+                f"model.end_token={end_token}: the captions use the tokens "
+                f"up to {NUM_TOKENS - 1}; raise model.vocab_size to "
+                f"{NUM_TOKENS + 1} or more"
+            )
+        if context_length < CAPTION_LENGTH:
+            raise ValueError(
+                f"model.context_length={context_length}: captions have "
+                f"{CAPTION_LENGTH} tokens; raise it"
+            )
+        self.scenes = list(scenes)
+        self.num_samples = num_samples
+        self.image_size = image_size
+        self.seed = seed
+        self.is_random = is_random
+        self.fingerprint: dict[str, str | int] = {
+            "kind": "shapes",
+            "num_scenes": len(self.scenes),
+        }
+        self._input_ids = [
+            encode(scene.caption, context_length, end_token)
+            for scene in self.scenes
+        ]
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """Draw sample ``index``.
+
+        Returns:
+            ``pixel_values``, float32 ``[3, image_size, image_size]``, and
+            ``input_ids``, int64 ``[context_length]``.
+
+        Raises:
+            IndexError: ``index`` is not in [0, len(self)).
+        """
+        index = int(index)
+        if not 0 <= index < self.num_samples:
+            raise IndexError(
+                f"sample {index} of a dataset of {self.num_samples} samples"
+            )
+        bits = random_bits(self.seed, index)
+        number = (bits if self.is_random else index) % len(self.scenes)
+        return {
+            "pixel_values": draw(
+                self.scenes[number], self.image_size, seed=bits >> 32
+            ),
+            "input_ids": self._input_ids[number],
+        }

@@ -1,0 +1,138 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Parts to a dataset."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from paddle_adagc.lab.data.index_format import token_dtype, write_index
+from paddle_adagc.lab.data.prepare.atomic import written_atomically
+from paddle_adagc.lab.data.prepare.parts import (
+    SPLITS,
+    Part,
+    part_path,
+    read_part,
+)
+
+_BLOCK = 2**22  # bytes copied at a time
+
+
+class Parts:
+    """All parts of a dataset, in order; read from the disk at each pass.
+
+    Args:
+        folder: Where they are.
+        num_parts: Of each source.
+        vocab_size: Of the tokenizer.
+    """
+
+    def __init__(
+        self, folder: Path, num_parts: Sequence[int], vocab_size: int
+    ) -> None:
+        self._folder = folder
+        self._num_parts = num_parts
+        self.dtype = token_dtype(vocab_size)
+
+    def __iter__(self) -> Iterator[Part]:
+        item_size = np.dtype(self.dtype).itemsize
+        for source, count in enumerate(self._num_parts):
+            for index in range(count):
+                path = part_path(self._folder, source, index)
+                part = read_part(path, item_size)
+                if part is None:
+                    raise ValueError(f"{path} is gone: run again")
+                yield part
+
+    def write(self, prefix: Path, split: int) -> dict[str, Any]:
+        """Write one split as ``.bin`` and ``.idx``.
+
+        Returns:
+            Prefix, dtype, numbers of documents and tokens, and the SHA-256 of
+            both files.
+        """
+        num_documents = num_tokens = 0
+        path = _with_ending(prefix, ".bin")
+        with written_atomically(path, self._folder) as file:
+            hashed = _HashingWriter(file)
+            for part in self:
+                num_documents += part.header.num_documents[split]
+                num_tokens += part.header.num_tokens[split]
+                _copy(part, split, hashed)
+        bin_sha256 = hashed.digest.hexdigest()
+        path = _with_ending(prefix, ".idx")
+        with written_atomically(path, self._folder) as file:
+            hashed = _HashingWriter(file)
+            write_index(
+                cast(BinaryIO, hashed),
+                lambda: (part.sizes(split) for part in self),
+                num_documents=num_documents,
+                dtype=self.dtype,
+            )
+        return {
+            "prefix": str(prefix),
+            "dtype": np.dtype(self.dtype).name,
+            "num_documents": num_documents,
+            "num_tokens": num_tokens,
+            "bin_sha256": bin_sha256,
+            "idx_sha256": hashed.digest.hexdigest(),
+        }
+
+
+def split_prefix(output: str, split: int) -> Path:
+    """Prefix of a split: the output's own, and ``<output>_validation``."""
+    return Path(output if split == 0 else f"{output}_{SPLITS[split]}")
+
+
+def dataset_files(output: str) -> list[Path]:
+    """The files that a dataset may consist of, without the manifest.
+
+    A loss mask (``.lsm``) is none of ours, but would be read with them.
+    """
+    return [
+        _with_ending(split_prefix(output, split), ending)
+        for split in range(len(SPLITS))
+        for ending in (".bin", ".idx", ".lsm")
+    ]
+
+
+def _with_ending(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)
+
+
+def _copy(part: Part, split: int, target: _HashingWriter) -> None:
+    start, remaining = part.token_range(split)
+    with open(part.path, "rb") as source:
+        source.seek(start)
+        while remaining:
+            block = source.read(min(remaining, _BLOCK))
+            target.write(block)
+            remaining -= len(block)
+
+
+class _HashingWriter:
+    """Writes to a file, and hashes what is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self.digest.update(data)
+        self._file.write(data)

@@ -1,0 +1,102 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Chunks of a source to documents, bad ones by file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from paddle_adagc.lab.data.prepare.chunks import Chunk
+
+
+def read_documents(
+    chunk: Chunk, text_field: str, reserved: str | None
+) -> Iterator[str | ValueError]:
+    """Documents of ``chunk``, or what is wrong with them, by file and line.
+
+    Lines of white space alone are no documents.
+
+    Args:
+        chunk: Whole lines.
+        text_field: Of the JSON objects.
+        reserved: A character that no document may contain.
+    """
+    first = chunk.block.first_line
+    if chunk.text_format == "text":
+        lines = [chunk.block.payload]
+    else:
+        lines = chunk.block.payload.split(b"\n")
+    for number, line in enumerate(lines, start=first):
+        if not line or line.isspace():
+            continue
+        try:
+            text = _read_line(line, chunk.text_format, text_field)
+            if reserved is not None and reserved in text:
+                raise ValueError(
+                    f"character {text.index(reserved) + 1} is {reserved!r}, "
+                    "the token that ends a document"
+                )
+            yield text
+        except (ValueError, RecursionError) as error:
+            yield ValueError(f"{chunk.name}, line {number}: {error}")
+
+
+def _read_line(line: bytes, text_format: str, text_field: str) -> str:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"byte {error.start + 1} ({line[error.start]:#04x}) is not UTF-8"
+        ) from error
+    if text_format == "text":
+        return text
+    if text_format == "lines":
+        return text.removesuffix("\r")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"invalid JSON at column {error.colno}: {error.msg}"
+        ) from error
+    return _text_of(value, text_field)
+
+
+def _text_of(value: object, text_field: str) -> str:
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {_shorten(value)}")
+    if text_field not in value:
+        fields = ", ".join(map(repr, value)) or "none"
+        raise ValueError(f"no field {text_field!r} (fields: {fields})")
+    text = value[text_field]
+    if not isinstance(text, str):
+        raise ValueError(f"field {text_field!r} is no string: {_shorten(text)}")
+    if not text.isascii():
+        _refuse_surrogates(text)
+    return text
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start + 1} ({text[error.start]!r}) is half of "
+            "a pair, which is no text"
+        ) from error
+
+
+def _shorten(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

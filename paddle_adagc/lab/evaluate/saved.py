@@ -1,0 +1,220 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Read a saved decoder: a run, a checkpoint, or a Hugging Face directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import paddle
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
+from paddle_adagc.lab.models.hf_config import config_from_hf
+from paddle_adagc.lab.models.hf_files import read_json, read_weights
+from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.train.trainer import COMPLETE
+
+Array = npt.NDArray[np.generic]
+
+# PaddleNLP's names: model_state.pdparams, model_state.tp00_pp01.pdparams.
+_PART = re.compile(r"model_state\.(?:(?:tp(\d+))?_?(?:pp(\d+))?\.)?pdparams")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedDecoder:
+    """A decoder's weights in one piece, and where they come from."""
+
+    directory: Path
+    """Holds the weights: a checkpoint, or a Hugging Face directory."""
+
+    config: DecoderConfig
+    """Of the model in one piece."""
+
+    state: dict[str, Array]
+    """Every parameter and correction bias, in the dtype it was saved in;
+    bfloat16 is `ml_dtypes.bfloat16`."""
+
+    run: dict[str, Any]
+    """`run.json` of the run that trained it; empty if there is none."""
+
+    @property
+    def step(self) -> int | None:
+        """Optimizer steps behind the weights, if that is known."""
+        facts = self.directory / COMPLETE
+        return int(read_json(facts)["step"]) if facts.exists() else None
+
+
+def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
+    """Read a saved decoder; the run may still be going on.
+
+    Args:
+        path: A run's output directory (its newest complete checkpoint is
+            taken), a checkpoint of it, what :func:`.convert.from_hf`
+            wrote, or a directory in Hugging Face's format of one of the
+            supported models.
+
+    Raises:
+        FileNotFoundError: There is nothing of that kind, or the run has no
+            complete checkpoint.
+        ValueError: Files that are broken or do not fit each other.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"there is no directory {directory}")
+    if (directory / "run.json").exists():
+        directory = newest_checkpoint(directory)
+    config_file = directory / "config.json"
+    if not config_file.exists():
+        raise FileNotFoundError(
+            f"{directory} holds neither run.json nor config.json: give a run's "
+            "output directory, a checkpoint, or a Hugging Face directory"
+        )
+    options = read_json(config_file)
+    if options.get("model_type") != DecoderConfig.model_type:
+        config = config_from_hf(options)
+        weights = read_weights(directory)
+        family = str(options["model_type"])
+        state = state_from_hf(weights, config, family)
+        return SavedDecoder(directory, config, _checked(state, config), {})
+    known = DecoderConfig.field_names()
+    config = DecoderConfig(
+        **{key: value for key, value in options.items() if key in known}
+    )
+    run_file = directory.parent / "run.json"
+    run = read_json(run_file) if run_file.exists() else {}
+    state = _checked(_merged_parts(directory, config), config)
+    return SavedDecoder(directory, config, state, run)
+
+
+def newest_checkpoint(output_dir: Path) -> Path:
+    """Newest complete checkpoint of a run.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    steps = {
+        int(read_json(path)["step"]): path.parent
+        for path in output_dir.glob(f"checkpoint-*/{COMPLETE}")
+    }
+    if not steps:
+        raise FileNotFoundError(
+            f"{output_dir} has no complete checkpoint: train with "
+            "train.save_every, so that the last step is one of its multiples"
+        )
+    return steps[max(steps)]
+
+
+def build_decoder(saved: SavedDecoder) -> DecoderForCausalLM:
+    """The decoder in float32, in evaluation mode."""
+    model = DecoderForCausalLM(saved.config)
+    arrays = {k: v.astype(np.float32) for k, v in saved.state.items()}
+    missing, unexpected = model.set_state_dict(arrays)
+    assert not missing, missing
+    assert not unexpected, unexpected
+    model.eval()
+    return model
+
+
+def _merged_parts(directory: Path, config: DecoderConfig) -> dict[str, Array]:
+    """Tensors in one piece out of the files of all ranks of a layout."""
+    parts: dict[str, dict[int, Array]] = {}
+    files = sorted(directory.glob("model_state*.pdparams"))
+    for file in files:
+        match = _PART.fullmatch(file.name)
+        if match is None:
+            raise ValueError(
+                f"{file}: weights of expert-parallel or other ranks, which "
+                "cannot be put together here"
+            )
+        rank = int(match[1] or 0)
+        for name, array in _load(file).items():
+            parts.setdefault(name, {})[rank] = array
+    if not files:
+        raise FileNotFoundError(f"{directory} holds no model_state*.pdparams")
+    shapes = parameter_shapes(config)
+    return {
+        name: _joined(name, [by_rank[r] for r in sorted(by_rank)], shapes)
+        for name, by_rank in parts.items()
+    }
+
+
+def _joined(
+    name: str, parts: list[Array], shapes: dict[str, tuple[int, ...]]
+) -> Array:
+    """A tensor out of the parts of the tensor-parallel ranks."""
+    first, whole = parts[0], shapes.get(name, parts[0].shape)
+    if first.shape == whole:
+        return first
+    for axis, size in enumerate(first.shape[: len(whole)]):
+        if size * len(parts) == whole[axis]:
+            return np.concatenate(parts, axis)
+    return first  # _checked names it
+
+
+def _load(file: Path) -> dict[str, Array]:
+    try:
+        tensors = paddle.load(str(file), return_numpy=False)
+    except Exception as error:  # a pickle with wrong bytes raises anything
+        raise ValueError(f"{file} is broken: {error}") from error
+    if not isinstance(tensors, dict) or not all(
+        isinstance(tensor, paddle.Tensor) for tensor in tensors.values()
+    ):
+        raise ValueError(f"{file} holds no map of names to tensors")
+    return {name: to_numpy(tensor) for name, tensor in tensors.items()}
+
+
+def to_numpy(tensor: paddle.Tensor) -> Array:
+    """A tensor's array; bfloat16, which Paddle gives as bits, by its name."""
+    array = tensor.numpy()
+    is_bfloat16 = tensor.dtype == paddle.bfloat16
+    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+
+
+def _checked(
+    state: dict[str, Array], config: DecoderConfig
+) -> dict[str, Array]:
+    """The state in the model's order.
+
+    Raises:
+        ValueError: Tensors are missing, unknown, or of another shape.
+    """
+    shapes = dict(parameter_shapes(config))
+    for name in correction_biases(config):
+        shapes[name] = (config.moe_num_experts,)
+    found = {name: array.shape for name, array in state.items()}
+    wrong = sorted(
+        name
+        for name in shapes.keys() | found.keys()
+        if shapes.get(name) != found.get(name)
+    )
+    if wrong:
+        raise ValueError(
+            "the weights do not fit config.json: "
+            + "; ".join(
+                f"{name} is {found.get(name, 'missing')} and should be "
+                f"{shapes.get(name, 'absent')}"
+                for name in wrong[:5]
+            )
+            + ("" if len(wrong) <= 5 else f"; and {len(wrong) - 5} others")
+        )
+    return {name: state[name] for name in shapes}

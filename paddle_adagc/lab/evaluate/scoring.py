@@ -1,0 +1,267 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Log-likelihoods, greedy continuations and perplexity of a decoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import paddle
+from paddle import Tensor
+from paddle.io import BatchSampler, DataLoader
+from tqdm import tqdm
+
+from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.data.datasets import (
+    IGNORED_LABEL,
+    TokenDataset,
+    collate_batch,
+)
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+
+Tokens = Sequence[int]
+
+
+def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Natural logarithm of each token's probability, float32.
+
+    Args:
+        logits: [..., vocab].
+        tokens: [...], int64.
+    """
+    logits = logits.astype("float32")
+    chosen = paddle.take_along_axis(logits, tokens.unsqueeze(-1), -1)
+    return chosen.squeeze(-1) - paddle.logsumexp(logits, -1)
+
+
+class Score(NamedTuple):
+    """What a decoder says of a continuation."""
+
+    log_likelihood: float
+    """Sum over the continuation's tokens, in nats."""
+
+    is_greedy: bool
+    """Whether each of its tokens is the likeliest one."""
+
+
+class Scorer:
+    """Runs a decoder over token lists of any lengths, in batches.
+
+    Shorter lists of a batch are filled up on the right, which a causal model
+    does not see. There is no key-value cache: a generated token costs a pass
+    over the whole list.
+
+    Args:
+        model: In evaluation mode, in one piece.
+        batch_size: Lists at a time.
+        max_length: Tokens that the model sees at once; default its
+            `max_position_embeddings`.
+
+    Raises:
+        ValueError: `max_length` is more than the model has positions for.
+    """
+
+    def __init__(
+        self,
+        model: DecoderForCausalLM,
+        batch_size: int = 8,
+        max_length: int | None = None,
+    ) -> None:
+        longest = model.config.max_position_embeddings
+        self.model = model
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.max_length = check_integer(
+            "max_length", longest if max_length is None else max_length, 1
+        )
+        if self.max_length > longest:
+            raise ValueError(
+                f"max_length={max_length}: the model has {longest} positions"
+            )
+
+    def score(
+        self, pairs: Sequence[tuple[Tokens, Tokens]], *, shows_bar: bool = False
+    ) -> list[Score]:
+        """Score continuations.
+
+        A pair that is too long loses tokens of its context, from the left.
+        Pairs that differ in their last token alone share a pass.
+
+        Args:
+            pairs: Context and continuation, neither of them empty.
+            shows_bar: Show a progress bar.
+
+        Raises:
+            ValueError: An empty context or continuation, or a continuation
+                longer than `max_length`.
+        """
+        shared: dict[tuple[int, ...], list[int]] = {}
+        for index, (context, continuation) in enumerate(pairs):
+            shared.setdefault(self._input(context, continuation), []).append(
+                index
+            )
+        scores: list[Score | None] = [None] * len(pairs)
+        ordered = sorted(shared, key=len, reverse=True)
+        starts = range(0, len(ordered), self.batch_size)
+        for start in tqdm(starts, "scoring", disable=not shows_bar):
+            batch = ordered[start : start + self.batch_size]
+            for tokens, row in zip(batch, self._logits(batch), strict=True):
+                for index in shared[tokens]:
+                    continuation = pairs[index][1]
+                    first = len(tokens) - len(continuation)
+                    scores[index] = _score(
+                        row[first : len(tokens)], continuation
+                    )
+        assert None not in scores
+        return [score for score in scores if score is not None]
+
+    def continue_greedily(
+        self,
+        contexts: Sequence[Tokens],
+        max_new_tokens: int,
+        is_complete: Callable[[list[int]], bool],
+    ) -> list[list[int]]:
+        """Append the likeliest token, again and again.
+
+        Args:
+            contexts: Not empty; a long one loses tokens from the left until
+                `max_new_tokens` fit behind it.
+            max_new_tokens: Most tokens to append, below `max_length`.
+            is_complete: Called with a continuation; true ends it.
+
+        Returns:
+            The appended tokens of each context.
+
+        Raises:
+            ValueError: `max_new_tokens` leaves no room for a context.
+        """
+        room = self.max_length - max_new_tokens
+        if room < 1:
+            raise ValueError(
+                f"{max_new_tokens} new tokens leave no room for a context in "
+                f"the {self.max_length} that the model sees: lower the task's "
+                "max_gen_toks"
+            )
+        continuations: list[list[int]] = [[] for _ in contexts]
+        order = sorted(range(len(contexts)), key=lambda i: len(contexts[i]))
+        for start in range(0, len(contexts), self.batch_size):
+            active = order[start : start + self.batch_size]
+            for _ in range(max_new_tokens):
+                rows = [
+                    (*contexts[index][-room:], *continuations[index])
+                    for index in active
+                ]
+                logits = self._logits(rows)
+                for index, row, tokens in zip(
+                    active, logits, rows, strict=True
+                ):
+                    token = int(row[len(tokens) - 1].argmax())
+                    continuations[index].append(token)
+                active = [
+                    i for i in active if not is_complete(continuations[i])
+                ]
+                if not active:
+                    break
+        return continuations
+
+    def _input(self, context: Tokens, continuation: Tokens) -> tuple[int, ...]:
+        """What the model sees; its last outputs are for the continuation."""
+        if not context or not continuation:
+            raise ValueError(
+                f"context {[*context]} and continuation {[*continuation]}: "
+                "neither may be empty"
+            )
+        if len(continuation) > self.max_length:
+            raise ValueError(
+                f"a continuation of {len(continuation)} tokens, and the model "
+                f"sees {self.max_length}: raise max_length or shorten it"
+            )
+        return (*context, *continuation)[-self.max_length - 1 : -1]
+
+    @paddle.no_grad()
+    def _logits(self, rows: Sequence[Tokens]) -> Tensor:
+        """[rows, longest, vocab]."""
+        longest = max(map(len, rows))
+        ids = np.zeros([len(rows), longest], np.int64)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = row
+        return self.model(paddle.to_tensor(ids))
+
+
+def _score(logits: Tensor, continuation: Tokens) -> Score:
+    """Judge [tokens, vocab] logits by the tokens that follow."""
+    tokens = paddle.to_tensor([*continuation], dtype="int64")
+    likely = logits.argmax(-1) == tokens
+    total = log_probabilities(logits, tokens).astype("float64").sum()
+    return Score(float(total), bool(likely.all()))
+
+
+class Perplexity(NamedTuple):
+    """Mean loss of a dataset."""
+
+    loss: float
+    """Nats per predicted token."""
+
+    num_tokens: int
+    """Predicted tokens."""
+
+    @property
+    def perplexity(self) -> float:
+        """`exp(loss)`, infinite where that overflows."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+
+@paddle.no_grad()
+def measure_perplexity(
+    model: DecoderForCausalLM,
+    dataset: TokenDataset,
+    batch_size: int = 8,
+    *,
+    shows_bar: bool = False,
+) -> Perplexity:
+    """Loss over all labels of a dataset that count, each with equal weight.
+
+    Args:
+        model: In evaluation mode.
+        dataset: Such as the validation part of a run.
+        batch_size: Samples at a time.
+        shows_bar: Show a progress bar.
+
+    Raises:
+        ValueError: The dataset has tokens that the model has not, or no label
+            that counts.
+    """
+    if dataset.vocab_size > model.config.vocab_size:
+        raise ValueError(
+            f"the data has token {dataset.vocab_size - 1}, the model "
+            f"{model.config.vocab_size} tokens: give data of its tokenizer"
+        )
+    total, count = 0.0, 0
+    sampler = BatchSampler(dataset, batch_size=batch_size)
+    loader = DataLoader(
+        dataset, batch_sampler=sampler, collate_fn=collate_batch
+    )
+    for batch in tqdm(loader, "perplexity", disable=not shows_bar):
+        labels = batch["labels"]
+        counted = labels != IGNORED_LABEL
+        logits = model(batch["input_ids"])
+        losses = -log_probabilities(logits, labels.clip(min=0))
+        kept = losses[counted].astype("float64")
+        total += float(kept.sum())
+        count += int(counted.sum())
+    if not count:
+        raise ValueError("the dataset has no label that counts")
+    return Perplexity(total / count, count)

@@ -1,0 +1,52 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Fault injection: seeded, and the same for every method.
+
+A trainer asks :meth:`FaultSchedule.at` at every step and hands each fault to
+the function of its target, at its moment of the step:
+
+- ``"batch"``: :func:`apply_to_batch`, or :func:`apply_to_pairs` for images
+  and captions, before the forward pass; for ``repeated_batch`` it takes the
+  samples of :func:`repeated_samples`;
+- ``"activation"``: :func:`activation_fault` around the forward (and, with
+  recomputation, the backward) pass;
+- ``"gradient"``: :func:`apply_to_gradients` after the backward pass, before
+  the optimizer step.
+
+:meth:`Fault.record` makes the entry of the run record.
+"""
+
+from paddle_adagc.lab.faults.batch import (
+    REPEATED_BATCH,
+    apply_to_batch,
+    repeated_samples,
+)
+from paddle_adagc.lab.faults.checking import check_faults
+from paddle_adagc.lab.faults.config import FaultConfig
+from paddle_adagc.lab.faults.pairs import apply_to_pairs
+from paddle_adagc.lab.faults.schedule import Fault, FaultSchedule
+from paddle_adagc.lab.faults.tensors import activation_fault, apply_to_gradients
+
+__all__ = [
+    "REPEATED_BATCH",
+    "Fault",
+    "FaultConfig",
+    "FaultSchedule",
+    "activation_fault",
+    "apply_to_batch",
+    "apply_to_gradients",
+    "apply_to_pairs",
+    "check_faults",
+    "repeated_samples",
+]

@@ -1,0 +1,144 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Corrupted batches, in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.faults.checking import check_token
+from paddle_adagc.lab.faults.schedule import Fault
+
+REPEATED_BATCH = "repeated_batch"
+
+
+def apply_to_batch(
+    fault: Fault,
+    input_ids: np.ndarray,
+    labels: np.ndarray,
+    *,
+    vocab_size: int,
+    part: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Corrupt a batch of next-token prediction.
+
+    ``labels[:, t]`` is the token after ``input_ids[:, t]``; negative labels
+    are ignored positions and stay as they are. ``random_tokens`` draws one
+    stream a row, from which inputs and labels are cut, so that the labels are
+    still the next tokens; ``token_noise`` replaces a fraction of the row's
+    tokens by such, in inputs and labels alike; ``shuffled_labels`` permutes the
+    labels of the whole batch.
+
+    Args:
+        fault: Of a batch kind.
+        input_ids: Integers ``[batch, seq]``; not changed.
+        labels: Integers ``[batch, seq]``; not changed.
+        vocab_size: Number of token ids to draw from.
+        part: Index of the micro-batch or the data-parallel rank, so that the
+            parts of one step are corrupted differently.
+
+    Returns:
+        New input ids and labels, int64 ``[batch, seq]``.
+
+    Raises:
+        TypeError: The arrays are not integers.
+        ValueError: The fault is not one of a batch, the shapes are wrong, or
+            the fault's token is not below ``vocab_size``.
+    """
+    check_corrupts(fault)
+    check_integer("vocab_size", vocab_size, 1)
+    token = fault.config.token
+    if token is not None:
+        check_token(token, vocab_size)
+    else:
+        token = int(fault.burst_rng().integers(vocab_size))
+    inputs = _check_tokens("input_ids", input_ids)
+    targets = _check_tokens("labels", labels)
+    if inputs.shape != targets.shape:
+        raise ValueError(
+            f"input_ids {inputs.shape} and labels {targets.shape} must have "
+            "the same shape"
+        )
+    valid = targets >= 0
+    rng = fault.step_rng(part)
+    if fault.kind in ("random_tokens", "token_noise"):
+        num_rows, length = inputs.shape
+        stream = rng.integers(vocab_size, size=(num_rows, length + 1))
+        hit = hit_places(fault, rng, stream.shape)
+        return (
+            np.where(hit[:, :-1], stream[:, :-1], inputs),
+            np.where(valid & hit[:, 1:], stream[:, 1:], targets),
+        )
+    if fault.kind == "shuffled_labels":
+        targets[valid] = rng.permutation(targets[valid])
+        return inputs, targets
+    targets[valid] = token
+    if fault.kind == "repeated_token":
+        inputs[...] = token
+    return inputs, targets
+
+
+def check_corrupts(fault: Fault) -> None:
+    """Refuse what does not change the values of a batch.
+
+    Raises:
+        ValueError: A fault of gradients or activations, or one of the order
+            of batches.
+    """
+    if fault.target != "batch":
+        raise ValueError(f"{fault.kind} is no fault of a batch")
+    if fault.kind == REPEATED_BATCH:
+        raise ValueError(
+            f"{fault.kind} is another batch, not a corrupted one: take the "
+            "samples of repeated_samples"
+        )
+
+
+def repeated_samples(
+    fault: Fault, batch_size: int, num_parts: int = 1, part: int = 0
+) -> range:
+    """Samples that ``repeated_batch`` puts in place of those of the step.
+
+    Args:
+        fault: Of that kind.
+        batch_size: Samples in a micro-batch.
+        num_parts: Micro-batches in a step.
+        part: Index of the micro-batch in its step.
+
+    Returns:
+        Indices, in the order of training from 0, of the same micro-batch in
+        the burst's first step.
+    """
+    start = (fault.burst * num_parts + part) * batch_size
+    return range(start, start + batch_size)
+
+
+def hit_places(
+    fault: Fault, rng: np.random.Generator, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Which places of a batch get a random token."""
+    if fault.config.fraction is None:
+        return np.ones(shape, dtype=bool)
+    return rng.random(shape) < fault.config.fraction
+
+
+def _check_tokens(name: str, tokens: np.ndarray) -> np.ndarray:
+    """A copy as int64 ``[batch, seq]``."""
+    array = np.asarray(tokens)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {array.dtype}")
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be [batch, seq], got {array.shape}")
+    return array.astype(np.int64)

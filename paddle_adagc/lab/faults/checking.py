@@ -1,0 +1,64 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Faults that a model has nothing for, found before it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paddle_adagc.lab.faults.config import FaultConfig
+from paddle_adagc.lab.faults.tensors import matching_names
+
+if TYPE_CHECKING:
+    from paddle.nn import Layer
+
+
+def check_faults(
+    faults: Sequence[FaultConfig], model: Layer, num_words: int
+) -> None:
+    """Refuse faults that could not be injected when they are due.
+
+    Args:
+        faults: Settings.
+        model: Its trainable parameters and its sublayers can be hit.
+        num_words: Number of token ids that a batch may hold.
+
+    Raises:
+        ValueError: ``tensor`` matches nothing, or ``token`` is no token id.
+    """
+    for fault in faults:
+        if fault.token is not None:
+            check_token(fault.token, num_words)
+        if fault.tensor is None:
+            continue
+        if fault.target == "gradient":
+            names = [
+                name
+                for name, parameter in model.named_parameters()
+                if not parameter.stop_gradient
+            ]
+        else:
+            names = [name for name, _ in model.named_sublayers()]
+        matching_names(fault, names)
+
+
+def check_token(token: int, num_words: int) -> None:
+    """Refuse what is no token id.
+
+    Raises:
+        ValueError: See above.
+    """
+    if token >= num_words:
+        raise ValueError(f"token {token} is not below {num_words}")

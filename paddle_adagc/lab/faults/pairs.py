@@ -1,0 +1,82 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Corrupted batches of image-text pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.faults.batch import check_corrupts, hit_places
+from paddle_adagc.lab.faults.checking import check_token
+from paddle_adagc.lab.faults.schedule import Fault
+
+
+def apply_to_pairs(
+    fault: Fault,
+    input_ids: np.ndarray,
+    *,
+    vocab_size: int,
+    end_token: int,
+) -> np.ndarray:
+    """Corrupt the captions of a batch; the images stay.
+
+    ``random_tokens`` draws the words anew, ``token_noise`` a fraction of
+    them, ``repeated_token`` makes all of them one token, ``shuffled_labels``
+    gives images each other's captions, ``constant_labels`` gives all of them
+    the first one's caption. The first token of a caption, its length and its
+    end stay.
+
+    Args:
+        fault: Of a batch kind.
+        input_ids: Integers ``[batch, length]``, each row with ``end_token``;
+            not changed.
+        vocab_size: Number of token ids.
+        end_token: Token that ends a caption; it and those above are not
+            drawn.
+
+    Returns:
+        New captions, int64 ``[batch, length]``.
+
+    Raises:
+        ValueError: The fault is not one of a batch, or its token is not below
+            ``end_token``, or ``constant_labels`` has a token.
+    """
+    check_corrupts(fault)
+    check_integer("vocab_size", vocab_size, 1)
+    captions = np.array(input_ids, np.int64)
+    kind, token = fault.kind, fault.config.token
+    rng = fault.step_rng(0)
+    if kind == "shuffled_labels":
+        return captions[rng.permutation(len(captions))]
+    if kind == "constant_labels":
+        if token is not None:
+            raise ValueError(
+                f"constant_labels with token={token}: image-text pairs have "
+                "captions as labels; leave it out"
+            )
+        return np.repeat(captions[:1], len(captions), axis=0)
+    num_words = min(vocab_size, end_token)
+    if token is not None:
+        check_token(token, num_words)
+    else:
+        token = int(fault.burst_rng().integers(num_words))
+    places = np.arange(captions.shape[1])
+    end = (captions == end_token).argmax(axis=1)[:, None]
+    words = (places > 0) & (places < end)
+    if kind == "repeated_token":
+        return np.where(words, token, captions)
+    drawn = rng.integers(num_words, size=captions.shape)
+    hit = hit_places(fault, rng, captions.shape)
+    return np.where(words & hit, drawn, captions)

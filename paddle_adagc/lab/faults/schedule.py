@@ -1,0 +1,148 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Faults by step: a pure function of the seed and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.faults.config import FaultConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault at one step.
+
+    Everything random about it comes from generators that are made anew from
+    its fields: the same fault corrupts alike after a resume, in whatever order
+    faults are applied, and whatever the method that is being trained.
+    """
+
+    config: FaultConfig
+    step: int
+    """Step that is hit, from 0."""
+
+    burst: int
+    """First step of the burst that the step belongs to."""
+
+    index: int
+    """Position of the config in its schedule."""
+
+    seed: int
+    """Seed of the schedule."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the fault."""
+        return self.config.kind
+
+    @property
+    def target(self) -> str:
+        """``"batch"``, ``"gradient"`` or ``"activation"``."""
+        return self.config.target
+
+    def burst_rng(self) -> np.random.Generator:
+        """Generator for what stays the same over a burst: tensor, token."""
+        return np.random.default_rng(
+            [self.seed, self.index, self.burst, 0, 0, 1]
+        )
+
+    def step_rng(self, part: int = 0) -> np.random.Generator:
+        """Generator for what is drawn anew at every step: elements, tokens.
+
+        Args:
+            part: Tells apart what makes up a step: micro-batches, ranks, hit
+                tensors.
+        """
+        return np.random.default_rng(
+            [self.seed, self.index, self.burst, self.step, part, 2]
+        )
+
+    def record(self, tensors: Sequence[str] = ()) -> dict[str, Any]:
+        """JSON-serialisable entry for the run record.
+
+        Args:
+            tensors: Names hit; empty for faults of the batch.
+        """
+        return {"kind": self.kind, "tensors": list(tensors)}
+
+
+class FaultSchedule:
+    """The faults of a run.
+
+    Args:
+        faults: Settings, one per kind and rhythm.
+        seed: At least 0. It decides tensors, elements and tokens; the steps
+            are those of the settings.
+
+    Raises:
+        TypeError: An entry is not a :class:`FaultConfig`, or the seed is not
+            an integer.
+        ValueError: The seed is negative.
+
+    Example:
+        >>> config = FaultConfig(kind="random_tokens", start=1200, every=100)
+        >>> schedule = FaultSchedule([config], seed=1)
+        >>> [fault.kind for fault in schedule.at(1300)]
+        ['random_tokens']
+    """
+
+    def __init__(self, faults: Sequence[FaultConfig], seed: int) -> None:
+        for config in faults:
+            if not isinstance(config, FaultConfig):
+                raise TypeError(
+                    f"faults must be FaultConfig, got {config!r}: use "
+                    "FaultConfig.from_dict"
+                )
+        self.faults = tuple(faults)
+        self.seed = check_integer("seed", seed, 0)
+
+    def at(self, step: int) -> list[Fault]:
+        """Faults that hit a step, in the order of the settings."""
+        check_integer("step", step, 0)
+        hits = []
+        for index, config in enumerate(self.faults):
+            burst = config.burst_start(step)
+            if burst is not None:
+                hits.append(
+                    Fault(
+                        config=config,
+                        step=step,
+                        burst=burst,
+                        index=index,
+                        seed=self.seed,
+                    )
+                )
+        return hits
+
+    def fault_steps(self, num_steps: int) -> list[int]:
+        """Steps below ``num_steps`` that are hit by anything, ascending."""
+        return [step for step in range(num_steps) if self.at(step)]
+
+    def corrupted_loss_steps(self, num_steps: int) -> list[int]:
+        """Steps below ``num_steps`` whose own loss is no loss of the model.
+
+        Those with a corrupted batch or activation: the loss of the step is
+        computed from it. A gradient fault shows from the next step on.
+        """
+        return [
+            step
+            for step in range(num_steps)
+            if any(fault.target != "gradient" for fault in self.at(step))
+        ]

@@ -1,0 +1,244 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Faults of gradients and activations.
+
+A test tool: bits are changed in a copy on the host, which waits for the
+device. Nothing happens, and nothing waits, at steps without a fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.faults.config import FaultConfig
+from paddle_adagc.lab.faults.schedule import Fault
+
+if TYPE_CHECKING:
+    from paddle import Tensor
+    from paddle.nn import Layer
+
+_LAYOUT = {
+    "float64": (np.uint64, 52, 11),
+    "float32": (np.uint32, 23, 8),
+    "bfloat16": (np.uint16, 7, 8),
+    "float16": (np.uint16, 10, 5),
+}
+"""Unsigned integer of the same size, mantissa bits, exponent bits."""
+
+
+def apply_to_gradients(
+    fault: Fault, named_parameters: Iterable[tuple[str, Tensor]]
+) -> list[str]:
+    """Corrupt gradients in place, between backward and the optimizer step.
+
+    The gradient is ``main_grad`` where the parameter has one, else ``grad``;
+    of a sparse (SelectedRows) gradient the stored rows are corrupted. The
+    choice by the seed is among all trainable parameters, by name: it does not
+    depend on which of them have a gradient at this step.
+
+    Args:
+        fault: Of a gradient kind.
+        named_parameters: As ``model.named_parameters()`` gives them.
+
+    Returns:
+        Names of the parameters whose gradients were hit, sorted; empty if the
+        chosen ones have none at this step.
+
+    Raises:
+        ValueError: The fault is not one of gradients, no trainable parameter
+            matches ``tensor``, or the exponent bit is not in the dtype.
+    """
+    import paddle
+
+    if fault.target != "gradient":
+        raise ValueError(f"{fault.kind} is no fault of gradients")
+    parameters = {
+        name: parameter
+        for name, parameter in named_parameters
+        if not parameter.stop_gradient
+    }
+    hit = []
+    chosen = _choose(fault, parameters, sorted(parameters))
+    for part, name in enumerate(chosen):
+        gradient = getattr(parameters[name], "main_grad", None)
+        if gradient is None:
+            gradient = parameters[name].grad
+        if gradient is None:
+            continue
+        if gradient.is_selected_rows():
+            gradient = gradient._get_tensor_from_selected_rows()
+        with paddle.no_grad():
+            gradient.set_value(_corrupted(gradient, fault, part))
+        hit.append(name)
+    return hit
+
+
+@contextlib.contextmanager
+def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
+    """Corrupt the outputs of sublayers while the context is open.
+
+    Every call of a chosen sublayer in the context is corrupted alike, so
+    recomputation in the backward pass sees the same fault. Of several outputs
+    the first floating-point tensor is hit. The gradient passes through as if
+    nothing had happened: the fault is one of the stored values, which the
+    backward pass of the sublayer does not know of.
+
+    Args:
+        fault: Of an activation kind.
+        model: Its sublayers, by the names of ``named_sublayers()``, are what
+            ``tensor`` selects from.
+
+    Yields:
+        Names of the sublayers hit so far, in the order of their first call;
+        complete, and perhaps empty, when the forward pass is over.
+
+    Raises:
+        ValueError: The fault is not one of activations, no sublayer matches
+            ``tensor``, or the exponent bit is not in the dtype.
+    """
+    if fault.target != "activation":
+        raise ValueError(f"{fault.kind} is no fault of activations")
+    layers = dict(model.named_sublayers())
+    leaves = sorted(name for name in layers if not layers[name].sublayers())
+    hit: list[str] = []
+    handles = [
+        layers[name].register_forward_post_hook(_hook(fault, name, part, hit))
+        for part, name in enumerate(_choose(fault, layers, leaves))
+    ]
+    try:
+        yield hit
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _choose(
+    fault: Fault, names: Collection[str], drawable: list[str]
+) -> list[str]:
+    """Names that are hit, sorted: the chosen ones, or one drawn."""
+    if fault.config.tensor is not None:
+        return matching_names(fault.config, names)
+    if not drawable:
+        raise ValueError(f"the model has nothing for {fault.kind} to hit")
+    return [drawable[int(fault.burst_rng().integers(len(drawable)))]]
+
+
+def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
+    """Names that ``tensor``, a name or a pattern, selects, sorted.
+
+    Raises:
+        ValueError: It selects none.
+    """
+    pattern = fault.tensor
+    assert pattern is not None
+    if pattern in names:
+        return [pattern]
+    chosen = sorted(n for n in names if fnmatch.fnmatchcase(n, pattern))
+    if not chosen:
+        raise ValueError(
+            f"{fault.kind}: nothing in the model matches tensor={pattern!r}"
+            f"{suggestion(pattern, names)}"
+        )
+    return chosen
+
+
+def _hook(
+    fault: Fault, name: str, part: int, hit: list[str]
+) -> Callable[[Any, Any, Any], Any]:
+    def hook(layer: Any, inputs: Any, output: Any) -> Any:
+        outputs = list(output) if isinstance(output, tuple | list) else [output]
+        for i, value in enumerate(outputs):
+            if _dtype(value) in _LAYOUT:
+                outputs[i] = _straight_through().apply(
+                    value, lambda x: _corrupted(x, fault, part)
+                )
+                if name not in hit:
+                    hit.append(name)
+                break
+        if isinstance(output, tuple):
+            return tuple(outputs)
+        return outputs if isinstance(output, list) else outputs[0]
+
+    return hook
+
+
+@functools.cache
+def _straight_through() -> Any:
+    """Operator ``(x, f)`` with the value ``f(x)`` and the gradient of x."""
+    import paddle
+
+    class StraightThrough(paddle.autograd.PyLayer):
+        @staticmethod
+        def forward(
+            ctx: Any, x: Tensor, f: Callable[..., np.ndarray]
+        ) -> Tensor:
+            output = paddle.empty_like(x)
+            output.set_value(f(x))
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient
+
+    return StraightThrough
+
+
+def _dtype(value: Any) -> str:
+    """``"float32"`` and so on; "" if it has no dtype."""
+    return str(getattr(value, "dtype", "")).split(".")[-1]
+
+
+def _corrupted(tensor: Tensor, fault: Fault, part: int) -> np.ndarray:
+    """Values of the tensor with the fault, in NumPy's type for its dtype.
+
+    NumPy has no bfloat16: Paddle hands its bits over as uint16.
+    """
+    if fault.config.magnitude is not None:
+        wide = tensor.detach().astype("float64") * fault.config.magnitude
+        return wide.astype(tensor.dtype).numpy()
+    values = np.array(tensor.numpy())
+    if values.size:
+        dtype = _dtype(tensor)
+        bits = values.reshape(-1).view(_LAYOUT[dtype][0])
+        rng = fault.step_rng(part)
+        element = int(rng.integers(bits.size))
+        bits[element] = _corrupted_bits(int(bits[element]), dtype, fault, rng)
+    return values
+
+
+def _corrupted_bits(
+    bits: int, dtype: str, fault: Fault, rng: np.random.Generator
+) -> int:
+    _, num_mantissa, num_exponent = _LAYOUT[dtype]
+    infinity = ((1 << num_exponent) - 1) << num_mantissa
+    if fault.kind.endswith("inf"):
+        return infinity
+    if fault.kind.endswith("nan"):
+        return infinity | 1 << num_mantissa - 1
+    exponent_bit = fault.config.exponent_bit
+    if exponent_bit is None:
+        exponent_bit = int(rng.integers(num_exponent))
+    if exponent_bit >= num_exponent:
+        raise ValueError(
+            f"exponent_bit {exponent_bit} is not in the {num_exponent} "
+            f"exponent bits of {dtype}"
+        )
+    return bits ^ 1 << num_mantissa + exponent_bit

@@ -1,0 +1,94 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Switch the CPU backend on, once, and only where it belongs."""
+
+import os
+import warnings
+
+import paddle
+from paddle import distributed as dist
+
+from paddle_adagc.lab.gloo import (
+    collectives,
+    devices,
+    operators,
+    point_to_point,
+    rendezvous,
+)
+from paddle_adagc.lab.gloo.patch import Patch
+
+_PADDLE_SERIES = "3.3."
+_PATCHES: tuple[Patch, ...] = (
+    *rendezvous.PATCHES,
+    *collectives.PATCHES,
+    *point_to_point.PATCHES,
+    *operators.PATCHES,
+    *devices.PATCHES,
+)
+_enabled = False
+
+
+def enable() -> None:
+    """Make ``paddle.distributed.fleet`` work on CPU over gloo.
+
+    A backend for development and tests. Call it in every rank, before
+    ``fleet.init`` or ``init_parallel_env``; calling it again does nothing.
+    Sets ``PADDLE_DISTRI_BACKEND`` to ``gloo`` where it is not set.
+
+    Covered: data, tensor, pipeline (1F1B), sequence and expert parallelism,
+    sharding stage 1 V1 and V2, ``main_grad``. Not covered: interleaved
+    pipelines, sharding stages 2 and 3, ``mp_async_allreduce``, the fused GEMM
+    options, ``paddle.incubate``'s ``MoELayer`` (its routing operators have no
+    CPU kernel), more than one machine. A collective fails where a rank keeps
+    the others waiting for more than 30 s, which is gloo's timeout.
+
+    Raises:
+        RuntimeError: Paddle was built for an accelerator, or the process
+            groups already exist.
+    """
+    global _enabled
+    if _enabled:
+        return
+    _check_build()
+    if dist.is_initialized():
+        raise RuntimeError(
+            "paddle.distributed is already initialized: call "
+            "paddle_adagc.lab.gloo.enable() before fleet.init()"
+        )
+    os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
+    for patch in _PATCHES:
+        patch.apply()
+    _enabled = True
+
+
+def _check_build() -> None:
+    """Refuse accelerator builds; warn of a Paddle that nobody has tried."""
+    for device, compiled in (
+        ("CUDA", paddle.is_compiled_with_cuda()),
+        ("XPU", paddle.is_compiled_with_xpu()),
+        ("ROCm", paddle.is_compiled_with_rocm()),
+    ):
+        if compiled:
+            raise RuntimeError(
+                f"this Paddle was built with {device}: "
+                "paddle_adagc.lab.gloo is a backend for development "
+                "and tests on CPU builds; here use fleet as it is"
+            )
+    if not paddle.__version__.startswith(_PADDLE_SERIES):
+        warnings.warn(
+            "paddle_adagc.lab.gloo was written for Paddle "
+            f"{_PADDLE_SERIES}x, this is {paddle.__version__}: what it "
+            "replaces may have moved",
+            stacklevel=3,
+        )

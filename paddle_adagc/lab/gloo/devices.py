@@ -1,0 +1,122 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Places in fleet that take an accelerator for granted."""
+
+from typing import Any
+
+import paddle
+from paddle.distributed import parallel
+from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
+    dygraph_sharding_optimizer,
+)
+from paddle.distributed.fleet.meta_parallel import tensor_parallel
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_storage,
+)
+from paddle.distributed.fleet.utils import (
+    hybrid_parallel_util,
+    tensor_fusion_helper,
+)
+
+from paddle_adagc.lab.gloo.patch import Patch
+
+_ALIGNMENT_BYTES = 256
+_ShardingV2 = dygraph_sharding_optimizer.DygraphShardingOptimizerV2
+_ParamStorage = group_sharded_storage.ParamStorage
+_native_clear_grad = _ShardingV2.clear_grad
+_native_add_rank_params = _ParamStorage.add_rank_params
+
+
+def device_type() -> str:
+    """The device of the fused buffers."""
+    return "cpu"
+
+
+def device_id(self: Any) -> int:
+    """The device number of a rank that has no device."""
+    return 0
+
+
+def broadcast_input_data(
+    hcg: Any, *inputs: Any, **kwargs: Any
+) -> tuple[Any, Any]:
+    """Give every tensor-parallel rank the inputs of the group's first one."""
+    place = paddle.CPUPlace()
+    for data in (inputs, kwargs):
+        if data:
+            hybrid_parallel_util._broadcast_nested_data(hcg, "cpu", place, data)
+    return inputs, kwargs
+
+
+def clear_grad(self: Any, set_to_zero: bool = True) -> None:
+    """Zero the gradients where they are, in the fused buffer.
+
+    Paddle's own clears them so that the next backward puts a new tensor in
+    their place, and the buffer that is reduced stays zero. By its source that
+    is so on every device: prefer ``main_grad`` with V2.
+    """
+    if any(hasattr(p, "main_grad") for p in self._parameter_list):
+        _native_clear_grad(self, set_to_zero)
+        return
+    with paddle.no_grad():
+        for parameter in self._parameter_list:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+
+def add_rank_params(
+    self: Any, parameters: Any, param2align: Any, convert_gpu: bool = False
+) -> None:
+    """Copy the parameters into the fused buffer without leaving the CPU."""
+    _native_add_rank_params(self, parameters, param2align, False)
+
+
+PATCHES = (
+    Patch(
+        tensor_fusion_helper,
+        "alignment",
+        {**tensor_fusion_helper.alignment, "cpu": _ALIGNMENT_BYTES},
+        "sharding's fused buffers have no alignment for CPU",
+    ),
+    Patch(
+        tensor_fusion_helper,
+        "get_current_device_type",
+        device_type,
+        "sharding's fused buffers do not know the CPU",
+    ),
+    Patch(
+        tensor_parallel,
+        "broadcast_input_data",
+        broadcast_input_data,
+        "refuses to broadcast on CPU",
+    ),
+    Patch(
+        _ShardingV2,
+        "clear_grad",
+        clear_grad,
+        "after clear_gradient the next backward leaves the fused buffer",
+    ),
+    Patch(
+        _ParamStorage,
+        "add_rank_params",
+        add_rank_params,
+        "empties the parameter whose CPU copy it takes, which is itself",
+    ),
+    Patch(
+        parallel.ParallelEnv,
+        "device_id",
+        property(device_id),
+        "PipelineLayer asks for a device number, which a CPU rank lacks",
+    ),
+)

@@ -1,0 +1,178 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Operators of fleet's tensor-parallel layers that have no CPU kernel."""
+
+from typing import Any
+
+import paddle
+from paddle import Tensor, _C_ops
+from paddle.autograd import PyLayer
+from paddle.base import core
+from paddle.distributed.communication.group import Group, _GroupManager
+from paddle.distributed.fleet.layers.mpu import mp_ops
+
+from paddle_adagc.lab.gloo.patch import Patch
+
+
+def _gather_columns(tensor: Tensor, group: Group) -> Tensor:
+    """The ranks' tensors side by side along the last axis."""
+    parts = [paddle.empty_like(tensor) for _ in range(group.nranks)]
+    group.process_group.all_gather(parts, tensor.contiguous(), True).wait()
+    return paddle.concat(parts, axis=-1)
+
+
+def _own_columns(tensor: Tensor, group: Group) -> Tensor:
+    """This rank's share of the last axis."""
+    parts = paddle.split(tensor, group.nranks, axis=-1)
+    return parts[group.rank].contiguous()
+
+
+class ConcatColumns(PyLayer):
+    """Gather along the last axis; the gradient keeps the rank's share."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
+        """[..., n] on every rank to [..., num_ranks * n]."""
+        ctx.group = group
+        return _gather_columns(tensor, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """[..., num_ranks * n] to the rank's [..., n]."""
+        return _own_columns(grad, ctx.group)
+
+
+class SplitColumns(PyLayer):
+    """Keep the rank's share of the last axis; the gradient is gathered."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, group: Group, rank: int, nranks: int
+    ) -> Tensor:
+        """[..., num_ranks * n] to the rank's [..., n]."""
+        ctx.group = group
+        return _own_columns(tensor, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """[..., n] on every rank to [..., num_ranks * n]."""
+        return _gather_columns(grad, ctx.group)
+
+
+class SoftmaxWithCrossEntropy(PyLayer):
+    """Cross entropy of logits whose classes are split over the ranks.
+
+    With z the logits and s = softmax(z) over all ranks' classes, the loss of
+    a row with class y is log(sum_j exp(z_j - max z)) - (z_y - max z), and its
+    gradient s_j - [j = y]. Rows with ``ignore_index`` have loss and gradient
+    zero. Computed in float32 at least.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, label: Tensor, ignore_index: int, group: Group
+    ) -> tuple[Tensor, Tensor]:
+        """Logits [..., n] and global labels [..., 1] to (softmax, loss)."""
+        num_classes = logits.shape[-1]
+        wide = (
+            logits if logits.dtype == paddle.float64 else logits.cast("float32")
+        )
+        top = wide.max(axis=-1, keepdim=True)
+        _all_reduce(top, core.ReduceOp.MAX, group)
+        shifted = wide - top
+        exponential = shifted.exp()
+        ignored = label == ignore_index
+        index = label - group.rank * num_classes
+        owned = (index >= 0) & (index < num_classes) & ~ignored
+        index = paddle.where(owned, index, paddle.zeros_like(index))
+        target = paddle.take_along_axis(shifted, index, axis=-1)
+        sums = paddle.stack(
+            [
+                exponential.sum(axis=-1, keepdim=True),
+                target * owned.cast(target.dtype),
+            ]
+        )
+        _all_reduce(sums, core.ReduceOp.SUM, group)
+        loss = sums[0].log() - sums[1]
+        loss = paddle.where(ignored, paddle.zeros_like(loss), loss)
+        softmax = exponential / sums[0]
+        ctx.save_for_backward(softmax, index, owned, ignored)
+        ctx.dtype = logits.dtype
+        softmax = softmax.cast(logits.dtype)
+        ctx.mark_non_differentiable(softmax)
+        return softmax, loss.cast(logits.dtype)
+
+    @staticmethod
+    def backward(
+        ctx: Any, _softmax_grad: Tensor, loss_grad: Tensor
+    ) -> tuple[Tensor, None]:
+        """The loss's gradient [..., 1] to that of the logits [..., n]."""
+        softmax, index, owned, ignored = ctx.saved_tensor()
+        classes = paddle.arange(softmax.shape[-1], dtype=index.dtype)
+        hit = ((classes == index) & owned).cast(softmax.dtype)
+        kept = (~ignored).cast(softmax.dtype)
+        grad = (softmax - hit) * kept * loss_grad.cast(softmax.dtype)
+        return grad.cast(ctx.dtype), None
+
+
+def _all_reduce(tensor: Tensor, op: Any, group: Group) -> None:
+    if group.nranks > 1:
+        group.process_group.all_reduce(tensor, op, True).wait()
+
+
+class CpuOperators:
+    """``paddle._C_ops`` with the operators that CPU lacks filled in."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is Paddle's own."""
+        return getattr(_C_ops, name)
+
+    def c_identity(self, tensor: Tensor, *_: Any) -> Tensor:
+        """No CPU kernel: a copy."""
+        return tensor.clone()
+
+    def c_concat(
+        self, tensor: Tensor, rank: int, nranks: int, ring_id: int, *_: Any
+    ) -> Tensor:
+        """No CPU kernel: gather along the last axis, with its gradient."""
+        return ConcatColumns.apply(tensor, _group(ring_id))
+
+    def c_softmax_with_cross_entropy(
+        self,
+        logits: Tensor,
+        label: Tensor,
+        ignore_index: int,
+        ring_id: int,
+        rank: int,
+        nranks: int,
+    ) -> tuple[Tensor, Tensor]:
+        """No CPU kernel: softmax and loss, with the gradient of the loss."""
+        return SoftmaxWithCrossEntropy.apply(
+            logits, label, ignore_index, _group(ring_id)
+        )
+
+
+def _group(ring_id: int) -> Group:
+    return _GroupManager.group_map_by_id[ring_id]
+
+
+PATCHES = (
+    Patch(mp_ops, "_C_ops", CpuOperators(), "c_* operators have no CPU kernel"),
+    Patch(
+        mp_ops,
+        "c_split_eager",
+        SplitColumns,
+        "no CPU kernel; its backward gathers rows where it split columns",
+    ),
+)

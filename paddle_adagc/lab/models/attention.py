@@ -1,0 +1,191 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Causal grouped-query attention."""
+
+from functools import lru_cache
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor, nn
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.layers import (
+    as_float32,
+    column_linear,
+    row_linear,
+    runs_on_cpu,
+    uses_sequence_parallel,
+)
+from paddle_adagc.lab.models.rms_norm import RMSNorm
+from paddle_adagc.lab.models.rotary import (
+    quarter_turn,
+    rotary_angles,
+    rotary_tables,
+    rotate,
+)
+
+
+class Attention(nn.Layer):
+    """Causal self-attention with rotary positions and grouped queries."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        hidden, head_dim = config.hidden_size, config.head_dim
+        keys = config.num_key_value_heads * head_dim
+        queries = config.num_attention_heads * head_dim
+        self.is_split = uses_sequence_parallel(config)
+        layout = (self.is_split, "attention")
+        self.q_proj = column_linear(config, hidden, queries, *layout)
+        self.k_proj = column_linear(config, hidden, keys, *layout)
+        self.v_proj = column_linear(config, hidden, keys, *layout)
+        self.o_proj = row_linear(config, queries, hidden, *layout)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if config.qk_norm:
+            norm = (config.rms_norm_eps, True, config.rms_norm_precision)
+            self.q_norm = RMSNorm(head_dim, *norm)
+            self.k_norm = RMSNorm(head_dim, *norm)
+        self.head_dim = head_dim
+        self.rope_theta = float(config.rope_theta)
+        self.rope_layout = config.rope_layout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, length, hidden] to the same shape.
+
+        Under sequence parallelism [length / ranks, batch, hidden].
+        """
+        query = self._heads(self.q_proj(x))
+        key = self._heads(self.k_proj(x))
+        value = self._heads(self.v_proj(x))
+        batch, length, _, _ = query.shape
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        attend = attend_folded if runs_on_cpu(x) else attend_batched
+        mixed = attend(query, key, value, self.rope_theta, self.rope_layout)
+        mixed = mixed.reshape([batch, length, -1])
+        if self.is_split:
+            mixed = mixed.transpose([1, 0, 2])
+        return self.o_proj(mixed)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Projected positions as [batch, length, heads, head_dim]."""
+        if self.is_split:
+            x = x.transpose([1, 0, 2])
+        return x.reshape([x.shape[0], x.shape[1], -1, self.head_dim])
+
+
+def attend_batched(
+    query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
+) -> Tensor:
+    """Rotate queries and keys, then causal attention (the path of GPUs).
+
+    Args:
+        query: [batch, length, heads, head_dim].
+        key: [batch, length, key-value heads, head_dim].
+        value: As `key`.
+        theta: Base of the rotary frequencies.
+        layout: "half" or "interleaved".
+
+    Returns:
+        [batch, length, heads, head_dim].
+    """
+    _, length, _, head_dim = query.shape
+    cos, sin = rotary_tables(length, head_dim, theta, layout)
+    return F.scaled_dot_product_attention(
+        rotate(query, cos, sin, layout),
+        rotate(key, cos, sin, layout),
+        value,
+        is_causal=True,
+    )
+
+
+def attend_folded(
+    query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
+) -> Tensor:
+    """`attend_batched` for CPUs: the same result, several times as fast.
+
+    Paddle's CPU kernels for transposition and broadcasting cost more than
+    the attention itself. So the heads become part of the batch by a gather
+    of rows, key and value heads are repeated by the same gather, and the
+    rotation works on tables of full size with a product by `quarter_turn`.
+    """
+    batch, length, heads, head_dim = query.shape
+    kv_heads = key.shape[2]
+    tables = _folded_tables(batch, heads, length, head_dim, theta, layout)
+    order = _head_major_rows(batch, length, heads, heads)
+    kv_order = _head_major_rows(batch, length, kv_heads, heads)
+    folded = [batch * heads, length, 1, head_dim]
+    mixed = F.scaled_dot_product_attention(
+        _rotate_rows(gather_rows(query, order), *tables).reshape(folded),
+        _rotate_rows(gather_rows(key, kv_order), *tables).reshape(folded),
+        gather_rows(value, kv_order).reshape(folded),
+        attn_mask=causal_mask(length, query.dtype),
+    )
+    back = token_major_rows(batch, length, heads)
+    return gather_rows(mixed, back).reshape(query.shape)
+
+
+def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Vectors of `x` [..., width] by their numbers, [rows, width]."""
+    return paddle.gather(x.reshape([-1, x.shape[-1]]), rows)
+
+
+def _rotate_rows(x: Tensor, cos: Tensor, sin: Tensor, turn: Tensor) -> Tensor:
+    wide = as_float32(x)
+    turned = wide * cos + paddle.matmul(wide, turn) * sin
+    return turned if x.dtype == paddle.float32 else turned.astype(x.dtype)
+
+
+@lru_cache(maxsize=8)
+def _folded_tables(
+    batch: int,
+    heads: int,
+    length: int,
+    head_dim: int,
+    theta: float,
+    layout: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    angles = rotary_angles(length, head_dim, theta, layout)
+    angles = np.tile(angles, (batch * heads, 1))
+    return (
+        paddle.to_tensor(np.cos(angles), dtype="float32", place="cpu"),
+        paddle.to_tensor(np.sin(angles), dtype="float32", place="cpu"),
+        paddle.to_tensor(quarter_turn(head_dim, layout), place="cpu"),
+    )
+
+
+@lru_cache(maxsize=8)
+def _head_major_rows(
+    batch: int, length: int, heads: int, repeated_heads: int
+) -> Tensor:
+    """Rows of [batch, length, heads] in the order [batch, head, length]."""
+    rows = np.arange(batch * length * heads).reshape(batch, length, heads)
+    rows = rows.transpose(0, 2, 1).repeat(repeated_heads // heads, axis=1)
+    return paddle.to_tensor(rows.reshape(-1), dtype="int64", place="cpu")
+
+
+@lru_cache(maxsize=8)
+def token_major_rows(batch: int, length: int, heads: int) -> Tensor:
+    """Rows of [batch, head, length] in the order [batch, length, head]."""
+    rows = np.arange(batch * heads * length).reshape(batch, heads, length)
+    rows = rows.transpose(0, 2, 1).reshape(-1)
+    return paddle.to_tensor(rows, dtype="int64", place="cpu")
+
+
+@lru_cache(maxsize=8)
+def causal_mask(length: int, dtype: paddle.dtype) -> Tensor:
+    """[length, length]: 0 up to the diagonal, -inf above it."""
+    mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
+    return paddle.to_tensor(mask, place="cpu").astype(dtype)

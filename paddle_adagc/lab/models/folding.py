@@ -1,0 +1,76 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A decoder's multipliers folded into its weights."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.initialization import (
+    ALPHA,
+    embedding_factor,
+    plain_config,
+)
+from paddle_adagc.lab.models.sizes import parameter_shapes
+
+Array = npt.NDArray[np.generic]
+
+_EMBEDDING = "model.embed_tokens.weight"
+_FINAL_NORM = "model.norm.weight"
+
+
+def folded_tensors(
+    state: Mapping[str, Array], config: DecoderConfig
+) -> Iterator[tuple[str, Array]]:
+    """Tensors of the decoder of `plain_config(config)` that computes the same.
+
+    WeSaR's scales go into their matrices, the embedding's factor into the
+    embedding. Where the head is tied to that, the final norm is divided by
+    the factor: the head's logits stay.
+
+    Args:
+        state: Our name to the whole tensor.
+        config: Of the decoder.
+
+    Yields:
+        Parameters in the order of the model, then whatever else `state`
+        holds, one by one. Products are taken in float32 at least and rounded
+        to the tensor's dtype.
+    """
+    shapes = parameter_shapes(config)
+    plain = parameter_shapes(plain_config(config))
+    for name in [*plain, *(name for name in state if name not in shapes)]:
+        yield name, _times(state[name], _factor(name, state, config))
+
+
+def _factor(
+    name: str, state: Mapping[str, Array], config: DecoderConfig
+) -> float:
+    if config.initialization == "wesar":
+        alpha = state.get(name.removesuffix("weight") + ALPHA)
+        return 1.0 if alpha is None else float(alpha.astype(np.float64)[0])
+    if name == _EMBEDDING:
+        return embedding_factor(config)
+    if name == _FINAL_NORM and config.tie_word_embeddings:
+        return 1 / embedding_factor(config)
+    return 1.0
+
+
+def _times(array: Array, factor: float) -> Array:
+    if factor == 1.0:
+        return array
+    wide = "float64" if array.dtype == np.float64 else "float32"
+    return np.multiply(array, factor, dtype=wide).astype(array.dtype)

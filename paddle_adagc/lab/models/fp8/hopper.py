@@ -1,0 +1,152 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""FP8 matrix products of Hopper GPUs, through Paddle's own kernels.
+
+`paddle.incubate.nn.functional.fp8_quant_blockwise` and `fp8_gemm_blockwise`
+(cuBLASLt, CUDA 12.8 or newer, compute capability 9.0) of paddlepaddle 3.3.1.
+The product is `a @ b.T` of a [M, K] and b [N, K]. What they need, and how it
+is met here:
+
+- bfloat16 or float16 to quantise: float32 is cast to bfloat16 first;
+- whole 128x128 blocks to transpose or to scale in two dimensions, and M and N
+  that are multiples of 4: operands are padded with zeros to multiples of 128;
+- rows of a two-dimensional scale that are multiples of 4 floats apart: K is
+  padded to a multiple of 512;
+- one-dimensional scales as [K / 128, M], two-dimensional as [N / 128, K / 128];
+- no two operands with two-dimensional scales.
+
+Zeros at the end of a block change neither its scale nor the product.
+"""
+
+import functools
+
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor
+from paddle.incubate.nn.functional import (
+    fp8_gemm_blockwise,
+    fp8_quant_blockwise,
+)
+
+from paddle_adagc.lab.models.fp8.rounding import BLOCK
+
+_REDUCED_MULTIPLE = 4 * BLOCK
+
+
+@functools.cache
+def is_available() -> bool:
+    """Whether this process's device has the kernels; decided once."""
+    if not paddle.device.is_compiled_with_cuda():
+        return False
+    if not paddle.device.get_device().startswith("gpu"):
+        return False
+    version = tuple(int(part) for part in paddle.version.cuda().split(".")[:2])
+    major, _ = paddle.device.cuda.get_device_capability()
+    return version >= (12, 8) and major == 9
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight`, of 1x128 tiles along the rows and 128x128 blocks.
+
+    Args:
+        x: [M, K].
+        weight: [K, N].
+
+    Returns:
+        [M, N], of the dtype of `x`, or bfloat16 for float32.
+    """
+    return _multiply(
+        _quantise(_padded(x, BLOCK, _REDUCED_MULTIPLE), "1x128"),
+        _quantise(_padded(weight, _REDUCED_MULTIPLE, BLOCK), "128x128", True),
+        _half(x.dtype),
+        is_b_1d_scaled=False,
+    )[: x.shape[0], : weight.shape[1]]
+
+
+def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
+    """`grad @ weight.T`, of 1x128 tiles along the rows and 128x128 blocks.
+
+    Args:
+        grad: [M, N], of the output.
+        weight: [K, N].
+
+    Returns:
+        [M, K], of the dtype of `grad`, or bfloat16 for float32.
+    """
+    return _multiply(
+        _quantise(_padded(grad, BLOCK, _REDUCED_MULTIPLE), "1x128"),
+        _quantise(_padded(weight, BLOCK, _REDUCED_MULTIPLE), "128x128"),
+        _half(grad.dtype),
+        is_b_1d_scaled=False,
+    )[: grad.shape[0], : weight.shape[0]]
+
+
+def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """`x.T @ grad`, both of tiles of 128 along the rows' axis.
+
+    Args:
+        x: [M, K].
+        grad: [M, N], of the output.
+
+    Returns:
+        [K, N], float32.
+    """
+    return _multiply(
+        _quantise(_padded(x, _REDUCED_MULTIPLE, BLOCK), "1x128", True),
+        _quantise(_padded(grad, _REDUCED_MULTIPLE, BLOCK), "1x128", True),
+        paddle.float32,
+        is_b_1d_scaled=True,
+    )[: x.shape[1], : grad.shape[1]]
+
+
+def _half(dtype: paddle.dtype) -> paddle.dtype:
+    return paddle.bfloat16 if dtype == paddle.float32 else dtype
+
+
+def _padded(x: Tensor, row_multiple: int, column_multiple: int) -> Tensor:
+    rows, columns = -x.shape[0] % row_multiple, -x.shape[1] % column_multiple
+    if rows or columns:
+        x = F.pad(x, [0, rows, 0, columns])
+    return x.astype(_half(x.dtype)).contiguous()
+
+
+def _quantise(
+    x: Tensor, method: str, transposed: bool = False
+) -> tuple[Tensor, Tensor]:
+    """e4m3 values and what they are multiplied by; of `x.T` if `transposed`."""
+    return fp8_quant_blockwise(
+        x,
+        quant_method=method,
+        input_transpose=transposed,
+        return_transpose_only=transposed,
+        output_scale_transpose=method == "1x128",
+        using_pow2_scale=True,
+    )
+
+
+def _multiply(
+    a: tuple[Tensor, Tensor],
+    b: tuple[Tensor, Tensor],
+    dtype: paddle.dtype,
+    is_b_1d_scaled: bool,
+) -> Tensor:
+    return fp8_gemm_blockwise(
+        a[0],
+        a[1],
+        b[0],
+        b[1],
+        out_dtype=dtype,
+        is_a_1d_scaled=True,
+        is_b_1d_scaled=is_b_1d_scaled,
+    )

@@ -1,0 +1,148 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Linear layers whose three matrix products are in block-wise FP8.
+
+The recipe of DeepSeek-V3 (arXiv 2412.19437, section 3.3) as ERNIE-4.5's
+released training code uses it: e4m3 throughout, gradients included, scales
+that are powers of two, no history of scales.
+
+| product | left operand | right operand |
+|---|---|---|
+| forward, `x @ w` | x, 1x128 along its width | w, 128x128 |
+| dgrad, `dy @ w.T` | dy, 1x128 along its width | w, 128x128 |
+| wgrad, `x.T @ dy` | x, 128x1 along the tokens | dy, 128x1 along the tokens |
+
+Tokens are the flattened leading axes. Blocks end with a tensor: a part of one
+(of a tensor-parallel rank, of a micro-batch, of an expert) has blocks of its
+own, and they are those of the whole where it is cut at multiples of 128.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from paddle import Tensor, nn
+from paddle.autograd import PyLayer
+
+from paddle_adagc.lab.models.autocast import without_autocast
+from paddle_adagc.lab.models.fp8 import emulated, hopper
+
+
+def backend() -> str:
+    """Which products this process uses, decided once by its device.
+
+    Returns:
+        "hopper": FP8 kernels of the GPU; "emulated": products of operands
+        that are rounded to what those kernels read.
+    """
+    return "hopper" if hopper.is_available() else "emulated"
+
+
+def _kernels() -> ModuleType:
+    return hopper if hopper.is_available() else emulated
+
+
+class Float8Product(PyLayer):
+    """`x @ weight` and its two gradients, each with operands in FP8."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Multiply.
+
+        Args:
+            ctx: Of the PyLayer.
+            x: [tokens, in].
+            weight: [in, out].
+
+        Returns:
+            [tokens, out], of the dtype of `x`.
+        """
+        ctx.save_for_backward(x, weight)
+        ctx.is_frozen = (x.stop_gradient, weight.stop_gradient)
+        with without_autocast():
+            return _kernels().product(x, weight).astype(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of `x` and `weight`, of their dtypes; None if frozen."""
+        x, weight = ctx.saved_tensor()
+        kernels = _kernels()
+        of_x = of_weight = None
+        with without_autocast():
+            if not ctx.is_frozen[0]:
+                of_x = kernels.input_gradient(grad, weight).astype(x.dtype)
+            if not ctx.is_frozen[1]:
+                of_weight = kernels.weight_gradient(x, grad)
+                of_weight = of_weight.astype(weight.dtype)
+        return of_x, of_weight
+
+
+def float8_linear(
+    x: Tensor, weight: Tensor, bias: None = None, name: str | None = None
+) -> Tensor:
+    """`F.linear` with products in FP8.
+
+    Args:
+        x: [..., in], not empty; it is cast to the dtype of `weight`.
+        weight: [in, out].
+        bias: None.
+        name: Unused, as in `F.linear`.
+
+    Returns:
+        [..., out].
+
+    Raises:
+        ValueError: A bias, or an empty x.
+    """
+    if bias is not None:
+        raise ValueError("bias in an FP8 linear: there is none, use None.")
+    if 0 in x.shape:
+        raise ValueError(
+            f"x of shape {list(x.shape)} in an FP8 linear: it needs a token."
+        )
+    x = x.astype(weight.dtype)
+    tokens = x.reshape([-1, x.shape[-1]])
+    y = Float8Product.apply(tokens, weight)
+    return y.reshape([*x.shape[:-1], weight.shape[-1]])
+
+
+class Float8Linear(nn.Linear):
+    """`nn.Linear` without bias, with products in FP8."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., in] to [..., out]."""
+        return float8_linear(x, self.weight, self.bias)
+
+
+def multiply_in_float8(layer: nn.Layer) -> nn.Layer:
+    """Let one of fleet's tensor-parallel linears multiply in FP8.
+
+    Raises:
+        ValueError: The layer overlaps communication with products of its own.
+    """
+    for name in ("mp_async_allreduce", "sp_async_reduce_scatter"):
+        if getattr(layer, name, False):
+            raise ValueError(
+                f"mp_configs.{name}=True with FP8 linears: that path of fleet "
+                "multiplies in bfloat16; set it to False."
+            )
+    layer.linear = float8_linear
+    return layer
+
+
+def is_float8(layer: nn.Layer) -> bool:
+    """Whether the layer's weight is multiplied in FP8."""
+    return (
+        isinstance(layer, Float8Linear)
+        or getattr(layer, "linear", None) is float8_linear
+    )

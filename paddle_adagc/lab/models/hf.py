@@ -1,0 +1,162 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Hugging Face transformers' tensor names and layouts for our decoder."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.folding import folded_tensors
+from paddle_adagc.lab.models.hf_config import hf_family
+from paddle_adagc.lab.models.initialization import plain_config
+from paddle_adagc.lab.models.sizes import parameter_shapes
+
+Array = npt.NDArray[np.generic]
+
+_ROTARY = ".rotary_emb.inv_freq"
+_HEAD = "lm_head.weight"
+# A matrix of ours is [in, out], theirs is [out, in]; the lookup is the same.
+_MIXTRAL_EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
+
+class HFTensor(NamedTuple):
+    """Where a tensor lies in a Hugging Face checkpoint."""
+
+    name: str
+    transpose: bool
+    """Theirs is the transpose of ours."""
+
+
+def hf_tensors(config: DecoderConfig, family: str) -> dict[str, HFTensor]:
+    """Our name of every tensor, correction biases too, to theirs.
+
+    Our names are those without multipliers, see `folding`.
+
+    Args:
+        config: Of the decoder.
+        family: The Hugging Face `model_type`.
+    """
+    tensors = {
+        name: HFTensor(
+            _hf_name(name, family),
+            transpose=len(shape) == 2 and "embed_tokens" not in name,
+        )
+        for name, shape in parameter_shapes(plain_config(config)).items()
+    }
+    for name in correction_biases(config):
+        mlp, bias = name.rsplit(".", 1)
+        tensors[name] = HFTensor(f"{mlp}.moe_statics.{bias}", False)
+    return tensors
+
+
+def correction_biases(config: DecoderConfig) -> list[str]:
+    """Our names of the routers' correction biases, each [num_experts]."""
+    if not config.moe_correction_bias:
+        return []
+    return [
+        f"model.layers.{index}.mlp.e_score_correction_bias"
+        for index in range(config.num_hidden_layers)
+        if config.is_moe_layer(index)
+    ]
+
+
+def state_from_hf(
+    weights: Mapping[str, Array], config: DecoderConfig, family: str
+) -> dict[str, Array]:
+    """A state dict for `DecoderForCausalLM` out of a checkpoint's arrays.
+
+    A tied head that the checkpoint holds all the same is left out, and so are
+    the rotary frequencies of old Llama checkpoints, as in transformers.
+
+    Args:
+        weights: Hugging Face name to array.
+        config: Of the decoder, see `hf_config.config_from_hf`.
+        family: The Hugging Face `model_type`.
+
+    Raises:
+        ValueError: Names missing from `weights`, or not known here.
+    """
+    tensors = hf_tensors(config, family)
+    if config.tie_word_embeddings and _holds_tied_head(weights):
+        weights = {k: v for k, v in weights.items() if k != _HEAD}
+    weights = {k: v for k, v in weights.items() if not k.endswith(_ROTARY)}
+    expected = {tensor.name for tensor in tensors.values()}
+    missing, unknown = expected - weights.keys(), weights.keys() - expected
+    if missing or unknown:
+        raise ValueError(
+            f"The checkpoint does not fit the config: missing "
+            f"{sorted(missing)}, unknown {sorted(unknown)}."
+        )
+    state = {}
+    for name, (theirs, transpose) in tensors.items():
+        array = weights[theirs]
+        if name.endswith("e_score_correction_bias"):
+            array = array.reshape(-1)
+        state[name] = np.ascontiguousarray(array.T if transpose else array)
+    return state
+
+
+def state_to_hf(
+    state: Mapping[str, Array], config: DecoderConfig
+) -> Iterator[tuple[str, Array]]:
+    """A decoder's tensors in Hugging Face's naming and layout, one by one.
+
+    Multipliers of the initialisation, which transformers does not know, are
+    folded into the weights.
+
+    Args:
+        state: Our name to the whole tensor, correction biases too.
+        config: Of the decoder.
+
+    Yields:
+        Their name and a contiguous array.
+
+    Raises:
+        ValueError: Names missing from `state`, or not the config's.
+    """
+    tensors = hf_tensors(config, hf_family(config))
+    own = {*parameter_shapes(config), *correction_biases(config)}
+    missing, unknown = own - state.keys(), state.keys() - own
+    if missing or unknown:
+        raise ValueError(
+            f"The weights do not fit the config: missing {sorted(missing)}, "
+            f"unknown {sorted(unknown)}."
+        )
+    for name, array in folded_tensors(state, config):
+        theirs, transpose = tensors[name]
+        if name.endswith("e_score_correction_bias"):
+            array = array.reshape(1, -1)
+        yield theirs, np.ascontiguousarray(array.T if transpose else array)
+
+
+def _holds_tied_head(weights: Mapping[str, Array]) -> bool:
+    embedding, head = (
+        weights.get("model.embed_tokens.weight"),
+        weights.get(_HEAD),
+    )
+    if embedding is None or head is None:
+        return False
+    return np.array_equal(embedding, head)
+
+
+def _hf_name(name: str, family: str) -> str:
+    if family != "mixtral" or ".mlp." not in name:
+        return name
+    name = name.replace(".mlp.", ".block_sparse_moe.")
+    for ours, theirs in _MIXTRAL_EXPERT.items():
+        name = name.replace(f".{ours}.", f".{theirs}.")
+    return name

@@ -1,0 +1,266 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Mixture of experts: top-k softmax routing without capacity limits."""
+
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor, nn
+
+from paddle_adagc.lab.models.autocast import without_autocast
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.experts import (
+    Dispatch,
+    expert_rank,
+    mark_experts,
+    sum_over_data_ranks,
+)
+from paddle_adagc.lab.models.layers import (
+    GatedMLP,
+    as_float32,
+    create_alpha,
+    weight_initializer,
+)
+from paddle_adagc.lab.models.parallel import topology
+
+# Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
+_NORM_MIN = 1e-12
+
+
+def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
+    """`E * sum_e f_e P_e` (Fedus et al. 2022, equation 4).
+
+    f_e is the share of all token-expert assignments that expert e got, P_e
+    its mean probability: 1 where both are even, E where one expert gets all.
+    Hugging Face's Mixtral and ERNIE losses divide by tokens instead of
+    assignments, so theirs is `moe_top_k` times this.
+
+    Args:
+        probabilities: Softmax of the router, [tokens, E], float32.
+        counts: Tokens that each expert got, [E], integer.
+
+    Returns:
+        Scalar, float32; gradient flows through `probabilities` only.
+    """
+    load = counts.astype("float32") / counts.sum().astype("float32")
+    mean = probabilities.mean(axis=0)
+    return probabilities.shape[-1] * (load * mean).sum()
+
+
+def router_z_loss(logits: Tensor) -> Tensor:
+    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5).
+
+    Args:
+        logits: Of the router, [tokens, E], float32.
+    """
+    return paddle.square(paddle.logsumexp(logits, axis=-1)).mean()
+
+
+class Router(nn.Layer):
+    """Chooses experts by a softmax over a linear map, all in float32."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.weight = self.create_parameter(
+            [config.hidden_size, config.moe_num_experts],
+            default_initializer=weight_initializer(config, "input"),
+        )
+        self.alpha: Tensor | None = None
+        if config.initialization == "wesar":
+            self.alpha = create_alpha(self, config, "input")
+        self.top_k = config.moe_top_k
+        self.normalise = config.moe_norm_topk_prob
+
+    def forward(
+        self, x: Tensor, correction_bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Route tokens.
+
+        Args:
+            x: [tokens, hidden].
+            correction_bias: Added to the probabilities for the choice only,
+                [E] float32, or None.
+
+        Returns:
+            Logits and probabilities, [tokens, E] float32; the weights of the
+            chosen experts, [tokens, top_k] float32; their indices, int64.
+        """
+        with without_autocast():
+            logits = paddle.matmul(as_float32(x), as_float32(self.weight))
+            if self.alpha is not None:
+                logits = logits * as_float32(self.alpha)
+        probabilities = F.softmax(logits)
+        if correction_bias is None:
+            weights, chosen = paddle.topk(probabilities, self.top_k)
+        else:
+            scores = probabilities.detach() + correction_bias
+            _, chosen = paddle.topk(scores, self.top_k)
+            weights = paddle.take_along_axis(probabilities, chosen, 1)
+        if self.normalise:
+            total = weights.sum(-1, keepdim=True)
+            weights = weights / paddle.clip(total, min=_NORM_MIN)
+        return logits, probabilities, weights, chosen
+
+
+class MoE(nn.Layer):
+    """Routed experts, each with tensors of its own, and shared experts.
+
+    Tokens are sorted by expert; an expert without tokens is not called, and
+    its gradients stay None. With more than one data-parallel or sharding rank
+    it has gradients of zero instead: fleet wants gradients of the same
+    tensors on every rank. The number of tokens of each expert is read by the
+    host, once a layer and step.
+
+    Under expert parallelism this rank holds some of the experts, under their
+    global indices; the rest of `experts` is None. The load that balances the
+    experts is that of all ranks' tokens.
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        width = config.moe_intermediate_size
+        self.gate = Router(config)
+        self.topology = topology()
+        self.experts = nn.LayerList(
+            [
+                GatedMLP(config, width, kind="experts")
+                if self._is_own(expert, config)
+                else None
+                for expert in range(config.moe_num_experts)
+            ]
+        )
+        if self.topology.expert.size > 1:
+            mark_experts(self.experts)
+        self.shared_experts: GatedMLP | None = None
+        if config.moe_num_shared_experts:
+            self.shared_experts = GatedMLP(
+                config,
+                width * config.moe_num_shared_experts,
+                kind="experts",
+            )
+        self.num_experts = config.moe_num_experts
+        self.top_k = config.moe_top_k
+        self.balances = config.router_aux_loss_coef > 0
+        self.limits_logits = config.router_z_loss_coef > 0
+        self.has_correction_bias = config.moe_correction_bias
+        if self.has_correction_bias:
+            zeros = paddle.zeros([self.num_experts], dtype="float32")
+            self.register_buffer("e_score_correction_bias", zeros)
+            self.register_buffer(
+                "expert_load", zeros.astype("int64"), persistable=False
+            )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mix the experts' outputs.
+
+        Args:
+            x: [batch, length, hidden].
+
+        Returns:
+            Output of the shape of `x`; the load-balancing loss and the
+            router z-loss without their factors, [2] float32, zero where the
+            factor is zero.
+        """
+        tokens = x.reshape([-1, x.shape[-1]])
+        bias = None
+        if self.has_correction_bias:
+            bias = as_float32(self.e_score_correction_bias)
+        logits, probabilities, weights, chosen = self.gate(tokens, bias)
+        assigned = chosen.reshape([-1])
+        counts = paddle.bincount(assigned, minlength=self.num_experts)
+        out = self._mix(tokens, weights, assigned, counts)
+        if self.balances or self.has_correction_bias:
+            counts = sum_over_data_ranks(counts.clone(), self.topology)
+        if self.has_correction_bias and self.training:
+            self.expert_load.add_(counts)
+        if self.shared_experts is not None:
+            out = out + self.shared_experts(tokens)
+        zero = paddle.zeros([], dtype="float32")
+        losses = paddle.stack(
+            [
+                load_balancing_loss(probabilities, counts)
+                if self.balances
+                else zero,
+                router_z_loss(logits) if self.limits_logits else zero,
+            ]
+        )
+        return out.reshape(x.shape), losses
+
+    def _is_own(self, expert: int, config: DecoderConfig) -> bool:
+        """Whether this rank holds the expert with this global index."""
+        axis = self.topology.expert
+        return axis.rank == expert_rank(
+            expert, config.moe_num_experts, axis.size
+        )
+
+    def _mix(
+        self, tokens: Tensor, weights: Tensor, assigned: Tensor, counts: Tensor
+    ) -> Tensor:
+        """Weighted sum of the chosen experts, [tokens, hidden]."""
+        order = paddle.argsort(assigned, stable=True)
+        rows = paddle.gather(tokens, order // self.top_k)
+        if self.topology.expert.size == 1:
+            outputs = self._call_experts(rows, counts.tolist())
+        else:
+            dispatch = Dispatch(counts, self.topology.expert)
+            outputs = dispatch.send_back(
+                self._call_experts(dispatch.send(rows), dispatch.num_rows)
+            )
+        restored = paddle.gather(outputs, paddle.argsort(order)).reshape(
+            [-1, self.top_k, tokens.shape[-1]]
+        )
+        weights = weights.astype(restored.dtype).unsqueeze(-1)
+        return (restored * weights).sum(axis=1)
+
+    def _call_experts(self, rows: Tensor, counts: list[int]) -> Tensor:
+        """Rows through this rank's experts, which they are grouped by."""
+        experts = [expert for expert in self.experts if expert is not None]
+        calls_idle = max(self.topology.data.size, self.topology.sharding.size)
+        return paddle.concat(
+            [
+                expert(part) if count else _call_idle(expert, part)
+                for expert, part, count in zip(
+                    experts, paddle.split(rows, counts), counts, strict=True
+                )
+                if count or calls_idle > 1
+            ]
+        )
+
+    def adjust_correction_bias(self, rate: float) -> None:
+        """Raise the bias of experts with fewer tokens than the mean.
+
+        `bias += rate * sign(mean load - load)` over the tokens routed in
+        training since the last call (Wang et al. 2024, algorithm 1), to be
+        called after an optimizer step. Without `moe_correction_bias` there
+        is nothing to adjust.
+
+        Args:
+            rate: Step of the bias, in units of probability.
+        """
+        if not self.has_correction_bias:
+            return
+        load = self.expert_load.astype("float32")
+        step = rate * paddle.sign(load.mean() - load)
+        self.e_score_correction_bias.add_(
+            step.astype(self.e_score_correction_bias.dtype)
+        )
+        self.expert_load.zero_()
+
+
+def _call_idle(expert: GatedMLP, part: Tensor) -> Tensor:
+    """No rows in, no rows out, and gradients of zero for the expert.
+
+    It is called on one row of zeros: not every kernel takes empty tensors.
+    """
+    zeros = paddle.zeros([1, part.shape[-1]], part.dtype)
+    return expert(paddle.concat([part, zeros]))[:0]

@@ -1,0 +1,252 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The decoder as fleet's pipeline, saved under the names of the whole model."""
+
+from typing import TypeAlias
+
+import paddle
+from paddle import Tensor, nn
+from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_parallel import (
+    LayerDesc,
+    PipelineLayer,
+    SharedLayerDesc,
+)
+from paddlenlp.transformers.model_utils import PipelinePretrainedModel
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderLayer
+from paddle_adagc.lab.models.layers import (
+    column_linear,
+    split_sequence,
+    tied_head,
+    token_embedding,
+    uses_sequence_parallel,
+    whole_sequence,
+)
+from paddle_adagc.lab.models.loss import cross_entropy, training_loss
+from paddle_adagc.lab.models.parallel import check_length, check_parallel
+from paddle_adagc.lab.models.rms_norm import RMSNorm
+
+Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
+"""What goes from layer to layer: hidden states; with experts also the sum of
+the router losses so far, [2]."""
+
+
+def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
+    """Where each stage begins in [embedding, decoder layers, norm, head].
+
+    Stages differ by one decoder layer at most. The spare ones go to the
+    middle, then to the first stage, because the head is the largest extra.
+
+    Returns:
+        `num_stages + 1` indices (fleet's `seg_method`).
+
+    Raises:
+        ValueError: More stages than decoder layers.
+    """
+    if num_stages > num_layers:
+        raise ValueError(
+            f"pp_degree={num_stages} with num_hidden_layers={num_layers}: "
+            "every stage needs a decoder layer, use fewer stages."
+        )
+    share, spare = divmod(num_layers, num_stages)
+    takers = [*range(1, num_stages - 1), 0][:spare]
+    bounds = [0]
+    for stage in range(num_stages):
+        bounds.append(bounds[-1] + share + (stage in takers))
+    return [0, *(bound + 1 for bound in bounds[1:-1]), num_layers + 3]
+
+
+class EmbeddingPipe(nn.Layer):
+    """Token embedding; with a tied head the same tensor on both stages."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = token_embedding(config)
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """The tensor that a tied head shares, [vocab, hidden]."""
+        return self.embed_tokens.weight
+
+    def forward(self, input_ids: Tensor) -> Flow:
+        """Map [batch, length] to hidden states and router losses of 0."""
+        check_length(input_ids, self.config)
+        x = self.embed_tokens(input_ids)
+        if uses_sequence_parallel(self.config):
+            x = split_sequence(x)
+        if self.config.moe_num_experts == 0:
+            return x
+        router_losses = paddle.zeros([2], "float32")
+        router_losses.stop_gradient = False
+        return x, router_losses
+
+
+class DecoderLayerPipe(DecoderLayer):
+    """A decoder layer that adds its router losses to those before it."""
+
+    def forward(self, flow: Flow) -> Flow:
+        """Map hidden states and router losses to the same."""
+        if isinstance(flow, Tensor):
+            return super().forward(flow)[0]
+        x, losses = super().forward(flow[0])
+        return x, flow[1] if losses is None else flow[1] + losses
+
+
+class NormPipe(RMSNorm):
+    """The final norm, over whole sequences again."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        is_split = uses_sequence_parallel(config)
+        super().__init__(
+            config.hidden_size,
+            config.rms_norm_eps,
+            is_split,
+            config.rms_norm_precision,
+        )
+        self.is_split = is_split
+
+    def forward(self, flow: Flow) -> Flow:
+        """Map hidden states to [batch, length, hidden]."""
+        x = super().forward(flow if isinstance(flow, Tensor) else flow[0])
+        x = whole_sequence(x) if self.is_split else x
+        return x if isinstance(flow, Tensor) else (x, flow[1])
+
+
+class HeadPipe(nn.Layer):
+    """An untied head."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.lm_head = column_linear(
+            config, config.hidden_size, config.vocab_size
+        )
+
+    def forward(self, flow: Flow) -> Flow:
+        """Map hidden states to logits."""
+        if isinstance(flow, Tensor):
+            return self.lm_head(flow)
+        return self.lm_head(flow[0]), flow[1]
+
+
+def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
+    """Map hidden states to logits by the embedding's weight."""
+    if isinstance(flow, Tensor):
+        return tied_head(flow, embedding.embedding_weight)
+    return tied_head(flow[0], embedding.embedding_weight), flow[1]
+
+
+class PipelineLoss(nn.Layer):
+    """Loss at the end of the pipeline, with router losses in training.
+
+    Attributes:
+        micro_losses: Parts of the loss of each micro-batch in training since
+            they were last taken out, see `DecoderForCausalLM.last_losses`;
+            empty on all stages but the last.
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.micro_losses: list[dict[str, Tensor]] = []
+
+    def forward(self, flow: Flow, labels: Tensor) -> Tensor:
+        """Loss of one micro-batch, a float32 scalar."""
+        if isinstance(flow, Tensor):
+            logits, router_losses = flow, None
+        else:
+            num_moe_layers = sum(
+                self.config.is_moe_layer(index)
+                for index in range(self.config.num_hidden_layers)
+            )
+            logits, router_losses = flow[0], flow[1] / num_moe_layers
+        loss, parts = training_loss(
+            self.config,
+            cross_entropy(logits, labels),
+            router_losses,
+            adds_router_losses=self.training,
+        )
+        if self.training:
+            self.micro_losses.append(parts)
+        return loss
+
+
+class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
+    """`DecoderForCausalLM` over the stages of fleet's 1F1B pipeline.
+
+    `state_dict` has the keys of the model in one piece, of this stage's
+    tensors. Uneven stages are fine: 25 layers on 4 are 6, 7, 6 and 6.
+
+    Args:
+        config: Of the decoder.
+
+    Attributes:
+        loss: The loss of the last stage.
+
+    Raises:
+        ValueError: More stages than layers, or see `check_parallel`.
+    """
+
+    config_class = DecoderConfig
+
+    def __init__(self, config: DecoderConfig) -> None:
+        check_parallel(config)
+        topology = fleet.get_hybrid_communicate_group()
+        num_stages = topology.get_pipe_parallel_world_size()
+        self.config = config
+        self._describe(config)
+        loss = PipelineLoss(config)
+        PipelineLayer.__init__(
+            self,
+            layers=self.get_sequential_layers(),
+            loss_fn=loss,
+            topology=topology.topology(),
+            seg_method=stage_bounds(config.num_hidden_layers, num_stages),
+        )
+        self.loss = loss
+
+    def _describe(self, config: DecoderConfig) -> None:
+        shared = {
+            "key": "embed_tokens",
+            "layer_func": EmbeddingPipe,
+            "shared_weight_attr": "embedding_weight",
+            "config": config,
+        }
+        if config.tie_word_embeddings:
+            self.add_sequential_layer(SharedLayerDesc(**shared), "model")
+        else:
+            self.add_sequential_layer(LayerDesc(EmbeddingPipe, config), "model")
+        for index in range(config.num_hidden_layers):
+            self.add_sequential_layer(
+                LayerDesc(DecoderLayerPipe, config, index),
+                f"model.layers.{index}",
+            )
+        self.add_sequential_layer(LayerDesc(NormPipe, config), "model.norm")
+        if config.tie_word_embeddings:
+            self.add_sequential_layer(
+                SharedLayerDesc(forward_func=tied_head_pipe, **shared), "model"
+            )
+        else:
+            self.add_sequential_layer(LayerDesc(HeadPipe, config), "")
+
+    def take_losses(self) -> list[dict[str, Tensor]]:
+        """Parts of the micro-batches' losses since the last call.
+
+        Empty on all stages but the last.
+        """
+        losses = [*self.loss.micro_losses]
+        self.loss.micro_losses.clear()
+        return losses

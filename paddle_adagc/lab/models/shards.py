@@ -1,0 +1,123 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a rank of a parallel layout holds of the decoder, nothing allocated."""
+
+import re
+from typing import NamedTuple
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.experts import expert_rank
+from paddle_adagc.lab.models.parallel import check_degrees
+from paddle_adagc.lab.models.pipeline import stage_bounds
+from paddle_adagc.lab.models.sizes import Shape, parameter_shapes
+
+_SPLIT_IN_ROWS = re.compile(r"\.(embed_tokens|o_proj|down_proj)\.weight$")
+_SPLIT_IN_COLUMNS = re.compile(
+    r"(\.[qkv]_proj|\.gate_proj|\.up_proj|lm_head)\.weight$"
+)
+_LAYER = re.compile(r"^model\.layers\.(\d+)\.")
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+_EMBEDDING = "model.embed_tokens."
+
+
+class Degrees(NamedTuple):
+    """How many ranks share the model along each axis."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+
+def split_axis(key: str) -> int | None:
+    """Axis along which tensor-parallel ranks split a parameter.
+
+    Args:
+        key: Name in the model in one piece.
+
+    Returns:
+        0 or 1; None for what all of them hold: norms and routers.
+    """
+    if _SPLIT_IN_ROWS.search(key):
+        return 0
+    return 1 if _SPLIT_IN_COLUMNS.search(key) else None
+
+
+def stage_of(key: str, config: DecoderConfig, num_stages: int) -> list[int]:
+    """Pipeline stages that hold a parameter.
+
+    Args:
+        key: Name in the model in one piece.
+        config: Of the decoder.
+        num_stages: Pipeline stages.
+
+    Returns:
+        One stage; for an embedding that the head shares the first and the
+        last.
+    """
+    last = num_stages - 1
+    if key.startswith(_EMBEDDING):
+        is_shared = config.tie_word_embeddings and last > 0
+        return [0, last] if is_shared else [0]
+    layer = _LAYER.match(key)
+    if layer is None:
+        return [last]
+    index = int(layer[1]) + 1  # the embedding comes first
+    bounds = stage_bounds(config.num_hidden_layers, num_stages)
+    return [sum(index >= bound for bound in bounds[1:-1])]
+
+
+def local_shapes(
+    config: DecoderConfig,
+    degrees: Degrees,
+    *,
+    stage: int = 0,
+    expert_parallel_rank: int = 0,
+) -> dict[str, Shape]:
+    """Name and shape of every parameter that a rank of the layout holds.
+
+    Tensor-parallel ranks hold equal shapes, data-parallel ranks the same
+    tensors. The optimizer's states, which sharding splits further, are not
+    meant.
+
+    Args:
+        config: Of the decoder.
+        degrees: Of the layout.
+        stage: The rank's pipeline stage.
+        expert_parallel_rank: The rank's place in its expert group.
+
+    Returns:
+        In the order of :func:`~paddle_adagc.lab.models.sizes.parameter_shapes`.
+
+    Raises:
+        ValueError: The decoder cannot be spread over these ranks.
+    """
+    check_degrees(config, degrees.tp, degrees.ep)
+    held = {}
+    for key, shape in parameter_shapes(config).items():
+        if stage not in stage_of(key, config, degrees.pp):
+            continue
+        expert = _EXPERT.search(key)
+        if expert is not None and expert_parallel_rank != expert_rank(
+            int(expert[1]), config.moe_num_experts, degrees.ep
+        ):
+            continue
+        held[key] = _part(shape, split_axis(key), degrees.tp)
+    return held
+
+
+def _part(shape: Shape, axis: int | None, tp: int) -> Shape:
+    return tuple(
+        size // tp if index == axis else size
+        for index, size in enumerate(shape)
+    )

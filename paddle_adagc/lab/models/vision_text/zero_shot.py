@@ -1,0 +1,156 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What CLIP's space is good for: finding classes and captions of images."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor
+
+from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.models.vision_text.model import CLIP
+
+Array = npt.NDArray[np.generic]
+
+
+def class_embeddings(
+    model: CLIP, class_captions: Sequence[Array], batch_size: int = 256
+) -> Tensor:
+    """One direction a class: the mean of its captions' features.
+
+    The ensemble of prompts of Radford et al. (2021), section 3.1.4: features
+    of length 1 are averaged, and the mean is brought to length 1.
+
+    Args:
+        model: CLIP.
+        class_captions: For each class its captions' tokens, integers
+            [captions, length]; such as ``"a photo of a dog"`` by several
+            templates.
+        batch_size: Captions per forward pass.
+
+    Returns:
+        float32 [classes, embed_dim].
+
+    Raises:
+        ValueError: There are no classes, or a class has no captions.
+    """
+    counts = [len(captions) for captions in class_captions]
+    if not counts or not min(counts):
+        raise ValueError(
+            f"captions by class: {counts}; give every class at least one"
+        )
+    features = _text_features(model, np.concatenate(class_captions), batch_size)
+    means = [part.mean(axis=0) for part in paddle.split(features, counts)]
+    return F.normalize(paddle.stack(means), axis=-1)
+
+
+def zero_shot_accuracy(
+    model: CLIP,
+    batches: Iterable[tuple[Array, Array]],
+    class_captions: Sequence[Array],
+    top_k: int = 1,
+) -> float:
+    """Share of images whose class is among the nearest in CLIP's space.
+
+    With ImageNet's validation images and the templates of its classes this is
+    ImageNet zero-shot accuracy, the paper's measure for CLIP.
+
+    Args:
+        model: CLIP; its training mode is left as it was.
+        batches: Images, float32 [batch, 3, image_size, image_size],
+            normalised; and their classes, integers [batch].
+        class_captions: As for `class_embeddings`.
+        top_k: How many classes may be named.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        ValueError: No images, no classes, or `top_k` is more than these.
+    """
+    check_integer("top_k", top_k, 1)
+    if top_k > len(class_captions):
+        raise ValueError(f"top_k={top_k} of {len(class_captions)} classes")
+    num_right = num_images = 0
+    with _evaluating(model):
+        classes = class_embeddings(model, class_captions)
+        for images, labels in batches:
+            features = model.encode_image(paddle.to_tensor(images))
+            cosines = paddle.matmul(features, classes, transpose_y=True)
+            nearest = cosines.topk(top_k, axis=-1)[1].numpy()
+            num_right += int((nearest == np.asarray(labels)[:, None]).sum())
+            num_images += len(labels)
+    if not num_images:
+        raise ValueError("there are no images: give at least one batch")
+    return num_right / num_images
+
+
+def retrieval_accuracy(
+    model: CLIP, batches: Iterable[tuple[Array, Array]]
+) -> float:
+    """Share of images whose own caption is the nearest of all captions.
+
+    A caption that reads the same as the own one counts as right.
+
+    Args:
+        model: CLIP; its training mode is left as it was.
+        batches: Images, as for `zero_shot_accuracy`, and their captions'
+            tokens, integers [batch, length].
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        ValueError: There are no images.
+    """
+    images, captions = [], []
+    with _evaluating(model):
+        for pixel_values, input_ids in batches:
+            captions.append(input_ids)
+            images.append(model.encode_image(paddle.to_tensor(pixel_values)))
+        if not images:
+            raise ValueError("there are no images: give at least one batch")
+        distinct, own = np.unique(
+            np.concatenate(captions), axis=0, return_inverse=True
+        )
+        texts = _text_features(model, distinct, len(captions[0]))
+        cosines = paddle.matmul(paddle.concat(images), texts, transpose_y=True)
+    nearest = cosines.argmax(axis=-1).numpy()
+    return float(np.mean(nearest == own.reshape(-1)))
+
+
+def _text_features(model: CLIP, captions: Array, batch_size: int) -> Tensor:
+    return paddle.concat(
+        [
+            model.encode_text(paddle.to_tensor(captions[i : i + batch_size]))
+            for i in range(0, len(captions), batch_size)
+        ]
+    )
+
+
+@contextmanager
+def _evaluating(model: CLIP) -> Iterator[None]:
+    """Evaluation mode without gradients, and the former mode afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with paddle.no_grad():
+            yield
+    finally:
+        if was_training:
+            model.train()

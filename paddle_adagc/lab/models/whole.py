@@ -1,0 +1,115 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Whole tensors and the parts of them that a rank holds."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import paddle
+from paddle import Tensor, nn
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.initialization import ALPHA, initial_alpha, role_of
+from paddle_adagc.lab.models.layers import weight_initializer
+from paddle_adagc.lab.models.parallel import topology
+from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.parallel.layout import read_layout, unwrap
+
+Array = npt.NDArray[np.generic]
+
+
+def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's part of a tensor.
+
+    Args:
+        whole: The logical tensor.
+        parameter: The rank's parameter: the whole, or under tensor
+            parallelism a part along its `split_axis`.
+    """
+    if not getattr(parameter, "is_distributed", False):
+        return whole
+    axis = topology().model
+    return paddle.split(whole, axis.size, axis=parameter.split_axis)[axis.rank]
+
+
+def parameters_by_key(model: nn.Layer) -> dict[str, Tensor]:
+    """This rank's parameters by the names of the model in one piece.
+
+    Args:
+        model: A decoder, spread or not, in fleet's wrappers or not.
+    """
+    model = unwrap(model)
+    layout = read_layout(model)
+    return {layout[p.name].key: p for p in model.parameters()}
+
+
+@paddle.no_grad()
+def initialize_weights(
+    model: nn.Layer, config: DecoderConfig, seed: int
+) -> None:
+    """Give a spread decoder the weights of one process with that seed.
+
+    Every rank draws all tensors in the order in which
+    `DecoderForCausalLM(config)` does after `paddle.seed(seed)`, one at a
+    time, and keeps its parts: so all layouts start from the same weights, bit
+    by bit (on the same kind of device).
+
+    Args:
+        model: The decoder, of any layout.
+        config: Its config.
+        seed: Seed of Paddle's generator, which is left as after building the
+            model in one piece.
+    """
+    parameters = parameters_by_key(model)
+    paddle.seed(seed)
+    for key, whole in _drawn(config):
+        if key in parameters:
+            parameter = parameters[key]
+            part = local_part(whole, parameter).astype(parameter.dtype)
+            parameter.set_value(part)
+
+
+def _drawn(config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
+    for key, shape in parameter_shapes(config).items():
+        whole = paddle.empty(shape, paddle.get_default_dtype())
+        if key.endswith(f".{ALPHA}"):
+            yield (
+                key,
+                paddle.full_like(whole, initial_alpha(config, role_of(key))),
+            )
+        elif len(shape) == 1:  # a norm's scale
+            yield key, paddle.ones_like(whole)
+        else:
+            weight_initializer(config, role_of(key))(whole)
+            yield key, whole
+
+
+@paddle.no_grad()
+def load_weights(model: nn.Layer, weights: Mapping[str, Array]) -> None:
+    """Load whole tensors into a decoder of any layout.
+
+    Args:
+        model: The decoder.
+        weights: Name in one piece to the whole tensor; may hold more than
+            this rank needs.
+
+    Raises:
+        KeyError: A tensor that this rank holds is missing.
+    """
+    for key, parameter in parameters_by_key(model).items():
+        whole = paddle.to_tensor(weights[key], place=parameter.place)
+        parameter.set_value(
+            local_part(whole, parameter).astype(parameter.dtype)
+        )

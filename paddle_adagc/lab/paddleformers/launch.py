@@ -1,0 +1,142 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Hand a recipe to PaddleFormers' ``ernie_pretrain``, with our clip in it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import paddle.distributed as dist
+from paddle.nn import ClipGradByGlobalNorm
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.checks import check_directory
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.paddleformers.recipe import load_recipe
+
+
+def run_recipe(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> ClipGradBase:
+    """Pretrain as the recipe says; every process of the run calls this.
+
+    Without ``resume_from_checkpoint`` the run goes on from the newest complete
+    checkpoint in ``output_dir``, which all processes have to see.
+
+    Args:
+        path: The recipe.
+        overrides: ``key=value``, see :func:`load_recipe`.
+
+    Returns:
+        The clip, after the last step; under GlobalGC not in use, as
+        PaddleFormers makes its own.
+
+    Raises:
+        FileNotFoundError: See :func:`load_recipe`.
+        ValueError: See :func:`load_recipe`; PaddleFormers is missing, or does
+            not know a key; nothing can be written to ``output_dir``; or the
+            checkpoints there are of another number of processes.
+    """
+    # Products in full float32, as under PaddleFormers' own command line.
+    os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+    recipe = load_recipe(path, overrides)
+    check_directory("output_dir", recipe["output_dir"])
+    clip = make_clip(recipe["clip"])
+    settings = formers_settings(recipe, clip)
+    if not settings.get("resume_from_checkpoint"):
+        settings["resume_from_checkpoint"] = last_checkpoint(
+            Path(recipe["output_dir"]), dist.get_world_size()
+        )
+    try:
+        from paddleformers.cli.train.ernie_pretrain import workflow
+        from paddleformers.cli.train.tuner import run_tuner
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{error}: the recipe needs PaddleFormers on a GPU build of "
+            "Paddle; install '.[ernie]' in an environment of its own, without "
+            "'.[nlp]'"
+        ) from error
+    with _rebound(workflow, clip):
+        run_tuner(settings)
+    return clip
+
+
+def formers_settings(
+    recipe: Mapping[str, Any], clip: ClipGradBase
+) -> dict[str, Any]:
+    """The recipe's values as PaddleFormers takes them.
+
+    GlobalGC is left to PaddleFormers, which has its own over hybrid-parallel
+    ranks: ``max_grad_norm`` is its threshold, and 0 under any other clip.
+    """
+    settings = {key: value for key, value in recipe.items() if key != "clip"}
+    is_global = isinstance(clip, ClipGradByGlobalNorm)
+    settings["max_grad_norm"] = clip.clip_norm if is_global else 0.0
+    return settings
+
+
+def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
+    """Newest checkpoint that every process has finished; None without any.
+
+    Raises:
+        ValueError: There are checkpoints, and none is complete for this number
+            of processes.
+    """
+    found = {
+        int(match[1]): path
+        for path in output_dir.glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
+    }
+    for step in sorted(found, reverse=True):
+        if len([*found[step].glob("saved_signal_*")]) == world_size:
+            return str(found[step])
+    if found:
+        raise ValueError(
+            f"none of the checkpoints in {output_dir} was finished by "
+            f"{world_size} processes: give resume_from_checkpoint, or another "
+            "output_dir"
+        )
+    return None
+
+
+@contextlib.contextmanager
+def _rebound(workflow: Any, clip: ClipGradBase) -> Iterator[None]:
+    """Inside, ``ernie_pretrain`` uses our trainer and balances its experts.
+
+    GlobalGC keeps PaddleFormers' trainer.
+    """
+    from paddle_adagc.lab.paddleformers.balance import CorrectionBiasCallback
+    from paddle_adagc.lab.paddleformers.trainer import ClippingTrainer
+
+    replacements: dict[str, Any] = {
+        "MoECorrectionBiasAdjustCallback": CorrectionBiasCallback
+    }
+    if not isinstance(clip, ClipGradByGlobalNorm):
+        replacements["PretrainingTrainer"] = functools.partial(
+            ClippingTrainer, clip=clip
+        )
+    originals = {name: getattr(workflow, name) for name in replacements}
+    for name, replacement in replacements.items():
+        setattr(workflow, name, replacement)
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(workflow, name, original)

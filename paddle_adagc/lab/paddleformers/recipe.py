@@ -1,0 +1,335 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Recipes of PaddleFormers' ``ernie_pretrain``, read without PaddleFormers.
+
+A recipe is a YAML file of flat keys, those of PaddleFormers' own command line,
+with two of ours: ``base`` names another file whose values it changes, and
+``clip`` is the section that this package's other configs have
+(:mod:`paddle_adagc.clips.registry`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddle_adagc.checks import (
+    check_choice,
+    check_integer,
+    check_positive,
+    suggestion,
+)
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.parse import (
+    merged,
+    parse_config,
+    read_overrides,
+    read_values,
+)
+
+STAGE = "ernie_pretrain"
+"""Value of the key ``stage``, by which PaddleFormers tells its tasks apart."""
+
+_MODEL = "ernie_model_config"
+_MISSPELT = 0.92
+"""Similarity from which on a new key counts as one of the recipe's misspelt.
+PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
+
+_DECAY_SHAPES = {"1-sqrt": "sqrt"}
+_MODEL_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "max_position_embeddings": "max_position_embeddings",
+    "rope_theta": "rope_theta",
+    "rms_norm_eps": "rms_norm_eps",
+    "tie_word_embeddings": "tie_word_embeddings",
+    "initializer_range": "initializer_range",
+    "moe_num_experts": "moe_num_experts",
+    "moe_num_shared_experts": "moe_num_shared_experts",
+    "moe_k": "moe_top_k",
+    "moe_intermediate_size": "moe_intermediate_size",
+    "moe_use_aux_free": "moe_correction_bias",
+}
+"""Options that PaddleFormers' model and our decoder share, under both names."""
+
+
+_MODELLED = {
+    "sharding": "stage1",
+    "virtual_pipeline_model_parallel_size": 1,
+    "hybrid_parallel_topo_order": "sharding_first",
+    "use_recompute": False,
+}
+"""What PaddleFormers can do otherwise and this package's plan knows no other
+way."""
+
+
+def is_recipe(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a recipe for ``ernie_pretrain``."""
+    try:
+        return read_values(path).get("stage") == STAGE
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def load_recipe(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Values of a recipe over those of its ``base``.
+
+    Args:
+        path: YAML file.
+        overrides: ``key=value``, applied last: ``max_steps=60000``,
+            ``clip.name=global_norm``. PaddleFormers has hundreds of keys; one
+            that the file does not have is passed on with a warning, unless it
+            looks like one of the file's misspelt.
+
+    Returns:
+        PaddleFormers' keys and ``clip``. ``model_name_or_path``, which a recipe
+        gives relative to itself, is absolute.
+
+    Raises:
+        FileNotFoundError: The file, or the model's ``config.json``, is missing.
+        ValueError: It is not a recipe, or lacks the model or the clip; or a
+            misspelt override.
+    """
+    changes = read_overrides(overrides)
+    original = read_values(path)
+    values = merged(original, changes)
+    if values.get("stage") != STAGE:
+        raise ValueError(
+            f"{path} has stage={values.get('stage')!r}, not {STAGE!r}"
+        )
+    for key in ("model_name_or_path", "clip"):
+        if key not in values:
+            raise ValueError(f"{path} has no {key!r}")
+    model = Path(path).resolve().parent / values["model_name_or_path"]
+    if not (model / "config.json").is_file():
+        raise FileNotFoundError(f"there is no model config {model}/config.json")
+    place = {"model_name_or_path": str(model.resolve())}
+    options = model_settings({**original, **place})
+    _check_new_keys(overrides, {**original, _MODEL: options})
+    return {**values, **place}
+
+
+def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's ``config.json`` with the recipe's ``ernie_model_config``."""
+    path = Path(recipe["model_name_or_path"]) / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    return {**settings, **recipe.get(_MODEL, {})}
+
+
+def as_run_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunConfig:
+    """The same run in this package's own terms, to plan and to check it.
+
+    Three things have no counterpart and are left out: PaddleFormers'
+    checkpoints (``train.save_every`` is 0: this package's trainer refuses them
+    under expert parallelism), the rate 0 of its very first warm-up step (ours
+    starts one step further), and its fused tensors (``fuse_attn_ffn``): the
+    counts are those of the paper, with q, k, v, gate and up on their own.
+
+    Raises:
+        FileNotFoundError: See :func:`load_recipe`.
+        ValueError: See :func:`load_recipe`; or a key is missing, or an option
+            is one that our decoder, schedules or data do not have.
+    """
+    recipe = load_recipe(path, overrides)
+    _warn_of_what_is_not_modelled(recipe)
+    try:
+        values = _run_values(recipe)
+    except KeyError as error:
+        raise ValueError(f"{path} has no {error.args[0]!r}") from error
+    return parse_config(values)
+
+
+def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    model = model_settings(recipe)
+    return {
+        "model": _decoder_options(model),
+        "clip": recipe["clip"],
+        "optimizer": {
+            "name": "adamw",
+            "beta1": recipe["adam_beta1"],
+            "beta2": recipe["adam_beta2"],
+            "epsilon": recipe["adam_epsilon"],
+            "weight_decay": recipe["weight_decay"],
+        },
+        "schedule": _schedule(recipe),
+        "data": _data(recipe),
+        "parallel": {
+            "sharding": recipe.get("sharding_parallel_size", 1),
+            "tp": recipe.get("tensor_model_parallel_size", 1),
+            "pp": recipe.get("pipeline_model_parallel_size", 1),
+            "ep": recipe.get("expert_model_parallel_size", 1),
+            "sharding_split_param": recipe.get("split_param", True),
+        },
+        "train": {
+            "output_dir": recipe["output_dir"],
+            "max_steps": recipe["max_steps"],
+            "batch_size": recipe["per_device_train_batch_size"],
+            "gradient_accumulation_steps": recipe[
+                "gradient_accumulation_steps"
+            ],
+            "seed": recipe.get("seed", 42),
+            "expert_bias_rate": recipe.get("moe_router_bias_update_rate", 0.0),
+            "precision": _precision(recipe, model),
+            "log_every": recipe.get("logging_steps", 500),
+            "keep_checkpoints": recipe.get("save_total_limit", 1),
+        },
+    }
+
+
+def _warn_of_what_is_not_modelled(recipe: Mapping[str, Any]) -> None:
+    values = {**recipe.get(_MODEL, {}), **recipe}
+    for key, modelled in _MODELLED.items():
+        if values.get(key, modelled) != modelled:
+            warnings.warn(
+                f"{key}={values[key]!r}: the plan is that of {modelled!r}",
+                stacklevel=3,
+            )
+
+
+def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
+    """Refuse keys that are a known one misspelt, and warn of other new ones.
+
+    PaddleFormers stops at a key of its own that it does not know, but only
+    once the run has been launched, and ignores one of the model's.
+    """
+    for override in overrides:
+        key = override.partition("=")[0]
+        *parents, last = key.split(".")
+        if [*parents, last][0] == "clip":  # make_clip knows its arguments
+            continue
+        if parents and not isinstance(known.get(parents[0]), Mapping):
+            near = suggestion(last, known, similarity=_MISSPELT)
+            raise ValueError(
+                f"the recipe has no section {parents[0]!r} (override "
+                f"{override!r}){near}"
+            )
+        section: Any = known
+        for parent in parents:
+            section = section.get(parent)
+            if not isinstance(section, Mapping):
+                section = {}
+        if last in section:
+            continue
+        prefix = key.removesuffix(last)
+        near = suggestion(last, section, prefix, similarity=_MISSPELT)
+        if near:
+            raise ValueError(
+                f"the recipe has no key {key!r} (override {override!r}){near}"
+            )
+        warnings.warn(
+            f"the recipe has no key {key!r} (override {override!r}); "
+            "PaddleFormers decides whether it knows it",
+            stacklevel=3,
+        )
+
+
+def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    last = model["num_hidden_layers"] - 1
+    end = model.get("moe_layer_end_index", -1)
+    start = model.get("moe_layer_start_index", 0)
+    if (start, model.get("moe_layer_interval", 2)) != (0, 1) or (
+        end not in (-1, last)
+    ):
+        raise ValueError(
+            "moe_layer_start_index, _end_index and _interval make some layers "
+            "dense: our decoder's twin has experts in every layer"
+        )
+    options = {ours: model[theirs] for theirs, ours in _MODEL_KEYS.items()}
+    # The experts' shares of the tokens add up to moe_k in PaddleFormers' loss,
+    # to 1 in ours.
+    coefficient = model["router_aux_loss_coef"] * model["moe_k"]
+    if _is_float8(model):
+        options["float8_linears"] = ["mlp", "experts"]
+    return {
+        **options,
+        "rope_layout": "interleaved",
+        "router_aux_loss_coef": coefficient,
+    }
+
+
+def _is_float8(model: Mapping[str, Any]) -> bool:
+    """Whether the products of the experts, shared one included, are in FP8."""
+    return bool(model.get("use_fp8_mlp"))
+
+
+def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """PaddleFormers' WSD: ``wsd`` is flat for 90%, ``wsd:N`` for N steps."""
+    kind, _, steady = str(recipe["lr_scheduler"]).partition(":")
+    check_choice("lr_scheduler", kind, ("wsd",))
+    shape = check_choice(
+        "decay_function", recipe.get("decay_function"), _DECAY_SHAPES
+    )
+    last = check_integer("max_steps", recipe["max_steps"], 1)
+    if steady and not steady.isdecimal():
+        raise ValueError(
+            f"lr_scheduler={recipe['lr_scheduler']!r}: give wsd, or wsd:N with "
+            "N steps until the decay"
+        )
+    flat = int(steady) / last if steady else 0.9
+    if not 0 <= flat < 1:
+        raise ValueError(
+            f"lr_scheduler={recipe['lr_scheduler']!r} leaves no step of "
+            f"max_steps={last} to decay in"
+        )
+    peak = check_positive("learning_rate", recipe["learning_rate"])
+    return {
+        "kind": "wsd",
+        "learning_rate": peak,
+        "warmup_steps": recipe["warmup_steps"],
+        "min_ratio": recipe.get("min_lr", 0.0) / peak,
+        "decay_fraction": 1 - flat,
+        "decay_shape": _DECAY_SHAPES[shape],
+    }
+
+
+def _data(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    parts = str(recipe["input_dir"]).split()
+    if len(parts) != 2:
+        raise ValueError(
+            f"input_dir={recipe['input_dir']!r} is not one weight and one "
+            "prefix: our data layer reads a single dataset"
+        )
+    try:
+        shares = [float(part) for part in recipe["split"].split(",")]
+    except (AttributeError, ValueError) as error:
+        raise ValueError(
+            f"split={recipe['split']!r}: give shares of the documents, such as "
+            "998,1,1"
+        ) from error
+    train, *held_out = shares
+    return {
+        "kind": "mmap",
+        "prefix": parts[1],
+        "seq_length": recipe["max_seq_len"],
+        "validation_fraction": sum(held_out) / (train + sum(held_out)),
+    }
+
+
+def _precision(recipe: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    if _is_float8(model):
+        return "float8"
+    names = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
+    return names[check_choice("compute_type", recipe["compute_type"], names)]

@@ -1,0 +1,187 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The plan of a run: model, shards, batches, tokens, schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from paddle_adagc.lab.data.config import TEXT_KINDS
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.parallel import check_degrees
+from paddle_adagc.lab.models.pipeline import stage_bounds
+from paddle_adagc.lab.models.shards import Degrees, local_shapes
+from paddle_adagc.lab.models.sizes import (
+    num_active_parameters,
+    num_parameters,
+    num_tensors,
+)
+from paddle_adagc.lab.plan.check.report import table
+from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
+from paddle_adagc.lab.train.schedule import learning_rate
+
+
+def check_layout(model: DecoderConfig, config: RunConfig) -> None:
+    """Refuse a layout that cannot share out the model or its batches.
+
+    Raises:
+        ValueError: It names the sizes that do not fit.
+    """
+    parallel, length = config.parallel, config.data.seq_length
+    check_degrees(model, parallel.tp, parallel.ep)
+    stage_bounds(model.num_hidden_layers, parallel.pp)
+    if parallel.ep > 1 and not model.moe_num_experts:
+        raise ValueError(f"parallel.ep={parallel.ep}: the model has no experts")
+    if length > model.max_position_embeddings:
+        raise ValueError(
+            f"data.seq_length={length} is more than "
+            f"model.max_position_embeddings={model.max_position_embeddings}"
+        )
+    if parallel.sequence_parallel and length % parallel.tp:
+        raise ValueError(
+            f"data.seq_length={length} is not a multiple of the {parallel.tp} "
+            "tensor-parallel ranks that share it (parallel.sequence_parallel)"
+        )
+
+
+def check_validation(config: RunConfig) -> None:
+    """Refuse a validation set of less than one batch.
+
+    PaddleNLP drops a batch that is not complete, and evaluates nothing then.
+
+    Raises:
+        ValueError: The set is too small for the ranks.
+    """
+    train, parallel = config.train, config.parallel
+    needed = train.batch_size * parallel.num_data_ranks
+    if parallel.pp > 1:
+        needed *= train.gradient_accumulation_steps
+    if config.data.validation_size < needed:
+        raise ValueError(
+            f"data.validation_size={config.data.validation_size} is less than "
+            f"the {needed} samples that all ranks evaluate at once"
+        )
+
+
+def model_lines(model: DecoderConfig) -> list[str]:
+    """Size of the whole model."""
+    lines = [
+        f"{num_parameters(model):,} parameters in {num_tensors(model):,} "
+        f"tensors, {num_active_parameters(model):,} active per token",
+        f"{model.num_hidden_layers} layers, hidden {model.hidden_size}, "
+        f"{model.num_attention_heads} heads with {model.num_key_value_heads} "
+        f"for keys and values, vocabulary {model.vocab_size:,}",
+    ]
+    if model.moe_num_experts:
+        lines.append(
+            f"{model.moe_num_experts} experts of width "
+            f"{model.moe_intermediate_size}, {model.moe_top_k} per token, "
+            f"{model.moe_num_shared_experts} shared"
+        )
+    return lines
+
+
+def layout_lines(parallel: ParallelConfig) -> list[str]:
+    """Ranks along every axis, and what they share."""
+    lines = [
+        f"{parallel.num_processes} processes = DP {parallel.dp} x sharding "
+        f"{parallel.sharding} x TP {parallel.tp} x PP {parallel.pp}"
+    ]
+    if parallel.ep > 1:
+        lines.append(f"EP {parallel.ep}: inside of the sharding ranks")
+    if parallel.sequence_parallel:
+        lines.append("activations split along the sequence over the TP ranks")
+    states = "with the tensors"
+    if parallel.sharding > 1:
+        states = "each tensor's at one of the sharding ranks (stage 1, V1)"
+        if parallel.sharding_split_param:
+            states = "split over the sharding ranks (stage 1, V2)"
+    return [*lines, f"optimizer's states: {states}"]
+
+
+def shard_lines(model: DecoderConfig, parallel: ParallelConfig) -> list[str]:
+    """What a rank of every pipeline stage and expert rank holds."""
+    degrees = Degrees(parallel.tp, parallel.pp, parallel.ep)
+    rows = []
+    for stage in range(parallel.pp):
+        counts: dict[tuple[int, int, int], list[int]] = {}
+        for rank in range(parallel.ep):
+            shapes = local_shapes(
+                model, degrees, stage=stage, expert_parallel_rank=rank
+            )
+            layers = {key.split(".")[2] for key in shapes if ".layers." in key}
+            size = sum(map(math.prod, shapes.values()))
+            count = (len(layers), len(shapes), size)
+            counts.setdefault(count, []).append(rank)
+        for count, ranks in counts.items():
+            rows.append([str(stage), _span(ranks), *(f"{n:,}" for n in count)])
+    head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
+    return [*layout_lines(parallel), *table(head, rows)]
+
+
+def batch_lines(config: RunConfig) -> list[str]:
+    """Batches, tokens and steps of the run."""
+    train, parallel = config.train, config.parallel
+    samples = config.global_batch
+    unit = config.sample_name
+    lines = [
+        f"{samples:,} {unit} a step = {train.batch_size} a device x "
+        f"{train.gradient_accumulation_steps} accumulated x "
+        f"{parallel.num_data_ranks} data-parallel ranks"
+    ]
+    if config.data.kind not in TEXT_KINDS:
+        total = train.max_steps * samples
+        return [*lines, f"{train.max_steps:,} steps: {total:,} {unit}"]
+    tokens = samples * config.data.seq_length
+    return [
+        *lines,
+        f"{tokens:,} tokens a step (sequences of {config.data.seq_length:,})",
+        f"{train.max_steps:,} steps: {train.max_steps * tokens:,} tokens",
+    ]
+
+
+def schedule_lines(config: RunConfig) -> list[str]:
+    """Learning rate at the steps where its course changes."""
+    schedule, last = config.schedule, config.train.max_steps - 1
+    marks = {0, min(max(schedule.warmup_steps - 1, 0), last), last // 2, last}
+    rates = ", ".join(
+        f"{learning_rate(schedule, step, last + 1):.3g} at {step:,}"
+        for step in sorted(marks)
+    )
+    warmup = f"{schedule.warmup_steps:,} warm-up steps"
+    return [f"{schedule.kind}, {warmup}; rate {rates}"]
+
+
+def optimizer_lines(config: RunConfig) -> list[str]:
+    """Optimizer and clip with their arguments."""
+    return [
+        _call(dataclasses.asdict(config.optimizer)),
+        _call(config.clip),
+        f"precision {config.train.precision}",
+    ]
+
+
+def _span(ranks: Sequence[int]) -> str:
+    if len(ranks) == ranks[-1] - ranks[0] + 1 and len(ranks) > 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ", ".join(map(str, ranks))
+
+
+def _call(settings: Mapping[str, object]) -> str:
+    arguments = ", ".join(
+        f"{key} {value}" for key, value in settings.items() if key != "name"
+    )
+    return f"{settings.get('name')}: {arguments or 'defaults'}"

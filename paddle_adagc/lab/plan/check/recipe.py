@@ -1,0 +1,126 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Everything that a recipe's check looks at, in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.faults import check_faults
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.plan.check import image_text, machine, plan
+from paddle_adagc.lab.plan.check.report import CheckReport
+from paddle_adagc.lab.plan.dry_run import build_without_memory
+from paddle_adagc.lab.recipes import batch_change
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.image_text import ImageTextTask
+from paddle_adagc.lab.train.language import LanguageTask
+from paddle_adagc.lab.train.launching import launch_lines
+from paddle_adagc.lab.train.task import make_task
+
+
+def check_recipe(
+    config: RunConfig,
+    recipe: str,
+    overrides: Sequence[str] = (),
+    *,
+    with_paddleformers: bool = False,
+) -> CheckReport:
+    """Build and shard the plan of a run on this machine, allocating nothing.
+
+    Args:
+        config: The run.
+        recipe: Its file, for the launch command and the batch that it has
+            without overrides.
+        overrides: ``key=value`` that the file was read with.
+        with_paddleformers: PaddleFormers trains it, not this package; it has
+            rules of its own for evaluation and for pipeline stages.
+
+    Returns:
+        The plan, the recipe's mistakes, and what this machine lacks.
+    """
+    report = CheckReport(recipe)
+    report.missing += machine.missing_devices(config)
+    report.missing += machine.missing_output(config)
+    if with_paddleformers:
+        report.missing += machine.missing_for_paddleformers(config)
+    else:
+        report.attempt(lambda: plan.check_validation(config))
+    task = report.attempt(lambda: make_task(config))
+    if isinstance(task, LanguageTask):
+        _add_decoder(report, task.model_config, config, with_paddleformers)
+    elif isinstance(task, ImageTextTask):
+        image_text.add_model_and_data(report, task)
+        report.add("Layout", plan.layout_lines(config.parallel))
+    if (
+        task is not None
+        and config.faults
+        and config.parallel.num_processes == 1
+    ):
+        report.attempt(
+            lambda: check_faults(
+                config.faults,
+                build_without_memory(config),
+                task.num_words,
+            )
+        )
+    _add_batches(report, config, batch_change(config, recipe))
+    report.attempt(lambda: make_clip(config.clip))
+    report.add("Optimizer and clip", plan.optimizer_lines(config))
+    num_processes = config.parallel.num_processes
+    run = ["tools/pretrain.py", recipe, *overrides]
+    report.add("Launch", launch_lines(run, num_processes))
+    return report
+
+
+def _add_decoder(
+    report: CheckReport,
+    model: DecoderConfig,
+    config: RunConfig,
+    with_paddleformers: bool,
+) -> None:
+    report.add("Model", plan.model_lines(model))
+    num_mistakes = len(report.mistakes)
+    report.attempt(lambda: plan.check_layout(model, config))
+    if len(report.mistakes) == num_mistakes:
+        lines = plan.shard_lines(model, config.parallel)
+        if with_paddleformers and config.parallel.pp > 1:
+            lines.append(
+                "(by this package's stages; PaddleFormers cuts its own)"
+            )
+        report.add("Layout", lines)
+    num_samples = config.train.max_steps * config.global_batch
+    data = report.attempt(
+        lambda: machine.check_data(config.data, num_samples, model.vocab_size)
+    )
+    if data is not None:
+        lines, missing = data
+        report.add("Data", lines)
+        report.missing += missing
+
+
+def _add_batches(
+    report: CheckReport, config: RunConfig, change: str | None
+) -> None:
+    first, *rest = plan.batch_lines(config)
+    report.add("Batches", [first, *([change] if change else []), *rest])
+    lines = plan.schedule_lines(config)
+    for name, steps in (
+        ("schedule.warmup_steps", config.schedule.warmup_steps),
+        ("clip.t_start", config.clip.get("t_start", 0)),
+    ):
+        if steps >= config.train.max_steps:
+            lines.append(f"{name}={steps}: the run ends before it is over")
+    report.add("Schedule", lines)

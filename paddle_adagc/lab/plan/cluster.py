@@ -1,0 +1,71 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The same run on more or fewer GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.train.config import (
+    ParallelConfig,
+    RecordConfig,
+    RunConfig,
+)
+
+SIZES = tuple(2**power for power in range(3, 15))
+"""8 to 16,384 GPUs."""
+
+
+def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
+    """The run in another layout, without what only few layouts can record."""
+    return dataclasses.replace(
+        config,
+        parallel=parallel,
+        record=RecordConfig(),
+        faults=[],
+        train=dataclasses.replace(config.train, save_every=0),
+    )
+
+
+def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
+    """The layout on a number of GPUs.
+
+    Tensor, pipeline and expert parallelism stay, and so does data parallelism
+    beside sharding: the sharding degree follows; without sharding, the
+    data-parallel one.
+
+    Raises:
+        ValueError: Less than one GPU; or no such layout has this many GPUs:
+            the nearest that has is named.
+    """
+    check_integer("the number of GPUs", num_gpus, 1)
+    fixed = {"tp": parallel.tp, "pp": parallel.pp}
+    is_sharded = parallel.sharding > 1
+    if is_sharded:
+        fixed |= {"dp": parallel.dp, "ep": parallel.ep}
+    unit = math.prod(fixed.values())
+    if num_gpus < unit or num_gpus % unit:
+        below = num_gpus // unit * unit
+        near = [f"{n:,}" for n in (below, below + unit) if n]
+        names = " x ".join(f"{k} {v}" for k, v in fixed.items() if v > 1)
+        raise ValueError(
+            f"{num_gpus:,} GPUs are not a multiple of {names} = {unit}: "
+            f"use {' or '.join(near)}"
+        )
+    degree = num_gpus // (unit // parallel.ep)
+    if is_sharded:
+        return dataclasses.replace(parallel, sharding=degree)
+    return dataclasses.replace(parallel, dp=degree)

@@ -1,0 +1,92 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What every kind of clip step costs, on the rank that it costs most."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from paddle_adagc.lab.plan.dry_run import (
+    ADAPTIVE,
+    WARM_UP,
+    Collective,
+    RankPlan,
+)
+from paddle_adagc.lab.plan.interconnect import ALGORITHMS, Interconnect
+
+GLOBAL_GC = "GlobalGC"
+ADAGC_WARM_UP = f"AdaGC, {WARM_UP}"
+ADAGC = f"AdaGC, {ADAPTIVE}"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCost:
+    """One step of a clip, on the rank with the longest communication."""
+
+    step: str
+    """:data:`GLOBAL_GC`, :data:`ADAGC_WARM_UP` or :data:`ADAGC`."""
+
+    rank: int
+    """First rank of the pipeline stage that the rest is about."""
+
+    collectives: tuple[Collective, ...]
+    ring_us: float
+    """Microseconds of them, one after the other, with rings; and with trees:"""
+
+    tree_us: float
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the rank passes to collectives."""
+        return sum(c.num_bytes for c in self.collectives)
+
+    @property
+    def us(self) -> float:
+        """Microseconds with the faster algorithm, which NCCL looks for."""
+        return min(self.ring_us, self.tree_us)
+
+
+def step_costs(
+    ranks: Sequence[RankPlan], interconnect: Interconnect
+) -> list[StepCost]:
+    """Costs of GlobalGC's step and of AdaGC's two kinds, in this order."""
+    by_step = {
+        GLOBAL_GC: [(r.rank, r.global_gc) for r in ranks],
+        ADAGC_WARM_UP: [(r.rank, r.adagc[WARM_UP]) for r in ranks],
+        ADAGC: [(r.rank, r.adagc[ADAPTIVE]) for r in ranks],
+    }
+    return [
+        max(
+            (_cost(step, rank, calls, interconnect) for rank, calls in plans),
+            key=lambda cost: (cost.us, cost.num_bytes),
+        )
+        for step, plans in by_step.items()
+    ]
+
+
+def _cost(
+    step: str,
+    rank: int,
+    collectives: tuple[Collective, ...],
+    interconnect: Interconnect,
+) -> StepCost:
+    ring_us, tree_us = (
+        sum(
+            interconnect.all_reduce_us(c.ranks, c.num_bytes, algorithm)
+            for c in collectives
+        )
+        for algorithm in ALGORITHMS
+    )
+    return StepCost(step, rank, collectives, ring_us, tree_us)

@@ -1,0 +1,269 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One rank of a run of any size, in this process and without its tensors.
+
+The plan does not repeat the rules by which a run lies over its ranks: it goes
+through them. A rank is started as :mod:`paddle_adagc.lab.train.processes` does,
+fleet makes its groups, the model is built, the clip is bound and makes its
+steps. Three things are replaced: groups are lists of ranks that nobody joins,
+collectives do nothing, and parameters have shapes but no memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import paddle
+import paddle.distributed as dist
+from paddle import nn
+from paddle.distributed import fleet
+from paddle.distributed.communication.group import Group
+from paddle.distributed.fleet.base import topology as fleet_topology
+from paddle.distributed.fleet.base.topology import (
+    CommunicateTopology,
+    ParallelMode,
+)
+from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
+from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
+    hybrid_parallel_optimizer,
+)
+from paddle.distributed.fleet.utils.log_util import logger
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
+from paddle_adagc.lab.train import language, processes
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.task import make_task
+from paddle_adagc.optimizers.matrices import hidden_matrices
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
+
+WARM_UP, ADAPTIVE = "warm-up", "adaptive"
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective of a clip step."""
+
+    name: str
+    """Function of ``paddle.distributed``."""
+
+    group: str
+    """As :class:`paddle_adagc.lab.benchmark.ledger.Entry` has it."""
+
+    ranks: tuple[int, ...]
+    """Of the group."""
+
+    num_bytes: int
+    """Size of the tensor that the rank passes in."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RankPlan:
+    """What one rank of a run holds, and what its clip communicates."""
+
+    rank: int
+    tensors: tuple[TensorLayout, ...]
+    """In the order of the model, before sharding."""
+
+    matrices: frozenset[str]
+    """Keys of those that Muon would train itself."""
+
+    global_gc: tuple[Collective, ...]
+    """Every step of fleet's GlobalGC."""
+
+    adagc: Mapping[str, tuple[Collective, ...]]
+    """AdaGC's steps, by :data:`WARM_UP` and :data:`ADAPTIVE`."""
+
+
+def plan_ranks(config: RunConfig) -> list[RankPlan]:
+    """The first rank of every pipeline stage.
+
+    All ranks of a stage hold as much and communicate as often: data-parallel
+    and sharding ranks by their construction, tensor- and expert-parallel ones
+    because they share evenly.
+
+    Raises:
+        ValueError: The model or the clip refuses the layout.
+    """
+    other_stages: list[int] = []
+    with as_rank(config, 0) as calls:
+        plans = [_plan_rank(config, 0, calls)]
+        if config.parallel.pp > 1:
+            groups = fleet.get_hybrid_communicate_group()
+            other_stages = groups.get_pipe_parallel_group().ranks[1:]
+    for rank in other_stages:
+        with as_rank(config, rank) as calls:
+            plans.append(_plan_rank(config, rank, calls))
+    return plans
+
+
+def _plan_rank(
+    config: RunConfig, rank: int, ranks_of_calls: list[tuple[int, ...]]
+) -> RankPlan:
+    model = build_without_memory(config)
+    (global_gc,) = _clip_calls(_global_gc(), 1, ranks_of_calls)
+    adagc = make_clip(_adagc_settings(config))
+    adagc.bind(model)
+    warm_up, adaptive = _clip_calls(adagc, 2, ranks_of_calls)
+    layout, is_matrix = read_layout(model), hidden_matrices(model)
+    return RankPlan(
+        rank=rank,
+        tensors=tuple(layout.values()),
+        matrices=frozenset(
+            tensor.key for name, tensor in layout.items() if is_matrix(name)
+        ),
+        global_gc=global_gc,
+        adagc={WARM_UP: warm_up, ADAPTIVE: adaptive},
+    )
+
+
+@contextlib.contextmanager
+def as_rank(config: RunConfig, rank: int) -> Iterator[list[tuple[int, ...]]]:
+    """Be a rank of the run: fleet's topology is that rank's.
+
+    Yields:
+        Ranks of every all-reduce so far, none of which takes place.
+    """
+    world = Group(rank, 0, list(range(config.parallel.num_processes)))
+    calls: list[tuple[int, ...]] = []
+
+    def all_reduce(tensor: Any, *args: Any, group: Any = None, **_: Any) -> Any:
+        calls.append(tuple((group or world).ranks))
+
+    functions: dict[str, Callable[..., Any]] = {
+        "all_reduce": all_reduce,
+        "broadcast": lambda *args, **kwargs: None,
+        "get_group": lambda *args: world,
+        "get_rank": lambda group=None: (group or world).rank,
+        "get_world_size": lambda group=None: (group or world).nranks,
+        "is_initialized": lambda: world.nranks > 1,
+        "new_group": lambda ranks, **_: Group(
+            ranks.index(rank) if rank in ranks else -1, 1, list(ranks)
+        ),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, function in functions.items():
+            stack.enter_context(mock.patch.object(dist, name, function))
+        for patch in (
+            mock.patch.object(dist.ParallelEnv, "device_id", 0),
+            mock.patch.object(fleet, "init", _make_groups),
+            mock.patch.object(CommunicateTopology, "get_axis_list", axis_list),
+            mock.patch.object(processes, "enable"),
+            mock.patch.object(logger, "disabled", True),
+            mock.patch.dict(fleet.fleet.__dict__),
+            mock.patch.object(fleet_topology, "_HYBRID_PARALLEL_GROUP", None),
+            _same_random_numbers(),
+        ):
+            stack.enter_context(patch)
+        processes.start_processes(config)
+        calls.clear()
+        yield calls
+
+
+def build_without_memory(config: RunConfig) -> nn.Layer:
+    """This rank's model; its parameters have shapes and no values."""
+    task = make_task(config)
+    with (
+        paddle.LazyGuard(),
+        mock.patch.object(language, "initialize_weights"),
+    ):
+        return task.build_model()
+
+
+def _make_groups(is_collective: bool, strategy: Any) -> None:
+    """What is left of ``fleet.init`` without other processes."""
+    fleet.fleet._user_defined_strategy = strategy
+    fleet.fleet._init_hybrid_parallel_env()
+
+
+def axis_list(
+    topology: CommunicateTopology, axis_name: str, index: int
+) -> list[int]:
+    """``get_axis_list`` without a pass over all ranks for every index.
+
+    Fleet asks for each index of an axis: with 16,384 data-parallel ranks its
+    own takes 10 seconds.
+    """
+    axis = topology.get_hybrid_group_names().index(axis_name)
+    known = topology.__dict__.setdefault("_lists_of_axis", {})
+    if axis not in known:
+        lists: list[list[int]] = [
+            [] for _ in range(topology.get_dim(axis_name))
+        ]
+        for rank in range(topology.world_size()):
+            lists[topology.get_coord(rank)[axis]].append(rank)
+        known[axis] = lists
+    return known[axis][index]
+
+
+@contextlib.contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Leave generators as they were: fleet seeds one for each layout."""
+    tracker = get_rng_state_tracker()
+    state, states = paddle.get_rng_state(), tracker.get_states_tracker()
+    places, seeds = dict(tracker.states_), set(tracker.seeds_)
+    try:
+        yield
+    finally:
+        paddle.set_rng_state(state)
+        tracker.states_, tracker.seeds_ = places, seeds
+        tracker.set_states_tracker(states)
+
+
+def _global_gc() -> ClipGradBase:
+    """Paddle's clip, in the wrapper that fleet's optimizer puts it in."""
+    clip = make_clip({"name": "global_norm"})
+    groups = getattr(fleet.fleet, "_hcg", None)
+    if groups is None or (
+        groups.get_parallel_mode() == ParallelMode.DATA_PARALLEL
+    ):
+        return clip
+    return hybrid_parallel_optimizer.HybridParallelClipGrad(clip, groups)
+
+
+def _adagc_settings(config: RunConfig) -> dict[str, Any]:
+    """The run's arguments if its clip is AdaGC; one step of warm-up."""
+    settings = dict(config.clip)
+    if settings.get("name") != "adagc":
+        settings = {"name": "adagc"}
+    return {**settings, "t_start": 1}
+
+
+def _clip_calls(
+    clip: ClipGradBase, num_steps: int, ranks_of_calls: list[tuple[int, ...]]
+) -> Sequence[tuple[Collective, ...]]:
+    """What each of the clip's first steps communicates, by the ledger.
+
+    No gradient is there to be clipped; what is communicated does not depend on
+    that, or a rank without a gradient would hold up the others.
+    """
+    ledger = CommunicationLedger()
+    watched = ledger.watch(clip)
+    ranks_of_calls.clear()
+    for _ in range(num_steps):
+        watched([])
+    calls = [
+        (entry.step, Collective(entry.collective, entry.group, ranks, size))
+        for entry, ranks in zip(ledger.entries, ranks_of_calls, strict=True)
+        for size in [entry.num_bytes]
+    ]
+    return [
+        tuple(call for step, call in calls if step == index)
+        for index in range(num_steps)
+    ]

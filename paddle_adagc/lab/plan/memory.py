@@ -1,0 +1,134 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a rank keeps on its GPU: weights, gradients, optimizer states."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+
+from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
+    dygraph_sharding_optimizer,
+)
+
+from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
+from paddle_adagc.parallel.layout import TensorLayout
+
+GRADIENT_BYTES = 4
+"""Gradients are float32 under every precision (``amp_master_grad``)."""
+
+_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
+_MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
+_STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
+_MUON_MATRIX_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one rank."""
+
+    weights: int
+    """float32, or bfloat16 or float16 (under float8, too)."""
+
+    gradients: int
+    """float32, of all tensors of the rank: sharding stage 1 splits them only
+    once they are summed."""
+
+    optimizer: int
+    """float32 moments and master weights, of this rank's share."""
+
+    activations: int
+    """See :mod:`paddle_adagc.lab.plan.activations`."""
+
+    @property
+    def total(self) -> int:
+        """Sum of all of them."""
+        return sum(dataclasses.astuple(self))
+
+
+def num_values(tensors: Sequence[TensorLayout]) -> int:
+    """Number of trained values."""
+    return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def optimizer_share(
+    tensors: Sequence[TensorLayout], parallel: ParallelConfig
+) -> list[tuple[TensorLayout, int]]:
+    """Tensors whose optimizer states a rank keeps, and how many values each.
+
+    Under sharding V2 a slice of every tensor, over the sharding group or, of
+    experts under expert parallelism, over the ranks that hold the same ones.
+    Under V1 whole tensors, as fleet deals them out; the share is that of the
+    rank with the most values.
+    """
+    if parallel.sharding == 1:
+        return [(t, math.prod(t.shape)) for t in tensors]
+    if parallel.sharding_split_param:
+        return [
+            (t, math.ceil(math.prod(t.shape) / _num_sharers(t, parallel)))
+            for t in tensors
+        ]
+    owned = dygraph_sharding_optimizer.DygraphShardingOptimizer
+    dealt = owned._partition_parameters(
+        SimpleNamespace(
+            _parameter_list=tensors, _sharding_world_size=parallel.sharding
+        )
+    )
+    return [
+        (t, math.prod(t.shape)) for t in max(dealt.values(), key=num_values)
+    ]
+
+
+def rank_memory(
+    tensors: Sequence[TensorLayout],
+    matrices: Collection[str],
+    config: RunConfig,
+    activations: int,
+) -> Memory:
+    """Memory of a rank.
+
+    Args:
+        tensors: What the rank holds before sharding.
+        matrices: Keys of those that Muon would train itself.
+        config: The run.
+        activations: Bytes, from :mod:`paddle_adagc.lab.plan.activations`.
+    """
+    precision, values = config.train.precision, num_values(tensors)
+    name = config.optimizer.name
+    optimizer = 0
+    for tensor, share in optimizer_share(tensors, config.parallel):
+        state = _STATE_BYTES[name]
+        if name == "muon" and tensor.key in matrices:
+            state = _MUON_MATRIX_BYTES
+        optimizer += share * (state + _MASTER_BYTES[precision])
+    return Memory(
+        weights=values * _WEIGHT_BYTES[precision],
+        gradients=values * GRADIENT_BYTES,
+        optimizer=optimizer,
+        activations=activations,
+    )
+
+
+def clipped_bytes(
+    tensors: Sequence[TensorLayout], parallel: ParallelConfig
+) -> int:
+    """Bytes of the gradients that a rank's clip is given."""
+    shares = optimizer_share(tensors, parallel)
+    return GRADIENT_BYTES * sum(share for _, share in shares)
+
+
+def _num_sharers(tensor: TensorLayout, parallel: ParallelConfig) -> int:
+    return parallel.sharding // (parallel.ep if tensor.is_expert else 1)

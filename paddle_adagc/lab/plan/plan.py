@@ -1,0 +1,318 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A run's plan: sizes, memory, the clip's communication, and its growth."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import paddle_adagc
+from paddle_adagc.lab.models import sizes
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.vision_text import sizes as clip_sizes
+from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+from paddle_adagc.lab.paddleformers.recipe import (
+    is_recipe,
+    load_recipe,
+    model_settings,
+)
+from paddle_adagc.lab.plan.activations import activation_bytes
+from paddle_adagc.lab.plan.cluster import SIZES, resized, with_parallel
+from paddle_adagc.lab.plan.costs import StepCost, step_costs
+from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
+from paddle_adagc.lab.plan.gpu_hours import Comparison, compare
+from paddle_adagc.lab.plan.interconnect import Interconnect
+from paddle_adagc.lab.plan.memory import (
+    Memory,
+    clipped_bytes,
+    num_values,
+    rank_memory,
+)
+from paddle_adagc.lab.recipes import batch_change, read_run
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.task import make_task
+
+GAMMA_BYTES = 4
+_FUSED_AWAY = ("k_proj.weight", "v_proj.weight", "up_proj.weight")
+_FORMERS_NOTE = (
+    "PaddleFormers runs this recipe; stages and tensors below are those of "
+    "this package's decoder, GlobalGC is fleet's. PaddleFormers cuts stages by "
+    "a rule of its own, its fused tensors make AdaGC's sums shorter, and its "
+    "own GlobalGC also sums the experts' norm over their groups and the "
+    "pipeline."
+)
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """Counts of the whole model."""
+
+    parameters: int
+    active_parameters: int
+    """Values that take part in the product for one token."""
+
+    tensors: int
+    tensors_without_routers: int
+    """The paper's count, (9 + 3E) L + 3 for ERNIE."""
+
+    tensors_if_fused: int | None
+    """With q, k, v as one tensor, and gate and up as another: what
+    PaddleFormers trains under ``fuse_attn_ffn``. None: it does not."""
+
+    @property
+    def gamma_bytes(self) -> int:
+        """float32 reference norms of all tensors."""
+        return GAMMA_BYTES * self.tensors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagePlan:
+    """A rank of one pipeline stage."""
+
+    stage: int
+    rank: int
+    """The first of the stage."""
+
+    tensors: int
+    parameters: int
+    gamma_bytes: int
+    memory: Memory
+    clipped_bytes: int
+    """Of the gradients that the rank's clip is given."""
+
+    def local_us(self, interconnect: Interconnect) -> float:
+        """Microseconds of the clip's own passes over the gradients.
+
+        GlobalGC and AdaGC read them once for the norms, and read and write
+        them once to scale them.
+        """
+        return interconnect.local_us(3 * self.clipped_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """The clip's steps on a number of GPUs."""
+
+    num_gpus: int
+    steps: tuple[StepCost, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that is planned of a run."""
+
+    name: str
+    """The config's file."""
+
+    config: RunConfig
+    interconnect: Interconnect
+    recompute: bool
+    size: ModelSize
+    stages: tuple[StagePlan, ...]
+    steps: tuple[StepCost, ...]
+    growth: tuple[Growth, ...]
+    not_fitting: tuple[int, ...]
+    """Numbers of GPUs that ``growth`` leaves out."""
+
+    paper: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+    """What this package warns of in this layout, and another global batch
+    than the file's."""
+
+    @property
+    def worst_stage(self) -> StagePlan:
+        """The stage with the most memory."""
+        return max(self.stages, key=lambda stage: stage.memory.total)
+
+    @property
+    def sequences_per_step(self) -> int:
+        """The global batch."""
+        train = self.config.train
+        return (
+            train.batch_size
+            * train.gradient_accumulation_steps
+            * self.config.parallel.num_data_ranks
+        )
+
+
+def make_plan(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    num_gpus: int | None = None,
+    interconnect: Interconnect | None = None,
+    recompute: bool = False,
+    sizes_to_grow: Sequence[int] | None = None,
+) -> Plan:
+    """Plan the run of a config file, without its tensors and its GPUs.
+
+    Args:
+        path: As :func:`paddle_adagc.lab.train.parse.load_config` reads it, or a
+            recipe for PaddleFormers.
+        overrides: ``key=value``.
+        num_gpus: Instead of the config's; see
+            :func:`paddle_adagc.lab.plan.cluster.resized`.
+        interconnect: Of the cluster.
+        recompute: Layers recompute their activations.
+        sizes_to_grow: Numbers of GPUs; default :data:`.cluster.SIZES`. Those
+            that the layout does not fit on are left out.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: Bad settings, or a layout that the model does not fit in.
+    """
+    interconnect = interconnect or Interconnect()
+    config, formers = _read(path, overrides)
+    if num_gpus is not None:
+        parallel = resized(config.parallel, num_gpus)
+        config = with_parallel(config, parallel)
+    ranks, notes = _warnings_of(partial(plan_ranks, config))
+    model = model_config(config)
+    stages = tuple(
+        _stage(stage, rank, model, config, recompute)
+        for stage, rank in enumerate(ranks)
+    )
+    numbers = SIZES if sizes_to_grow is None else sizes_to_grow
+    growth = _grow(config, numbers, interconnect)
+    fitting = {row.num_gpus for row in growth}
+    return Plan(
+        name=os.fspath(path),
+        config=config,
+        interconnect=interconnect,
+        recompute=recompute,
+        size=model_size(model, fuses=formers.get("fuse_attn_ffn", False)),
+        stages=stages,
+        steps=tuple(step_costs(ranks, interconnect)),
+        growth=tuple(growth),
+        not_fitting=tuple(n for n in numbers if n not in fitting),
+        paper=tuple(compare(interconnect)),
+        notes=tuple(
+            note
+            for note in (
+                batch_change(config, path),
+                *notes,
+                _FORMERS_NOTE if formers else None,
+            )
+            if note is not None
+        ),
+    )
+
+
+def model_config(config: RunConfig) -> DecoderConfig | CLIPConfig:
+    """Architecture of the run's model."""
+    task: Any = make_task(config)
+    return task.model_config
+
+
+def model_size(
+    model: DecoderConfig | CLIPConfig, *, fuses: bool = False
+) -> ModelSize:
+    """Counts of a model, nothing allocated.
+
+    Args:
+        model: The architecture.
+        fuses: Projections are fused, as PaddleFormers' ``fuse_attn_ffn`` does.
+    """
+    if isinstance(model, CLIPConfig):
+        num_tensors = len(clip_sizes.parameter_shapes(model))
+        num_parameters = clip_sizes.num_parameters(model)
+        return ModelSize(
+            parameters=num_parameters,
+            active_parameters=num_parameters,
+            tensors=num_tensors,
+            tensors_without_routers=num_tensors,
+            tensors_if_fused=None,
+        )
+    names = sizes.parameter_shapes(model)
+    return ModelSize(
+        parameters=sizes.num_parameters(model),
+        active_parameters=sizes.num_active_parameters(model),
+        tensors=len(names),
+        tensors_without_routers=sizes.num_tensors(model, routers=False),
+        tensors_if_fused=(
+            sum(not name.endswith(_FUSED_AWAY) for name in names)
+            if fuses
+            else None
+        ),
+    )
+
+
+def _read(
+    path: str | os.PathLike[str], overrides: Sequence[str]
+) -> tuple[RunConfig, dict[str, Any]]:
+    """The run, and PaddleFormers' model settings if that is its trainer."""
+    config = read_run(path, overrides)
+    if not is_recipe(path):
+        return config, {}
+    with warnings.catch_warnings():  # said once, by read_run
+        warnings.simplefilter("ignore")
+        return config, model_settings(load_recipe(path, overrides))
+
+
+def _stage(
+    stage: int,
+    rank: RankPlan,
+    model: DecoderConfig | CLIPConfig,
+    config: RunConfig,
+    recompute: bool,
+) -> StagePlan:
+    activations = activation_bytes(
+        model, config, stage, rank.tensors, recompute=recompute
+    )
+    return StagePlan(
+        stage=stage,
+        rank=rank.rank,
+        tensors=len(rank.tensors),
+        parameters=num_values(rank.tensors),
+        gamma_bytes=GAMMA_BYTES * len(rank.tensors),
+        memory=rank_memory(rank.tensors, rank.matrices, config, activations),
+        clipped_bytes=clipped_bytes(rank.tensors, config.parallel),
+    )
+
+
+def _grow(
+    config: RunConfig, num_gpus: Sequence[int], interconnect: Interconnect
+) -> list[Growth]:
+    rows = []
+    for number in num_gpus:
+        try:
+            parallel = resized(config.parallel, number)
+        except ValueError:
+            continue
+        larger = with_parallel(config, parallel)
+        ranks, _ = _warnings_of(partial(plan_ranks, larger))
+        rows.append(Growth(number, tuple(step_costs(ranks, interconnect))))
+    return rows
+
+
+def _warnings_of(function: Callable[[], T]) -> tuple[T, list[str]]:
+    """A function's result and what this package warns of, each text once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = function()
+    package = Path(paddle_adagc.__file__).parent
+    texts = [
+        str(warning.message)
+        for warning in caught
+        if Path(warning.filename).is_relative_to(package)
+    ]
+    return result, [*dict.fromkeys(texts)]

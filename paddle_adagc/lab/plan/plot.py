@@ -1,0 +1,91 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The clip's communication over the size of the cluster, as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from paddle_adagc.lab.plan.costs import ADAGC, ADAGC_WARM_UP, GLOBAL_GC
+from paddle_adagc.lab.plan.plan import Growth, Plan
+from paddle_adagc.lab.report.style import FIXED_COLORS, styled, thousands
+
+_LINES = {
+    GLOBAL_GC: {"color": FIXED_COLORS["GlobalGC"], "marker": "o"},
+    ADAGC_WARM_UP: {
+        "color": FIXED_COLORS["AdaGC"],
+        "marker": "s",
+        "linestyle": "--",
+    },
+    ADAGC: {"color": FIXED_COLORS["AdaGC"], "marker": "s"},
+}
+_LINEAR_US = 10.0
+"""Below this the time axis is linear, so that 0 has a place."""
+
+
+@styled
+def save_growth(plan: Plan, directory: Path) -> list[Path]:
+    """Draw the time per step with trees and with rings, as SVG and PNG.
+
+    Args:
+        plan: With at least one size of the cluster.
+        directory: Made if it is not there.
+
+    Returns:
+        The files.
+    """
+    figure, axes = plt.subplots(
+        1, 2, figsize=(8.0, 3.2), sharey=True, layout="constrained"
+    )
+    for ax, algorithm in zip(axes, ("tree", "ring"), strict=True):
+        for step in _LINES:
+            ax.plot(
+                [row.num_gpus for row in plan.growth],
+                _times(plan.growth, step, algorithm),
+                label=step,
+                markersize=4,
+                **_LINES[step],
+            )
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("symlog", linthresh=_LINEAR_US)
+        ax.set_xticks([row.num_gpus for row in plan.growth][::2])
+        ax.xaxis.set_major_formatter(FuncFormatter(thousands))
+        ax.yaxis.set_major_formatter(FuncFormatter(thousands))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_title(f"{algorithm}s")
+        ax.set_xlabel("GPUs")
+    axes[0].set_ylim(bottom=-0.5)  # both: they share it
+    axes[0].set_ylabel("clip's communication\n(µs per step)")
+    axes[0].legend()
+    directory.mkdir(parents=True, exist_ok=True)
+    files = [
+        directory / f"clip_communication.{kind}" for kind in ("svg", "png")
+    ]
+    for file in files:
+        figure.savefig(file, dpi=200)
+    plt.close(figure)
+    return files
+
+
+def _times(growth: Sequence[Growth], step: str, algorithm: str) -> list[float]:
+    return [
+        getattr(cost, f"{algorithm}_us")
+        for row in growth
+        for cost in row.steps
+        if cost.step == step
+    ]

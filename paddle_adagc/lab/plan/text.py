@@ -1,0 +1,281 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A plan as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+from paddle_adagc.lab.plan.check.report import table
+from paddle_adagc.lab.plan.costs import StepCost
+from paddle_adagc.lab.plan.dry_run import Collective
+from paddle_adagc.lab.plan.gpu_hours import Comparison
+from paddle_adagc.lab.plan.plan import Plan, model_config
+
+_WIDTH = 96
+_GIB = 2**30
+
+_MEMORY_NOTE = """
+Activations are those that the backward pass needs (Korthikanti et al. 2022;
+the formula stands in paddle_adagc/lab/plan/activations.py), of as many
+micro-batches as 1F1B keeps on a stage. Left out: workspaces, fragments of the
+allocator, buffers of NCCL and of the pipeline, unfused operators' float32
+copies, FP8 copies of weights, the CUDA context: allow for some GiB more.
+"""
+_CLIP_NOTE = """
+Groups, counts and bytes come from a dry run of fleet's and of this package's
+own code, on the stage where they take longest; times from an alpha-beta model
+with NCCL's own latencies and data-sheet bandwidths (--interconnect changes
+them), nothing of it measured. Left out: waiting for the slowest rank, kernel
+launches, contention, overlap.
+"""
+_PAPER_NOTE = """
+'saved' is the paper's difference between GlobalGC and AdaGC; 'of that' is the
+share that the communication of the two clips accounts for, in each layout that
+the paper's 'DP' may mean. Their local work, one pass to measure and one to
+scale, is the same. Not in the prediction, and so where the rest has to come
+from: waiting for the slowest rank at GlobalGC's all-reduces (barriers; but the
+gradients' own reduction before them is one already), kernel launches, host
+synchronisations in the implementations that the paper timed, lost overlap,
+other hardware than these defaults, and differences between two runs that have
+nothing to do with the clip. The paper does not say which.
+"""
+
+
+def render(plan: Plan) -> str:
+    """The plan for readers."""
+    blocks = [
+        _section(f"Plan of {plan.name}", _run_lines(plan)),
+        _section("Memory of a GPU (GiB)", _memory_lines(plan), _MEMORY_NOTE),
+        _section("The clip's communication in a step", _clip_lines(plan)),
+        _section("As the cluster grows", _growth_lines(plan), _CLIP_NOTE),
+        _section(
+            "GPU hours of the paper's runs", _paper_lines(plan), _PAPER_NOTE
+        ),
+    ]
+    return "\n\n".join(blocks)
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The plan for programs: plain dicts and lists; sizes in bytes."""
+    return {
+        "config": plan.name,
+        "num_gpus": plan.config.parallel.num_processes,
+        "parallel": dataclasses.asdict(plan.config.parallel),
+        "precision": plan.config.train.precision,
+        "recompute": plan.recompute,
+        "sequences_per_step": plan.sequences_per_step,
+        "interconnect": dataclasses.asdict(plan.interconnect),
+        "model": {
+            **dataclasses.asdict(plan.size),
+            "gamma_bytes": plan.size.gamma_bytes,
+        },
+        "stages": [
+            {
+                **dataclasses.asdict(stage),
+                "total_bytes": stage.memory.total,
+                "clip_local_us": stage.local_us(plan.interconnect),
+            }
+            for stage in plan.stages
+        ],
+        "clip": [_step_json(step) for step in plan.steps],
+        "growth": [
+            {
+                "num_gpus": row.num_gpus,
+                "clip": [_step_json(step) for step in row.steps],
+            }
+            for row in plan.growth
+        ],
+        "paper": [dataclasses.asdict(row) for row in plan.paper],
+        "notes": [*plan.notes],
+    }
+
+
+def _step_json(step: StepCost) -> dict[str, Any]:
+    return {
+        "step": step.step,
+        "rank": step.rank,
+        "collectives": [
+            {
+                "name": c.name,
+                "group": _group(c),
+                "num_ranks": len(c.ranks),
+                "num_bytes": c.num_bytes,
+            }
+            for c in step.collectives
+        ],
+        "num_bytes": step.num_bytes,
+        "ring_us": step.ring_us,
+        "tree_us": step.tree_us,
+    }
+
+
+def _section(title: str, lines: Sequence[str], note: str = "") -> str:
+    parts = [title, "-" * len(title), *lines]
+    if note:
+        parts += ["", *textwrap.wrap(note.strip(), _WIDTH)]
+    return "\n".join(parts)
+
+
+def _run_lines(plan: Plan) -> list[str]:
+    parallel, size = plan.config.parallel, plan.size
+    degrees = ("dp", "sharding", "tp", "pp", "ep")
+    layout = ", ".join(f"{d} {getattr(parallel, d)}" for d in degrees)
+    rows = {
+        "GPUs": f"{parallel.num_processes:,} ({layout})",
+        "sequences per step": f"{plan.sequences_per_step:,} of "
+        f"{_length(plan)} tokens",
+        "precision, optimizer": f"{plan.config.train.precision}, "
+        f"{plan.config.optimizer.name}",
+        "parameters": f"{size.parameters:,} ({size.parameters / 1e9:.2f}B)",
+        "active for a token": f"{size.active_parameters:,} "
+        f"({size.active_parameters / 1e9:.2f}B)",
+        "tensors": f"{size.tensors:,}",
+    }
+    if size.tensors_without_routers != size.tensors:
+        rows["tensors"] += (
+            f", {size.tensors_without_routers:,} without routers (the paper's "
+            "count)"
+        )
+    if size.tensors_if_fused is not None:
+        rows["in PaddleFormers"] = (
+            f"{size.tensors_if_fused:,} tensors: q, k, v are one, gate and up "
+            "are one"
+        )
+    most = max(stage.gamma_bytes for stage in plan.stages)
+    rows["gamma"] = (
+        f"{size.gamma_bytes:,} B in all, {most:,} B at most on a GPU"
+    )
+    width = max(map(len, rows))
+    lines = [f"{key.ljust(width)}  {value}" for key, value in rows.items()]
+    for note in plan.notes:
+        lines += textwrap.wrap(f"Note: {note}", _WIDTH)
+    return lines
+
+
+def _length(plan: Plan) -> str:
+    model = model_config(plan.config)
+    if isinstance(model, CLIPConfig):
+        return f"{model.num_patches} patches and {model.context_length}"
+    return f"{plan.config.data.seq_length:,}"
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    head = ["stage", "tensors", "weights", "gradients", "optimizer"]
+    head += ["activations", "total"]
+    rows = []
+    for stage in plan.stages:
+        memory = stage.memory
+        sizes = [*dataclasses.astuple(memory), memory.total]
+        rows.append(
+            [str(stage.stage), f"{stage.tensors:,}"]
+            + [f"{size / _GIB:.2f}" for size in sizes]
+        )
+    lines = table(head, rows)
+    if len(rows) > 1:
+        lines.append(f"The largest is stage {plan.worst_stage.stage}.")
+    return lines
+
+
+def _clip_lines(plan: Plan) -> list[str]:
+    lines = []
+    width = max(len(step.step) for step in plan.steps)
+    for step in plan.steps:
+        calls = _calls(step.collectives) or ["nothing"]
+        for index, call in enumerate(calls):
+            name = step.step if index == 0 else ""
+            lines.append(f"{name.ljust(width)}  {call}")
+        if step.collectives:
+            lines.append(
+                f"{'':{width}}  {step.ring_us:,.1f} us with rings, "
+                f"{step.tree_us:,.1f} us with trees"
+            )
+    local = max(stage.local_us(plan.interconnect) for stage in plan.stages)
+    lines.append(
+        f"{'both'.ljust(width)}  {local:,.1f} us to measure and scale the "
+        "gradients in the GPU's memory"
+    )
+    return lines
+
+
+def _calls(collectives: Sequence[Collective]) -> list[str]:
+    return [
+        f"{len([*same])} {name} of {size:,} B over {group} ({ranks:,} ranks)"
+        for (name, group, ranks, size), same in groupby(
+            (c.name, _group(c), len(c.ranks), c.num_bytes) for c in collectives
+        )
+    ]
+
+
+def _group(collective: Collective) -> str:
+    """Name of the group; one that is no axis has all its ranks for a name."""
+    unnamed = collective.group.startswith("ranks ")
+    return "several axes" if unnamed else collective.group
+
+
+def _growth_lines(plan: Plan) -> list[str]:
+    if not plan.growth:
+        return ["The layout fits on none of the sizes looked at."]
+    head = ["GPUs"]
+    for step in plan.growth[0].steps:
+        head += [step.step, "ring us", "tree us"]
+    rows = []
+    for row in plan.growth:
+        cells = [f"{row.num_gpus:,}"]
+        for step in row.steps:
+            number = len(step.collectives)
+            calls = "1 call" if number == 1 else f"{number} calls"
+            cells.append(f"{calls}, {step.num_bytes:,} B" if number else "-")
+            cells += [f"{step.ring_us:,.0f}", f"{step.tree_us:,.0f}"]
+        rows.append(cells)
+    lines = table(head, rows)
+    if plan.not_fitting:
+        numbers = ", ".join(f"{number:,}" for number in plan.not_fitting)
+        lines.append(f"The layout does not fit on {numbers} GPUs.")
+    return lines
+
+
+def _paper_lines(plan: Plan) -> list[str]:
+    head = ["model", "GPUs", "GlobalGC h", "AdaGC h", "saved h", "ms a step"]
+    head += ["layout", "predicted ms", "h", "of that"]
+    rows = [row for c in plan.paper for row in _paper_rows(c)]
+    return table(head, rows)
+
+
+def _paper_rows(comparison: Comparison) -> list[list[str]]:
+    run = comparison.run
+    saved = run.global_gc_hours - run.adagc_hours
+    of_paper = [
+        run.model,
+        f"{run.num_gpus}",
+        f"{run.global_gc_hours:,.1f}",
+        f"{run.adagc_hours:,.1f}",
+        f"{saved:,.1f}",
+        f"{run.ms_per_step(saved):,.1f}",
+    ]
+    return [
+        [
+            *(of_paper if index == 0 else [""] * len(of_paper)),
+            prediction.layout,
+            f"{run.ms_per_step(prediction.hours_saved):.3f}",
+            f"{prediction.hours_saved:.3f}",
+            f"{prediction.hours_saved / saved:.2%}",
+        ]
+        for index, prediction in enumerate(comparison.predictions)
+    ]

@@ -1,0 +1,114 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Measure, for the record, what any clip does to every tensor."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import squared_norms
+from paddle_adagc.lab.record.files import QUANTITIES
+
+
+class ObservedClip(ClipGradBase):
+    """Calls another clip, and keeps norms before and after, and its time.
+
+    The norms are measured outside of the clip and the same for every method,
+    by reading them back: for the record of small runs, not for large ones.
+
+    Args:
+        clip: The clip to call; its result is what the optimizer gets.
+        parameters: Key -> parameter, for the order of the tensors.
+    """
+
+    def __init__(
+        self, clip: ClipGradBase, parameters: dict[str, Tensor]
+    ) -> None:
+        super().__init__()
+        self.clip = clip
+        self.keys = list(parameters)
+        self._slot = {p.name: i for i, p in enumerate(parameters.values())}
+        self.norm = self.clipped_norm = np.zeros(len(parameters), np.float32)
+        self.seconds = 0.0
+
+    def __str__(self) -> str:
+        """The clip's own description."""
+        return str(self.clip)
+
+    @paddle.no_grad()
+    def _dygraph_clip(self, params_grads: Any) -> Any:
+        self.norm = self._norms(params_grads)
+        start = time.perf_counter()
+        clipped = self.clip(params_grads)
+        self.seconds = time.perf_counter() - start
+        self.clipped_norm = self._norms(clipped)
+        return clipped
+
+    def _norms(self, params_grads: Any) -> np.ndarray:
+        gradients: list[Tensor | None] = [None] * len(self._slot)
+        for parameter, gradient in params_grads:
+            gradients[self._slot[parameter.name]] = gradient
+        return np.sqrt(squared_norms(gradients).numpy())
+
+    def step_metrics(self) -> dict[str, float]:
+        """Numbers of the last step for its line of the record."""
+        finite = np.isfinite(self.norm)
+        norm = self.norm[finite].astype(np.float64)
+        present = ~finite | (self.norm > 0)
+        changed = self.clipped_norm < self.norm * (1 - 1e-6)
+        return {
+            "global_grad_norm": float(np.sqrt(np.sum(norm**2))),
+            "clipped_fraction": float(
+                np.mean((changed | ~finite)[present]) if present.any() else 0.0
+            ),
+            "nonfinite": int(np.sum(~finite)),
+            "clip_seconds": self.seconds,
+        }
+
+    def scales(self) -> dict[str, float]:
+        """Key -> h of the last step, of the tensors with a finite gradient."""
+        return {
+            key: float(clipped / norm)
+            for key, clipped, norm in zip(
+                self.keys, self.clipped_norm, self.norm, strict=True
+            )
+            if np.isfinite(norm) and norm > 0
+        }
+
+    def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
+        """The last step's block for :class:`RunWriter`.
+
+        Args:
+            moments: Norms of the optimizer's moments, ``[2, num_tensors]``.
+
+        Returns:
+            float32 ``[len(QUANTITIES), num_tensors]``.
+        """
+        rows = np.full((len(QUANTITIES), len(self.keys)), np.nan, np.float32)
+        rows[0], rows[1] = self.norm, self.clipped_norm
+        if isinstance(self.clip, TensorScalingClip):
+            tensors = self.clip.metrics()["tensors"]
+            rows[2] = [
+                tensors.get(key, {}).get("gamma", np.nan) for key in self.keys
+            ]
+        if moments is not None:
+            rows[3:5] = moments
+        return rows

@@ -1,0 +1,87 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the runs' configs say: single options, common and differing ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from paddle_adagc.adagc import ClipGradByAdaGC
+from paddle_adagc.lab.report.experiment import Experiment
+
+_PER_RUN = ("seed", "output_dir")
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested options into ``{"clip.beta": 0.99}``."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def adagc_option(config: Mapping[str, Any], name: str) -> float | None:
+    """Return a number that AdaGC was called with.
+
+    Args:
+        config: A run's config, whose ``clip`` section holds the clip's name
+            and the arguments that are not the defaults.
+        name: An argument of :class:`~paddle_adagc.ClipGradByAdaGC`.
+
+    Returns:
+        ``None`` if the run used another clip.
+    """
+    clip = config.get("clip", {})
+    if clip.get("name") != "adagc":
+        return None
+    default = inspect.signature(ClipGradByAdaGC).parameters[name].default
+    return float(clip.get(name, default))
+
+
+def common_and_different(
+    experiment: Experiment,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Split the configs of an experiment's methods.
+
+    Seeds and output folders are left out: they differ from run to run.
+
+    Returns:
+        The options that all methods share, and for every other option its
+        value by method (methods without the option are left out).
+    """
+    configs = {
+        method: {
+            key: value
+            for key, value in flatten(runs[0].run.get("config", {})).items()
+            if key.rsplit(".", 1)[-1] not in _PER_RUN
+        }
+        for method, runs in experiment.runs.items()
+    }
+    common: dict[str, Any] = {}
+    different: dict[str, dict[str, Any]] = {}
+    for key in dict.fromkeys(key for c in configs.values() for key in c):
+        values = {m: c[key] for m, c in configs.items() if key in c}
+        first = next(iter(values.values()))
+        if len(values) == len(configs) and all(
+            value == first for value in values.values()
+        ):
+            common[key] = first
+        else:
+            different[key] = values
+    return common, different

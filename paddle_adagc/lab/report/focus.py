@@ -1,0 +1,139 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which seed, steps and tensors the figures zoom into."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.fault_marks import fault_bursts
+from paddle_adagc.lab.report.jumps import Jump, worst_jump
+
+STEPS_BEFORE = 40
+STEPS_AFTER = 120
+"""Steps shown before the event and after the worst of it."""
+
+LEAD = 10
+"""Steps before the event in which gradient norms may already rise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Focus:
+    """The event of the reference method that the figures show."""
+
+    seed_index: int
+    event: int
+    """Step of the fault, or of the loss jump if there was no fault."""
+
+    start: int
+    stop: int
+    """The figures show the steps ``start <= step < stop``."""
+
+    tensors: list[str]
+    """The tensors that were hit, the most affected one first."""
+
+    reason: str
+    """Why this event, as the end of a sentence."""
+
+
+def choose_focus(experiment: Experiment, num_tensors: int = 3) -> Focus | None:
+    """Find the reference method's worst event and the tensors it hit.
+
+    With faults: the burst of faults after which the reference's loss rose
+    most, and the tensors that the fault names or, for a corrupted batch, those
+    whose gradient norm rose most. Without faults: the largest loss jump and
+    the tensors whose gradient norm rose most around it.
+
+    Args:
+        experiment: The runs.
+        num_tensors: Largest number of tensors to return.
+
+    Returns:
+        ``None`` if the reference logged no tensors or is too short to judge.
+    """
+    runs = experiment.runs[experiment.reference]
+    found: list[tuple[float, int, int, Jump]] = []
+    for index, run in enumerate(runs):
+        if not run.tensor_names:
+            continue
+        for event, jump in _events(run, experiment.skip_steps):
+            found.append((jump.height, index, event, jump))
+    if not found:
+        return None
+    _, index, event, jump = max(found, key=lambda item: item[0])
+    run = runs[index]
+    first = min(event, jump.step)
+    start = max(0, first - STEPS_BEFORE)
+    longest = max(r[index].num_steps for r in experiment.runs.values())
+    stop = min(longest, jump.step + STEPS_AFTER)
+    named = [
+        tensor
+        for step in range(event, jump.step + 1)
+        for fault in run.faults.get(step, [])
+        for tensor in fault["tensors"]
+    ]
+    ranked = _rank_tensors(run, start, first, jump.step)
+    hit = [name for name in ranked if name in named] or ranked
+    return Focus(
+        seed_index=index,
+        event=event,
+        start=start,
+        stop=stop,
+        tensors=hit[:num_tensors],
+        reason=_reason(experiment, run, event),
+    )
+
+
+def _events(run: RunRecord, skip_steps: int) -> list[tuple[int, Jump]]:
+    bursts = fault_bursts(run)
+    if not bursts:
+        jump = worst_jump(run, skip_steps)
+        return [] if jump is None else [(jump.step, jump)]
+    events = []
+    ends = [first for first, _ in bursts[1:]] + [run.num_steps]
+    for (first, last), end in zip(bursts, ends, strict=True):
+        between = (first, min(end, last + STEPS_AFTER))
+        jump = worst_jump(run, skip_steps, between)
+        if jump is not None:
+            events.append((first, jump))
+    return events
+
+
+def _rank_tensors(
+    run: RunRecord, start: int, first: int, peak: int
+) -> list[str]:
+    """Sort the tensors by the rise of their gradient norm, largest first."""
+    norm = run.tensors["norm"].astype(np.float64)
+    norm = np.where(np.isfinite(norm), norm, np.inf)
+    middle = max(start + 1, first - LEAD)
+    with np.errstate(all="ignore"):
+        usual = np.median(norm[start:middle], axis=0)
+        rise = norm[middle : peak + 1].max(axis=0) / usual
+    order = np.argsort(-np.nan_to_num(rise, nan=0.0), kind="stable")
+    return [run.tensor_names[i] for i in order]
+
+
+def _reason(experiment: Experiment, run: RunRecord, event: int) -> str:
+    method = experiment.reference
+    if run.faults:
+        kinds = sorted({fault["kind"] for fault in run.faults[event]})
+        return (
+            f"the fault at step {event:,} ({', '.join(kinds)}), after which "
+            f"the loss of {method} rose most"
+        )
+    return f"the largest loss jump of {method}, at step {event:,}"

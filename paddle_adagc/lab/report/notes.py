@@ -1,0 +1,64 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the numbers of a small experiment do and do not mean."""
+
+from __future__ import annotations
+
+from paddle_adagc.lab.report.experiment import Experiment
+
+GENERAL = (
+    "When a spike comes is chaotic: the smallest change moves it. Conclusions "
+    "need at least 3 seeds and 2,500 steps.",
+    "The spike score compares a loss with the spread of the window before it. "
+    "On a noisy loss ten standard deviations can be more than a nat (the row "
+    "“10 σ” says how much): damage below that scores 0.",
+    "One event widens the spread for a whole window and can hide the next one, "
+    "and one event can count as many neighbouring spikes. Therefore events and "
+    "the robust count stand beside the score.",
+    "Small models on a CPU stand in for pretraining: they show how a clip "
+    "reacts to an outlier, not what a large run gains. Their gradient norm is "
+    "closer to the absolute threshold than in large runs, where the threshold "
+    "leaves more headroom.",
+    "Clip time is that of one machine and this model size, where fixed "
+    "costs per operation dominate.",
+)
+
+
+def reading_notes(experiments: list[Experiment]) -> list[str]:
+    """Return the notes that apply to ``experiments``."""
+    notes = list(GENERAL)
+    skipped = sorted({e.skip_steps for e in experiments})
+    notes.insert(
+        0,
+        f"The first {' or '.join(f'{s:,}' for s in skipped)} steps, the "
+        "initial descent, are not judged: its steep fall would widen the "
+        "spread of the first windows to several nats.",
+    )
+    if any(e.has_faults for e in experiments):
+        notes.append(
+            "The loss of a corrupted batch itself is high for any model. It is "
+            "left out of all measures; what counts is the damage afterwards."
+        )
+    if any(e.clean_runs for e in experiments):
+        notes.append(
+            "Paired excess is the difference to a run of the same method with "
+            "the same seed and batches but no faults. It shows lasting damage "
+            "that the spike score is blind to."
+        )
+    if min(len(e.seeds) for e in experiments) < 3:
+        notes.append(
+            "This report has fewer than 3 seeds in at least one experiment: "
+            "take it as an illustration."
+        )
+    return notes

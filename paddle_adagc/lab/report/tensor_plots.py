@@ -1,0 +1,239 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Gradient norms and optimizer moments of the tensors that were hit.
+
+After the paper's optimizer-dynamics figure: what the clip lets through, and
+how long the optimizer remembers it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.config_facts import adagc_option
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.fault_marks import fault_legend, mark_faults
+from paddle_adagc.lab.report.focus import Focus
+from paddle_adagc.lab.report.jumps import model_loss
+from paddle_adagc.lab.report.labels import tensor_label
+from paddle_adagc.lab.report.style import (
+    INK,
+    NEUTRAL,
+    log_axis,
+    method_colors,
+    step_axis,
+    styled,
+)
+
+THRESHOLD_DASHES = (0, (4, 4))
+MOMENTS = {"moment1": "first moment", "moment2": "second moment"}
+
+
+def clip_threshold(run: RunRecord) -> np.ndarray | None:
+    """Return the norm above which AdaGC clips each tensor at each step.
+
+    Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before.
+
+    Returns:
+        ``[num_steps, num_tensors]`` float32, NaN in the warm-up and where the
+        tensor has no gamma; ``None`` if the run used another clip.
+    """
+    config = run.run.get("config", {})
+    lambda_rel = adagc_option(config, "lambda_rel")
+    t_start = adagc_option(config, "t_start")
+    if lambda_rel is None or t_start is None:
+        return None
+    gamma = run.tensors["gamma"]
+    threshold = np.full_like(gamma, np.nan)
+    threshold[1:] = lambda_rel * gamma[:-1]
+    threshold[: int(t_start)] = np.nan
+    return threshold
+
+
+@styled
+def norm_figure(
+    experiment: Experiment, focus: Focus, width: float = 9.0
+) -> Figure:
+    """Draw the gradient norms around an event, one column per method.
+
+    The first row is the loss; the others show one tensor each: its norm before
+    and after the clip and, under AdaGC, the threshold ``lambda_rel * gamma``.
+    """
+    methods = list(experiment.runs)
+    rows = 1 + len(focus.tensors)
+    figure = Figure(
+        figsize=(max(width, 2.0 * len(methods)), 0.9 + 1.55 * rows),
+        layout="constrained",
+    )
+    grid = figure.subplots(
+        rows, len(methods), squeeze=False, sharex=True, sharey="row"
+    )
+    colors = method_colors(methods)
+    for column, method in enumerate(methods):
+        run = experiment.runs[method][focus.seed_index]
+        steps = np.arange(focus.start, min(focus.stop, run.num_steps))
+        grid[0, column].set_title(method, color=colors[method])
+        grid[0, column].plot(
+            steps,
+            _finite(model_loss(run)[steps]),
+            color=colors[method],
+            linewidth=1.2,
+        )
+        for ax, tensor in zip(grid[1:, column], focus.tensors, strict=True):
+            if tensor in run.tensor_names:
+                _draw_norms(ax, run, tensor, steps, colors[method])
+    grid[0, 0].set_ylabel("training loss\n(nat)")
+    for ax, tensor in zip(grid[1:, 0], focus.tensors, strict=True):
+        ax.set_ylabel(_wrapped(tensor))
+        _log_if_positive(ax)
+    _finish(figure, grid, experiment, focus)
+    _norm_legend(figure, experiment, focus, list(colors.values()))
+    return figure
+
+
+def has_moments(experiment: Experiment, focus: Focus) -> bool:
+    """Whether a run of the event's seed logged the optimizer's moments."""
+    runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
+    return any(np.isfinite(run.tensors["moment1"]).any() for run in runs)
+
+
+@styled
+def moment_figure(
+    experiment: Experiment, focus: Focus, width: float = 9.0
+) -> Figure:
+    """Draw the norms of the optimizer's moments around an event.
+
+    One row per tensor, one column per moment, all methods in the same axes.
+    """
+    runs = {m: r[focus.seed_index] for m, r in experiment.runs.items()}
+    figure = Figure(
+        figsize=(width, 0.9 + 1.75 * len(focus.tensors)), layout="constrained"
+    )
+    grid = figure.subplots(len(focus.tensors), 2, squeeze=False, sharex=True)
+    colors = method_colors(runs)
+    for row, tensor in zip(grid, focus.tensors, strict=True):
+        for ax, (quantity, title) in zip(row, MOMENTS.items(), strict=True):
+            for method, run in runs.items():
+                if tensor not in run.tensor_names:
+                    continue
+                steps = np.arange(focus.start, min(focus.stop, run.num_steps))
+                index = run.tensor_names.index(tensor)
+                values = _finite(run.tensors[quantity][steps, index])
+                ax.plot(steps, values, color=colors[method], linewidth=1.4)
+            _log_if_positive(ax)
+            if ax in grid[0]:
+                ax.set_title(f"{title} norm")
+        row[0].set_ylabel(_wrapped(tensor))
+    _finish(figure, grid, experiment, focus)
+    lines = [
+        Line2D([], [], color=color, linewidth=2, label=method)
+        for method, color in colors.items()
+    ]
+    figure.legend(
+        handles=[*lines, *_fault_handles(experiment, focus)],
+        loc="outside upper center",
+        ncols=2 if width < 6 else 5,
+    )
+    return figure
+
+
+def _norm_legend(
+    figure: Figure, experiment: Experiment, focus: Focus, colors: list[str]
+) -> None:
+    after = tuple(Line2D([], [], color=c, linewidth=1.4) for c in colors)
+    handles: dict[str, Any] = {
+        "gradient norm before clip": Line2D(
+            [], [], color=NEUTRAL, linewidth=1.4
+        ),
+        "after clip": after,
+        "AdaGC threshold $\\lambda_{rel}\\,\\gamma$": Line2D(
+            [], [], color=INK, linewidth=1.0, linestyle=THRESHOLD_DASHES
+        ),
+    }
+    for patch in _fault_handles(experiment, focus):
+        handles[str(patch.get_label())] = patch
+    figure.legend(
+        handles=list(handles.values()),
+        labels=list(handles),
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        loc="outside upper center",
+        ncols=2 if figure.get_figwidth() < 6 else 4,
+    )
+
+
+def _fault_handles(experiment: Experiment, focus: Focus) -> list[Patch]:
+    shown = any(
+        focus.start <= step < focus.stop
+        for runs in experiment.runs.values()
+        for step in runs[focus.seed_index].faults
+    )
+    return [fault_legend()] if shown else []
+
+
+def _draw_norms(
+    ax: Axes, run: RunRecord, tensor: str, steps: np.ndarray, color: str
+) -> None:
+    index = run.tensor_names.index(tensor)
+    before = _finite(run.tensors["norm"][steps, index])
+    after = _finite(run.tensors["clipped_norm"][steps, index])
+    ax.plot(steps, before, color=NEUTRAL, linewidth=1.4)
+    ax.plot(steps, after, color=color, linewidth=2.0)
+    threshold = clip_threshold(run)
+    if threshold is not None:
+        ax.plot(
+            steps,
+            _finite(threshold[steps, index]),
+            color=INK,
+            linewidth=1.0,
+            linestyle=THRESHOLD_DASHES,
+        )
+
+
+def _finish(
+    figure: Figure, grid: Any, experiment: Experiment, focus: Focus
+) -> None:
+    """Mark the faults, and label the shared step axis."""
+    for ax in grid.flat:
+        runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
+        mark_faults(ax, runs, focus.start, focus.stop)
+        inches = figure.get_figwidth() / grid.shape[1]
+        step_axis(ax, label=False, num_ticks=3 if inches < 3 else 5)
+        ax.set_xlim(focus.start, focus.stop)
+    figure.supxlabel("optimizer step", fontsize=9)
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _log_if_positive(ax: Axes) -> None:
+    values = np.concatenate(
+        [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+        or [np.zeros(0)]
+    )
+    if (values > 0).any():
+        log_axis(ax)
+
+
+def _wrapped(tensor: str) -> str:
+    """Break a tensor's label into short lines."""
+    return tensor_label(tensor).replace(" · ", "\n").replace(".", "\n")

@@ -1,0 +1,166 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Grids of paired runs: methods x seeds, with and without faults.
+
+Every cell is a run directory of its own. Its name is a digest of the cell's
+config, so that a cell that several grids ask for exists once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paddle_adagc.checks import check_integer, check_positive
+from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.parse import merged, parse_config, read_values
+
+MIN_STEPS = 2500
+"""A budget makes no run shorter: the spike score takes 1,000 steps to fill
+its window."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much of an experiment is run."""
+
+    num_seeds: int | None = None
+    """At most so many of its seeds; ``None``: all."""
+
+    ratio: float = 1.0
+    """Length of the runs as a share of the config's, not below
+    :data:`MIN_STEPS`."""
+
+    max_steps: int | None = None
+    """Length of every run, whatever the config's."""
+
+    def __post_init__(self) -> None:
+        if self.num_seeds is not None:
+            check_integer("num_seeds", self.num_seeds, 1)
+        if check_positive("ratio", self.ratio) > 1:
+            raise ValueError(f"ratio={self.ratio} is above 1")
+        if self.max_steps is not None:
+            check_integer("max_steps", self.max_steps, 1)
+
+    def num_steps(self, full_length: int) -> int:
+        """Steps of a run that has ``full_length`` in its config."""
+        if self.max_steps is not None:
+            return self.max_steps
+        shortest = min(MIN_STEPS, full_length)
+        return max(shortest, round(self.ratio * full_length))
+
+
+FULL = Scale()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run of a grid."""
+
+    experiment: str
+    method: str
+    seed: int
+    is_clean_twin: bool
+    config: RunConfig
+
+    @property
+    def directory(self) -> Path:
+        """Its run directory."""
+        return Path(self.config.train.output_dir)
+
+    @property
+    def name(self) -> str:
+        """``"AdaGC-seed101-clean"``: unique in its experiment."""
+        method = re.sub(r"[^\w.]+", "-", self.method)
+        return f"{method}-seed{self.seed}" + "-clean" * self.is_clean_twin
+
+
+def make_cells(
+    experiment: ExperimentConfig,
+    grid_file: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    scale: Scale = FULL,
+) -> list[Cell]:
+    """All runs of an experiment, seed by seed.
+
+    Args:
+        experiment: The experiment.
+        grid_file: File it came from, for the path of its run config.
+        store: Folder of the run directories of all grids.
+        scale: Seeds and length of the runs; the steps of the faults move in
+            proportion.
+
+    Raises:
+        ValueError: The experiment does not fit its run config.
+    """
+    base = read_values(Path(grid_file).parent / experiment.config)
+    base = merged(base, experiment.changes)
+    full_length = base["train"]["max_steps"]
+    base["train"]["max_steps"] = scale.num_steps(full_length)
+    ratio = base["train"]["max_steps"] / full_length
+    faults = [_moved(fault, ratio) for fault in experiment.faults]
+    twins = [([], True), (faults, False)] if faults else [([], False)]
+    cells = []
+    for seed in experiment.seeds[: scale.num_seeds]:
+        for method, changes in experiment.all_methods.items():
+            for its_faults, is_clean_twin in twins:
+                values = merged(base, changes)
+                values["faults"] = its_faults
+                values["train"] |= {"seed": seed, "visualdl": False}
+                config = in_store(parse_config(values), store)
+                cells.append(
+                    Cell(experiment.name, method, seed, is_clean_twin, config)
+                )
+    return cells
+
+
+def in_store(config: RunConfig, store: str | os.PathLike[str]) -> RunConfig:
+    """The same run in the directory of ``store`` that is named after it."""
+    directory = Path(store) / digest(as_json(config))
+    train = dataclasses.replace(config.train, output_dir=str(directory))
+    return dataclasses.replace(config, train=train)
+
+
+def as_json(config: RunConfig) -> dict[str, Any]:
+    """A run's config as ``run.json`` holds it: without its directory."""
+    values = json.loads(json.dumps(config.to_dict()))
+    del values["train"]["output_dir"]
+    return typing.cast("dict[str, Any]", values)
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Name of a run in a store: of what :func:`as_json` returns."""
+    text = json.dumps(config, sort_keys=True).encode()
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+    """A fault whose steps are scaled to a run of another length."""
+    moved = dict(fault)
+    for key in ("start", "every", "stop"):
+        if fault.get(key) is not None:
+            moved[key] = max(round(fault[key] * ratio), 1)
+    if fault.get("steps") is not None:
+        moved["steps"] = [round(step * ratio) for step in fault["steps"]]
+    if moved.get("every") is not None:
+        moved["every"] = max(moved["every"], moved.get("duration", 1))
+    return moved

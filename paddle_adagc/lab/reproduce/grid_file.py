@@ -1,0 +1,225 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the file of a grid holds, typed and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dacite
+
+from paddle_adagc.checks import check_integer, suggestion
+from paddle_adagc.lab.train.parse import read_values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridConfig:
+    """Methods that differ in the values of a few settings: all combinations."""
+
+    method: dict[str, Any]
+    """Changes to the run config for all of them, as nested keys."""
+
+    values: dict[str, list[Any]]
+    """Dotted key of the run config -> its values."""
+
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """Changes to the run config by name, such as ``"beta 0.99"``."""
+        found = {}
+        for combination in itertools.product(*self.values.values()):
+            chosen = dict(zip(self.values, combination, strict=True))
+            changes = self.method
+            for key, value in chosen.items():
+                changes = _with(changes, key.split("."), value)
+            name = ", ".join(
+                f"{key.rsplit('.', 1)[-1]} {value}"
+                for key, value in chosen.items()
+            )
+            found[name] = changes
+        return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    """Methods to compare on one run config."""
+
+    name: str
+    """Name of the experiment's directory."""
+
+    title: str
+    """Heading in the report."""
+
+    description: str
+    """What is trained and why, one paragraph."""
+
+    config: str
+    """Run config, relative to the grid's file."""
+
+    seeds: list[int]
+    """One run of each method per seed."""
+
+    methods: dict[str, dict[str, Any]]
+    """Name of the method -> changes to the run config, as nested keys. The
+    others are compared with the first."""
+
+    grid: GridConfig | None = None
+    """More methods, one for each combination of values."""
+
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Changes to the run config for all methods."""
+
+    faults: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Faults to inject; every run then has a clean twin, for the paired
+    excess."""
+
+    skip_steps: int = 200
+    """First steps that are not judged."""
+
+    paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """The paper's values: label -> method -> value."""
+
+    priority: int = 1
+    """Where a budget does not pay for all experiments, those with the highest
+    number are left out first."""
+
+    dynamics: str | None = None
+    """Tensor whose norms the figure of the optimizer's dynamics shows."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds or not self.methods:
+            raise ValueError(
+                f"experiment {self.name!r} needs seeds and methods"
+            )
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds={self.seeds} repeats a seed")
+        check_integer("priority", self.priority, 1)
+        for label, values in self.paper.items():
+            for method in values:
+                if method not in self.all_methods:
+                    raise ValueError(
+                        f"paper[{label!r}] of experiment {self.name!r} names "
+                        f"{method!r}, which is no method of it"
+                        f"{suggestion(method, self.all_methods)}"
+                    )
+
+    @property
+    def all_methods(self) -> dict[str, dict[str, Any]]:
+        """``methods`` and those of the grid."""
+        return self.methods | (self.grid.methods() if self.grid else {})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimingConfig:
+    """What to time, clip against clip, in turn within one process.
+
+    Either whole training steps of a run config, or clip steps on one of
+    :data:`paddle_adagc.lab.benchmark.tensor_lists.LISTS`.
+    """
+
+    name: str
+    title: str
+    config: str | None = None
+    """Run config, relative to the grid's file."""
+
+    tensors: str | None = None
+    """Name of a list of tensors."""
+
+    repetitions: int = 5
+    """Blocks of :attr:`steps` training steps, or single clip steps."""
+
+    steps: int = 40
+    """Training steps of a block, whose median is taken."""
+
+    def __post_init__(self) -> None:
+        if (self.config is None) == (self.tensors is None):
+            raise ValueError(
+                f"timing {self.name!r} needs either config or tensors"
+            )
+        check_integer("steps", self.steps, 2)
+        check_integer("repetitions", self.repetitions, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetConfig:
+    """What a grid's file holds: a table or a figure to reproduce."""
+
+    title: str
+    experiments: list[ExperimentConfig] = dataclasses.field(
+        default_factory=list
+    )
+    timings: list[TimingConfig] = dataclasses.field(default_factory=list)
+    gpu_hours: bool = False
+    """Set the plan's prediction beside the paper's table of GPU hours."""
+
+    def __post_init__(self) -> None:
+        if not (self.experiments or self.timings or self.gpu_hours):
+            raise ValueError(f"{self.title!r} has no experiments")
+        names = [experiment.name for experiment in self.experiments]
+        names += [timing.name for timing in self.timings]
+        if len(set(names)) < len(names):
+            raise ValueError(f"the experiments' names {names} repeat one")
+
+
+def load_target(path: str | os.PathLike[str]) -> TargetConfig:
+    """Read a grid's file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: An unknown or a missing key, or a bad value.
+    """
+    values = read_values(path)
+    check_keys(values, TargetConfig, path)
+    for key, kind in (
+        ("experiments", ExperimentConfig),
+        ("timings", TimingConfig),
+    ):
+        for part in values.get(key, []):
+            check_keys(part, kind, path)
+    try:
+        return dacite.from_dict(
+            TargetConfig, values, dacite.Config(strict=True, cast=[float])
+        )
+    except (dacite.DaciteError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def check_keys(
+    values: Any, kind: type[Any], path: str | os.PathLike[str]
+) -> None:
+    """Reject keys that the dataclass ``kind`` does not have.
+
+    Raises:
+        ValueError: Such a key, with the nearest valid one.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path}: {values!r} is no map of keys to values")
+    known = [field.name for field in dataclasses.fields(kind)]
+    for key in values:
+        if key not in known:
+            raise ValueError(
+                f"{path}: unknown key {key!r}{suggestion(key, known)}"
+            )
+
+
+def _with(
+    values: Mapping[str, Any], keys: Sequence[str], value: Any
+) -> dict[str, Any]:
+    """A copy with one value changed."""
+    first, *rest = keys
+    if rest:
+        value = _with(values.get(first, {}), rest, value)
+    return {**values, first: value}

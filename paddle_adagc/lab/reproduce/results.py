@@ -1,0 +1,360 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Results of a target as JSON lines: a line per experiment and per run.
+
+The first line is about the target, then an ``"experiment"`` line with the
+options that all of its runs share is followed by its ``"cell"`` lines, with the
+options in which the run differs, its commit, seed, versions, timings and
+measures. No series of steps: a hundred runs take about 100 KB. Numbers that are
+not finite are the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.config_facts import flatten
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.measures import (
+    EXCESS_THRESHOLDS,
+    RunMeasures,
+    last_value,
+    measure_run,
+    scaled,
+)
+from paddle_adagc.lab.reproduce.grid import digest
+
+GROWTH_STEPS = 20
+_FIXED = "fixed_sequences"
+_WITH_CAPTIONS = ("shapes", "image_text")
+_PER_RUN = ("train.seed", "data.seed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """One run, or one repetition of a timing, in numbers."""
+
+    method: str
+    seed: int
+    measures: dict[str, float]
+    """What was measured, by name; left out where it could not be."""
+
+    is_clean_twin: bool = False
+    key: str = ""
+    """Name of the run directory."""
+
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of this run alone, with dotted keys."""
+
+    status: str = "finished"
+    commit: str | None = None
+    versions: dict[str, Any] = dataclasses.field(default_factory=dict)
+    machine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    timings: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentResult:
+    """What came out of one experiment."""
+
+    name: str
+    title: str
+    description: str = ""
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options that all of its runs share, with dotted keys."""
+
+    paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """The paper's values: label -> method -> value."""
+
+    skip_steps: int = 0
+    cells: list[CellResult] = dataclasses.field(default_factory=list)
+
+    @property
+    def methods(self) -> list[str]:
+        """In the order of the grid; the first is the reference."""
+        return [*dict.fromkeys(cell.method for cell in self.cells)]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds, in order."""
+        return [*dict.fromkeys(cell.seed for cell in self.cells)]
+
+    def values(self, method: str, measure: str) -> list[float | None]:
+        """One value per seed, None where there is none; without the twins."""
+        by_seed = {
+            cell.seed: cell.measures.get(measure)
+            for cell in self.cells
+            if cell.method == method and not cell.is_clean_twin
+        }
+        return [by_seed.get(seed) for seed in self.seeds]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetResult:
+    """What came out of a target."""
+
+    target: str
+    title: str
+    cuts: list[str] = dataclasses.field(default_factory=list)
+    """What a budget left out, as sentences."""
+
+    experiments: list[ExperimentResult] = dataclasses.field(
+        default_factory=list
+    )
+
+    def experiment(self, name: str) -> ExperimentResult | None:
+        """The experiment of that name, if it was run."""
+        return next((e for e in self.experiments if e.name == name), None)
+
+
+def measures_as_numbers(
+    measures: RunMeasures, run: RunRecord, skip_steps: int
+) -> dict[str, float]:
+    """The numbers of a run by name, as claims and tables use them.
+
+    Spike counts are left out where no step could be judged, the validation
+    loss where training saw nothing but fixed sequences. A run that diverged has
+    at least one spike, an infinite validation loss and an accuracy of -inf.
+
+    Args:
+        measures: Of the run.
+        run: The run.
+        skip_steps: First steps that are not judged.
+    """
+    diverged = measures.status == "diverged"
+    data = run.run.get("config", {}).get("data", {}).get("kind")
+    numbers: dict[str, float | None] = {
+        "final_loss": measures.final_loss,
+        "validation_loss": math.inf if diverged else measures.validation_loss,
+        "clipped_percent": scaled(measures.clipped_fraction, 100),
+        "clipped_percent_end": scaled(measures.clipped_fraction_end, 100),
+        "clip_ms": scaled(measures.clip_seconds, 1e3),
+        "step_ms": scaled(measures.step_seconds, 1e3),
+        "steps": measures.num_steps,
+        "diverged": float(diverged),
+    }
+    for window, score in measures.scores.items():
+        judged = score.num_values - score.num_unjudged
+        if diverged and not score.num_spikes:
+            numbers[f"spikes_{window}"] = 1
+            continue
+        if not judged and not score.num_spikes:
+            continue
+        robust = measures.robust[window]
+        numbers |= {
+            f"judged_{window}": judged,
+            f"spikes_{window}": score.num_spikes,
+            f"events_{window}": score.num_events,
+            f"score_{window}": score.percent,
+            f"robust_spikes_{window}": robust.num_spikes,
+            f"ten_sigma_{window}": measures.ten_sigma[window],
+        }
+    if data == _FIXED:
+        del numbers["validation_loss"]
+    numbers |= {
+        f"{name}_growth": moment_growth(run.tensors[name], skip_steps)
+        for name in ("moment1", "moment2")
+    }
+    if measures.jump is not None:
+        numbers["worst_jump"] = measures.jump.height
+    excess = measures.excess
+    if excess is not None:
+        numbers |= {"excess_area": excess.area, "excess_worst": excess.worst}
+        for threshold in EXCESS_THRESHOLDS:
+            events = excess.num_events[threshold]
+            numbers[f"excess_events_{threshold}"] = events
+    for name in run.metrics:
+        if name.endswith("_accuracy"):
+            numbers[name] = scaled(last_value(run.metrics[name]), 100)
+    if diverged and data in _WITH_CAPTIONS:
+        numbers["retrieval_accuracy"] = -math.inf
+    return {k: float(v) for k, v in numbers.items() if v is not None}
+
+
+def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
+    """Largest factor by which a norm grew within :data:`GROWTH_STEPS` steps.
+
+    Args:
+        norms: Of a moment, ``[num_steps, num_tensors]``, NaN where not known.
+        skip_steps: First steps that are not judged.
+    """
+    judged = norms[skip_steps:].astype(np.float64)
+    if len(judged) <= GROWTH_STEPS or not judged.shape[1]:
+        return None
+    with np.errstate(all="ignore"):
+        growth = judged[GROWTH_STEPS:] / judged[:-GROWTH_STEPS]
+    known = growth[np.isfinite(growth)]
+    return float(known.max()) if known.size else None
+
+
+def summarise_experiment(
+    experiment: Experiment,
+    name: str,
+    paper: dict[str, dict[str, float]] | None = None,
+) -> ExperimentResult:
+    """Results of an experiment's runs and of their clean twins."""
+    rows: list[tuple[str, RunRecord, RunRecord | None, bool]] = []
+    for method, runs in experiment.runs.items():
+        clean = (experiment.clean_runs or {}).get(method, [])
+        rows += [
+            (method, run, clean[index] if clean else None, False)
+            for index, run in enumerate(runs)
+        ]
+        rows += [(method, twin, None, True) for twin in clean]
+    configs = [flatten(run.run.get("config", {})) for _, run, _, _ in rows]
+    common = {
+        key: value
+        for key, value in configs[0].items()
+        if key not in _PER_RUN
+        and all(key in other and other[key] == value for other in configs)
+    }
+    cells = []
+    for (method, run, clean_run, is_twin), config in zip(
+        rows, configs, strict=True
+    ):
+        measures = measure_run(run, experiment, clean_run)
+        own = {k: v for k, v in config.items() if k not in common}
+        numbers = measures_as_numbers(measures, run, experiment.skip_steps)
+        cells.append(_cell(method, run, numbers, is_twin, own))
+    return ExperimentResult(
+        name=name,
+        title=experiment.title,
+        description=experiment.description,
+        config=common,
+        paper=paper or {},
+        skip_steps=experiment.skip_steps,
+        cells=cells,
+    )
+
+
+def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
+    """Replace a file by the results, atomically."""
+    lines: list[dict[str, Any]] = [
+        {
+            "kind": "target",
+            "target": result.target,
+            "title": result.title,
+            "cuts": result.cuts,
+        }
+    ]
+    for experiment in result.experiments:
+        fields = dataclasses.asdict(experiment)
+        cells = fields.pop("cells")
+        lines.append({"kind": "experiment", **fields})
+        lines += [{"kind": "cell", **_without_defaults(c)} for c in cells]
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")
+    text = "".join(
+        json.dumps(_encoded(line), ensure_ascii=False, allow_nan=False) + "\n"
+        for line in lines
+    )
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(target)
+    return target
+
+
+def read_results(path: str | os.PathLike[str]) -> TargetResult:
+    """Read what :func:`write_results` wrote.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A line is not of this format.
+    """
+    result: TargetResult | None = None
+    text = Path(path).read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            fields = _decoded(json.loads(line))
+            kind = fields.pop("kind")
+            if kind == "target":
+                result = TargetResult(**fields)
+            elif kind == "experiment" and result is not None:
+                result.experiments.append(ExperimentResult(**fields))
+            elif kind == "cell" and result is not None:
+                result.experiments[-1].cells.append(CellResult(**fields))
+            else:
+                raise ValueError(f"a line of kind {kind!r} out of place")
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: {error!r}") from error
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    if result is None:
+        raise ValueError(f"{path} is empty")
+    return result
+
+
+def _cell(
+    method: str,
+    run: RunRecord,
+    numbers: Mapping[str, float],
+    is_clean_twin: bool,
+    config: Mapping[str, Any],
+) -> CellResult:
+    facts = run.run
+    timings = {
+        key: facts[key]
+        for key in ("wall_seconds", "elapsed_seconds")
+        if facts.get(key) is not None
+    }
+    return CellResult(
+        method=method,
+        seed=facts["seed"],
+        is_clean_twin=is_clean_twin,
+        key=digest(facts.get("config", {})),
+        config={k: v for k, v in config.items() if k not in _PER_RUN},
+        status=str(facts.get("status", "unknown")),
+        commit=facts.get("commit"),
+        versions=facts.get("versions", {}),
+        machine=facts.get("machine", {}),
+        timings={key: round(value, 2) for key, value in timings.items()},
+        measures={
+            name: float(f"{value:.7g}") for name, value in numbers.items()
+        },
+    )
+
+
+def _without_defaults(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell's fields without empty ones."""
+    return {
+        key: value
+        for key, value in cell.items()
+        if value or key in ("method", "seed", "measures")
+    }
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _encoded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(part) for part in value]
+    return value
+
+
+def _decoded(line: dict[str, Any]) -> dict[str, Any]:
+    if "measures" in line:
+        measures = line["measures"]
+        line["measures"] = {name: float(measures[name]) for name in measures}
+    return line

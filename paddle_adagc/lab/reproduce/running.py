@@ -1,0 +1,299 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Run the cells of a grid: in parallel, resumable, until a deadline."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
+from paddle_adagc.lab.record.files import write_run
+from paddle_adagc.lab.reproduce.grid import Cell, as_json
+
+ENDED = ("finished", "diverged")
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadline:
+    """When to stop, by a clock in seconds.
+
+    Raises:
+        ValueError: ``end`` is NaN.
+    """
+
+    end: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+    """Set it, and the time is up."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.end):
+            raise ValueError("end is NaN")
+
+    @property
+    def seconds_left(self) -> float:
+        """Not above 0 once the time is up."""
+        return 0.0 if self.stop.is_set() else self.end - self.clock()
+
+
+NEVER = Deadline()
+RunCell = Callable[[Cell, Deadline], None]
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    num_jobs: int,
+    *,
+    deadline: Deadline = NEVER,
+    seconds_of: Callable[[Cell], float] = lambda cell: 0.0,
+    run: RunCell | None = None,
+) -> list[Cell]:
+    """Run the cells that have not ended yet, in order.
+
+    Cells with the same run directory are one run. With a deadline a cell is
+    not begun if it would take longer than what is left; cells after it that
+    are short enough still are. A cell that is running at the deadline is
+    stopped: it can be resumed.
+
+    Args:
+        cells: The first ones are begun first.
+        num_jobs: Cells at a time.
+        deadline: When to stop.
+        seconds_of: Estimate of the time a cell takes.
+        run: Runs one cell; by default in a process of its own.
+
+    Returns:
+        The cells that time did not suffice for, in order.
+
+    Raises:
+        RuntimeError: A run failed; its log is named.
+    """
+    once = {cell.directory: cell for cell in cells}
+    todo = [cell for cell in once.values() if not has_ended(cell)]
+    if todo:
+        _Pool(todo, deadline, seconds_of, run or run_process).work(num_jobs)
+    left_out = {cell.directory for cell in todo if not has_ended(cell)}
+    return [cell for cell in cells if cell.directory in left_out]
+
+
+class _Pool:
+    """Cells on their way, and the bar that shows how far they are."""
+
+    def __init__(
+        self,
+        todo: list[Cell],
+        deadline: Deadline,
+        seconds_of: Callable[[Cell], float],
+        run: RunCell,
+    ) -> None:
+        self._todo = todo
+        # The caller's deadline may be shared: stopping here stops this alone.
+        self._deadline = dataclasses.replace(deadline, stop=threading.Event())
+        self._seconds_of = seconds_of
+        self._run = run
+        self._lock = threading.Lock()
+        self._running: set[Path] = set()
+        self._steps_behind = 0
+        self._total = sum(cell.config.train.max_steps for cell in todo)
+
+    def work(self, num_jobs: int) -> None:
+        with (
+            concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
+            tqdm(total=self._total, unit="step", smoothing=0.05) as bar,
+        ):
+            try:
+                futures = [pool.submit(self._do, cell) for cell in self._todo]
+                for _ in _until_done(futures):
+                    self._show(bar)
+            except BaseException:
+                self._deadline.stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            self._show(bar)
+
+    def _do(self, cell: Cell) -> None:
+        steps = cell.config.train.max_steps
+        if self._seconds_of(cell) > self._deadline.seconds_left:
+            with self._lock:
+                self._total -= steps
+            return
+        with self._lock:
+            self._running.add(cell.directory)
+        try:
+            self._run(cell, self._deadline)
+        finally:
+            with self._lock:
+                self._running.discard(cell.directory)
+                self._steps_behind += steps
+
+    def _show(self, bar: Any) -> None:
+        with self._lock:
+            running = list(self._running)
+            bar.total = self._total
+            bar.n = self._steps_behind
+        bar.n += sum(_num_steps(directory) for directory in running)
+        bar.refresh()
+
+
+def _until_done(
+    futures: Sequence[concurrent.futures.Future[None]],
+) -> Iterator[None]:
+    while True:
+        done, pending = concurrent.futures.wait(
+            futures, 1.0, concurrent.futures.FIRST_EXCEPTION
+        )
+        for future in done:
+            future.result()
+        if not pending:
+            return
+        yield
+
+
+def run_process(cell: Cell, deadline: Deadline) -> None:
+    """Run a cell by ``python -m paddle_adagc.lab.cli.pretrain``.
+
+    Its ``run.json`` then also has the ``commit`` (several if the run was
+    resumed under another) and ``elapsed_seconds``, the time of its processes.
+
+    Raises:
+        RuntimeError: The run failed; its log is named.
+    """
+    directory = cell.directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    config_file = directory.with_name(directory.name + ".yaml")
+    values = json.loads(json.dumps(cell.config.to_dict()))
+    OmegaConf.save(OmegaConf.create(values), config_file)
+    log_file = directory.with_name(directory.name + ".log")
+    command = [
+        sys.executable,
+        "-m",
+        "paddle_adagc.lab.cli.pretrain",
+        str(config_file),
+    ]
+    begin, code_commit = time.monotonic(), commit()
+    with log_file.open("ab") as log:
+        code = run_until(command, deadline, stdout=log)
+    _add_facts(directory, code_commit, time.monotonic() - begin)
+    if code is None:
+        return
+    if code not in (0, 1) or not has_ended(cell):
+        tail = log_file.read_text(errors="replace").strip().splitlines()[-1:]
+        raise RuntimeError(
+            f"run {directory} failed (exit status {code}): "
+            f"{' '.join(tail)}; see {log_file}"
+        )
+
+
+def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
+    """Add to a run, in pieces perhaps, what its process took and ran."""
+    run_file = directory / "run.json"
+    if not run_file.exists():
+        return
+    run = json.loads(run_file.read_text())
+    commits = [*(run.get("commit") or "").split(", "), code]
+    write_run(
+        directory,
+        commit=", ".join(dict.fromkeys(filter(None, commits))) or None,
+        elapsed_seconds=run.get("elapsed_seconds", 0.0) + seconds,
+    )
+
+
+def run_until(
+    command: Sequence[str], deadline: Deadline, **options: Any
+) -> int | None:
+    """Run a command on one thread; its exit status, None if it was stopped.
+
+    Args:
+        command: Program and arguments.
+        deadline: The command is terminated then.
+        options: Of :class:`subprocess.Popen`.
+    """
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+    try:
+        while deadline.seconds_left > 0:
+            try:
+                return process.wait(min(1.0, max(deadline.seconds_left, 0.01)))
+            except subprocess.TimeoutExpired:
+                continue
+        return None
+    finally:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def has_ended(cell: Cell) -> bool:
+    """Whether the run is there, made with the same config."""
+    run_file = cell.directory / "run.json"
+    if not run_file.exists():
+        return False
+    run = json.loads(run_file.read_text())
+    return run.get("status") in ENDED and run["config"] == as_json(cell.config)
+
+
+def commit() -> str | None:
+    """Commit of the checkout that this package is in.
+
+    ``"+changes"`` follows if files of the package or its configs differ from
+    it. None without git or a checkout.
+    """
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "paddle_adagc", "configs")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + "+changes" * bool(changed)
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(_ROOT), *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+
+
+def _num_steps(directory: Path) -> int:
+    """Steps that a run has logged."""
+    metrics = directory / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0

@@ -1,0 +1,198 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Write what came out of a target: page, tables, figures, result lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.dynamics import dynamics_figure
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.focus import choose_focus
+from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
+from paddle_adagc.lab.report.loss_plot import loss_figure
+from paddle_adagc.lab.report.tables import comparison_table
+from paddle_adagc.lab.report.tensor_plots import norm_figure
+from paddle_adagc.lab.reproduce.claims import Claim
+from paddle_adagc.lab.reproduce.grid import Cell
+from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig
+from paddle_adagc.lab.reproduce.markdown import (
+    target_markdown,
+    verdicts_markdown,
+)
+from paddle_adagc.lab.reproduce.results import (
+    ExperimentResult,
+    TargetResult,
+    summarise_experiment,
+    write_results,
+)
+from paddle_adagc.lab.reproduce.verdicts import Verdict, judge
+
+REPORT = "report.html"
+TABLES = "tables.md"
+RESULTS = "results.jsonl"
+FIGURES = "figures"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A target that has been written."""
+
+    directory: Path
+    result: TargetResult
+    verdicts: list[Verdict]
+    text: str
+    """What to print: tables and verdicts as Markdown."""
+
+
+def write_target(
+    directory: Path,
+    *,
+    target: str,
+    title: str,
+    runs: Sequence[tuple[ExperimentConfig, Sequence[Cell]]],
+    timings: Sequence[ExperimentResult],
+    cuts: Sequence[str],
+    claims: Sequence[Claim],
+) -> Finished:
+    """Write ``report.html``, ``tables.md``, ``figures/``, ``results.jsonl``.
+
+    Args:
+        directory: Of the target.
+        target: Its name.
+        title: Its heading.
+        runs: Experiments with their finished cells.
+        timings: Results that are no runs.
+        cuts: What was left out, as sentences.
+        claims: Those of this target.
+    """
+    experiments = [
+        _experiment(config, cells, directory) for config, cells in runs
+    ]
+    result = TargetResult(
+        target=target,
+        title=title,
+        cuts=[*cuts],
+        experiments=[
+            *(
+                summarise_experiment(experiment, config.name, config.paper)
+                for (config, _), experiment in zip(
+                    runs, experiments, strict=True
+                )
+            ),
+            *timings,
+        ],
+    )
+    write_results(directory / RESULTS, result)
+    verdicts = [judge(claim, {target: result}) for claim in claims]
+    for (config, _), experiment in zip(runs, experiments, strict=True):
+        _save_figures(experiment, directory / FIGURES / config.name)
+    detailed = _detailed_tables(title, cuts, experiments)
+    text = detailed
+    if verdicts or timings:
+        text = target_markdown(result, level=1)
+        if verdicts:
+            text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
+        (directory / TABLES).write_text(f"{text}\n{detailed}")
+    else:
+        (directory / TABLES).write_text(text)
+    (directory / REPORT).unlink(missing_ok=True)
+    if experiments:
+        write_report(
+            directory / REPORT,
+            title,
+            experiments,
+            claims=[
+                (v.claim.where, v.claim.claim, v.label, v.evidence)
+                for v in verdicts
+            ],
+            cuts=cuts,
+        )
+    return Finished(directory, result, verdicts, text)
+
+
+def _experiment(
+    config: ExperimentConfig, cells: Sequence[Cell], directory: Path
+) -> Experiment:
+    folder = directory / config.name
+    longest = max(cell.config.train.max_steps for cell in cells)
+    return Experiment(
+        title=config.title,
+        description=config.description,
+        runs=_records([c for c in cells if not c.is_clean_twin], folder),
+        clean_runs=_records([c for c in cells if c.is_clean_twin], folder)
+        or None,
+        skip_steps=min(config.skip_steps, longest // 10),
+        directory=folder,
+        dynamics_tensor=config.dynamics,
+    )
+
+
+def _records(cells: Sequence[Cell], folder: Path) -> dict[str, list[RunRecord]]:
+    records: dict[str, list[RunRecord]] = {}
+    for cell in cells:
+        record = RunRecord.load(_linked(cell, folder))
+        records.setdefault(cell.method, []).append(record)
+    return records
+
+
+def _linked(cell: Cell, folder: Path) -> Path:
+    """A link to the cell's run directory with a name that people can read.
+
+    Raises:
+        FileExistsError: Something else has that name.
+    """
+    link = folder / cell.name
+    folder.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink():
+        link.unlink()
+    elif link.exists():
+        raise FileExistsError(
+            f"{link} is in the way of a link to {cell.directory}: remove it, "
+            "or choose another --output"
+        )
+    link.symlink_to(os.path.relpath(cell.directory, folder))
+    return link
+
+
+def _detailed_tables(
+    title: str, cuts: Sequence[str], experiments: Sequence[Experiment]
+) -> str:
+    text = f"# {title}\n"
+    if cuts:
+        text += f"\n{' '.join(cuts)}\n"
+    for experiment in experiments:
+        table = comparison_table(experiment).to_markdown(legend=False)
+        text += f"\n## {experiment.title}\n\n{table}"
+    return text
+
+
+def _save_figures(experiment: Experiment, prefix: Path) -> None:
+    """Some of the report's figures as files, for slides and READMEs."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    experiment = experiment.first_methods(FIGURE_METHODS)
+    figures = {"loss": loss_figure(experiment)}
+    focus = choose_focus(experiment)
+    if focus is not None:
+        figures["norms"] = norm_figure(experiment, focus)
+    if experiment.dynamics_tensor is not None:
+        figures["dynamics"] = dynamics_figure(
+            experiment, experiment.dynamics_tensor
+        )
+    for name, figure in figures.items():
+        figure.savefig(f"{prefix}-{name}.png", dpi=100)

@@ -1,0 +1,98 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A run's settings as PaddleNLP's ``TrainingArguments``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import paddle
+from paddlenlp.trainer import TrainingArguments
+
+from paddle_adagc.lab.train.config import RunConfig, TrainConfig
+
+
+def uses_amp(train: TrainConfig) -> bool:
+    """Whether weights are in low precision, with float32 master weights."""
+    if train.precision == "float8":
+        return paddle.device.is_compiled_with_cuda()
+    return train.precision != "float32"
+
+
+def check_precision(train: TrainConfig) -> None:
+    """Refuse low precision on a machine without a GPU.
+
+    Raises:
+        ValueError: See above.
+    """
+    if uses_amp(train) and not paddle.device.is_compiled_with_cuda():
+        raise ValueError(
+            f"train.precision={train.precision}: this build of Paddle has no "
+            "GPU, and its CPU kernels have no matrix product in low "
+            "precision; use float32, or float8, which rounds to it"
+        )
+
+
+def training_arguments(config: RunConfig) -> TrainingArguments:
+    """Arguments for the Trainer.
+
+    Raises:
+        ValueError: Low precision is asked for on a machine without a GPU.
+    """
+    train, parallel = config.train, config.parallel
+    # A pipeline evaluates as many micro-batches at once as it trains on.
+    num_eval_batches = (
+        train.gradient_accumulation_steps if parallel.pp > 1 else 1
+    )
+    is_sharded = parallel.sharding > 1
+    on_gpu = paddle.device.is_compiled_with_cuda()
+    check_precision(train)
+    return TrainingArguments(
+        output_dir=train.output_dir,
+        logging_dir=str(Path(train.output_dir) / "visualdl"),
+        report_to=["visualdl"] if train.visualdl else [],
+        device="gpu" if on_gpu else "cpu",
+        seed=train.seed,
+        do_train=True,
+        do_eval=True,
+        max_steps=train.max_steps,
+        per_device_train_batch_size=train.batch_size,
+        per_device_eval_batch_size=train.batch_size * num_eval_batches,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        learning_rate=config.schedule.learning_rate,
+        max_grad_norm=0.0,
+        logging_steps=train.log_every,
+        evaluation_strategy="steps",
+        eval_steps=train.eval_every or train.max_steps,
+        save_strategy="steps" if train.save_every else "no",
+        save_steps=train.save_every or train.max_steps,
+        save_total_limit=train.keep_checkpoints,
+        prediction_loss_only=True,
+        bf16=uses_amp(train) and train.precision != "float16",
+        fp16=train.precision == "float16",
+        fp16_opt_level="O2" if uses_amp(train) else "O1",
+        amp_master_grad=uses_amp(train),
+        dataloader_drop_last=True,
+        dataloader_num_workers=config.data.num_workers,
+        tensor_parallel_degree=parallel.tp,
+        pipeline_parallel_degree=parallel.pp,
+        sequence_parallel=parallel.sequence_parallel,
+        sharding="stage1" if is_sharded else "",
+        sharding_parallel_degree=parallel.sharding if is_sharded else -1,
+        sharding_parallel_config=(
+            "split_param"
+            if is_sharded and parallel.sharding_split_param
+            else ""
+        ),
+    )

@@ -1,0 +1,147 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Pretraining of CLIP on images with captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor, nn
+from paddle.io import Dataset
+from paddle.optimizer import Optimizer
+
+from paddle_adagc.checks import check_choice
+from paddle_adagc.lab.data.config import IMAGE_TEXT_KINDS
+from paddle_adagc.lab.data.datasets import collate_batch
+from paddle_adagc.lab.data.image_text.build import (
+    PairFormat,
+    build_image_text_datasets,
+)
+from paddle_adagc.lab.faults import Fault, apply_to_pairs
+from paddle_adagc.lab.models.vision_text.config import make_clip_config
+from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.task import PretrainTask
+
+NUM_RETRIEVED = 1024
+"""Validation pairs, at most, whose captions are told apart."""
+
+
+class ImageTextTask(PretrainTask):
+    """CLIP on pairs, under data parallelism and sharding.
+
+    The record's loss is the contrastive loss; a validation adds
+    ``retrieval_accuracy``, see
+    :func:`paddle_adagc.lab.models.vision_text.zero_shot.retrieval_accuracy`.
+    """
+
+    label_names = ("input_ids",)
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        check_choice("data.kind with clip", config.data.kind, IMAGE_TEXT_KINDS)
+        _refuse_unsupported(config)
+        fields = dict(config.model)
+        del fields["architecture"]
+        self.model_config = make_clip_config(fields)
+
+    def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
+        """Pairs of the model's size and vocabulary."""
+        model, config = self.model_config, self.config
+        wanted = PairFormat(
+            image_size=model.image_size,
+            context_length=model.context_length,
+            vocab_size=model.vocab_size,
+            end_token=model.end_token,
+            batch_size=config.train.batch_size,
+            num_ranks=config.parallel.num_data_ranks,
+        )
+        return build_image_text_datasets(config.data, num_train_samples, wanted)
+
+    def build_model(self) -> CLIP:
+        """CLIP, whole on every rank."""
+        paddle.seed(self.config.train.seed)
+        return CLIP(self.model_config)
+
+    @property
+    def num_words(self) -> int:
+        """Token ids below that of a caption's end."""
+        return min(self.model_config.vocab_size, self.model_config.end_token)
+
+    def corrupt(
+        self, inputs: dict[str, Tensor], fault: Fault, part: int
+    ) -> dict[str, Tensor]:
+        """See :func:`paddle_adagc.lab.faults.apply_to_pairs`."""
+        captions = apply_to_pairs(
+            fault,
+            inputs["input_ids"].numpy(),
+            vocab_size=self.model_config.vocab_size,
+            end_token=self.model_config.end_token,
+        )
+        return {**inputs, "input_ids": paddle.to_tensor(captions)}
+
+    def take_losses(self, model: CLIP) -> list[Tensor]:
+        """The contrastive loss of this rank's pairs."""
+        assert model.last_loss is not None
+        return [model.last_loss]
+
+    def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
+        """Keep the logits' scale in CLIP's bounds."""
+        model.clamp_logit_scale(optimizer)
+
+    def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
+        """Retrieval accuracy over the first :data:`NUM_RETRIEVED` pairs."""
+        batches = self._batches(dataset)
+        return {"retrieval_accuracy": retrieval_accuracy(model, batches)}
+
+    def _batches(
+        self, dataset: Dataset
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        size = self.config.train.batch_size
+        count = min(len(dataset), NUM_RETRIEVED)
+        for first in range(0, count, size):
+            numbers = range(first, min(first + size, count))
+            batch = collate_batch([dataset[i] for i in numbers])
+            yield batch["pixel_values"], batch["input_ids"]
+
+
+def _refuse_unsupported(config: RunConfig) -> None:
+    parallel, train = config.parallel, config.train
+    for name in ("tp", "pp", "ep"):
+        if getattr(parallel, name) > 1:
+            raise ValueError(
+                f"parallel.{name}={getattr(parallel, name)} with clip: it is "
+                "whole on every rank; use dp or sharding"
+            )
+    if train.gradient_accumulation_steps > 1:
+        raise ValueError(
+            "train.gradient_accumulation_steps="
+            f"{train.gradient_accumulation_steps} with clip: pairs of one "
+            "forward pass are told apart, so this is not a larger batch; use "
+            "more ranks or a larger train.batch_size"
+        )
+    if train.expert_bias_rate:
+        raise ValueError(
+            f"train.expert_bias_rate={train.expert_bias_rate} with clip: it "
+            "has no experts; leave it out"
+        )
+    if train.precision == "float8":
+        raise ValueError(
+            "train.precision='float8' with clip: its linear maps have no FP8; "
+            "use bfloat16"
+        )

@@ -1,0 +1,167 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Pretraining of the decoder on next-token prediction."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.optimizer import Optimizer
+
+from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.lab.data.config import TEXT_KINDS
+from paddle_adagc.lab.data.datasets import TokenDataset, build_datasets
+from paddle_adagc.lab.faults import Fault, apply_to_batch
+from paddle_adagc.lab.models.config import FLOAT8_LINEARS, DecoderConfig
+from paddle_adagc.lab.models.decoder import (
+    DecoderForCausalLM,
+    adjust_correction_biases,
+)
+from paddle_adagc.lab.models.fp8.linear import backend
+from paddle_adagc.lab.models.fp8.parameters import quantized_parameters
+from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
+from paddle_adagc.lab.models.presets import PRESETS
+from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.processes import gather_names
+from paddle_adagc.lab.train.task import PretrainTask
+
+
+class LanguageTask(PretrainTask):
+    """A decoder on token windows, under any layout."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        check_choice("data.kind with a decoder", config.data.kind, TEXT_KINDS)
+        self.model_config = make_model_config(
+            _model_fields(config),
+            tensor_parallel_degree=config.parallel.tp,
+            sequence_parallel=config.parallel.sequence_parallel,
+        )
+
+    def build_datasets(
+        self, num_train_samples: int
+    ) -> tuple[TokenDataset, TokenDataset]:
+        """Token windows whose vocabulary the model holds."""
+        datasets = build_datasets(self.config.data, num_train_samples)
+        for dataset in datasets:
+            if dataset.vocab_size > self.model_config.vocab_size:
+                raise ValueError(
+                    f"model.vocab_size={self.model_config.vocab_size}: the "
+                    f"data has token {dataset.vocab_size - 1}; raise it"
+                )
+        return datasets
+
+    def build_model(self) -> DecoderForCausalLM | DecoderForCausalLMPipe:
+        """The decoder of the run's layout."""
+        paddle.seed(self.config.train.seed)
+        parallel = self.config.parallel
+        if parallel.num_processes == 1:
+            return DecoderForCausalLM(self.model_config)
+        kind = DecoderForCausalLMPipe if parallel.pp > 1 else DecoderForCausalLM
+        model = kind(self.model_config)
+        initialize_weights(model, self.model_config, self.config.train.seed)
+        return model
+
+    @property
+    def num_words(self) -> int:
+        """All token ids."""
+        return self.model_config.vocab_size
+
+    def corrupt(
+        self, inputs: dict[str, Tensor], fault: Fault, part: int
+    ) -> dict[str, Tensor]:
+        """See :func:`paddle_adagc.lab.faults.apply_to_batch`."""
+        arrays = apply_to_batch(
+            fault,
+            inputs["input_ids"].numpy(),
+            inputs["labels"].numpy(),
+            vocab_size=self.model_config.vocab_size,
+            part=part,
+        )
+        return {
+            key: paddle.to_tensor(array)
+            for key, array in zip(("input_ids", "labels"), arrays, strict=True)
+        }
+
+    def take_losses(self, model: Any) -> list[Tensor]:
+        """Language-model losses, without those of routers."""
+        if isinstance(model, DecoderForCausalLMPipe):
+            losses = model.take_losses()
+        else:
+            losses = [model.last_losses]
+        return [parts["lm_loss"] for parts in losses]
+
+    def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
+        """Balance the load of the experts by the routers' biases."""
+        if self.config.train.expert_bias_rate:
+            adjust_correction_biases(model, self.config.train.expert_bias_rate)
+
+    def facts(self, model: nn.Layer) -> dict[str, Any]:
+        """Which of the model's tensors are multiplied in FP8, and how."""
+        if self.config.train.precision != "float8":
+            return {}
+        names = gather_names(parameters_by_key(model))
+        quantized = gather_names(quantized_parameters(model))
+        float8 = {
+            "backend": backend(),
+            "quantized": quantized,
+            "not_quantized": [name for name in names if name not in quantized],
+        }
+        return {"float8": float8}
+
+
+def make_model_config(
+    fields: Mapping[str, Any], **layout: Any
+) -> DecoderConfig:
+    """The decoder's config from a run's ``model`` section.
+
+    Args:
+        fields: The section.
+        **layout: PaddleNLP's own keys, such as ``tensor_parallel_degree``.
+
+    Raises:
+        ValueError: An unknown preset or field (the nearest one is named).
+    """
+    values = dict(fields)
+    values.pop("architecture", None)
+    preset = values.pop("preset", None)
+    if preset is not None:
+        check_choice("model.preset", preset, PRESETS)
+        values = {**PRESETS[preset], **values}
+    known = DecoderConfig.field_names()
+    for key in values:
+        if key not in known:
+            raise ValueError(
+                f"unknown key 'model.{key}'{suggestion(key, known)}"
+            )
+    initialization = values.get("initialization", "normal")
+    if initialization != "normal" and "initializer_range" in fields:
+        warnings.warn(
+            f"model.initializer_range={fields['initializer_range']} is "
+            f"ignored: initialization={initialization!r} has its own",
+            stacklevel=2,
+        )
+    return DecoderConfig(**values, **layout)
+
+
+def _model_fields(config: RunConfig) -> dict[str, Any]:
+    """The ``model`` section; float8 is for all linears that can be."""
+    if config.train.precision != "float8":
+        return config.model
+    return {"float8_linears": FLOAT8_LINEARS, **config.model}

@@ -1,0 +1,247 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""YAML files and ``key=value`` overrides into a :class:`RunConfig`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+import os
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dacite
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS, OptimizerConfig
+
+T = TypeVar("T")
+_BASE = "base"
+_NAMED = ("clip", "optimizer")
+"""Sections whose keys depend on their ``name``."""
+
+
+def load_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunConfig:
+    """Read a run's config.
+
+    A file may name another one under ``base`` (relative to itself), or a list
+    of them, whose values are then changed, see :func:`merged`.
+
+    Args:
+        path: YAML file.
+        overrides: ``key=value`` with dotted keys and YAML values, applied
+            last: ``train.max_steps=100``, ``clip.lambda_rel=1.1``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: An unknown key (the nearest valid one is named), a value of
+            the wrong type or out of its range.
+    """
+    changes = read_overrides(overrides)
+    return parse_config(merged(read_values(path), changes))
+
+
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Nested values of ``key=value`` with dotted keys and YAML values.
+
+    Raises:
+        ValueError: One is not of that form.
+    """
+    for override in overrides:
+        if "=" not in override:
+            raise ValueError(f"override {override!r} is not of form key=value")
+        try:
+            OmegaConf.from_dotlist([override])
+        except yaml.YAMLError as error:
+            reason = getattr(error, "problem", None) or error
+            raise ValueError(
+                f"override {override!r}: the value is not YAML: {reason}"
+            ) from error
+    changes = OmegaConf.from_dotlist(list(overrides))
+    return _plain(changes, " ".join(overrides))
+
+
+def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Values of a YAML file merged over those of its ``base``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a map of keys to values, not YAML, or not UTF-8.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no config file {path}")
+    values = _plain(_load_yaml(path), path)
+    bases = values.pop(_BASE, [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list):
+        raise ValueError(f"{path}: base is {bases!r}: name a file, or a list")
+    result: dict[str, Any] = {}
+    for base in bases:
+        result = merged(result, read_values(path.parent / str(base)))
+    return merged(result, values)
+
+
+def _load_yaml(path: Path) -> Any:
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: not UTF-8 (byte "
+            f"0x{error.object[error.start]:02x}): save it as UTF-8"
+        ) from error
+    try:
+        return OmegaConf.load(io.StringIO(text))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}{_yaml_mistake(error, text)}") from error
+    except OSError as error:  # OmegaConf's, of a file with a single value
+        raise ValueError(f"{path} holds no map of keys to values") from error
+
+
+def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
+    """``", line 3: not YAML: ..."``, as far as the error knows."""
+    if not isinstance(error, yaml.MarkedYAMLError) or not error.problem_mark:
+        return f": not YAML: {str(error).splitlines()[0]}"
+    last = max(len(text.splitlines()), 1)
+    line = min(error.problem_mark.line + 1, last)
+    mistake = f", line {line}: not YAML: {error.problem}"
+    if error.context and error.context_mark:
+        mistake += f", {error.context} of line {error.context_mark.line + 1}"
+    return mistake
+
+
+def merged(
+    values: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Deep copy of ``values`` with ``changes``, key by key at any depth.
+
+    Lists are replaced as a whole. So are the sections ``clip`` and
+    ``optimizer`` where the change gives a ``name``: another clip's or
+    optimizer's arguments do not go with it.
+    """
+    result = copy.deepcopy(dict(values))
+    for key, change in changes.items():
+        old = result.get(key)
+        if (
+            isinstance(change, Mapping)
+            and isinstance(old, Mapping)
+            and not (key in _NAMED and "name" in change)
+        ):
+            change = merged(old, change)
+        result[key] = copy.deepcopy(change)
+    return result
+
+
+def parse_config(values: Mapping[str, Any]) -> RunConfig:
+    """Check plain values and make a :class:`RunConfig` of them.
+
+    Raises:
+        ValueError: See :func:`load_config`.
+    """
+    values = {key: value for key, value in values.items() if value is not None}
+    if isinstance(values.get("optimizer"), Mapping):
+        values["optimizer"] = _optimizer(values["optimizer"])
+    _check_keys(values, RunConfig, "")
+    train = values.get("train")
+    if isinstance(train, Mapping):
+        data = {"seed": train.get("seed", 0), **values.get("data", {})}
+        values["data"] = data
+    return _typed(RunConfig, values)
+
+
+def _optimizer(values: Mapping[str, Any]) -> OptimizerConfig:
+    name = check_choice(
+        "optimizer.name", values.get("name", "adamw"), OPTIMIZERS
+    )
+    kind = OPTIMIZERS[name]
+    _check_keys(values, kind, "optimizer.", f" of {name}")
+    return _typed(kind, values)
+
+
+def _typed(kind: type[T], values: Mapping[str, Any]) -> T:
+    try:
+        return dacite.from_dict(
+            kind, values, dacite.Config(strict=True, cast=[tuple, float])
+        )
+    except (dacite.DaciteError, TypeError) as error:
+        raise ValueError(f"bad config: {error}") from error
+
+
+def _plain(config: Any, path: Any) -> dict[str, Any]:
+    try:
+        plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path}: {reason}") from error
+    if not isinstance(plain, dict):
+        raise ValueError(f"{path} holds a {type(plain).__name__}, not a map")
+    return typing.cast("dict[str, Any]", plain)
+
+
+def _check_keys(values: Any, kind: Any, where: str, of: str = "") -> None:
+    """Reject what the dataclass ``kind`` does not have, at any depth.
+
+    That is unknown keys, values that are none of a field's choices, and
+    what is no number, list or map where one belongs.
+    """
+    name, origin = where.removesuffix("."), typing.get_origin(kind)
+    if origin is typing.Literal:
+        check_choice(name, values, typing.get_args(kind))
+    if origin is list and not isinstance(values, list):
+        raise ValueError(
+            f"{name} must be a list, got {values!r}: give all of it, as in "
+            f"{name}=[...]"
+        )
+    if origin is list:
+        for index, value in enumerate(values):
+            _check_keys(value, typing.get_args(kind)[0], f"{where}{index}.")
+    if kind is float and not _is_number(values):
+        raise ValueError(f"{name} must be a number, got {values!r}")
+    is_section = dataclasses.is_dataclass(kind) or origin is dict
+    if is_section and not isinstance(values, (Mapping, OptimizerConfig)):
+        hint = f"; did you mean {name}.name={values}?" * (name in _NAMED)
+        raise ValueError(
+            f"{name} must be a map of keys to values, got {values!r}{hint}"
+        )
+    if not dataclasses.is_dataclass(kind) or not isinstance(values, Mapping):
+        return
+    types = typing.get_type_hints(kind)
+    for key, value in values.items():
+        if key not in types:
+            raise ValueError(
+                f"unknown key {where + str(key)!r}{of}"
+                f"{suggestion(key, types, where)}"
+            )
+        _check_keys(value, types[key], f"{where}{key}.")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one, or text of one; YAML reads ``1e-4`` as text."""
+    if isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

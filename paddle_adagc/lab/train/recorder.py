@@ -1,0 +1,212 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Collects each step's numbers and writes them to the run's record."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from paddle import Tensor, nn
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import squared_norms
+from paddle_adagc.lab.faults import Fault
+from paddle_adagc.lab.record.files import RunWriter, write_run
+from paddle_adagc.lab.record.observe import ObservedClip
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.processes import (
+    is_first_process,
+    mean_over_processes,
+)
+from paddle_adagc.stability.monitor import SpikeMonitor
+
+logger = logging.getLogger(__name__)
+_MOMENTS = ("moment1", "moment2")
+_NUM_MOST_CLIPPED = 3
+
+
+class StepRecorder:
+    """Every step's loss, learning rate, faults and clip numbers, in order.
+
+    Losses stay on the device until :meth:`flush`, so that recording makes no
+    step wait; with ``record.tensors`` the norms of every tensor are read at
+    every step. With several processes the first one writes, and losses are
+    the mean over those with data of their own.
+
+    Attributes:
+        monitor: Follows the losses and reports spikes.
+        has_diverged: A loss was not finite, other than that of a corrupted
+            batch or activation.
+        optimizer: To be set once it exists, for its moments.
+    """
+
+    def __init__(
+        self, config: RunConfig, model: nn.Layer, clip: ClipGradBase
+    ) -> None:
+        self.monitor = SpikeMonitor()
+        self.has_diverged = False
+        self.optimizer: Any = None
+        self._config = config
+        self._clip = clip
+        self._parameters = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if not parameter.stop_gradient
+        }
+        self._observed: ObservedClip | None = None
+        self._writer: RunWriter | None = None
+        self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
+        self._row: dict[str, Any] = {}
+        self._losses: list[Tensor] = []
+        self._faults: list[tuple[Fault, Sequence[str]]] = []
+        self._corrupted_steps: set[int] = set()
+        self._started = 0.0
+
+    def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
+        """The clip for the optimizer: measured if tensors are recorded."""
+        if clip is None or not self._config.record.tensors:
+            return clip
+        self._observed = ObservedClip(clip, self._parameters)
+        return self._observed
+
+    def open(self, first_step: int) -> None:
+        """Start writing; steps from ``first_step`` on are cut off first."""
+        if not is_first_process():
+            return
+        names = [*self._parameters] if self._config.record.tensors else []
+        self._writer = RunWriter(
+            self._config.train.output_dir, names, first_step
+        )
+
+    def begin_step(self, step: int, learning_rate: float) -> None:
+        """A new optimizer step begins."""
+        self._row = {"step": step, "learning_rate": learning_rate}
+        self._losses = []
+        self._faults = []
+        self._started = time.perf_counter()
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Loss of a micro-batch."""
+        self._losses.append(loss)
+
+    def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
+        """A fault that is injected into this step.
+
+        Args:
+            fault: The fault.
+            tensors: Names hit; may grow until the step ends.
+        """
+        self._faults.append((fault, tensors))
+
+    def add_evaluation(self, loss: float, **measures: float) -> None:
+        """Validation loss after the last step, and other measures of it."""
+        if self._pending:
+            self._pending[-1][0].update(eval_loss=loss, **measures)
+
+    def end_step(self) -> None:
+        """The optimizer step is done; harmless if there is none in hand."""
+        if not self._row:
+            return
+        self._row["step_seconds"] = time.perf_counter() - self._started
+        self._row["loss"] = self._losses
+        if self._faults:
+            self._row["faults"] = [f.record(names) for f, names in self._faults]
+        if any(fault.target != "gradient" for fault, _ in self._faults):
+            self._corrupted_steps.add(self._row["step"])
+        tensors = None
+        if self._observed is not None:
+            self._row.update(self._observed.step_metrics())
+            tensors = self._observed.tensor_rows(self._moment_norms())
+        self._pending.append((self._row, tensors))
+        self._row = {}
+
+    def flush(self) -> None:
+        """Read the losses since the last flush and write their steps."""
+        losses = mean_over_processes(
+            [_mean(row["loss"]) for row, _ in self._pending]
+        )
+        for (row, tensors), loss in zip(self._pending, losses, strict=True):
+            row["loss"] = loss
+            self._watch(row["step"], loss)
+            if self._writer is not None:
+                self._writer.append(row, tensors)
+        self._pending = []
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _watch(self, step: int, loss: float) -> None:
+        spike = self.monitor.update(loss)
+        if spike is not None and is_first_process():
+            logger.warning("loss spike: %s", spike)
+        if not math.isfinite(loss) and step not in self._corrupted_steps:
+            self.has_diverged = True
+
+    def log_line(self) -> dict[str, float]:
+        """The clip's numbers of the step that just ended, for the logs.
+
+        With ``h/NAME`` for the tensors that were clipped most. Enters the
+        step's record as well. Nothing with several processes: each knows only
+        some of the tensors.
+        """
+        if self._config.parallel.num_processes > 1:
+            return {}
+        row = self._pending[-1][0]
+        line: dict[str, Any] = {}
+        if self._observed is not None:
+            line = self._observed.step_metrics()
+            h = self._observed.scales()
+        elif isinstance(self._clip, TensorScalingClip):
+            line = self._clip.metrics()
+            h = {key: t["h"] for key, t in line["tensors"].items()}
+        else:
+            return line
+        most = sorted((h for h in h.items() if h[1] < 1), key=lambda h: h[1])
+        row["most_clipped"] = dict(most[:_NUM_MOST_CLIPPED])
+        line = {
+            name: line[name]
+            for name in ("global_grad_norm", "clipped_fraction", "nonfinite")
+        }
+        row.update(line)
+        return line | {f"h/{k}": v for k, v in row["most_clipped"].items()}
+
+    def _moment_norms(self) -> np.ndarray | None:
+        if not self._config.record.moments:
+            return None
+        rows = []
+        for moment in _MOMENTS:
+            held = self.optimizer._accumulators[moment]
+            values = [held.get(p.name) for p in self._parameters.values()]
+            rows.append(np.sqrt(squared_norms(values).numpy()))
+        return np.stack(rows)
+
+    def close(self, **facts: Any) -> None:
+        """Write the rest, then ``facts`` into the run's ``run.json``."""
+        self.flush()
+        if self._writer is None:
+            return
+        self._writer.close()
+        write_run(self._config.train.output_dir, **facts)
+
+
+def _mean(losses: list[Tensor]) -> float | None:
+    """Mean over the micro-batches; None if this process knows none."""
+    if not losses:
+        return None
+    return sum(float(loss) for loss in losses) / len(losses)

@@ -1,0 +1,189 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One pretraining run from its config to its record, resumed if it was cut."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import paddlenlp
+
+import paddle_adagc
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.faults import check_faults
+from paddle_adagc.lab.models.cpu import use_avx2_matmul
+from paddle_adagc.lab.record.files import held, read_run, write_run
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.processes import from_first_process, start_processes
+from paddle_adagc.lab.train.task import make_task
+from paddle_adagc.lab.train.trainer import PretrainTrainer, last_checkpoint
+
+_ENDED = ("finished", "diverged")
+
+
+def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
+    """Train as ``config`` says, or go on where a killed run left off.
+
+    A run that has ended is not run again.
+
+    Args:
+        config: The run; ``train.output_dir`` holds all that it writes.
+        overwrite: Start anew, and remove the run that the directory holds, once
+            the new one is known to be sound.
+
+    Returns:
+        ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
+
+    Raises:
+        FileExistsError: The directory holds something else than a run of
+            this config on this data, or another process is writing to it.
+        ValueError: Settings that do not go together.
+    """
+    directory = Path(config.train.output_dir)
+    use_avx2_matmul()
+    start_processes(config)
+    with contextlib.ExitStack() as stack:
+        from_first_process(lambda: stack.enter_context(held(directory)))
+        earlier = from_first_process(
+            lambda: _earlier_run(directory, config, overwrite)
+        )
+        if earlier.get("status") in _ENDED:
+            return str(earlier["status"])
+        # Paddle's automatic names, by which it saves the optimizer, start anew.
+        stack.enter_context(paddle.utils.unique_name.guard())
+        trainer = build_trainer(config)
+        facts = _facts(config, trainer)
+        checkpoint = from_first_process(
+            lambda: _start(directory, earlier, facts, overwrite)
+        )
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        return trainer.finish()
+
+
+def build_trainer(config: RunConfig) -> PretrainTrainer:
+    """Model, data and clip of a run, in their trainer.
+
+    Raises:
+        ValueError: An unknown option of the model or of the clip, or data
+            or faults that do not fit the model.
+    """
+    task = make_task(config)
+    num_samples = config.train.max_steps * config.global_batch
+    train_dataset, eval_dataset = task.build_datasets(num_samples)
+    clip = make_clip(config.clip)
+    model = task.build_model()
+    check_faults(config.faults, model, task.num_words)
+    return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
+
+
+def _earlier_run(
+    directory: Path, config: RunConfig, overwrite: bool
+) -> dict[str, Any]:
+    """``run.json`` of the same run, to go on with; else nothing."""
+    if not (directory / "run.json").exists():
+        if any(directory.iterdir()):
+            raise FileExistsError(
+                f"{directory} is not empty and holds no run: choose another "
+                "train.output_dir"
+            )
+        return {}
+    if overwrite:
+        return {}
+    run = read_run(directory)
+    differing = _differing(run.get("config"), _as_json(config))
+    if differing:
+        raise FileExistsError(
+            f"{directory} holds a run with another config ("
+            f"{', '.join(differing)}): choose another train.output_dir, or "
+            "give --overwrite to replace it"
+        )
+    return run
+
+
+def _start(
+    directory: Path,
+    earlier: dict[str, Any],
+    facts: dict[str, Any],
+    overwrite: bool,
+) -> Path | None:
+    """Write the run's facts; the checkpoint where it goes on."""
+    if overwrite:
+        _empty(directory)
+    checkpoint = last_checkpoint(directory)
+    old, new = earlier.get("data", {}), facts["data"]
+    if checkpoint is not None and any(new.get(k) != old[k] for k in old):
+        raise FileExistsError(
+            f"{directory} holds a run on other data ({old}, now {new}): put "
+            "the data back, or give --overwrite to start anew"
+        )
+    write_run(directory, **facts, status="running")
+    return checkpoint
+
+
+def _empty(directory: Path) -> None:
+    """Remove what is in a directory, which stays, and stays held."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _as_json(config: RunConfig) -> dict[str, Any]:
+    values = json.loads(json.dumps(config.to_dict()))
+    del values["train"]["output_dir"]  # a run may be moved
+    return values
+
+
+def _differing(old: Any, new: Any, where: str = "") -> list[str]:
+    """Dotted keys whose values are not the same."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [] if old == new else [where]
+    return [
+        name
+        for key in {**old, **new}
+        for name in _differing(
+            old.get(key), new.get(key), f"{where}.{key}".lstrip(".")
+        )
+    ]
+
+
+def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
+    """How the run is made, for ``run.json``; every process calls this."""
+    return {
+        "config": _as_json(config),
+        "seed": config.train.seed,
+        "data": trainer.train_dataset.fingerprint,
+        **trainer.task.facts(trainer.model),
+        "versions": {
+            "paddle_adagc": paddle_adagc.__version__,
+            "paddlepaddle": paddle.__version__,
+            "paddlenlp": paddlenlp.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": {
+            "device": paddle.device.get_device(),
+            "processor": platform.machine(),
+            "num_cores": os.cpu_count(),
+        },
+    }

@@ -1,0 +1,135 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What pretraining needs to know about one kind of model and its data."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from paddle import Tensor, nn
+from paddle.io import Dataset
+from paddle.optimizer import Optimizer
+
+from paddle_adagc.checks import check_choice
+from paddle_adagc.lab.faults import Fault
+from paddle_adagc.lab.train.config import RunConfig
+
+ARCHITECTURES = ("decoder", "clip")
+"""Values of ``model.architecture``."""
+
+
+class PretrainTask(abc.ABC):
+    """A model, its data, and what differs between kinds of models.
+
+    The rest of a run (optimizer, clip, schedule, record, checkpoints, faults
+    of gradients and activations) is the same for all of them.
+
+    Args:
+        config: The run.
+
+    Raises:
+        ValueError: Settings that this kind of model has no use for, or an
+            unknown option of the model.
+
+    Attributes:
+        label_names: Entries of a batch that PaddleNLP's Trainer needs to
+            evaluate a loss.
+    """
+
+    label_names: tuple[str, ...] = ("labels",)
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    @abc.abstractmethod
+    def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
+        """Training and validation dataset.
+
+        Both are map-style, in the order of training, with dictionaries of
+        arrays as samples: the model's arguments by name, of one shape each.
+        The training dataset has a ``fingerprint`` for the run's record.
+
+        Raises:
+            ValueError: The data does not fit the model.
+        """
+
+    @abc.abstractmethod
+    def build_model(self) -> nn.Layer:
+        """The model with the run's initial weights, which no layout changes."""
+
+    @property
+    @abc.abstractmethod
+    def num_words(self) -> int:
+        """Token ids, from 0, that a fault may put into a batch."""
+
+    @abc.abstractmethod
+    def corrupt(
+        self, inputs: dict[str, Tensor], fault: Fault, part: int
+    ) -> dict[str, Tensor]:
+        """A batch with a fault of the batch in it.
+
+        Args:
+            inputs: The batch; not changed.
+            fault: Of a batch kind.
+            part: Index of the micro-batch in its step.
+        """
+
+    @abc.abstractmethod
+    def take_losses(self, model: Any) -> list[Tensor]:
+        """Losses to record of the last training step, one a micro-batch.
+
+        A pipeline computes those of all micro-batches at once, on its last
+        stage.
+        """
+
+    @abc.abstractmethod
+    def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
+        """Change the model after a step of its optimizer (the innermost)."""
+
+    def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
+        """Measures of a validation besides the loss, for the record."""
+        return {}
+
+    def facts(self, model: nn.Layer) -> dict[str, Any]:
+        """Entries of ``run.json`` of this kind; every process calls this."""
+        return {}
+
+
+def architecture(config: RunConfig) -> str:
+    """``model.architecture``, a decoder if it is not given.
+
+    Raises:
+        ValueError: It is not one of :data:`ARCHITECTURES`.
+    """
+    return check_choice(
+        "model.architecture",
+        config.model.get("architecture", "decoder"),
+        ARCHITECTURES,
+    )
+
+
+def make_task(config: RunConfig) -> PretrainTask:
+    """The task of a run, by its ``model.architecture``.
+
+    Raises:
+        ValueError: See :class:`PretrainTask`.
+    """
+    if architecture(config) == "clip":
+        from paddle_adagc.lab.train.image_text import ImageTextTask
+
+        return ImageTextTask(config)
+    from paddle_adagc.lab.train.language import LanguageTask
+
+    return LanguageTask(config)

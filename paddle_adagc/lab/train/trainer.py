@@ -1,0 +1,276 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PaddleNLP's Trainer with our clip, faults, and a record of every step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.io import Dataset
+from paddle.nn.clip import ClipGradBase
+from paddlenlp.trainer import Trainer, TrainingArguments
+from paddlenlp.utils.batch_sampler import DistributedBatchSampler
+
+from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.lab.data.datasets import collate_batch
+from paddle_adagc.lab.faults import (
+    REPEATED_BATCH,
+    Fault,
+    FaultSchedule,
+    activation_fault,
+    apply_to_gradients,
+    repeated_samples,
+)
+from paddle_adagc.lab.train.arguments import training_arguments, uses_amp
+from paddle_adagc.lab.train.optimizers import make_optimizer
+from paddle_adagc.lab.train.processes import is_first_process, wait_for_all
+from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.schedule import make_scheduler
+from paddle_adagc.lab.train.task import PretrainTask
+
+COMPLETE = "complete.json"
+"""Written last into a checkpoint: without it the checkpoint is half-written."""
+
+
+def last_checkpoint(output_dir: Path) -> Path | None:
+    """Newest complete checkpoint; removes what a killed run half wrote."""
+    complete = {}
+    for path in output_dir.glob("checkpoint-*"):
+        if (path / COMPLETE).exists():
+            step = json.loads((path / COMPLETE).read_text())["step"]
+            complete[step] = path
+        elif path.name.removeprefix("checkpoint-").isdecimal():
+            shutil.rmtree(path)
+    return complete[max(complete)] if complete else None
+
+
+def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
+    """Give every trainable parameter a gradient, 0 for now.
+
+    Clearing keeps gradients as zeros, so a parameter that had one once, such as
+    an expert, gets optimizer steps without tokens too. With this they all do,
+    from the first step on, and after a resume as before it.
+    """
+    for parameter in model.parameters():
+        if not parameter.stop_gradient and parameter.grad is None:
+            parameter.grad = paddle.zeros_like(parameter)
+
+
+class PretrainTrainer(ClippingMixin, Trainer):
+    """Trains a model as a task and its config say.
+
+    The clip's state, the spike monitor's and the record are saved with every
+    checkpoint, so that a run that is killed and resumed gives the losses of one
+    that was not. Gradient accumulation, AMP, evaluation, checkpoints and logs
+    are the Trainer's own.
+    """
+
+    def __init__(
+        self,
+        task: PretrainTask,
+        model: nn.Layer,
+        clip: ClipGradBase,
+        train_dataset: Dataset,
+        eval_dataset: Dataset,
+    ) -> None:
+        config = task.config
+        self.task, self.config = task, config
+        self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
+        self.recorder = StepRecorder(config, model, clip)
+        args: TrainingArguments = training_arguments(config)
+        super().__init__(
+            clip=clip,
+            model=model,
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            data_collator=collate_batch,
+        )
+        self.label_names = [*task.label_names]
+
+    def create_scheduler(self, num_training_steps: int) -> Any:
+        """The config's schedule, by optimizer step."""
+        self.lr_scheduler = make_scheduler(
+            self.config.schedule, num_training_steps
+        )
+        return self.lr_scheduler
+
+    def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+        """The config's optimizer with the clip."""
+        self.optimizer = make_optimizer(
+            self.config.optimizer,
+            self.model,
+            learning_rate=lr_scheduler or self.lr_scheduler,
+            grad_clip=self.recorder.observed(self.clip),
+            multi_precision=uses_amp(self.config.train),
+        )
+        self.recorder.optimizer = self.optimizer
+        return self.optimizer
+
+    def _get_train_sampler(self) -> Any:
+        """PaddleNLP's sampler, which resumes by a count of samples."""
+        return DistributedBatchSampler(
+            self.train_dataset,
+            batch_size=self.args.per_device_train_batch_size,
+            shuffle=False,
+            num_replicas=self.args.dataset_world_size,
+            rank=self.args.dataset_rank,
+            drop_last=True,
+        )
+
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+        """Train, from a checkpoint of this class if one is given."""
+        first_step, self._earlier_seconds = 0, 0.0
+        if resume_from_checkpoint is not None:
+            checkpoint = Path(resume_from_checkpoint)
+            facts = json.loads((checkpoint / COMPLETE).read_text())
+            first_step = facts["step"]
+            self._earlier_seconds = facts["wall_seconds"]
+            self.recorder.monitor.set_state_dict(facts["monitor"])
+            self.recorder.has_diverged = facts.get("has_diverged", False)
+        self.recorder.open(first_step)
+        self._train_started = time.perf_counter()
+        if not uses_amp(self.config.train):
+            _fill_missing_gradients(self.model)
+        return super().train(
+            resume_from_checkpoint=resume_from_checkpoint, **kwargs
+        )
+
+    def finish(self) -> str:
+        """Close the record.
+
+        Returns:
+            The run's status, ``"finished"`` or ``"diverged"``.
+        """
+        status = "diverged" if self.recorder.has_diverged else "finished"
+        self.recorder.close(status=status, wall_seconds=self._wall_seconds())
+        return status
+
+    def _wall_seconds(self) -> float:
+        """Training time of the steps so far, over all processes."""
+        return self._earlier_seconds + time.perf_counter() - self._train_started
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], step_control: int = 0
+    ) -> Tensor:
+        """Forward and backward pass of one micro-batch, with its faults."""
+        step = self.state.global_step
+        faults = self.fault_schedule.at(step)
+        if step_control == 0:
+            self.recorder.begin_step(step, self._get_learning_rate())
+        if not faults:
+            loss = super().training_step(model, inputs)
+        else:
+            loss = self._faulty_step(model, inputs, faults, step_control)
+        for recorded in self.task.take_losses(self.model):
+            self.recorder.add_loss(recorded)
+        return loss
+
+    def _faulty_step(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        faults: list[Fault],
+        part: int,
+    ) -> Tensor:
+        with contextlib.ExitStack() as around:
+            for fault in faults:
+                if fault.target == "batch":
+                    if fault.kind == REPEATED_BATCH:
+                        inputs = self._repeated_batch(fault, part)
+                    else:
+                        inputs = self.task.corrupt(inputs, fault, part)
+                    self.recorder.add_fault(fault)
+                elif fault.target == "activation":
+                    names = around.enter_context(activation_fault(fault, model))
+                    self.recorder.add_fault(fault, names)
+            loss = super().training_step(model, inputs)
+        if part + 1 == self.args.gradient_accumulation_steps:
+            for fault in faults:
+                if fault.target == "gradient":
+                    names = apply_to_gradients(fault, model.named_parameters())
+                    self.recorder.add_fault(fault, names)
+        return loss
+
+    def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
+        """The batch of the burst's first step."""
+        samples = repeated_samples(
+            fault,
+            self.config.train.batch_size,
+            self.config.train.gradient_accumulation_steps,
+            part,
+        )
+        batch = collate_batch([self.train_dataset[i] for i in samples])
+        return {key: paddle.to_tensor(array) for key, array in batch.items()}
+
+    def _check_loss_valid(self, loss: Tensor) -> None:
+        """Left to the recorder, which does not wait at every step."""
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self.recorder.end_step()
+        self.task.after_step(self.model, self.recorder.optimizer)
+        last = self.state.global_step >= self.state.max_steps
+        if last:
+            self.control.should_evaluate = True
+            self.control.should_save = self.config.train.save_every > 0
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        if last or self.state.global_step % self.args.logging_steps == 0:
+            self.recorder.flush()
+            if self.recorder.has_diverged:
+                self.control.should_training_stop = True
+
+    def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
+        """Add the clip's numbers to the Trainer's line of the log."""
+        if "loss" in logs:
+            logs.update(self.recorder.log_line())
+        super().log(logs, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate, and enter the validation loss in the step's record."""
+        metrics = super().evaluate(*args, **kwargs)
+        measures = self.task.validate(self.model, self.eval_dataset)
+        self.recorder.add_evaluation(metrics["eval_loss"], **measures)
+        return {**metrics, **measures}
+
+    def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
+        """Save all parts, then mark the checkpoint complete, then rotate."""
+        super()._save_checkpoint(model, metrics=metrics)
+        self.recorder.flush()
+        directory = Path(self.args.output_dir)
+        checkpoint = directory / f"checkpoint-{self.state.global_step}"
+        wait_for_all()
+        if not is_first_process():
+            return
+        facts = {
+            "step": self.state.global_step,
+            "wall_seconds": self._wall_seconds(),
+            "monitor": self.recorder.monitor.state_dict(),
+            "has_diverged": self.recorder.has_diverged,
+        }
+        temporary = checkpoint / f".{COMPLETE}"
+        temporary.write_text(json.dumps(facts))
+        temporary.replace(checkpoint / COMPLETE)
+        super()._rotate_checkpoints(output_dir=self.args.output_dir)
+
+    def _rotate_checkpoints(
+        self, use_mtime: bool = False, output_dir: Any = None
+    ) -> None:
+        """Not before the new checkpoint is complete."""

@@ -1,0 +1,256 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the optimizers here share: Paddle's side of a decoupled update.
+
+Accumulators, float32 master weights, parameter groups and the choice of the
+weights that decay are Paddle's; an optimizer adds its state and its rule.
+"""
+
+from __future__ import annotations
+
+import abc
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import paddle
+from paddle import Tensor, _C_ops
+from paddle.nn.clip import ClipGradBase
+from paddle.optimizer import Optimizer
+from paddle.optimizer.lr import LRScheduler
+
+from paddle_adagc.checks import (
+    check_decay,
+    check_positive,
+    check_real,
+    suggestion,
+)
+from paddle_adagc.optimizers.whole import check_whole_tensors
+
+_LOW_PRECISION = (paddle.float16, paddle.bfloat16)
+_GROUP_KEYS = ("params", "learning_rate", "grad_clip")
+
+Parameters = Sequence[Tensor] | Sequence[dict[str, Any]]
+
+
+class DecoupledOptimizer(Optimizer, abc.ABC):
+    """A Paddle optimizer whose weight decay is decoupled from the gradient.
+
+    In every step each weight that decays is multiplied by ``1 - learning_rate *
+    weight_decay``. Weights in bfloat16 or float16 are updated in float32, on
+    master weights with ``multi_precision``; the state is float32. A step never
+    waits for the device.
+
+    A dict of ``parameters`` is a group; besides ``params`` it may hold
+    ``learning_rate`` (a factor of the optimizer's, as in Paddle),
+    ``grad_clip`` and any of the hyper-parameters.
+
+    Args:
+        learning_rate: A number or a scheduler.
+        parameters: Parameters, or groups of them.
+        hyper_parameters: By name, what a parameter group may set: decays of
+            moving averages (``"beta..."``, ``"momentum"``) in [0, 1),
+            ``"weight_decay"`` not negative, anything else positive.
+        apply_decay_param_fun: Whether the parameter of this name decays; None:
+            all do.
+        grad_clip: Clips the gradients first.
+        multi_precision: Keep float32 master weights of low-precision weights.
+        name: Prefix of the accumulators' names.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A hyper-parameter is out of range, a parameter group holds
+            an unknown key, or sharding splits tensors that the rule needs
+            whole.
+        RuntimeError: Paddle is in static-graph mode.
+    """
+
+    _needs_whole_tensors = False
+    """Whether the rule looks at more than one element of a tensor at a time."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        parameters: Parameters | None,
+        hyper_parameters: Mapping[str, float],
+        *,
+        apply_decay_param_fun: Callable[[str], bool] | None,
+        grad_clip: ClipGradBase | None,
+        multi_precision: bool,
+        name: str | None,
+    ) -> None:
+        if not paddle.in_dynamic_mode():
+            raise RuntimeError(
+                f"{type(self).__name__} works in dynamic-graph mode alone: "
+                "call paddle.disable_static()"
+            )
+        self._hyper_parameters = _checked(hyper_parameters)
+        self._apply_decay_param_fun = apply_decay_param_fun
+        self._multi_precision = bool(multi_precision)
+        self._check_sharding()
+        super().__init__(
+            learning_rate, parameters, grad_clip=grad_clip, name=name
+        )
+
+    @abc.abstractmethod
+    def _add_state(
+        self,
+        parameter: Tensor,
+        held: Tensor,
+        dtype: Any,
+        options: Mapping[str, float],
+    ) -> None:
+        """Add the accumulators of a parameter.
+
+        Args:
+            parameter: The parameter.
+            held: What they belong to: the master weight, or the parameter.
+            dtype: Of the accumulators: float32, or float64 of a float64
+                parameter.
+            options: The hyper-parameters of the parameter's group.
+        """
+
+    @abc.abstractmethod
+    def _update(
+        self,
+        parameter: Tensor,
+        weight: Tensor,
+        gradient: Tensor,
+        lr: Tensor,
+        options: Mapping[str, float],
+    ) -> None:
+        """Make one step of one parameter, in place.
+
+        Args:
+            parameter: The parameter, for its name, marks and accumulators.
+            weight: What to change: the parameter, or in low precision its
+                float32 values, float32 or float64.
+            gradient: Of the weight's dtype.
+            lr: Learning rate, ``[]``, on the device, of the weight's dtype.
+            options: The hyper-parameters of the parameter's group;
+                ``weight_decay`` is 0 where it does not decay.
+        """
+
+    def _state_of(self, parameter: Tensor, *names: str) -> list[Tensor]:
+        return [self._get_accumulator_master(n, parameter) for n in names]
+
+    def _check_sharding(self, names: Sequence[str] = ()) -> None:
+        if self._needs_whole_tensors:
+            check_whole_tensors(type(self).__name__, names)
+
+    def _add_param_group(self, param_group: dict[str, Any]) -> None:
+        options = {k: v for k, v in param_group.items() if k not in _GROUP_KEYS}
+        for key in options:
+            if key not in self._hyper_parameters:
+                known = [*_GROUP_KEYS, *self._hyper_parameters]
+                raise ValueError(
+                    f"unknown key {key!r} in a parameter group"
+                    f"{suggestion(key, known)}"
+                )
+        group = {k: v for k, v in param_group.items() if k in _GROUP_KEYS}
+        params = group["params"]
+        params = [params] if isinstance(params, Tensor) else params
+        own = [(parameter, parameter.regularizer) for parameter in params]
+        # Paddle would put the group's L2 term, which is None here, in place of
+        # the parameters' own regularizers.
+        super()._add_param_group(group)
+        for parameter, regularizer in own:
+            parameter.regularizer = regularizer
+        group |= {**self._hyper_parameters, **_checked(options)}
+
+    def _create_accumulators(self, block: Any, parameters: Any) -> None:
+        options = self._hyper_parameters
+        if isinstance(parameters, dict):
+            options = {key: parameters[key] for key in options}
+            parameters = parameters["params"]
+        new = [
+            parameter
+            for parameter in parameters
+            if parameter.name not in self._already_create_accumulator
+        ]
+        if new:
+            self._check_sharding([parameter.name for parameter in new])
+        for parameter in new:
+            held = parameter
+            if parameter.dtype in _LOW_PRECISION:
+                if self._multi_precision:
+                    held = self._create_master_weight(parameter)
+                else:
+                    warnings.warn(
+                        f"{parameter.name} is {parameter.dtype} without a "
+                        "master weight: updates smaller than its rounding are "
+                        "lost; use multi_precision=True",
+                        stacklevel=2,
+                    )
+            is_double = parameter.dtype == paddle.float64
+            dtype = paddle.float64 if is_double else paddle.float32
+            self._add_state(parameter, held, dtype, options)
+            self._already_create_accumulator.add(parameter.name)
+
+    def _append_optimize_op(self, block: Any, param_and_grad: Any) -> None:
+        options = self._hyper_parameters
+        if isinstance(param_and_grad, dict):
+            options = {key: param_and_grad[key] for key in options}
+            param_and_grad = param_and_grad["params"]
+        parameter, gradient = param_and_grad
+        if gradient.is_selected_rows():
+            raise TypeError(
+                f"the gradient of {parameter.name} is sparse, which "
+                f"{type(self).__name__} does not take: make the embedding with "
+                "sparse=False"
+            )
+        decays = self._apply_decay_param_fun
+        if decays is not None and not decays(parameter.name):
+            options = {**options, "weight_decay": 0.0}
+        weight = parameter
+        if parameter.dtype in _LOW_PRECISION:
+            weight = (
+                self._master_weights[parameter.name]
+                if self._multi_precision
+                else parameter.astype("float32")
+            )
+        lr = self._create_param_lr((parameter, gradient))
+        self._update(
+            parameter,
+            weight,
+            _as(gradient, weight),
+            _as(lr, weight).reshape([]),
+            options,
+        )
+        if weight is not parameter:
+            assign_(parameter, weight.astype(parameter.dtype))
+
+
+def assign_(target: Tensor, value: Tensor) -> None:
+    """Overwrite a tensor with another of its shape and dtype."""
+    _C_ops.assign_out_(value, target)
+
+
+def _as(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor if tensor.dtype == like.dtype else tensor.astype(like.dtype)
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, float]:
+    checked = {}
+    for name, value in values.items():
+        if name == "weight_decay":
+            number = check_real(name, value)
+            if number < 0:
+                raise ValueError(f"{name} must not be negative, got {value!r}")
+        elif "beta" in name or name == "momentum":
+            number = check_decay(name, value)
+        else:
+            number = check_positive(name, value)
+        checked[name] = number
+    return checked

@@ -1,0 +1,207 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Clips of an optimizer's update, tensor by tensor or unit by unit."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Literal, get_args
+
+import paddle
+from paddle import Tensor
+
+from paddle_adagc.checks import check_choice, check_positive
+from paddle_adagc.clips.units import unit_axes
+from paddle_adagc.optimizers.whole import Parts
+
+Form = Literal["original", "paper"]
+FORMS = get_args(Form)
+
+_SMALLEST_NORM = 1e-6
+
+
+class UpdateClip(abc.ABC):
+    """Gives the factor of an update: ``w -= lr * scale * update``."""
+
+    @abc.abstractmethod
+    def scale(
+        self,
+        update: Tensor,
+        weight: Tensor,
+        lr: Tensor,
+        parts: Parts,
+        is_embedding: bool,
+    ) -> Tensor:
+        """The factor.
+
+        Args:
+            update: The optimizer's, before the learning rate and without
+                weight decay; this rank's part of a tensor.
+            weight: Before this step, of the update's shape.
+            lr: Learning rate, ``[]``.
+            parts: What the whole tensor is made of.
+            is_embedding: The tensor's rows are units.
+
+        Returns:
+            In (0, 1], of as many axes as the update, to be broadcast.
+        """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AGC(UpdateClip):
+    r"""AGC on the update :math:`\Delta` (after Brock et al. 2021).
+
+    .. math::
+
+        \Delta_u \leftarrow \lambda \frac{\max(\|W_u\|, \epsilon)}
+        {\max(\|\Delta_u\|, 10^{-6})} \Delta_u
+        \quad \text{if } \|\Delta_u\| > \lambda \max(\|W_u\|, \epsilon)
+
+    for every unit :math:`u`: a column of a linear weight ``[in, out]``, a row
+    of an embedding, a filter ``[in, ...]`` of a convolution ``[out, in,
+    ...]``; a vector is one unit. The original clips the gradient so:
+    :class:`paddle_adagc.clips.agc.ClipGradByAGC`. The AdaGC paper's table
+    applies AGC to the update, and has no :math:`\epsilon`: with
+    ``form="paper"`` a unit whose weights are 0 never moves.
+    """
+
+    form: Form = "original"
+    """Gives the defaults of the other fields, and whether there is an
+    :math:`\\epsilon`."""
+
+    lambda_rel: float | None = None
+    """:math:`\\lambda`; by default 0.01, in the paper's form 0.001."""
+
+    epsilon: float | None = None
+    """Least weight norm; by default 0.001. The paper's form takes none."""
+
+    def __post_init__(self) -> None:
+        is_paper = check_choice("form", self.form, FORMS) == "paper"
+        if is_paper and self.epsilon is not None:
+            raise ValueError(
+                f"epsilon={self.epsilon!r}: the paper's form has none; use "
+                "form='original'"
+            )
+        _fill(self, "lambda_rel", 1e-3 if is_paper else 1e-2)
+        if not is_paper:
+            _fill(self, "epsilon", 1e-3)
+
+    def scale(
+        self,
+        update: Tensor,
+        weight: Tensor,
+        lr: Tensor,
+        parts: Parts,
+        is_embedding: bool,
+    ) -> Tensor:
+        """The factor of every unit; see :meth:`UpdateClip.scale`."""
+        axes = unit_axes(update.ndim, is_embedding)
+        norms = paddle.sqrt(
+            parts.sum(
+                paddle.stack([weight.square(), update.square()], axis=-1), axes
+            )
+        )
+        of_weight, of_update = norms.unbind(-1)
+        bound = self.lambda_rel * paddle.clip(of_weight, min=self.epsilon)
+        ratio = bound / paddle.clip(of_update, min=_SMALLEST_NORM)
+        return paddle.where(of_update > bound, ratio, paddle.ones_like(ratio))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clippy(UpdateClip):
+    r"""Clippy (Tang et al. 2023, arXiv 2302.09178, algorithm 2).
+
+    Per tensor, over its elements :math:`j`:
+
+    .. math::
+
+        \sigma = \min\left(1, \min_j \frac{\lambda_{rel} |w_j| + \lambda_{abs}}
+        {\eta |\Delta_j|}\right)
+
+    where :math:`\Delta_j = 0` counts as the ratio 1. The AdaGC paper's table
+    has one ratio of maximum norms instead:
+
+    .. math::
+
+        \sigma = \min\left(1, \frac{\lambda_{rel} \|w\|_\infty + \lambda_{abs}}
+        {\eta \|\Delta\|_\infty}\right)
+    """
+
+    form: Form = "original"
+    """Which ratio, and the defaults of the other fields."""
+
+    lambda_rel: float | None = None
+    """By default 0.1; in the paper's form 0.01."""
+
+    lambda_abs: float | None = None
+    """By default 1e-7; in the paper's form 0.5, with which it hardly ever
+    clips at the learning rates of language models."""
+
+    def __post_init__(self) -> None:
+        is_paper = check_choice("form", self.form, FORMS) == "paper"
+        _fill(self, "lambda_rel", 1e-2 if is_paper else 1e-1)
+        _fill(self, "lambda_abs", 0.5 if is_paper else 1e-7)
+
+    def scale(
+        self,
+        update: Tensor,
+        weight: Tensor,
+        lr: Tensor,
+        parts: Parts,
+        is_embedding: bool,
+    ) -> Tensor:
+        """One factor of the tensor; see :meth:`UpdateClip.scale`."""
+        size, step = weight.abs(), lr * update.abs()
+        if self.form == "paper":
+            size, step = parts.max(size), parts.max(step)
+        ratio = (self.lambda_rel * size + self.lambda_abs) / step
+        ratio = paddle.where(step > 0, ratio, paddle.ones_like(ratio))
+        if self.form == "original":
+            ratio = parts.min(ratio)
+        return paddle.clip(ratio, max=1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RMSClip(UpdateClip):
+    r"""Adafactor's clip (Shazeer and Stern 2018, arXiv 1804.04235, section 6).
+
+    Per tensor :math:`\Delta \leftarrow \Delta / \max(1,
+    \mathrm{RMS}(\Delta) / d)`.
+    """
+
+    threshold: float = 1.0
+    """:math:`d`."""
+
+    def __post_init__(self) -> None:
+        check_positive("threshold", self.threshold)
+
+    def scale(
+        self,
+        update: Tensor,
+        weight: Tensor,
+        lr: Tensor,
+        parts: Parts,
+        is_embedding: bool,
+    ) -> Tensor:
+        """One factor of the tensor; see :meth:`UpdateClip.scale`."""
+        rms = paddle.sqrt(parts.mean(update.square()))
+        return 1 / paddle.clip(rms / self.threshold, min=1.0)
+
+
+def _fill(clip: UpdateClip, name: str, default: float) -> None:
+    """Set a field that was not given; check one that was."""
+    value = getattr(clip, name)
+    number = default if value is None else check_positive(name, value)
+    object.__setattr__(clip, name, number)

@@ -1,0 +1,318 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The sums over ranks that a clip needs in every step.
+
+A tensor's squared norm is summed over exactly the ranks that hold different
+parts of it:
+
+==================  ============  =================  =========================
+tensor              no sharding   owners (V1)        slices (V2)
+==================  ============  =================  =========================
+dense               -             -                  sharding group
+tensor-parallel     mp group      mp group           sharding group, mp group
+expert              -             refused            moe_sharding group
+tied over stages    -             -                  sharding group
+==================  ============  =================  =========================
+
+Stage 2 counts as owners if fleet runs it: with ``sharding_degree``, its axis is
+known. Started by ``group_sharded_parallel`` over other ranks it looks like data
+parallelism, and the warm-up's norm of each rank lacks what others own. Stage 3
+is refused: its slices are other parameters than the model's.
+
+Never over data-parallel, sep or pipeline ranks: their gradients are equal, or
+of other tensors. One all-reduce per group and step carries one float32 for
+every tensor of the group, in an order that all of its ranks share, whether or
+not a rank has a gradient for it. The warm-up's global norm adds one scalar over
+all ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from paddle import Tensor
+
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Axis, Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """One sum over a group, of some entries of the vector of norms."""
+
+    name: str
+    """``"sharding"``, ``"model"`` or ``"moe_sharding"``."""
+
+    group: Any
+    slots: tuple[int, ...]
+    """Entries of the vector, the same on all ranks of the group."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReductionPlan:
+    """What a rank sums in every step, and what it counts globally."""
+
+    reductions: tuple[Reduction, ...]
+    """In this order."""
+
+    counts: tuple[bool, ...]
+    """Per tensor: this rank counts it in the global norm, and no other does."""
+
+    is_first: tuple[bool, ...]
+    """Per tensor: this rank is the first of those that know the tensor."""
+
+    model: Axis
+    """Tensor-parallel ranks."""
+
+    world: Any
+    """Group of the global norm; None where every rank holds everything."""
+
+
+def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
+    """Refuse combinations in which a norm could not be right.
+
+    Warns of data parallelism with sharding V2, in which paddle 3.3.1 does not
+    average the gradients of the first step over the data-parallel ranks.
+
+    Raises:
+        ValueError: Fused buffers instead of parameters; experts under sharding
+            V1, on the sharding axis without groups of their own, or on the
+            tensor-parallel axis.
+    """
+    if topology.fuses_parameters and topology.sharding.size > 1:
+        raise ValueError(
+            "sharding_configs.fuse_optimizer gives the clip buffers that join "
+            "several tensors: leave it or tensor_fusion out"
+        )
+    if (
+        topology.splits_parameters
+        and min(topology.sharding.size, topology.data.size) > 1
+    ):
+        warnings.warn(
+            "data parallelism with sharding V2: paddle 3.3.1 leaves out the "
+            "first step's average over the data-parallel ranks, and their "
+            "weights drift apart; use a larger sharding degree instead",
+            stacklevel=3,
+        )
+    on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
+    if on_tp_axis and topology.model.size > 1:
+        raise ValueError(
+            f"{len(on_tp_axis)} expert tensors ({on_tp_axis[0]}, ...) are "
+            "marked as those of tensor-parallel ranks (moe_group mp): use "
+            "fleet's expert parallelism (ep_degree), or experts on the "
+            "data-parallel axis, marked no_sync"
+        )
+    experts = [tensor.key for tensor in layout if tensor.is_expert]
+    if not experts:
+        return
+    if (
+        topology.has_expert_groups
+        and topology.sharding.size > 1
+        and not topology.splits_parameters
+    ):
+        raise ValueError(
+            f"{len(experts)} expert tensors ({experts[0]}, ...) under sharding "
+            "V1, which ignores the experts' groups and gives some of them to "
+            "ranks that do not hold them: set sharding_configs.split_param "
+            "(V2)"
+        )
+    if topology.has_expert_groups:
+        return
+    if topology.sharding.size > 1:
+        raise ValueError(
+            f"{len(experts)} expert tensors ({experts[0]}, ...) on the "
+            "sharding axis without expert groups: use fleet's expert "
+            "parallelism (ep_degree) with sharding V2"
+        )
+    if topology.model.size > 1 and topology.data.size == 1:
+        raise ValueError(
+            f"{len(experts)} expert tensors ({experts[0]}, ...) on the "
+            "tensor-parallel axis: nothing tells whether its ranks hold "
+            "different experts or parts of the same; use fleet's expert "
+            "parallelism (ep_degree) or the data-parallel axis"
+        )
+
+
+def make_plan(
+    layout: Sequence[TensorLayout], topology: Topology
+) -> ReductionPlan:
+    """Which sums the table above asks for.
+
+    Args:
+        layout: This rank's tensors, in the order of its vectors.
+        topology: This rank's place.
+
+    Raises:
+        ValueError: See :func:`check_layout`.
+    """
+    check_layout(layout, topology)
+    has_groups = topology.has_expert_groups
+    dense = [
+        i for i, t in enumerate(layout) if not (t.is_expert and has_groups)
+    ]
+    own = [i for i, t in enumerate(layout) if t.is_expert and has_groups]
+    split = [i for i in dense if layout[i].is_tp_split]
+    wanted: list[tuple[str, Axis, list[int]]] = []
+    if topology.splits_parameters:
+        wanted.append(("sharding", topology.sharding, dense))
+        wanted.append(("moe_sharding", topology.moe_sharding, own))
+    wanted.append(("model", topology.model, split))
+    reductions = tuple(
+        Reduction(name, axis.group, tuple(slots))
+        for name, axis, slots in wanted
+        if axis.size > 1 and slots
+    )
+    holds_everything = not (
+        topology.splits_model or any(tensor.is_expert for tensor in layout)
+    )
+    return ReductionPlan(
+        reductions,
+        tuple(_counts(tensor, topology) for tensor in layout),
+        tuple(_is_first(tensor, topology) for tensor in layout),
+        topology.model,
+        None if holds_everything else topology.world,
+    )
+
+
+def _counts(tensor: TensorLayout, topology: Topology) -> bool:
+    """Whether this rank counts the tensor in the global norm.
+
+    After the sums, all ranks that hold copies or parts of a tensor know the
+    same norm: the first of them counts it. Under owner-based sharding only the
+    owner has a norm other than 0, so all of them may count.
+    """
+    if tensor.is_tied_copy:
+        return False
+    if tensor.is_expert and topology.has_expert_groups:
+        return topology.moe_sharding.rank == 0
+    first = [topology.sep, topology.model]
+    if not tensor.is_expert:  # on the data-parallel axis experts differ
+        first.append(topology.data)
+    if topology.splits_parameters:
+        first.append(topology.sharding)
+    return all(axis.rank == 0 for axis in first)
+
+
+def _is_first(tensor: TensorLayout, topology: Topology) -> bool:
+    """As :func:`_counts`, for what is known without being the owner."""
+    return _counts(
+        tensor, dataclasses.replace(topology, splits_parameters=True)
+    )
+
+
+class Reducer:
+    """Carries out a plan on the vector of squared norms.
+
+    Args:
+        plan: The plan; its vectors have one entry per tensor. None: this
+            process holds everything.
+    """
+
+    def __init__(self, plan: ReductionPlan | None) -> None:
+        self._reductions = [
+            (paddle.to_tensor(np.array(r.slots, np.int64)), r.group)
+            for r in (plan.reductions if plan else ())
+        ]
+        self._world = plan.world if plan else None
+        self._is_first = plan.is_first if plan and self._world else None
+        self._model = plan.model if plan else Axis()
+        self._counts = (
+            paddle.to_tensor(np.array(plan.counts))
+            if plan and self._world is not None
+            else None
+        )
+
+    @property
+    def communicates(self) -> bool:
+        """Whether other ranks may wait for this one in a step."""
+        return bool(self._reductions) or self._world is not None
+
+    @property
+    def num_tp_ranks(self) -> int:
+        """Number of ranks that split the tensor-parallel tensors."""
+        return self._model.size
+
+    def sum_over_tp(self, parts: Tensor) -> Tensor:
+        """Sum a vector over the tensor-parallel group, in place.
+
+        Args:
+            parts: Of the same meaning and length on all of its ranks.
+        """
+        if self._model.size > 1:
+            dist.all_reduce(parts, group=self._model.group)
+        return parts
+
+    def local_norms(self, squared_norm: Tensor) -> Tensor:
+        """Sum each tensor's squared norm over the ranks that hold it.
+
+        Args:
+            squared_norm: float32 ``[num_tensors]``, of this rank's parts; 0
+                for tensors that it has no gradient of.
+
+        Returns:
+            float32 ``[num_tensors]``, of the whole tensors.
+        """
+        for index, group in self._reductions:
+            part = paddle.gather(squared_norm, index)
+            dist.all_reduce(part, group=group)
+            squared_norm = paddle.scatter(squared_norm, index, part)
+        return squared_norm
+
+    def counted(self, squared_norm: Tensor) -> Tensor:
+        """The entries that this rank counts, 0 elsewhere."""
+        if self._counts is None:
+            return squared_norm
+        zero = paddle.zeros_like(squared_norm)
+        return paddle.where(self._counts, squared_norm, zero)
+
+    def global_sum(self, total: Tensor) -> Tensor:
+        """Sum over all ranks of what each has of the tensors that it counts.
+
+        Args:
+            total: float64 ``[n]``, this rank's.
+        """
+        if self._world is not None:
+            dist.all_reduce(total, group=self._world)
+        return total
+
+    def sum_over_model(self, values: Sequence[float]) -> Tensor:
+        """Sum of a known number per tensor, each tensor counted once.
+
+        Args:
+            values: This rank's, ``[num_tensors]``; one all-reduce.
+
+        Returns:
+            float64 ``[1]``.
+        """
+        if self._is_first is not None:
+            values = [
+                value if first else 0.0
+                for value, first in zip(values, self._is_first, strict=True)
+            ]
+        total = paddle.to_tensor([float(sum(values))], "float64")
+        return self.global_sum(total)
+
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; waits for all of them."""
+        if self._world is None:
+            return flag
+        value = paddle.to_tensor([int(flag)], "int32")
+        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self._world)
+        return bool(value.item())

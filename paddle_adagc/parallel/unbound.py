@@ -1,0 +1,73 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Runs on several ranks that a clip knows too little of.
+
+Experts differ from rank to rank, and a clip that takes them for copies gives
+every rank another global norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import paddle.distributed as dist
+from paddle import Tensor
+
+from paddle_adagc.parallel.layout import TensorLayout, is_expert
+from paddle_adagc.parallel.topology import Topology
+
+
+def check_unbound(
+    owner: str, topology: Topology | None, parameters: Sequence[Tensor] = ()
+) -> None:
+    """Refuse to go on without a bound model where its layout matters.
+
+    Args:
+        owner: The clip's class, for the message.
+        topology: This rank's place, if fleet was started.
+        parameters: That the clip is given.
+
+    Raises:
+        RuntimeError: No rank holds the whole model, or some of the parameters
+            are experts of one rank among several.
+    """
+    splits_model = topology is not None and topology.splits_model
+    if splits_model or (
+        _on_several_ranks(topology) and any(map(is_expert, parameters))
+    ):
+        raise RuntimeError(
+            f"{owner} needs to know the model in a hybrid-parallel run: call "
+            "clip.bind(model) before fleet.distributed_optimizer(optimizer)"
+        )
+
+
+def check_alone(layout: Sequence[TensorLayout]) -> None:
+    """Refuse experts on ranks whose axes fleet does not tell.
+
+    Raises:
+        RuntimeError: There are experts, and several ranks.
+    """
+    experts = [tensor.key for tensor in layout if tensor.is_expert]
+    if experts and _on_several_ranks(None):
+        raise RuntimeError(
+            f"{len(experts)} expert tensors ({experts[0]}, ...) on "
+            f"{dist.get_world_size()} ranks without fleet: call "
+            "fleet.init(is_collective=True, strategy=...) before the first step"
+        )
+
+
+def _on_several_ranks(topology: Topology | None) -> bool:
+    if topology is None:
+        return dist.get_world_size() > 1
+    return topology.world is not None

@@ -1,0 +1,150 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+import numpy as np
+import paddle
+import pytest
+from helpers import clip_arrays, make_parameters
+from reference.clips import agc_step
+
+from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.parallel.topology import Axis, Topology
+
+SHAPES = [[5, 3], [4], [2, 3, 2, 2], [1]]
+
+
+def filled(shapes, rng, dtype="float32"):
+    """Parameters with values, some units of them close to 0."""
+    parameters = make_parameters(shapes, dtype)
+    for parameter in parameters:
+        values = rng.normal(size=parameter.shape)
+        values[..., 0] *= 1e-4
+        parameter.set_value(paddle.to_tensor(values, dtype))
+    return parameters
+
+
+@pytest.mark.parametrize("lambda_rel", [0.01, 0.3])
+def test_equals_the_reference(lambda_rel):
+    rng = np.random.default_rng(1)
+    parameters = filled(SHAPES, rng)
+    weights = [p.numpy().astype("float64") for p in parameters]
+    clip = ClipGradByAGC(lambda_rel, epsilon=1e-2)
+    for scale in (1e-9, 1e-3, 0.1, 10.0):
+        grads = [scale * rng.normal(size=s) for s in SHAPES]
+        expected = agc_step(weights, grads, lambda_rel, 1e-2)
+        got = clip_arrays(clip, parameters, grads)
+        for mine, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-12)
+
+
+def test_embedding_rows_and_the_final_layer_after_bind():
+    model = paddle.nn.Layer()
+    model.embed = paddle.nn.Embedding(4, 3)
+    model.lm_head = paddle.nn.Linear(3, 4, bias_attr=False)
+    clip = ClipGradByAGC()
+    clip.bind(model)
+    rng = np.random.default_rng(0)
+    grads = [rng.normal(size=p.shape) for p in model.parameters()]
+    got = clip_arrays(clip, model.parameters(), grads)
+    (expected,) = agc_step(
+        [model.embed.weight.numpy()], grads[:1], 0.01, 1e-3, embeddings=[0]
+    )
+    np.testing.assert_allclose(got[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(got[1], grads[1].astype("float32"))
+
+
+def test_sparse_gradient_equals_the_dense_one():
+    paddle.seed(0)
+    rng = np.random.default_rng(0)
+    rows = paddle.to_tensor([[1, 3, 3, 5, 1, 3]])
+    factor = paddle.to_tensor(rng.normal(size=[1, 6, 4]), "float32")
+    weight = paddle.randn([8, 4])
+    results = []
+    for sparse in (False, True):
+        embedding = paddle.nn.Embedding(8, 4, sparse=sparse)
+        embedding.weight.set_value(weight)
+        (embedding(rows) * factor).sum().backward()
+        clip = ClipGradByAGC(0.05)
+        clip.bind(embedding)
+        optimizer = paddle.optimizer.SGD(
+            1.0, parameters=embedding.parameters(), grad_clip=clip
+        )
+        optimizer.step()
+        results.append(embedding.weight.numpy())
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+    assert not np.allclose(results[0], weight.numpy())
+
+
+def test_metrics_give_the_share_of_the_norm_that_is_left():
+    clip = ClipGradByAGC(0.5)
+    (parameter,) = make_parameters([[1, 2]])
+    parameter.set_value(paddle.to_tensor([[2.0, 100.0]]))
+    clip_arrays(clip, [parameter], [np.array([[3.0, 4.0]])])
+    (tensor,) = clip.metrics()["tensors"].values()
+    assert tensor["h"] == pytest.approx(np.sqrt(1 + 16) / 5)
+
+
+def test_sharding_that_splits_tensors_is_refused(monkeypatch):
+    topology = Topology(sharding=Axis(0, 2), splits_parameters=True)
+    monkeypatch.setattr(
+        "paddle_adagc.clips.base.read_topology", lambda: topology
+    )
+    with pytest.raises(ValueError, match="cuts through units"):
+        ClipGradByAGC().bind(paddle.nn.Linear(2, 2))
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match="unclipped='lm_head"):
+        ClipGradByAGC(unclipped="lm_head.weight")
+    with pytest.raises(ValueError, match="epsilon"):
+        ClipGradByAGC(epsilon=0.0)
+
+
+def test_float64_units_within_the_bound_keep_their_bits():
+    (parameter,) = filled([[2, 2]], np.random.default_rng(0), "float64")
+    parameter.set_value(paddle.to_tensor([[1e-9, 1e9], [1e-9, 1e9]], "float64"))
+    values = np.full([2, 2], 1.123456789012345)
+    gradient = paddle.to_tensor(values)
+    ClipGradByAGC()([(parameter, gradient)])
+    np.testing.assert_array_equal(gradient.numpy()[:, 1], values[:, 1])
+    assert np.linalg.norm(gradient.numpy()[:, 0]) < 1e-4
+
+
+@pytest.mark.parametrize("split_axis", [None, -2])
+def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
+    topology = Topology(model=Axis(0, 2))
+    monkeypatch.setattr(
+        "paddle_adagc.clips.base.read_topology", lambda: topology
+    )
+    model = paddle.nn.Linear(2, 3)
+    model.weight.is_distributed = True
+    clip = ClipGradByAGC()
+    if split_axis is None:
+        with pytest.raises(ValueError, match=r"weight is split.*split_axis"):
+            clip.bind(model)
+    else:
+        model.weight.split_axis = split_axis
+        clip.bind(model)
+        assert clip._table.layout[0].split_axis == 0
+
+
+def test_keys_left_alone_have_to_be_the_model_s():
+    model = paddle.nn.Sequential(paddle.nn.Linear(2, 3), paddle.nn.ReLU())
+    ClipGradByAGC(unclipped=["0.weight"]).bind(model)
+    ClipGradByAGC().bind(model)  # no language model, nothing is left alone
+    with pytest.raises(ValueError, match=r"'0\.wieght'.*mean '0\.weight'"):
+        ClipGradByAGC(unclipped=["0.wieght"]).bind(model)
+    clip = ClipGradByAGC(unclipped=["0.weight"])
+    with pytest.raises(RuntimeError, match="bind"):
+        clip_arrays(clip, model.parameters(), [np.ones([2, 3]), np.ones(3)])

@@ -1,0 +1,181 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What every norm-based clip keeps of Paddle's contract."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import (
+    clip_arrays,
+    make_parameters,
+    no_waiting_for_the_device,
+    strided_gradient,
+)
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.clips.zclip import ClipGradByZClip
+from paddle_adagc.state_file import load_state, save_state
+
+CLIPS = [
+    ClipGradByAGC,
+    ClipGradByGlobalAdaGC,
+    ClipGradByTensorWiseGC,
+    ClipGradByZClip,
+]
+every_clip = pytest.mark.parametrize("make", CLIPS)
+
+
+@every_clip
+def test_pairs_keep_their_places(make):
+    first, free, missing, last = make_parameters([[2]] * 4)
+    free.need_clip = False
+    pairs = [
+        (first, paddle.full([2], 30.0)),
+        (free, paddle.full([2], 100.0)),
+        (missing, None),
+        (last, paddle.full([2], 40.0)),
+    ]
+    out = make()(pairs)
+    assert all(p is q for (p, _), (q, _) in zip(out, pairs, strict=True))
+    np.testing.assert_array_equal(out[1][1].numpy(), [100.0, 100.0])
+    assert out[2][1] is None
+    assert (out[0][1].numpy() < 30).all()
+    assert (out[3][1].numpy() < 40).all()
+
+
+@every_clip
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e20])
+def test_non_finite_gradient_becomes_zero(make, value):
+    clip = make()
+    parameters = make_parameters([[2], [2]])
+    for entry in (0.25, value, 0.25):
+        grads = [np.array([entry, 0.25]), np.full(2, 1e-7)]
+        clipped = clip_arrays(clip, parameters, grads)
+        assert np.isfinite(clipped).all()
+        np.testing.assert_allclose(clipped[1], 1e-7, rtol=1e-6)
+        if entry is value:
+            np.testing.assert_array_equal(clipped[0], [0.0, 0.0])
+            assert clip.metrics()["nonfinite"] == 1
+            assert clip.metrics()["clipped_fraction"] == 0.5
+    assert clipped[0].any()
+
+
+@every_clip
+def test_non_finite_gradient_is_propagated(make):
+    clip = make(nonfinite="propagate")
+    parameters = make_parameters([[2], [1]])
+    grads = [np.array([np.inf, 7.0]), np.full(1, 1e-7)]
+    clipped = clip_arrays(clip, parameters, grads)
+    np.testing.assert_array_equal(clipped[0], [np.inf, 7.0])
+
+
+@every_clip
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_low_precision_gradients(make, dtype):
+    rng = np.random.default_rng(0)
+    shapes = [[20, 10], [8]]
+    grads = [rng.normal(size=s) for s in shapes]
+    parameters = make_parameters(shapes)
+    expected = clip_arrays(make(), parameters, grads)
+    clipped = clip_arrays(make(), parameters, grads, dtype)
+    for mine, theirs in zip(clipped, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-2, atol=1e-6)
+
+
+@every_clip
+def test_zero_gradients_stay_zero(make):
+    clip = make()
+    parameters = make_parameters([[3], [2, 2]])
+    for _ in range(3):
+        clipped = clip_arrays(clip, parameters, [np.zeros(3), np.zeros([2, 2])])
+        assert not clipped[0].any()
+        assert not clipped[1].any()
+    assert clip.metrics()["clipped_fraction"] == 0.0
+
+
+@every_clip
+@pytest.mark.parametrize("nonfinite", ["zero", "propagate"])
+def test_step_does_not_wait_for_the_device(monkeypatch, make, nonfinite):
+    clip = make(nonfinite=nonfinite)
+    parameters = make_parameters([[3, 2], [2], [4]])
+    pairs = [
+        (parameters[0], paddle.ones([3, 2])),
+        (parameters[1], paddle.full([2], float("nan"))),
+        (parameters[2], paddle.ones([4], "bfloat16")),
+    ]
+    with no_waiting_for_the_device(monkeypatch):
+        for _ in range(3):
+            clip(pairs)
+    assert clip.num_steps == 3
+
+
+@every_clip
+def test_state_survives_the_disk_and_other_clips_are_told_apart(make, tmp_path):
+    clip = make()
+    parameters = make_parameters([[3], [2, 2]])
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        clip_arrays(
+            clip, parameters, [rng.normal(size=3), rng.normal(size=[2, 2])]
+        )
+    save_state(clip.state_dict(), tmp_path)
+    state = load_state(tmp_path)
+    other = make()
+    other.set_state_dict(state)
+    assert other.num_steps == 4
+    again = other.state_dict()
+    assert again.keys() == clip.state_dict().keys()
+    with pytest.raises(ValueError, match="state"):
+        other.set_state_dict({**state, "momentum": {}})
+    assert state["config"] == clip._config()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("make", [*CLIPS, ClipGradByAdaGC])
+@pytest.mark.parametrize("value", [1.0, np.nan])
+def test_strided_gradient_is_clipped_as_a_contiguous_one(make, value, dtype):
+    weight, gradient = strided_gradient(value, dtype)
+    twin = gradient.clone()
+    make()([(weight, gradient)])
+    make()([(weight, twin)])
+    np.testing.assert_array_equal(
+        gradient.astype("float32").numpy(), twin.astype("float32").numpy()
+    )
+    assert bool(twin.astype("float32").any()) != np.isnan(value)
+
+
+@pytest.mark.parametrize("make", CLIPS)
+def test_weight_that_is_only_used_transposed(make):
+    (weight,) = make_parameters([[6, 4]])
+    paddle.matmul(paddle.ones([3, 4]), weight.T).sum().backward()
+    optimizer = paddle.optimizer.SGD(1.0, parameters=[weight], grad_clip=make())
+    optimizer.step()
+    assert (weight.numpy() < 0).all()
+    assert (weight.numpy() > -3).all()
+
+
+@pytest.mark.parametrize("make", [ClipGradByGlobalAdaGC, ClipGradByZClip])
+def test_one_state_for_two_parameter_groups_is_refused(make):
+    first, second = make_parameters([[2], [2]])
+    optimizer = paddle.optimizer.SGD(
+        0.1,
+        parameters=[{"params": [first]}, {"params": [second]}],
+        grad_clip=make(),
+    )
+    (first.sum() + second.sum()).backward()
+    with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
+        optimizer.step()

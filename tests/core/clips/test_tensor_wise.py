@@ -1,0 +1,100 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+import numpy as np
+import paddle
+import pytest
+from helpers import clip_arrays, make_parameters
+from reference.clips import tensor_wise_step
+
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+
+SHAPES = [[8, 4], [4], [2, 2]]
+
+
+@pytest.mark.parametrize("share", ["size", "sqrt_size"])
+def test_equals_the_reference(share):
+    clip = ClipGradByTensorWiseGC(2.0, share=share)
+    parameters = make_parameters(SHAPES)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        grads = [rng.normal(size=s) * rng.choice([0.01, 1]) for s in SHAPES]
+        expected = tensor_wise_step(grads, 2.0, share)
+        got = clip_arrays(clip, parameters, grads)
+        for mine, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_sqrt_share_keeps_the_global_budget():
+    clip = ClipGradByTensorWiseGC(0.5, share="sqrt_size")
+    grads = [np.full(s, 9.0) for s in SHAPES]
+    clipped = clip_arrays(clip, make_parameters(SHAPES), grads)
+    total = np.sqrt(sum(np.sum(g**2) for g in clipped))
+    np.testing.assert_allclose(total, 0.5, rtol=1e-6)
+
+
+def test_only_clipped_tensors_count():
+    model = paddle.nn.Sequential(
+        paddle.nn.Linear(3, 2), paddle.nn.Linear(2, 5, bias_attr=False)
+    )
+    model[0].bias.need_clip = False
+    model[1].weight.stop_gradient = True
+    clip = ClipGradByTensorWiseGC(1.0)
+    clip.bind(model)
+    pairs = [
+        (model[0].weight, paddle.ones([3, 2])),
+        (model[0].bias, paddle.ones([2])),
+    ]
+    clip(pairs)
+    np.testing.assert_allclose(np.linalg.norm(pairs[0][1].numpy()), 1.0, 1e-6)
+    np.testing.assert_array_equal(pairs[1][1].numpy(), [1.0, 1.0])
+
+
+def test_layer_unfrozen_after_bind_takes_another_bind():
+    model = paddle.nn.Linear(2, 2)
+    model.bias.stop_gradient = True
+    clip = ClipGradByTensorWiseGC(1.0)
+    clip.bind(model)
+    clip([(model.weight, paddle.ones([2, 2]))])
+    model.bias.stop_gradient = False
+    gradients = [paddle.full([2, 2], 9.0), paddle.full([2], 9.0)]
+    pairs = [*zip(model.parameters(), gradients, strict=True)]
+    with pytest.raises(RuntimeError, match=r"bias was frozen.*bind\(model\)"):
+        clip(pairs)
+    assert (gradients[1].numpy() == 9.0).all()
+    clip.bind(model)
+    clip(pairs)
+    norms = [np.linalg.norm(g.numpy()) for g in gradients]
+    np.testing.assert_allclose(norms, [4 / 6, 2 / 6], rtol=1e-6)
+
+
+def test_a_tensor_seen_later_joins_the_total():
+    clip = ClipGradByTensorWiseGC(1.0)
+    first, second = make_parameters([[4], [4]])
+    (alone,) = clip_arrays(clip, [first], [np.full(4, 5.0)])
+    np.testing.assert_allclose(np.linalg.norm(alone), 1.0, rtol=1e-6)
+    both = clip_arrays(clip, [first, second], [np.full(4, 5.0)] * 2)
+    np.testing.assert_allclose(np.linalg.norm(both, axis=1), 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lambda_abs": 0.0}, "lambda_abs must be positive, got 0.0"),
+        ({"share": "sqrt"}, "did you mean 'sqrt_size'"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ClipGradByTensorWiseGC(**arguments)

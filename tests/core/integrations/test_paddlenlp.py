@@ -1,0 +1,121 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The clip in PaddleNLP's own model and Trainer, as its users have them."""
+
+import numpy as np
+import paddle
+import pytest
+from paddlenlp.trainer import Trainer, TrainingArguments
+from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.datasets import build_datasets, collate_batch
+
+
+class ClippingTrainer(ClippingMixin, Trainer):
+    """What a user writes."""
+
+
+def make_trainer(output_dir, max_steps=20, **arguments):
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+    )
+    paddle.seed(0)
+    train, _ = build_datasets(DataConfig(seq_length=32), 20 * 8)
+    return ClippingTrainer(
+        clip=ClipGradByAdaGC(t_start=5),
+        model=LlamaForCausalLM(config),
+        args=TrainingArguments(
+            output_dir=str(output_dir),
+            max_steps=max_steps,
+            per_device_train_batch_size=8,
+            learning_rate=3e-3,
+            lr_scheduler_type="constant",
+            weight_decay=0.3,
+            adam_beta2=0.95,
+            logging_steps=20,
+            report_to=[],
+            save_steps=12,
+            device="cpu",
+            **arguments,
+        ),
+        data_collator=collate_batch,
+        train_dataset=train,
+    )
+
+
+def test_llama_trains_in_paddlenlp_s_trainer(tmp_path):
+    trainer = make_trainer(tmp_path, save_strategy="no")
+    loss = trainer.train().metrics["train_loss"]
+    assert loss < np.log(256)
+    assert trainer.clip.num_steps == 20
+    metrics = trainer.clip.metrics()
+    assert len(metrics["tensors"]) == len(trainer.model.parameters())
+    gamma = [tensor["gamma"] for tensor in metrics["tensors"].values()]
+    assert np.isfinite(gamma).all()
+
+
+def test_the_trainer_s_arguments_stay_in_force(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1, save_strategy="no")
+    trainer.train()
+    optimizer = trainer.optimizer
+    assert optimizer._grad_clip is trainer.clip
+    assert optimizer._beta2 == 0.95
+    assert optimizer._weight_decay == 0.3
+    decays = {
+        key: optimizer._apply_decay_param_fun(parameter.name)
+        for key, parameter in trainer.model.named_parameters()
+    }
+    assert {key for key in decays if not decays[key]} == {
+        key for key in decays if "norm" in key
+    }
+
+
+@pytest.mark.parametrize("is_unified", [False, True])
+def test_the_clip_goes_on_from_the_trainer_s_checkpoint(tmp_path, is_unified):
+    def train(name, checkpoint=None, **arguments):
+        with paddle.utils.unique_name.guard():  # names of a new process
+            trainer = make_trainer(
+                tmp_path / name, unified_checkpoint=is_unified, **arguments
+            )
+            trainer.train(resume_from_checkpoint=checkpoint)
+        return trainer.clip.state_dict()
+
+    whole = train("whole")
+    train("cut", max_steps=12)
+    resumed = train("cut", checkpoint=str(tmp_path / "cut" / "checkpoint-12"))
+    assert resumed["step"] == 20
+    for key, gamma in resumed["gamma"].items():
+        assert float(gamma) == float(whole["gamma"][key])
+
+
+def test_groups_of_parameters_are_clipped(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=7, save_strategy="no")
+    trainer.set_optimizer_grouped_parameters(
+        [
+            {"params": [p for p in trainer.model.parameters() if p.ndim > 1]},
+            {"params": [p for p in trainer.model.parameters() if p.ndim == 1]},
+        ]
+    )
+    trainer.train()
+    assert trainer.clip.num_steps == 7
+    tensors = trainer.clip.metrics()["tensors"]
+    assert len(tensors) == len(trainer.model.parameters())

@@ -1,0 +1,235 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The compiled loops: built once, switched off, and done without."""
+
+import ctypes
+import logging
+import platform
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.kernels import build as library
+from paddle_adagc.kernels.host import HostTensors
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library.load_library.cache_clear()
+    yield
+    library.load_library.cache_clear()
+
+
+def test_library_is_built_once(tmp_path, monkeypatch):
+    assert library.load_library() is not None
+    (built,) = (tmp_path / "paddle_adagc").iterdir()
+    library.load_library.cache_clear()
+    monkeypatch.setattr(library.subprocess, "run", None)
+    assert library.load_library() is not None
+    assert [*built.parent.iterdir()] == [built]
+
+
+def test_other_source_is_another_library(tmp_path, monkeypatch):
+    library.load_library()
+    source = tmp_path / "changed.cpp"
+    source.write_text(library.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(library, "SOURCE", source)
+    library.load_library.cache_clear()
+    library.load_library()
+    assert len([*(tmp_path / "paddle_adagc").iterdir()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("compiler", "message"), [("false", "exit status"), ("nowhere", "nowhere")]
+)
+def test_compiler_that_fails_leaves_paddle_s_operators(
+    tmp_path, monkeypatch, caplog, compiler, message
+):
+    monkeypatch.setenv("CXX", compiler)
+    with caplog.at_level(logging.WARNING):
+        assert library.load_library() is None
+    assert message in caplog.text
+    assert not [*(tmp_path / "paddle_adagc").iterdir()]
+    norms = GradientList([paddle.ones([3])]).squared_norms()
+    assert norms.tolist() == [3.0]
+
+
+def test_switch(monkeypatch):
+    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    assert library.load_library() is None
+    assert not HostTensors.can_take([paddle.ones([1])])
+
+
+def test_only_dense_float32_tensors_are_taken():
+    embedding = paddle.nn.Embedding(4, 2, sparse=True)
+    embedding(paddle.to_tensor([1])).sum().backward()
+    plain = paddle.ones([4, 3])
+    assert HostTensors.can_take([plain, None])
+    for other in (
+        plain.astype("bfloat16"),
+        plain.astype("float64"),
+        embedding.weight.grad,
+    ):
+        assert not HostTensors.can_take([plain, other])
+
+
+def test_norms_and_scales_equal_those_of_the_operators(monkeypatch):
+    rng = np.random.default_rng(0)
+    shapes = [[1], [], [7, 300], [2049], [100_003], [0, 4]]
+    arrays = [rng.normal(size=s).astype("float32") * 3 for s in shapes]
+    h = paddle.to_tensor(rng.random(len(shapes)).astype("float32"))
+    discard = paddle.to_tensor([False, False, True, False, False, False])
+    results = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv("PADDLE_ADAGC_NATIVE", switch)
+        library.load_library.cache_clear()
+        gradients = GradientList(tensors := [*map(paddle.to_tensor, arrays)])
+        norms = gradients.squared_norms().numpy()
+        gradients.scale_(h, discard)
+        results.append((norms, [t.numpy() for t in tensors]))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
+    for ours, theirs in zip(results[0][1], results[1][1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    exact = [float(np.sum(a.astype("float64") ** 2)) for a in arrays]
+    np.testing.assert_allclose(results[0][0], exact, rtol=2e-7)
+
+
+ARCHITECTURES = {"x86-64": "sse2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f"}
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="compares x86's vector widths"
+)
+def test_sums_are_the_same_bits_at_every_vector_width(monkeypatch):
+    rng = np.random.default_rng(0)
+    tensors = [
+        paddle.to_tensor(rng.normal(size=n).astype("float32"))
+        for n in (1, 31, 33, 300, 2047, 2048, 2049, 100_003)
+    ]
+    features = Path("/proc/cpuinfo").read_text().split()
+    sums, flags = {}, library.FLAGS
+    for name, feature in ARCHITECTURES.items():
+        if feature in features:
+            other = [flag.replace("native", name) for flag in flags]
+            assert f"-march={name}" in other
+            monkeypatch.setattr(library, "FLAGS", other)
+            library.load_library.cache_clear()
+            sums[name] = GradientList(tensors).squared_norms().numpy().tobytes()
+    assert len(sums) > 1
+    assert len(set(sums.values())) == 1
+
+
+def test_long_sum_of_equal_values_is_exact():
+    # One float32 accumulator would stop counting at 2**24.
+    norms = GradientList([paddle.ones([2**25])]).squared_norms()
+    assert norms.item() == 2**25
+
+
+def test_tensors_that_need_no_scaling_are_not_touched():
+    gradient = paddle.ones([4])
+    # A signalling pattern: 1 * x would quieten it.
+    bits = np.array([0x7FA00001], np.uint32).view(np.float32)
+    gradient.set_value(np.repeat(bits, 4))
+    before = gradient.numpy().tobytes()
+    GradientList([gradient]).scale_(paddle.to_tensor([1.0]), None)
+    assert gradient.numpy().tobytes() == before
+
+
+_SLOW_COMPILER = """#!/bin/sh
+# Leaves a broken file while the other process compiles too, and looks whether
+# anything stands under the library's name meanwhile.
+for output; do :; done
+together() {
+    touch "$1.$$"
+    for _ in $(seq 1000); do
+        [ "$(ls "$1".* | wc -l)" -lt 2 ] || return 0
+        sleep 0.01
+    done
+    exit 1
+}
+echo broken > "$output"
+together FOLDER/started
+[ ! -e "FOLDER/cache/$(basename "$output")" ] || exit 1
+together FOLDER/looked
+exec g++ "$@"
+"""
+_BUILD = """
+import sys
+from pathlib import Path
+from paddle_adagc.kernels.build import build
+print(build(sys.argv[1], Path(sys.argv[2])))
+"""
+
+
+def test_processes_may_build_at_once(tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(_SLOW_COMPILER.replace("FOLDER", str(tmp_path)))
+    compiler.chmod(0o755)
+    cache = tmp_path / "cache"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _BUILD, str(compiler), str(cache)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        built = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0]
+    assert built[0] == built[1]
+    (path,) = cache.iterdir()
+    assert path == Path(built[0].strip())
+    assert ctypes.CDLL(str(path)).adagc_scale
+
+
+BUILDS = {
+    "paddle.is_compiled_with_cuda": True,
+    "paddle.is_compiled_with_xpu": True,
+    "paddle.device.get_all_custom_device_type": ["npu"],
+}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_tensor_in_a_device_s_memory_is_not_taken(monkeypatch, build):
+    monkeypatch.setattr(build, lambda: BUILDS[build])
+    here = paddle.ones([2])
+    there = types.SimpleNamespace(
+        dtype=paddle.float32,
+        place=types.SimpleNamespace(is_cpu_place=lambda: False),
+        is_selected_rows=lambda: False,
+        is_contiguous=lambda: True,
+    )
+    assert HostTensors.can_take([here, None])
+    assert not HostTensors.can_take([here, there])
+
+
+def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
+    # Without a gradient there is no tensor whose place could be asked.
+    monkeypatch.setattr(
+        "paddle.framework._current_expected_place",
+        lambda: types.SimpleNamespace(is_cpu_place=lambda: False),
+    )
+    assert not HostTensors.can_take([None, None])
+    assert not HostTensors.can_take([paddle.ones([2])])

@@ -1,0 +1,86 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the optimizers refuse."""
+
+import paddle
+import pytest
+from core.optimizers.runs import make_weights, run
+from helpers import make_parameters
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
+from paddle_adagc.optimizers.lion import Lion
+from paddle_adagc.optimizers.muon import Muon
+from paddle_adagc.optimizers.spam import SPAM
+from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+
+
+def test_sparse_gradients_are_refused():
+    embedding = paddle.nn.Embedding(4, 3, sparse=True)
+    optimizer = Lion(0.01, parameters=embedding.parameters())
+    embedding(paddle.to_tensor([1, 2])).sum().backward()
+    with pytest.raises(TypeError, match="sparse=False"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("make_wrong", "match"),
+    [
+        (lambda p: Lion(0.1, beta1=1.0, parameters=p), "beta1.*1.0"),
+        (lambda p: Lion(0.1, weight_decay=-1.0, parameters=p), "-1.0"),
+        (lambda p: Lion(0.1, parameters=[{"params": p, "beta3": 1}]), "beta"),
+        (
+            lambda p: Lion(0.1, parameters=[{"params": p, "beta1": 2.0}]),
+            "beta1.*2.0",
+        ),
+        (lambda p: Muon(0.1, scaling="moonlight", parameters=p), "spectral"),
+        (lambda p: Muon(0.1, num_iterations=0, parameters=p), "at least 1"),
+        (lambda p: Muon(0.1, momentum=1.5, parameters=p), "momentum.*1.5"),
+        (lambda p: SPAM(0.1, clip_start=500, parameters=p), "clip_start=500"),
+        (lambda p: SPAM(0.1, epsilon=0.0, parameters=p), "epsilon.*0.0"),
+        (lambda p: AGC(form="papers"), "did you mean 'paper'"),
+        (lambda p: AGC(form="paper", epsilon=0.1), "epsilon=0.1"),
+        (lambda p: Clippy(lambda_abs=0.0), "lambda_abs.*0.0"),
+        (lambda p: RMSClip(threshold=-1.0), "threshold.*-1.0"),
+    ],
+)
+def test_wrong_arguments_are_refused(make_wrong, match):
+    with pytest.raises(ValueError, match=match):
+        make_wrong(make_parameters([[2]]))
+
+
+def test_wrong_types_are_refused():
+    with pytest.raises(TypeError, match="no clip of updates"):
+        ClippedAdamW(0.1, ClipGradByAdaGC(), parameters=make_parameters([[2]]))
+    with pytest.raises(TypeError, match="warmup_steps"):
+        SPAM(0.1, warmup_steps=1.5, parameters=make_parameters([[2]]))
+
+
+def test_static_graphs_are_refused():
+    parameters = make_parameters([[2]])
+    paddle.enable_static()
+    try:
+        with pytest.raises(RuntimeError, match="disable_static"):
+            Lion(0.1, parameters=parameters)
+    finally:
+        paddle.disable_static()
+
+
+def test_muon_refuses_a_vector_as_a_matrix():
+    parameters = make_weights()
+    optimizer = Muon(
+        0.01, parameters=parameters, is_matrix_fun=lambda name: True
+    )
+    with pytest.raises(ValueError, match=r"\[6\].*matrices alone"):
+        run(optimizer, parameters, range(1))

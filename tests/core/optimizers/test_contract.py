@@ -1,0 +1,360 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every optimizer under Paddle's contract: state, groups, precision, clips."""
+
+import functools
+
+import numpy as np
+import paddle
+import pytest
+from core.optimizers.draws import SHAPES, draw_gradients, draw_weights
+from core.optimizers.runs import make_weights, run, set_gradients, values
+from helpers import make_parameters, no_waiting_for_the_device
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
+from paddle_adagc.optimizers.lion import Lion
+from paddle_adagc.optimizers.muon import Muon
+from paddle_adagc.optimizers.spam import SPAM
+from paddle_adagc.optimizers.stable_adamw import StableAdamW
+from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+
+OPTIMIZERS = {
+    "Lion": Lion,
+    "Muon": Muon,
+    "SPAM": functools.partial(
+        SPAM, threshold=4.0, reset_interval=7, warmup_steps=3, clip_start=2
+    ),
+    "StableAdamW": StableAdamW,
+    "AGC": functools.partial(ClippedAdamW, update_clip=AGC()),
+    "Clippy": functools.partial(ClippedAdamW, update_clip=Clippy()),
+    "RMSClip": functools.partial(ClippedAdamW, update_clip=RMSClip()),
+}
+PAPER_FORMS = {
+    "paper's AGC": functools.partial(
+        ClippedAdamW, update_clip=AGC(form="paper")
+    ),
+    "paper's Clippy": functools.partial(
+        ClippedAdamW, update_clip=Clippy(form="paper")
+    ),
+}
+every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+
+
+def make(name, parameters, learning_rate=0.01, **arguments):
+    return OPTIMIZERS[name](learning_rate, parameters=parameters, **arguments)
+
+
+def fresh(name, dtype="float32", **arguments):
+    """Weights and their optimizer, with the same names every time."""
+    with paddle.utils.unique_name.guard():
+        parameters = make_weights(dtype)
+        return parameters, make(name, parameters, **arguments)
+
+
+def warmup():
+    return paddle.optimizer.lr.LinearWarmup(0.02, 8, 0.001, 0.02)
+
+
+def run_scheduled(optimizer, parameters, steps):
+    for step in steps:
+        run(optimizer, parameters, [step])
+        optimizer._learning_rate.step()
+    return values(parameters)
+
+
+@every_optimizer
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("is_early", [False, True])
+def test_resumes_bit_by_bit(name, dtype, is_early, tmp_path):
+    options = {"multi_precision": dtype == "bfloat16", "weight_decay": 0.1}
+
+    def start():
+        parameters = make_weights(dtype)
+        return make(name, parameters, warmup(), **options), parameters
+
+    with paddle.utils.unique_name.guard():
+        whole = run_scheduled(*start(), range(20))
+    with paddle.utils.unique_name.guard():
+        optimizer, parameters = start()
+        run_scheduled(optimizer, parameters, range(10))
+        paddle.save(optimizer.state_dict(), str(tmp_path / "state.pdopt"))
+        weights = [parameter.clone() for parameter in parameters]
+    with paddle.utils.unique_name.guard():
+        optimizer, parameters = start()
+        if not is_early:  # load into an optimizer that has made steps
+            run_scheduled(optimizer, parameters, range(3))
+        optimizer.set_state_dict(paddle.load(str(tmp_path / "state.pdopt")))
+        for parameter, weight in zip(parameters, weights, strict=True):
+            parameter.set_value(weight)
+        resumed = run_scheduled(optimizer, parameters, range(10, 20))
+    for a, b in zip(resumed, whole, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@every_optimizer
+def test_parameter_groups(name):
+    slow, fast = make_weights()[:2], make_weights()[2:]
+    groups = [
+        {"params": slow, "learning_rate": 0.1, "weight_decay": 0.5},
+        {"params": fast},
+    ]
+    optimizer = make(name, groups, weight_decay=0.2)
+    got = run(optimizer, slow + fast, range(12))
+
+    alone = [make_weights()[:2], make_weights()[2:]]
+    optimizers = [
+        make(name, alone[0], 0.001, weight_decay=0.5),
+        make(name, alone[1], 0.01, weight_decay=0.2),
+    ]
+    for step in range(12):
+        set_gradients(alone[0] + alone[1], draw_gradients(step))
+        for optimizer in optimizers:
+            optimizer.step()
+    expected = values(alone[0] + alone[1])
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_group_sets_a_rule_s_own_arguments():
+    parameters, others = make_weights(), make_weights()
+    grouped = Lion(0.01, parameters=[{"params": parameters, "beta1": 0.5}])
+    plain = Lion(0.01, beta1=0.5, parameters=others)
+    for a, b in zip(
+        run(grouped, parameters, range(5)),
+        run(plain, others, range(5)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    start = {"params": make_weights(), "beta1": 0.5}
+    adam = SPAM(0.01, parameters=[start])
+    run(adam, start["params"], range(1))
+    powers = adam._accumulators["beta1_pow_acc"].values()
+    assert [float(power) for power in powers] == [0.25] * len(SHAPES)
+
+
+@every_optimizer
+def test_sees_clipped_gradients(name):
+    clip = ClipGradByAdaGC(t_start=3)
+    parameters, optimizer = fresh(name, "float64", grad_clip=clip)
+    clipped_by_hand = ClipGradByAdaGC(t_start=3)
+    others, twin = fresh(name, "float64")
+    for step in range(16):
+        run(optimizer, parameters, [step])
+        set_gradients(others, draw_gradients(step))
+        clipped_by_hand([(p, p.grad) for p in others])
+        twin.step()
+    assert clip.num_steps == 16
+    for a, b in zip(values(parameters), values(others), strict=True):
+        np.testing.assert_array_equal(a, b)
+    unclipped = run(*reversed(fresh(name, "float64")), range(16))
+    assert any(
+        (a != b).any()
+        for a, b in zip(values(parameters), unclipped, strict=True)
+    )
+
+
+@every_optimizer
+def test_only_chosen_weights_decay(name):
+    parameters = make_weights()
+    chosen = parameters[1].name
+    optimizer = make(
+        name,
+        parameters,
+        weight_decay=10.0,
+        apply_decay_param_fun=lambda p: p == chosen,
+    )
+    got = run(optimizer, parameters, range(4))
+    no_decay, decayed = make_weights(), make_weights()
+    without = run(make(name, no_decay, weight_decay=0.0), no_decay, range(4))
+    with_decay = run(make(name, decayed, weight_decay=10.0), decayed, range(4))
+    for index, weights in enumerate(got):
+        expected = with_decay if index == 1 else without
+        np.testing.assert_array_equal(weights, expected[index])
+        assert (with_decay[index] != without[index]).any()
+
+
+def rounded(array):
+    """As bfloat16 holds it, float64."""
+    tensor = paddle.to_tensor(array).astype("bfloat16")
+    return tensor.astype("float64").numpy()
+
+
+@every_optimizer
+def test_master_weights_follow_a_float32_run(name):
+    parameters, optimizer = fresh(name, "bfloat16", multi_precision=True)
+    masters, twin = fresh(name)
+    for master, start in zip(masters, draw_weights(), strict=True):
+        master.set_value(paddle.to_tensor(rounded(start)).astype("float32"))
+    for step in range(10):
+        gradients = [rounded(g) for g in draw_gradients(step)]
+        set_gradients(parameters, gradients)
+        set_gradients(masters, gradients)
+        optimizer.step()
+        twin.step()
+    state = optimizer.state_dict()
+    for parameter, master in zip(parameters, masters, strict=True):
+        held = state["master_weights"][parameter.name]
+        np.testing.assert_array_equal(held.numpy(), master.numpy())
+        assert parameter.dtype == paddle.bfloat16
+        np.testing.assert_array_equal(
+            parameter.astype("float32").numpy(),
+            master.astype("bfloat16").astype("float32").numpy(),
+        )
+    moments = [v for v in state.values() if isinstance(v, paddle.Tensor)]
+    assert all(moment.dtype != paddle.bfloat16 for moment in moments)
+
+
+@every_optimizer
+def test_low_precision_without_master_weights_warns_and_rounds(name):
+    parameters, optimizer = fresh(name, "bfloat16")
+    with pytest.warns(UserWarning, match="multi_precision"):
+        run(optimizer, parameters, range(3))
+    assert all(np.isfinite(w).all() for w in values(parameters))
+    assert "master_weights" not in optimizer.state_dict()
+
+
+@every_optimizer
+def test_main_grad(name):
+    parameters, optimizer = fresh(name, "bfloat16", multi_precision=True)
+    others, twin = fresh(name, "bfloat16", multi_precision=True)
+    for step in range(4):
+        gradients = [rounded(g) for g in draw_gradients(step)]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.main_grad = paddle.to_tensor(gradient).astype("float32")
+        optimizer.step()
+        set_gradients(others, gradients)
+        twin.step()
+    for a, b in zip(values(parameters), values(others), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@every_optimizer
+def test_step_does_not_wait_for_the_device(name, monkeypatch):
+    parameters, optimizer = fresh(name)
+    set_gradients(parameters, draw_gradients(0))
+    with no_waiting_for_the_device(monkeypatch):
+        optimizer.step()
+        optimizer.step()
+
+
+@every_optimizer
+def test_missing_gradients_and_frozen_weights_are_left_alone(name):
+    parameters, optimizer = fresh(name)
+    parameters[0].stop_gradient = True
+    set_gradients(parameters, draw_gradients(0))
+    parameters[1].clear_gradient(False)
+    optimizer.step()
+    start = draw_weights()
+    changed = [
+        not np.allclose(w, s, rtol=1e-6)
+        for w, s in zip(values(parameters), start, strict=True)
+    ]
+    assert changed == [False, False, True, True]
+
+
+@pytest.mark.parametrize("kind", (OPTIMIZERS | PAPER_FORMS).values())
+def test_a_scalar_trains_like_one_element_and_keeps_its_shape(kind):
+    scalar, vector = make_parameters([[], [1]])
+    for parameter in (scalar, vector):
+        parameter.set_value(paddle.full_like(parameter, 2.0))
+    optimizers = [kind(0.01, parameters=[p]) for p in (scalar, vector)]
+    for gradient in (0.5, -0.3, 2.0):
+        set_gradients([scalar, vector], [gradient, [gradient]])
+        for optimizer in optimizers:
+            optimizer.step()
+    assert scalar.shape == []
+    assert 0 < abs(float(scalar) - 2.0) < 0.1
+    assert float(scalar) == float(vector)
+
+
+@every_optimizer
+def test_parameters_keep_their_own_regularizers_in_groups(name):
+    def train(is_grouped):
+        parameters = make_weights("float32")
+        parameters[0].regularizer = paddle.regularizer.L2Decay(0.5)
+        groups = [{"params": parameters}] if is_grouped else parameters
+        return run(make(name, groups), parameters, range(3))
+
+    for grouped, alone in zip(train(True), train(False), strict=True):
+        np.testing.assert_array_equal(grouped, alone)
+
+
+@every_optimizer
+def test_zero_gradients_and_zero_weights_stay_finite(name):
+    parameters = make_parameters(SHAPES)
+    optimizer = make(name, parameters)
+    for _ in range(3):
+        set_gradients(parameters, [np.zeros(shape) for shape in SHAPES])
+        optimizer.step()
+    for weight in values(parameters):
+        np.testing.assert_array_equal(weight, 0.0)
+
+
+@pytest.mark.parametrize("name", ["AGC", "StableAdamW"])
+def test_loads_the_state_of_paddle_s_adamw(name):
+    with paddle.utils.unique_name.guard():
+        parameters = make_weights("float32")
+        adamw = paddle.optimizer.AdamW(0.01, parameters=parameters)
+        run(adamw, parameters, range(3))
+    with paddle.utils.unique_name.guard():
+        parameters = make_weights("float32")
+        optimizer = make(name, parameters)
+        optimizer.set_state_dict(adamw.state_dict())
+        run(optimizer, parameters, [3])
+    power = optimizer._accumulators["beta1_pow_acc"][parameters[0].name]
+    assert float(power) == pytest.approx(0.9**5)
+
+
+def test_lazy_rows_of_an_embedding_train_under_spam():
+    # To the letter a row without a gradient in the first steps never trains.
+    (weight,) = make_parameters([[3, 2]])
+    optimizer = SPAM(0.01, parameters=[weight], clip_start=2)
+    for step in range(6):
+        gradient = np.ones([3, 2])
+        gradient[2] = step >= 4
+        set_gradients([weight], [gradient])
+        optimizer.step()
+    assert (weight.numpy()[2] < 0).all()
+
+
+def test_spam_s_reset_heals_an_infinite_second_moment():
+    (weight,) = make_parameters([[2]])
+    optimizer = SPAM(0.01, parameters=[weight], reset_interval=4, clip_start=3)
+    positions = []
+    for step in range(6):
+        set_gradients([weight], [[1e20 if step == 1 else 1.0, 1.0]])
+        optimizer.step()
+        positions.append(weight.numpy().copy())
+    (square,) = optimizer._accumulators["moment2"].values()
+    assert np.isfinite(square.numpy()).all()
+    assert positions[2][0] == positions[1][0]  # no step over infinity
+    assert positions[5][0] < positions[2][0]
+
+
+def test_muon_takes_the_matrices_that_it_is_told():
+    parameters = make_weights()
+    names = [parameter.name for parameter in parameters]
+    optimizer = Muon(
+        0.01,
+        parameters=parameters,
+        is_matrix_fun=lambda name: name == names[1],
+    )
+    run(optimizer, parameters, range(1))
+    assert [*optimizer._accumulators["momentum"]] == [names[1]]
+    assert [*optimizer._accumulators["moment1"]] == [
+        names[0],
+        names[2],
+        names[3],
+    ]

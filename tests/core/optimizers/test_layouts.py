@@ -1,0 +1,273 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every optimizer under fleet's layouts, against one process."""
+
+import functools
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel import training
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import DENSE, MOE, Layout
+from paddle.distributed import fleet
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
+from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
+from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
+from paddle_adagc.optimizers.lion import Lion
+from paddle_adagc.optimizers.matrices import hidden_matrices
+from paddle_adagc.optimizers.muon import Muon
+from paddle_adagc.optimizers.spam import SPAM
+from paddle_adagc.optimizers.stable_adamw import StableAdamW
+from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.parallel.layout import read_layout
+
+NUM_STEPS = 6
+LR = 1e-3
+SLOW = {"epsilon": 1e-2}  # else rounding decides where gradients are tiny
+ELEMENT_WISE = ("lion", "spam")
+NAMES = (
+    *ELEMENT_WISE,
+    "muon",
+    "stable_adamw",
+    "agc",
+    "agc of embeddings",
+    "agc, paper",
+    "clippy",
+    "clippy, paper",
+    "rms",
+)
+
+
+def make_optimizer(name, model, **common):
+    embeddings = {
+        key for key, tensor in read_layout(model).items() if tensor.is_embedding
+    }
+    clips = {
+        "agc": AGC(lambda_rel=0.05),
+        "agc of embeddings": AGC(lambda_rel=0.05),
+        "agc, paper": AGC(form="paper", lambda_rel=0.05),
+        "clippy": Clippy(lambda_rel=1e-2, lambda_abs=1e-5),
+        "clippy, paper": Clippy(form="paper", lambda_rel=1e-4, lambda_abs=1e-4),
+        "rms": RMSClip(threshold=0.05),
+    }
+    common |= {"learning_rate": LR, "parameters": model.parameters()}
+    if name in clips:
+        return ClippedAdamW(
+            update_clip=clips[name],
+            is_embedding_fun=(
+                (lambda key: key in embeddings) if "embed" in name else None
+            ),
+            **SLOW,
+            **common,
+        )
+    if name == "muon":
+        return Muon(
+            is_matrix_fun=hidden_matrices(model), adamw_epsilon=1e-2, **common
+        )
+    if name == "spam":
+        return SPAM(
+            threshold=3.0,
+            reset_interval=4,
+            warmup_steps=3,
+            clip_start=1,
+            **SLOW,
+            **common,
+        )
+    makers = {
+        "lion": Lion,
+        "stable_adamw": functools.partial(StableAdamW, **SLOW),
+    }
+    return makers[name](**common)
+
+
+def train(layout, topology, options, name):
+    """Losses, pieces of the weights, and how many tensors have state here."""
+    config = DecoderConfig(**options, tensor_parallel_degree=layout.mp)
+    model_class = (
+        DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
+    )
+    model = bare = model_class(config)
+    initialize_weights(model, config, training.SEED)
+    clip = ClipGradByAdaGC(t_start=3, lambda_rel=5.0, lambda_abs=5.0)
+    clip.bind(model)
+    optimizer = inner = make_optimizer(name, model, grad_clip=clip)
+    if topology is not None:
+        model = fleet.distributed_model(model)
+        optimizer = fleet.distributed_optimizer(optimizer)
+    model.train()
+    parameters = parameters_by_key(bare)
+    losses = []
+    for step in range(NUM_STEPS):
+        for parameter in parameters.values():  # as the Trainer does
+            if parameter.grad is None:
+                parameter.grad = paddle.zeros_like(parameter)
+        ids, labels = training.own_rows(training.batch(step), topology)
+        losses.append(
+            training.forward_backward(model, bare, optimizer, ids, labels)
+        )
+        key = training.outlier(step, config)
+        if key in parameters:
+            training.scale_gradient(parameters[key], training.OUTLIER)
+        optimizer.step()
+        optimizer.clear_grad()
+    return {
+        "losses": losses,
+        "num_states": max(len(held) for held in inner._accumulators.values()),
+        "weights": {
+            key: [(*training.place(p, topology), 0, p.numpy().reshape(-1))]
+            for key, p in parameters.items()
+        },
+    }
+
+
+def train_all(layout, options, names):
+    """Several runs on this rank, one after the other."""
+    topology = layout.start()
+    return [train(layout, topology, options, name) for name in names]
+
+
+@functools.cache
+def alone(name, is_moe):
+    """The run of one process."""
+    return train(Layout(), None, MOE if is_moe else DENSE, name)
+
+
+CASES = {
+    "tp2": (Layout(mp=2), DENSE, NAMES),
+    "tp2, MoE": (Layout(mp=2), MOE, ("muon", "agc")),
+    "v1 x2": (Layout(sharding=2), DENSE, NAMES),
+    "tp2 x v1": (
+        Layout(mp=2, sharding=2),
+        DENSE,
+        ("muon", "agc"),
+    ),
+    "tp2 x pp2": (Layout(mp=2, pp=2), DENSE, ("muon",)),
+    "v2 x2": (Layout(sharding=2, split_param=True), DENSE, ELEMENT_WISE),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_run_is_that_of_one_process(case):
+    layout, options, names = CASES[case]
+    ranks = run_on_ranks(
+        train_all,
+        layout.world_size,
+        layout=layout,
+        options=options,
+        names=names,
+    )
+    for name, results in zip(names, zip(*ranks, strict=True), strict=True):
+        expected = alone(name, options is MOE)
+        losses = np.mean([rank["losses"] for rank in results], axis=0)
+        np.testing.assert_allclose(
+            losses, expected["losses"], rtol=1e-5, err_msg=name
+        )
+        training.assert_close(
+            training.merge([rank["weights"] for rank in results]),
+            training.merge([expected["weights"]]),
+            f"weights of {name}",
+        )
+        if layout.sharding > 1 and not layout.split_param:
+            sizes = [rank["num_states"] for rank in results]
+            assert max(sizes) < expected["num_states"], "states are not shared"
+
+
+def refusals(layout):
+    """What the optimizers say under V2, made before fleet and after."""
+    early = {
+        name: paddle.nn.Linear(4, 4)
+        for name in NAMES
+        if name not in ELEMENT_WISE
+    }
+    optimizers = {
+        name: make_optimizer(name, model) for name, model in early.items()
+    }
+    layout.start()
+    messages = {}
+    for name, model in early.items():
+        with pytest.raises(ValueError, match="V2") as refused:
+            make_optimizer(name, paddle.nn.Linear(4, 4))
+        optimizer = fleet.distributed_optimizer(optimizers[name])
+        model(paddle.ones([2, 4])).sum().backward()
+        with pytest.raises(ValueError, match="V2") as refused_in_step:
+            optimizer.step()
+        assert str(refused.value) == str(refused_in_step.value)
+        messages[name] = str(refused.value)
+    return messages
+
+
+def test_sharding_that_splits_tensors_is_refused():
+    layout = Layout(sharding=2, split_param=True)
+    ranks = run_on_ranks(refusals, 2, layout=layout)
+    assert ranks[0].keys() == set(NAMES) - set(ELEMENT_WISE)
+    for messages in ranks:
+        for message in messages.values():
+            assert "split_param to False (V1)" in message
+
+
+def rolled_back(layout, names):
+    """Whether steps are repeated bit by bit from a state of this rank."""
+    topology = layout.start()
+    same = []
+    for name in names:
+        config = DecoderConfig(**DENSE, tensor_parallel_degree=layout.mp)
+        model = DecoderForCausalLM(config)
+        initialize_weights(model, config, training.SEED)
+        optimizer = make_optimizer(name, model)
+        model = fleet.distributed_model(model)
+        optimizer = fleet.distributed_optimizer(optimizer)
+        weights = []
+        saved, state = [], {}
+        for step in (*range(4), *range(2, 4)):
+            if step == 2 and not saved:
+                saved = [p.clone() for p in model.parameters()]
+                state = {
+                    key: value.clone()
+                    for key, value in optimizer.state_dict().items()
+                }
+            elif step == 2:
+                optimizer.set_state_dict(state)
+                for parameter, value in zip(
+                    model.parameters(), saved, strict=True
+                ):
+                    parameter.set_value(value)
+            ids, labels = training.own_rows(training.batch(step), topology)
+            training.forward_backward(model, model, optimizer, ids, labels)
+            optimizer.step()
+            optimizer.clear_grad()
+            if step == 3:
+                weights.append([p.numpy() for p in model.parameters()])
+        same.append(all((a == b).all() for a, b in zip(*weights, strict=True)))
+    return same
+
+
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        (Layout(sharding=2), ["lion", "muon", "spam", "agc"]),
+        (Layout(sharding=2, split_param=True), ["lion", "spam"]),
+    ],
+    ids=["v1 x2", "v2 x2"],
+)
+def test_state_of_a_rank_resumes_bit_by_bit(layout, names):
+    ranks = run_on_ranks(
+        rolled_back, layout.world_size, layout=layout, names=names
+    )
+    for same in ranks:
+        assert dict(zip(names, same, strict=True)) == dict.fromkeys(names, True)

@@ -1,0 +1,217 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every optimizer against its literal NumPy twin, for 100 steps."""
+
+import functools
+
+import numpy as np
+import paddle
+import pytest
+from core.optimizers.draws import SHAPES, draw_gradients
+from core.optimizers.runs import make_weights, run, run_twins
+from reference import optimizers as twins
+
+from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
+from paddle_adagc.optimizers.lion import Lion
+from paddle_adagc.optimizers.muon import Muon
+from paddle_adagc.optimizers.spam import SPAM
+from paddle_adagc.optimizers.stable_adamw import StableAdamW
+from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+
+LR = 0.01
+NUM_STEPS = 100
+ADAMW = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "weight_decay": 0.1}
+
+
+def assert_equal(optimizer_class, arguments, make_twin):
+    parameters = make_weights()
+    optimizer = optimizer_class(LR, parameters=parameters, **arguments)
+    got = run(optimizer, parameters, range(NUM_STEPS))
+    expected = run_twins(
+        [make_twin(shape) for shape in SHAPES], range(NUM_STEPS)
+    )
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
+        {"beta1": 0.95, "beta2": 0.98, "weight_decay": 1.0},
+        {"beta1": 0.0, "beta2": 0.5, "weight_decay": 0.1},
+    ],
+)
+def test_lion(arguments):
+    assert_equal(Lion, arguments, lambda _: twins.Lion(LR, **arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"scaling": "rms", "weight_decay": 0.0},
+        {"nesterov": False, "momentum": 0.8, "num_iterations": 3},
+        {"scaling": "rms", "nesterov": False, "weight_decay": 1.0},
+    ],
+)
+def test_muon(arguments):
+    muon = {
+        "momentum": 0.95,
+        "nesterov": True,
+        "num_iterations": 5,
+        "scaling": "spectral",
+        "weight_decay": 0.1,
+        **arguments,
+    }
+    adamw = {
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "epsilon": 1e-8,
+        "weight_decay": muon["weight_decay"],
+    }
+
+    def twin(shape):
+        if len(shape) == 2:
+            return twins.Muon(LR, **muon)
+        return twins.AdamW(LR, **adamw)
+
+    assert_equal(Muon, arguments, twin)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ADAMW,
+        {**ADAMW, "beta2": 0.9, "weight_decay": 0.0},
+        {"beta1": 0.5, "beta2": 0.999, "epsilon": 1e-2, "weight_decay": 1.0},
+    ],
+)
+def test_stable_adamw(arguments):
+    assert_equal(
+        StableAdamW, arguments, lambda _: twins.StableAdamW(LR, **arguments)
+    )
+
+
+@pytest.mark.parametrize(
+    ("threshold", "interval", "warmup", "clip_start"),
+    [(5000.0, 500, 150, 20), (5.0, 30, 10, 5), (2.0, 7, 0, 1), (4.0, 9, 20, 0)],
+)
+def test_spam(threshold, interval, warmup, clip_start):
+    arguments = {
+        "threshold": threshold,
+        "reset_interval": interval,
+        "warmup_steps": warmup,
+        "clip_start": clip_start,
+        **ADAMW,
+    }
+    assert_equal(
+        SPAM,
+        arguments,
+        lambda shape: twins.SPAM(
+            threshold, interval, warmup, clip_start, lr=LR, **ADAMW
+        ),
+    )
+
+
+CLIPS = {
+    "AGC": (AGC(), twins.agc_update(0.01, 1e-3)),
+    "AGC of embeddings": (AGC(), twins.agc_update(0.01, 1e-3, True)),
+    "AGC, paper": (AGC(form="paper"), twins.agc_update(1e-3, 0.0)),
+    "AGC, loose": (AGC(lambda_rel=2.0), twins.agc_update(2.0, 1e-3)),
+    "Clippy": (Clippy(), twins.clippy(0.1, 1e-7)),
+    "Clippy, absolute": (
+        Clippy(lambda_rel=0.02, lambda_abs=1e-3),
+        twins.clippy(0.02, 1e-3),
+    ),
+    "Clippy, paper": (Clippy(form="paper"), twins.clippy_of_paper(0.01, 0.5)),
+    "Clippy, paper's form": (
+        Clippy(form="paper", lambda_abs=1e-3),
+        twins.clippy_of_paper(0.01, 1e-3),
+    ),
+    "RMS": (RMSClip(), twins.rms_clip(1.0)),
+    "RMS, tight": (RMSClip(threshold=0.3), twins.rms_clip(0.3)),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_clipped_adamw(name):
+    clip, twin = CLIPS[name]
+    is_embedding_fun = (lambda _: True) if "embeddings" in name else None
+    assert_equal(
+        functools.partial(
+            ClippedAdamW, update_clip=clip, is_embedding_fun=is_embedding_fun
+        ),
+        ADAMW,
+        lambda _: twins.ClippedAdamW(twin, lr=LR, **ADAMW),
+    )
+
+
+def test_clips_and_spikes_take_effect():
+    # Else the equalities above would say less.
+    idle = {"Clippy, paper", "RMS"}
+    unclipped = run_twins(
+        [twins.AdamW(LR, **ADAMW) for _ in SHAPES], range(NUM_STEPS)
+    )
+    for name, (_, clip) in CLIPS.items():
+        clipped = run_twins(
+            [twins.ClippedAdamW(clip, lr=LR, **ADAMW) for _ in SHAPES],
+            range(NUM_STEPS),
+        )
+        differs = max(
+            np.abs(a - b).max() for a, b in zip(clipped, unclipped, strict=True)
+        )
+        assert (differs > 1e-3) == (name not in idle), name
+
+
+def test_adamw_part_is_paddle_s_adamw():
+    parameters, others = make_weights("float32"), make_weights("float32")
+    muon = Muon(
+        LR,
+        parameters=parameters,
+        is_matrix_fun=lambda _: False,
+        weight_decay=1.0,
+    )
+    adamw = paddle.optimizer.AdamW(
+        LR, beta2=0.95, parameters=others, weight_decay=1.0
+    )
+    for a, b in zip(
+        run(muon, parameters, range(20)),
+        run(adamw, others, range(20)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_unclipped_adamw_is_paddle_s_adamw():
+    parameters, others = make_weights(), make_weights()
+    clipped = ClippedAdamW(
+        LR,
+        AGC(),
+        apply_clip_param_fun=lambda _: False,
+        parameters=parameters,
+        **ADAMW,
+    )
+    adamw = paddle.optimizer.AdamW(LR, parameters=others, **ADAMW)
+    for a, b in zip(
+        run(clipped, parameters, range(20)),
+        run(adamw, others, range(20)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_gradients_hold_outliers():
+    largest = [max(np.abs(g).max() for g in draw_gradients(s)) for s in (5, 11)]
+    assert min(largest) > 100

@@ -1,0 +1,159 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which weights are Muon's, and which layouts give whole tensors."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import make_parameters
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.optimizers import whole
+from paddle_adagc.optimizers.matrices import hidden_matrices
+from paddle_adagc.parallel.layout import read_layout
+from paddle_adagc.parallel.topology import Axis, Topology
+
+SMALL = {
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "qk_norm": True,
+}
+
+
+def left_to_adamw(**options):
+    model = DecoderForCausalLM(DecoderConfig(**SMALL, **options))
+    is_matrix = hidden_matrices(model)
+    return {key for key, p in model.named_parameters() if not is_matrix(p.name)}
+
+
+def is_vector(key):
+    return "norm" in key
+
+
+def test_hidden_matrices_of_a_dense_decoder():
+    left = {key for key in left_to_adamw() if not is_vector(key)}
+    assert left == {"model.embed_tokens.weight", "lm_head.weight"}
+    left = left_to_adamw(tie_word_embeddings=True)
+    assert {key for key in left if not is_vector(key)} == {
+        "model.embed_tokens.weight"
+    }
+
+
+def test_hidden_matrices_of_experts_without_their_router():
+    left = left_to_adamw(
+        moe_num_experts=4,
+        moe_top_k=2,
+        moe_intermediate_size=4,
+        moe_num_shared_experts=1,
+        moe_layers=[1],
+    )
+    assert {key for key in left if not is_vector(key)} == {
+        "model.embed_tokens.weight",
+        "model.layers.1.mlp.gate.weight",
+        "lm_head.weight",
+    }
+
+
+def test_hidden_matrices_of_clip():
+    model = CLIP(CLIPConfig(vision_layers=1, text_layers=1))
+    is_matrix = hidden_matrices(model)
+    taken = {key for key, p in model.named_parameters() if is_matrix(p.name)}
+    weights = ("attn.in_proj", "attn.out_proj", "mlp.c_fc", "mlp.c_proj")
+    assert taken == {
+        f"{tower}.blocks.0.{weight}.weight"
+        for tower in ("visual", "textual")
+        for weight in weights
+    }
+    embeddings = [t.key for t in read_layout(model).values() if t.is_embedding]
+    assert set(embeddings) == {
+        "visual.positional_embedding",
+        "textual.positional_embedding",
+        "textual.token_embedding.weight",
+    }
+
+
+def test_routers_of_paddlenlp_s_models_are_no_hidden_matrices():
+    transformers = pytest.importorskip("paddlenlp.transformers")
+    options = {
+        "vocab_size": 16,
+        "hidden_size": 8,
+        "intermediate_size": 12,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    models = [
+        transformers.MixtralForCausalLM(
+            transformers.MixtralConfig(num_local_experts=2, **options)
+        ),
+        transformers.Qwen2MoeForCausalLM(
+            transformers.Qwen2MoeConfig(
+                num_experts=2,
+                moe_intermediate_size=8,
+                shared_expert_intermediate_size=8,
+                **options,
+            )
+        ),
+    ]
+    for model in models:
+        is_matrix = hidden_matrices(model)
+        left = [
+            key
+            for key, p in model.named_parameters()
+            if p.ndim == 2 and not is_matrix(p.name)
+        ]
+        routers = [key for key in left if key.endswith("gate.weight")]
+        assert routers
+        assert len(left) == len(routers) + 2  # the embedding, the head
+
+
+@pytest.mark.parametrize("split_axis", [1, -1])
+def test_an_axis_counted_from_the_end_is_reduced_over(monkeypatch, split_axis):
+    topology = Topology(model=Axis(0, 2, object()))
+    monkeypatch.setattr(whole, "read_topology", lambda: topology)
+    monkeypatch.setattr(
+        whole.dist,
+        "all_reduce",
+        lambda value, op, group: value.scale_(2.0),  # both ranks hold the same
+    )
+    (weight,) = make_parameters([[2, 3]])
+    weight.is_distributed, weight.split_axis = True, split_axis
+    parts = whole.Parts(weight)
+    ones = paddle.ones([2, 3])
+    assert float(parts.mean(ones)) == 1.0
+    np.testing.assert_array_equal(parts.sum(ones, [1]).numpy(), [[6.0], [6.0]])
+    np.testing.assert_array_equal(parts.sum(ones, [0]).numpy(), [[2.0] * 3])
+
+
+def test_slices_and_joined_tensors_are_refused(monkeypatch):
+    def check(**place):
+        sharding = Axis(0, 2, object())
+        topology = Topology(sharding=sharding, **place)
+        monkeypatch.setattr(whole, "read_topology", lambda: topology)
+        whole.check_whole_tensors("Muon", ["linear_0.w_0"])
+
+    check()  # V1
+    with pytest.raises(ValueError, match=r"Muon .*split_param to False"):
+        check(splits_parameters=True)
+    with pytest.raises(ValueError, match=r"Muon .*fuse_optimizer"):
+        check(fuses_parameters=True)
+    check()
+    with pytest.raises(ValueError, match=r"slice@linear_0.*stage 3"):
+        whole.check_whole_tensors("Muon", ["slice@linear_0.w_0"])

@@ -1,0 +1,318 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Run a function on real ranks: processes that talk over gloo.
+
+A launcher imports Paddle once and forks the ranks, so a launch costs one
+import, and the pytest process itself never joins a process group.
+"""
+
+import contextlib
+import faulthandler
+import importlib.util
+import inspect
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_HOST = "127.0.0.1"
+_TESTS = Path(__file__).resolve().parents[2]
+_LOG_TAIL = 4000
+_MOST_SECONDS_TO_START = 300.0
+
+
+def run_on_ranks(
+    function: Callable[..., Any],
+    world_size: int,
+    *,
+    timeout: float = 120.0,
+    **arguments: Any,
+) -> list[Any]:
+    """Call ``function(**arguments)`` on every rank of a fresh gloo world.
+
+    The CPU backend is enabled and the default process group exists when the
+    function starts; ``start_fleet`` sets up hybrid parallelism.
+
+    Args:
+        function: Defined at the top level of a file.
+        world_size: Number of processes.
+        timeout: Seconds that the function may take; then all ranks are killed.
+        **arguments: Picklable; every rank gets the same.
+
+    Returns:
+        What the function returned, by rank; it has to be picklable, so give
+        back arrays instead of tensors.
+
+    Raises:
+        RuntimeError: A rank failed; the message holds its traceback.
+        TimeoutError: The ranks were not done in time; the message holds each
+            rank's stack.
+    """
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        job = Path(folder)
+        (job / "job.pkl").write_bytes(
+            pickle.dumps(
+                {
+                    "file": inspect.getsourcefile(function),
+                    "name": function.__qualname__,
+                    "world_size": world_size,
+                    "arguments": arguments,
+                    "timeout": timeout,
+                }
+            )
+        )
+        launcher = subprocess.Popen(
+            [sys.executable, __file__, folder],
+            env=_environment(),
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=(job / "launcher.log").open("wb"),
+        )
+        try:
+            _wait_for_start(launcher, job, world_size)
+            launcher.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(
+                f"{function.__qualname__} on {world_size} ranks was not done "
+                f"after {timeout:.0f} s\n{_logs(job)}"
+            ) from None
+        finally:
+            _kill_session(launcher)
+        if launcher.returncode:
+            raise RuntimeError(
+                f"{function.__qualname__} failed\n{_failure(job)}"
+            )
+        return [
+            pickle.loads((job / f"rank{rank}.pkl").read_bytes())
+            for rank in range(world_size)
+        ]
+
+
+def start_fleet(
+    *,
+    dp: int = 1,
+    mp: int = 1,
+    pp: int = 1,
+    sharding: int = 1,
+    ep: int = 1,
+    moe_sharding: int = 1,
+    num_micro_batches: int = 1,
+    micro_batch_size: int = 1,
+    configs: dict[str, dict[str, Any]] | None = None,
+) -> Any:
+    """Call ``fleet.init`` with these degrees; return the topology.
+
+    Args:
+        dp: Data-parallel degree; likewise the others.
+        mp: Tensor parallelism.
+        pp: Pipeline parallelism.
+        sharding: Sharding stage 1; with experts ``ep * moe_sharding / mp``.
+        ep: Expert parallelism.
+        moe_sharding: Ranks that share the optimizer state of an expert.
+        num_micro_batches: What a pipeline stage accumulates a step.
+        micro_batch_size: Rows of each.
+        configs: Options by section of ``hybrid_configs``, such as
+            ``{"sharding_configs": {"split_param": True}}``.
+    """
+    from paddle.distributed import fleet
+
+    strategy = fleet.DistributedStrategy()
+    hybrid = {
+        "dp_degree": dp,
+        "mp_degree": mp,
+        "pp_degree": pp,
+        "sharding_degree": sharding,
+    }
+    if ep > 1:
+        hybrid |= {
+            "ep_degree": ep,
+            "moe_sharding_degree": moe_sharding,
+            "order": [
+                "sharding",
+                "moe_sharding",
+                "pp",
+                "sep",
+                "dp",
+                "ep",
+                "mp",
+            ],
+        }
+    strategy.hybrid_configs = hybrid
+    for section, options in (configs or {}).items():
+        for name, value in options.items():
+            setattr(strategy.hybrid_configs[section], name, value)
+    strategy.pipeline_configs = {
+        "accumulate_steps": num_micro_batches,
+        "micro_batch_size": micro_batch_size,
+    }
+    fleet.init(is_collective=True, strategy=strategy)
+    return fleet.get_hybrid_communicate_group()
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the launcher and, by the fork, of its ranks."""
+    paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    return {
+        **{k: v for k, v in os.environ.items() if not k.startswith("PADDLE_")},
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PADDLE_DISTRI_BACKEND": "gloo",
+        "OMP_NUM_THREADS": "1",
+        "GLOG_minloglevel": "2",
+    }
+
+
+def _kill_session(launcher: subprocess.Popen) -> None:
+    """End the launcher and every rank that it left behind."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+
+
+def _failure(job: Path) -> str:
+    """Tracebacks in the order in which ranks failed; logs of crashed ones."""
+    errors = sorted(job.glob("rank*.error"), key=lambda p: p.stat().st_mtime)
+    crashed = job / "crashed"
+    if crashed.exists():
+        log = job / f"{crashed.read_text()}.log"
+        return f"{log.stem} crashed:\n{log.read_text(errors='replace')}"
+    if errors:
+        return "\n".join(f"{e.stem}:\n{e.read_text()}" for e in errors)
+    return _logs(job)
+
+
+def _logs(job: Path) -> str:
+    return "\n".join(
+        f"--- {log.stem}\n{log.read_text(errors='replace')[-_LOG_TAIL:]}"
+        for log in sorted(job.glob("*.log"))
+    )
+
+
+def _wait_for_start(
+    launcher: subprocess.Popen[bytes], job: Path, world_size: int
+) -> None:
+    """Wait until every rank runs the function, or one has failed."""
+    deadline = time.monotonic() + _MOST_SECONDS_TO_START
+    while len([*job.glob("*.started")]) < world_size:
+        if launcher.poll() is not None:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{world_size} ranks did not start within "
+                f"{_MOST_SECONDS_TO_START:.0f} s\n{_logs(job)}"
+            )
+        time.sleep(0.05)
+
+
+def _launch(job: Path) -> int:
+    """Fork the ranks and wait for them; the first failure ends them all."""
+    import paddle  # noqa: F401  (once, before the forks)
+    from paddle.distributed import fleet  # noqa: F401
+
+    from paddle_adagc.lab.gloo.rendezvous import free_port
+
+    task = pickle.loads((job / "job.pkl").read_bytes())
+    function = _load(task["file"], task["name"])
+    port = free_port()
+    ranks = {}
+    for rank in range(task["world_size"]):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_run_rank(job, task, function, rank, port))
+        ranks[pid] = rank
+    while ranks:
+        pid, status = os.wait()
+        rank = ranks.pop(pid)
+        if os.WIFSIGNALED(status):
+            (job / "crashed").write_text(f"rank{rank}")
+        if status:
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+            return 1
+    return 0
+
+
+def _load(file: str, name: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location("functions_of_ranks", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def _run_rank(
+    job: Path,
+    task: dict[str, Any],
+    function: Callable[..., Any],
+    rank: int,
+    port: int,
+) -> int:
+    """The life of one rank; returns its exit status."""
+    import paddle
+
+    log = os.open(job / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        _join(rank, task["world_size"], port)
+        faulthandler.dump_traceback_later(0.8 * task["timeout"])
+        (job / f"rank{rank}.started").touch()
+        result = function(**task["arguments"])
+        (job / f"rank{rank}.pkl").write_bytes(pickle.dumps(result))
+        paddle.distributed.barrier()  # others may still use a store of ours
+    except BaseException:
+        (job / f"rank{rank}.error").write_text(traceback.format_exc())
+        return 1
+    return 0
+
+
+def _join(rank: int, world_size: int, port: int) -> None:
+    """Enable the CPU backend and set up the default process group."""
+    import paddle.distributed as dist
+
+    from paddle_adagc.lab.gloo import enable
+
+    os.environ |= {
+        "PADDLE_TRAINER_ID": str(rank),
+        "PADDLE_TRAINERS_NUM": str(world_size),
+        "PADDLE_MASTER": f"{_HOST}:{port}",
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(
+            f"{_HOST}:{port + 1 + i}" for i in range(world_size)
+        ),
+        "PADDLE_CURRENT_ENDPOINT": f"{_HOST}:{port + 1 + rank}",
+    }
+    if rank:
+        _wait_for_store(port)
+    enable()
+    dist.init_parallel_env()
+
+
+def _wait_for_store(port: int) -> None:
+    """Wait until rank 0 listens: Paddle pauses 3 s after a refused attempt."""
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex((_HOST, port)) == 0:
+                return
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(_launch(Path(sys.argv[1])))

@@ -1,0 +1,199 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Ranks simulated by threads: each holds slices, and sums over groups."""
+
+import threading
+
+import numpy as np
+import paddle
+from helpers import clip_arrays, make_parameters
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.parallel import reduce
+from paddle_adagc.parallel.gather import merge_values
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Axis
+
+SHAPES = {"norm": 6, "dense": 24, "split": 16, "expert.0": 12, "expert.1": 12}
+STEPS = 12
+ARGUMENTS = {"t_start": 6, "lambda_abs": 2.0}
+
+
+class Ranks:
+    """Threads whose all-reduce sums over a group, given as its ranks."""
+
+    def __init__(self, monkeypatch, num_ranks):
+        self.local = threading.local()
+        self.calls = [[] for _ in range(num_ranks)]
+        self.num_ranks = num_ranks
+        self.barriers = {}
+        self.values = {}
+        self.lock = threading.Lock()
+        monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
+        monkeypatch.setattr(
+            "paddle_adagc.clips.base.read_topology",
+            lambda: self.local.topology,
+        )
+
+    def all_reduce(self, tensor, op=None, group=None):
+        rank = self.local.rank
+        assert rank in group
+        self.calls[rank].append((group, tensor.shape[0]))
+        with self.lock:
+            barrier = self.barriers.setdefault(
+                group, threading.Barrier(len(group), timeout=20)
+            )
+            self.values[group, rank] = tensor.numpy()
+        barrier.wait()
+        parts = [self.values[group, other] for other in group]
+        total = (
+            np.max(parts, 0) if op == reduce.dist.ReduceOp.MAX else sum(parts)
+        )
+        barrier.wait()
+        paddle.assign(paddle.to_tensor(total), tensor)
+
+    def run(self, function):
+        results, errors = [None] * self.num_ranks, []
+
+        def work(rank):
+            self.local.rank = rank
+            try:
+                results[rank] = function(rank, self.local)
+            except Exception as error:
+                errors.append(error)
+                for barrier in self.barriers.values():
+                    barrier.abort()
+
+        threads = [
+            threading.Thread(target=work, args=[rank])
+            for rank in range(self.num_ranks)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return results
+
+
+def gradients(step):
+    """Whole gradients; outliers in single tensors, an expert without tokens."""
+    rng = np.random.default_rng(step)
+    grads = {
+        key: rng.normal(size=size).astype("float32")
+        for key, size in SHAPES.items()
+    }
+    hit = list(SHAPES)[step % len(SHAPES)]
+    grads[hit] *= 20
+    if step in (2, 8):
+        grads["expert.1"][:] = 0
+    return grads
+
+
+def single_process(keys):
+    """Clipped gradients and gammas of one process that holds everything."""
+    clip = ClipGradByAdaGC(**ARGUMENTS)
+    parameters = make_parameters([[SHAPES[key]] for key in keys])
+    history = []
+    for step in range(STEPS):
+        grads = gradients(step)
+        clipped = clip_arrays(clip, parameters, [grads[k] for k in keys])
+        gamma = [float(g) for g in clip.state_dict()["gamma"].values()]
+        history.append(
+            (
+                dict(zip(keys, clipped, strict=True)),
+                dict(zip(keys, gamma, strict=True)),
+            )
+        )
+    return history
+
+
+def check(monkeypatch, topologies, parts, tied_copies=()):
+    """Hold every rank's slices and gammas against one process' whole tensors.
+
+    Args:
+        monkeypatch: The test's.
+        topologies: Per rank.
+        parts: Per rank, key -> slice of the whole gradient that the rank's
+            optimizer is given; None: it knows the tensor but is given nothing.
+        tied_copies: Pairs of rank and key that an earlier stage counts.
+
+    Returns:
+        Per rank, the (group, length) of every all-reduce.
+    """
+    keys = [key for key in SHAPES if any(key in part for part in parts)]
+    history = single_process(keys)
+    ranks = Ranks(monkeypatch, len(topologies))
+
+    def work(rank, local):
+        local.topology = topologies[rank]
+        layout = {}
+        parameters = {}
+        for key, where in parts[rank].items():
+            size = 1 if where is None else len(range(SHAPES[key])[where])
+            (parameters[key],) = make_parameters([[max(size, 1)]])
+            layout[parameters[key].name] = TensorLayout(
+                key=key,
+                is_tp_split=key == "split",
+                is_expert=key.startswith("expert"),
+                is_tied_copy=(rank, key) in tied_copies,
+            )
+        clip = ClipGradByAdaGC(**ARGUMENTS)
+        clip._table.bind(layout)
+        for step in range(STEPS):
+            grads = gradients(step)
+            given = {k: w for k, w in parts[rank].items() if w is not None}
+            clipped = clip_arrays(
+                clip,
+                [parameters[key] for key in given],
+                [grads[key][where] for key, where in given.items()],
+            )
+            expected = history[step][0]
+            for (key, where), array in zip(given.items(), clipped, strict=True):
+                np.testing.assert_allclose(
+                    array,
+                    expected[key][where],
+                    rtol=1e-5,
+                    atol=1e-7,
+                    err_msg=f"rank {rank}, step {step}, {key}",
+                )
+        return clip, {clip._table.keys[slot] for slot in clip._observed}
+
+    results = ranks.run(work)
+    merged = merge_values(
+        [
+            {
+                key: (float(value), key in observed)
+                for key, value in clip.state_dict()["gamma"].items()
+            }
+            for clip, observed in results
+        ],
+        "gamma",
+    )
+    assert sorted(merged) == sorted(keys)
+    for key, value in merged.items():
+        np.testing.assert_allclose(value, history[-1][1][key], rtol=1e-5)
+    return ranks.calls
+
+
+WHOLE = slice(None)
+
+
+def half(rank, size):
+    return slice(rank * size // 2, (rank + 1) * size // 2)
+
+
+def axis(rank, *group):
+    return Axis(group.index(rank), len(group), group)

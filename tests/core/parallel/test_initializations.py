@@ -1,0 +1,73 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Scaled Embed and WeSaR under fleet's layouts train as one process."""
+
+import numpy as np
+import pytest
+from core.parallel import training
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import DENSE, MOE, Layout, assert_close, merge
+
+# After QK-norm the scales of queries and keys have no gradient but rounding.
+UNTIED = {**DENSE, "tie_word_embeddings": False, "qk_norm": False}
+WESAR = {"options": {**UNTIED, "initialization": "wesar"}}
+WESAR_MOE = {"options": {**MOE, "initialization": "wesar"}}
+SCALED_EMBED = {"options": {**DENSE, "initialization": "scaled_embed"}}
+CASES = {
+    "tp2": (Layout(mp=2), [WESAR_MOE, SCALED_EMBED]),
+    "sp with tp2 x pp2": (
+        Layout(mp=2, pp=2, sequence_parallel=True),
+        [WESAR, SCALED_EMBED],
+    ),
+    "ep2": (Layout(ep=2, sharding=2, split_param=True), [WESAR_MOE]),
+}
+
+
+def assert_same(ranks, expected):
+    """Losses and weights to 1e-5; gamma and clipped gradients of scales less.
+
+    A scale's gradient is one sum over all that its matrix gives, whose terms
+    nearly cancel here: its rounding is up to 1e-3 of what is left.
+    """
+    losses = np.mean([rank["losses"] for rank in ranks], axis=0)
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-5)
+    weights = merge([rank["weights"] for rank in ranks])
+    assert_close(weights, expected["weights"], "weights")
+    gammas = expected["state"]["gamma"]
+    assert all(rank["state"] == ranks[0]["state"] for rank in ranks)
+    for key, gamma in ranks[0]["state"]["gamma"].items():
+        rel = 5e-3 if key.endswith("alpha") else 1e-5
+        assert gamma == pytest.approx(gammas[key], rel=rel), key
+    for step, expected_clipped in expected["clipped"].items():
+        clipped = merge([rank["clipped"][step] for rank in ranks])
+        assert clipped.keys() == expected_clipped.keys()
+        for key, gradient in expected_clipped.items():
+            rel = 5e-3 if key.endswith("alpha") else 1e-5
+            np.testing.assert_allclose(
+                clipped[key],
+                gradient,
+                rtol=0,
+                atol=rel * np.abs(gradient).max(),
+                err_msg=f"{key} in step {step}",
+            )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_run_is_that_of_one_process(case):
+    layout, runs = CASES[case]
+    ranks = run_on_ranks(
+        training.train_all, layout.world_size, layout=layout, runs=runs
+    )
+    for arguments, of_ranks in zip(runs, zip(*ranks, strict=True), strict=True):
+        assert_same(of_ranks, training.train_alone(**arguments))

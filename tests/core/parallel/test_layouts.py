@@ -1,0 +1,153 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Real fleet: every layout trains as one process with the whole model."""
+
+import functools
+
+import pytest
+from core.parallel import training
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import (
+    DENSE,
+    MOE,
+    SPARSE_MOE,
+    Layout,
+    assert_same_run,
+)
+
+from paddle_adagc.state_file import load_state, save_state
+
+_DENSE = {"options": DENSE}
+_MOE = {"options": MOE}
+_SPARSE = {"options": SPARSE_MOE}
+_DEVIATION = {
+    **_DENSE,
+    "clip_settings": {**training.ADAGC, "lambda_dev": 2.0},
+}
+# Three layers on two stages are uneven ones.
+CASES = {
+    "tp2": (Layout(mp=2), [_DENSE, _MOE, _DEVIATION]),
+    "sp with tp2": (Layout(mp=2, sequence_parallel=True), [_DENSE, _MOE]),
+    "pp2": (Layout(pp=2), [_DENSE, _MOE]),
+    "dp2": (Layout(dp=2), [_DENSE, _MOE, _SPARSE]),
+    "v1 x2": (Layout(sharding=2), [_DENSE, _MOE]),
+    "v2 x2": (
+        Layout(sharding=2, split_param=True),
+        [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
+    ),
+    "tp2 x dp2": (Layout(mp=2, dp=2), [_DENSE, _MOE]),
+    "tp2 x pp2": (Layout(mp=2, pp=2), [_DENSE, _MOE]),
+    "sp with tp2 x pp2": (
+        Layout(mp=2, pp=2, sequence_parallel=True),
+        [_DENSE, _MOE],
+    ),
+    "tp2 x v1": (Layout(mp=2, sharding=2), [_DENSE, _MOE]),
+    "tp2 x v2": (
+        Layout(mp=2, sharding=2, split_param=True),
+        [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
+    ),
+    "pp2 x v2": (Layout(pp=2, sharding=2, split_param=True), [_DENSE, _MOE]),
+    "ep2": (Layout(ep=2, sharding=2, split_param=True), [_MOE, _SPARSE]),
+    "ep4": (Layout(ep=4, sharding=4, split_param=True), [_MOE]),
+    "ep2 x v2 x4": (
+        Layout(ep=2, sharding=4, split_param=True),
+        [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
+    ),
+    "pp2 x ep2": (
+        Layout(pp=2, ep=2, sharding=2, split_param=True),
+        [_MOE],
+    ),
+}
+
+
+def run(layout, runs):
+    """What each rank gave back, for every run."""
+    ranks = run_on_ranks(
+        training.train_all, layout.world_size, layout=layout, runs=runs
+    )
+    return list(zip(*ranks, strict=True))
+
+
+_ALONE: dict[str, dict] = {}
+
+
+def alone(options, clip_settings=training.ADAGC):
+    """The run of one process."""
+    key = str(sorted(options.items()) + sorted(clip_settings.items()))
+    if key not in _ALONE:
+        _ALONE[key] = training.train_alone(options, clip_settings=clip_settings)
+    return _ALONE[key]
+
+
+@functools.cache
+def spread(case):
+    """The runs of a case."""
+    return run(*CASES[case])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_run_is_that_of_one_process(case):
+    for arguments, ranks in zip(CASES[case][1], spread(case), strict=True):
+        same = {k: v for k, v in arguments.items() if k != "main_grad"}
+        assert_same_run(ranks, alone(**same))
+
+
+def test_runs_clip_outliers_and_meet_experts_without_tokens():
+    # Else the equalities above would say less.
+    outliers = {s for s in range(training.NUM_STEPS) if s % 3 == 1}
+    assert outliers & set(training.COMPARED_STEPS) >= {10, 13}
+    gradients = alone(SPARSE_MOE)["clipped"].values()
+    assert any(not g.any() for step in gradients for g in step.values())
+
+
+def continued(state, tmp_path):
+    """Arguments of a short run that goes on from a saved state."""
+    save_state(state, tmp_path)
+    return {
+        "state": load_state(tmp_path),
+        "first_step": training.T_START,
+        "num_steps": 5,
+    }
+
+
+def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
+    dense = spread("tp2 x pp2")[0]
+    arguments = {**_DENSE, **continued(dense[0]["state"], tmp_path)}
+    (ranks,) = run(Layout(sharding=2, split_param=True), [arguments])
+    assert_same_run(ranks, training.train_alone(**arguments))
+
+
+def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
+    ranks = spread("ep4")[0]
+    expected = alone(MOE)["state"]
+    arguments = {**_MOE, **continued(ranks[0]["state"], tmp_path)}
+    mine = training.train_alone(**arguments)
+    theirs = training.train_alone(**{**arguments, "state": expected})
+    assert mine["state"]["gamma"] == pytest.approx(
+        theirs["state"]["gamma"], rel=1e-5
+    )
+
+
+def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
+    arguments = {**_DENSE, **continued(alone(DENSE)["state"], tmp_path)}
+    layout = Layout(mp=2, pp=2, sharding=2, split_param=True)
+    (ranks,) = run(layout, [arguments])
+    assert_same_run(ranks, training.train_alone(**arguments))
+
+
+def test_state_of_one_process_loads_on_four_ranks(tmp_path):
+    arguments = {**_MOE, **continued(alone(MOE)["state"], tmp_path)}
+    layout = Layout(ep=2, sharding=4, split_param=True)
+    (ranks,) = run(layout, [arguments])
+    assert_same_run(ranks, training.train_alone(**arguments))

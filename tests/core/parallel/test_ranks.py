@@ -1,0 +1,59 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The helper that runs functions on ranks."""
+
+import os
+import time
+
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.ranks import run_on_ranks
+
+
+def _identity(word):
+    total = paddle.to_tensor([1.0])
+    dist.all_reduce(total)
+    return word, dist.get_rank(), os.getpid(), float(total)
+
+
+def _fail_on_rank_one():
+    if dist.get_rank() == 1:
+        raise ValueError("broken on purpose")
+    dist.barrier()
+
+
+def _hang():
+    if dist.get_rank() == 0:
+        time.sleep(600)
+    dist.barrier()
+
+
+def test_every_rank_is_a_process_and_returns_its_result():
+    results = run_on_ranks(_identity, 2, word="x")
+    assert [r[:2] for r in results] == [("x", 0), ("x", 1)]
+    assert len({r[2] for r in results} | {os.getpid()}) == 3
+    assert [r[3] for r in results] == [2.0, 2.0]
+
+
+def test_the_failing_rank_shows_its_traceback_and_ends_the_others():
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"(?s)rank1:.*broken on purpose"):
+        run_on_ranks(_fail_on_rank_one, 2)
+    assert time.monotonic() - start < 60
+
+
+def test_ranks_that_hang_are_killed_and_show_their_stacks():
+    with pytest.raises(TimeoutError, match=r"(?s)after 6 s.*_hang"):
+        run_on_ranks(_hang, 2, timeout=6)

@@ -1,0 +1,415 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The clip on simulated ranks: threads that hold slices, and sum over groups.
+
+Every parallel layout must give what one process with the whole tensors gives.
+The layouts that fleet runs on a CPU are tested on real processes too; here are
+those that need a GPU, larger grids, and the bugs that others published.
+"""
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel.simulated import WHOLE, Ranks, axis, check, half
+from helpers import clip_arrays, make_parameters
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.parallel.gather import merge_values
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.reduce import check_layout, make_plan
+from paddle_adagc.parallel.topology import Axis, Topology
+
+
+def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
+    world = (0, 1)
+    calls = check(
+        monkeypatch,
+        [Topology(model=axis(r, 0, 1), world=world) for r in world],
+        [{"norm": WHOLE, "dense": WHOLE, "split": half(r, 16)} for r in world],
+    )
+    warm_up = [(world, 1), (world, 1)]  # the one split tensor, the scalar
+    adaptive = [(world, 1)]
+    assert calls[0] == calls[1] == warm_up * 6 + adaptive * 6
+
+
+@pytest.mark.parametrize("name", ["data", "sep"])
+def test_data_parallel_and_sep_do_not_communicate(monkeypatch, name):
+    calls = check(
+        monkeypatch,
+        [Topology(**{name: axis(r, 0, 1)}, world=(0, 1)) for r in (0, 1)],
+        [{"norm": WHOLE, "dense": WHOLE} for _ in (0, 1)],
+    )
+    assert calls == [[], []]
+
+
+def test_tensor_parallel_with_data_parallel(monkeypatch):
+    """Replicated over DP, split over TP: ranks 0 1 | 2 3."""
+    calls = check(
+        monkeypatch,
+        [
+            Topology(
+                model=axis(r, *[(0, 1), (2, 3)][r // 2]),
+                data=axis(r, *[(0, 2), (1, 3)][r % 2]),
+                world=(0, 1, 2, 3),
+            )
+            for r in range(4)
+        ],
+        [
+            {"norm": WHOLE, "dense": WHOLE, "split": half(r % 2, 16)}
+            for r in range(4)
+        ],
+    )
+    assert calls[3] == [((2, 3), 1), ((0, 1, 2, 3), 1)] * 6 + [((2, 3), 1)] * 6
+
+
+def test_pipeline_with_a_tied_tensor_counts_it_once(monkeypatch):
+    calls = check(
+        monkeypatch,
+        [Topology(pipe=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [{"dense": WHOLE, "norm": WHOLE}, {"dense": WHOLE, "split": WHOLE}],
+        tied_copies=[(1, "dense")],
+    )
+    assert calls == [[((0, 1), 1)] * 6] * 2
+
+
+def test_owner_based_sharding_needs_no_sum_of_its_own(monkeypatch):
+    """V1 and stage 2: every tensor whole at one owner; rank 1 owns two."""
+    calls = check(
+        monkeypatch,
+        [Topology(sharding=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [
+            {"norm": WHOLE, "dense": None, "split": None},
+            {"norm": None, "dense": WHOLE, "split": WHOLE},
+        ],
+    )
+    assert calls == [[((0, 1), 1)] * 6] * 2
+
+
+def test_rank_that_owns_nothing_takes_part(monkeypatch):
+    check(
+        monkeypatch,
+        [
+            Topology(sharding=axis(r, 0, 1, 2), world=(0, 1, 2))
+            for r in range(3)
+        ],
+        [
+            {"norm": WHOLE, "dense": None},
+            {"norm": None, "dense": None},
+            {"norm": None, "dense": WHOLE},
+        ],
+    )
+
+
+def test_slices_of_uneven_size_and_ranks_without_one(monkeypatch):
+    """V2: slices; "norm" lies on rank 0 alone."""
+    calls = check(
+        monkeypatch,
+        [
+            Topology(
+                sharding=axis(r, 0, 1, 2),
+                splits_parameters=True,
+                world=(0, 1, 2),
+            )
+            for r in range(3)
+        ],
+        [
+            {"norm": WHOLE, "dense": slice(0, 5)},
+            {"norm": None, "dense": slice(5, 20)},
+            {"norm": None, "dense": slice(20, 24)},
+        ],
+    )
+    group = (0, 1, 2)
+    assert calls == [[(group, 2), (group, 1)] * 6 + [(group, 2)] * 6] * 3
+
+
+def test_slices_of_tensor_parallel_parts(monkeypatch):
+    """V2 x TP: first over the sharding group, then over the mp group."""
+    parts = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (sharding rank, mp rank)
+    check(
+        monkeypatch,
+        [
+            Topology(
+                sharding=axis(r, *[(0, 2), (1, 3)][r % 2]),
+                model=axis(r, *[(0, 1), (2, 3)][r // 2]),
+                splits_parameters=True,
+                world=(0, 1, 2, 3),
+            )
+            for r in range(4)
+        ],
+        [
+            {
+                "norm": WHOLE if s == 0 else None,
+                "dense": half(s, 24),
+                "split": slice(8 * m + 4 * s, 8 * m + 4 * s + 4),
+            }
+            for s, m in parts
+        ],
+    )
+
+
+def expert_topologies(num_expert_ranks, num_moe_sharding_ranks, mp=1):
+    """EP inside of moe_sharding; dense tensors are sharded over all."""
+    count = num_expert_ranks * num_moe_sharding_ranks
+    world = tuple(range(count))
+    topologies = []
+    for r in world:
+        e = r % num_expert_ranks
+        expert_group = tuple(
+            o for o in world if o // num_expert_ranks == r // num_expert_ranks
+        )
+        moe_group = tuple(o for o in world if o % num_expert_ranks == e)
+        dense_group = tuple(o for o in world if o % mp == r % mp)
+        mp_group = tuple(o for o in world if o // mp == r // mp)
+        topologies.append(
+            Topology(
+                model=axis(r, *mp_group) if mp > 1 else Axis(),
+                sharding=axis(r, *dense_group)
+                if len(dense_group) > 1
+                else Axis(),
+                expert=axis(r, *expert_group),
+                moe_sharding=axis(r, *moe_group)
+                if len(moe_group) > 1
+                else Axis(),
+                splits_parameters=True,
+                world=world,
+            )
+        )
+    return topologies
+
+
+def test_experts_on_their_own_ranks_are_counted_once(monkeypatch):
+    """A different "global" norm on every EP group: NeMo Automodel 3816.
+
+    Experts' norms averaged over ranks that own different ones: DeepSpeed 8475.
+    """
+    calls = check(
+        monkeypatch,
+        expert_topologies(2, 1),
+        [
+            {"dense": half(0, 24), "expert.0": WHOLE},
+            {"dense": half(1, 24), "expert.1": WHOLE},
+        ],
+    )
+    assert calls[0] == [((0, 1), 1)] * 12 + [((0, 1), 1)] * 6
+
+
+def test_experts_sharded_over_their_own_group(monkeypatch):
+    """EP2 x sharding 4: experts' slices sum over moe_sharding alone."""
+    calls = check(
+        monkeypatch,
+        expert_topologies(2, 2),
+        [
+            {
+                "norm": WHOLE if r == 3 else None,
+                "dense": slice(6 * r, 6 * r + 6),
+                f"expert.{r % 2}": half(r // 2, 12),
+            }
+            for r in range(4)
+        ],
+    )
+    assert calls[1] == (
+        [((0, 1, 2, 3), 2), ((1, 3), 1), ((0, 1, 2, 3), 1)] * 6
+        + [((0, 1, 2, 3), 2), ((1, 3), 1)] * 6
+    )
+
+
+def test_experts_across_tensor_parallel_ranks_are_in_the_norm(monkeypatch):
+    """Experts missing from the norm under EP x TP: Megatron-LM PR 5916."""
+    check(
+        monkeypatch,
+        expert_topologies(2, 1, mp=2),
+        [
+            {"norm": WHOLE, "split": half(r, 16), f"expert.{r}": WHOLE}
+            for r in (0, 1)
+        ],
+    )
+
+
+def test_rank_that_owns_no_expert(monkeypatch):
+    check(
+        monkeypatch,
+        expert_topologies(2, 1),
+        [
+            {"dense": half(0, 24), "expert.0": WHOLE, "expert.1": WHOLE},
+            {"dense": half(1, 24)},
+        ],
+    )
+
+
+def test_experts_on_the_data_parallel_axis(monkeypatch):
+    """Marked ``no_sync``: each data-parallel rank holds other experts."""
+    check(
+        monkeypatch,
+        [Topology(data=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        [
+            {"dense": WHOLE, "expert.0": WHOLE},
+            {"dense": WHOLE, "expert.1": WHOLE},
+        ],
+    )
+
+
+EXPERT = [TensorLayout(key="expert.0", is_expert=True)]
+
+
+@pytest.mark.parametrize(
+    ("topology", "message"),
+    [
+        (
+            Topology(
+                sharding=axis(0, 0, 1), expert=axis(0, 0, 1), world=(0, 1)
+            ),
+            "sharding V1.*split_param",
+        ),
+        (
+            Topology(
+                sharding=axis(0, 0, 1), splits_parameters=True, world=(0, 1)
+            ),
+            "without expert groups",
+        ),
+        (
+            Topology(model=axis(0, 0, 1), world=(0, 1)),
+            "tensor-parallel axis",
+        ),
+    ],
+)
+def test_layouts_without_a_right_norm_are_refused(topology, message):
+    with pytest.raises(ValueError, match=message):
+        check_layout(EXPERT, topology)
+    with pytest.raises(ValueError, match=message):
+        make_plan(EXPERT, topology)
+
+
+def test_fused_parameters_are_refused():
+    topology = Topology(
+        sharding=axis(0, 0, 1), fuses_parameters=True, world=(0, 1)
+    )
+    with pytest.raises(ValueError, match="fuse_optimizer"):
+        check_layout([TensorLayout(key="dense")], topology)
+
+
+def test_data_parallelism_with_slices_is_warned_of():
+    topology = Topology(
+        sharding=axis(0, 0, 1),
+        data=axis(0, 0, 2),
+        splits_parameters=True,
+        world=(0, 1, 2, 3),
+    )
+    with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
+        check_layout([TensorLayout(key="dense")], topology)
+
+
+def test_hybrid_parallel_run_without_bind_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        "paddle_adagc.clips.base.read_topology",
+        lambda: Topology(model=axis(0, 0, 1), world=(0, 1)),
+    )
+    with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
+        clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [np.ones(1)])
+
+
+def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
+    ranks = Ranks(monkeypatch, 2)
+
+    def work(rank, local):
+        local.topology = Topology(sharding=axis(rank, 0, 1), world=(0, 1))
+        (parameter,) = make_parameters([[1]])
+        clip = ClipGradByAdaGC(nonfinite="raise")
+        clip._table.bind({parameter.name: TensorLayout(key=f"t{rank}")})
+        with pytest.raises(FloatingPointError) as error:
+            clip_arrays(
+                clip, [parameter], [np.array([np.nan if rank else 1.0])]
+            )
+        return str(error.value)
+
+    assert [("t1" in text) for text in ranks.run(work)] == [False, True]
+
+
+def test_distributed_tensors_of_auto_parallel_are_refused():
+    (parameter,) = make_parameters([[2]])
+    mesh = paddle.distributed.ProcessMesh([0], ["x"])
+    gradient = paddle.distributed.shard_tensor(
+        paddle.ones([2]), mesh, [paddle.distributed.Replicate()]
+    )
+    with pytest.raises(RuntimeError, match="auto-parallel"):
+        ClipGradByAdaGC()([(parameter, gradient)])
+
+
+def test_fused_buffers_are_refused():
+    with pytest.raises(RuntimeError, match="fused buffers"):
+        ClipGradByAdaGC().should_comm_on_shard_dim = True
+    ClipGradByAdaGC().should_comm_on_shard_dim = False
+
+
+def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement():
+    stale, fresh = {"a": (9.0, False)}, {"a": (1.0, True), "b": (2.0, True)}
+    assert merge_values([stale, fresh], "gamma") == {"a": 1.0, "b": 2.0}
+    assert merge_values([fresh, stale], "gamma") == {"a": 1.0, "b": 2.0}
+    with pytest.raises(RuntimeError, match=r"'a': 1\.0 and 1\.1"):
+        merge_values([fresh, {"a": (1.1, True)}], "gamma")
+
+
+def test_deviations_near_zero_may_differ_by_rounding_errors_of_gamma():
+    gamma = {"a": 2.0}
+    first, second = {"a": (0.0, True)}, {"a": (1.9e-5, True)}
+    assert merge_values([first, second], "deviation", gamma) == {"a": 0.0}
+    with pytest.raises(RuntimeError, match="deviation of 'a'"):
+        merge_values([first, {"a": (2.1e-5, True)}], "deviation", gamma)
+    with pytest.raises(RuntimeError, match="deviation of 'a'"):
+        merge_values(
+            [{"a": (1.0, True)}, {"a": (1.02, True)}], "deviation", gamma
+        )
+
+
+def run_groups(monkeypatch, groups, num_steps):
+    """Steps that each rank counted, with gradients of these tensors a call."""
+    ranks = Ranks(monkeypatch, len(groups))
+
+    def work(rank, local):
+        local.topology = Topology(pipe=axis(rank, 0, 1), world=(0, 1))
+        parameters = make_parameters([[2], [3]])
+        clip = ClipGradByAdaGC(t_start=3)
+        clip._table.bind(
+            {
+                p.name: TensorLayout(key=f"{rank}.{i}")
+                for i, p in enumerate(parameters)
+            }
+        )
+        for _ in range(num_steps):
+            for group in groups[rank]:
+                given = [parameters[i] for i in group]
+                clip_arrays(clip, given, [np.ones(p.shape) for p in given])
+        return clip.num_steps
+
+    return ranks.run(work)
+
+
+def test_parameter_groups_count_the_same_steps(monkeypatch):
+    assert run_groups(monkeypatch, [[[0], [1]], [[0], [1]]], 6) == [6, 6]
+
+
+def test_rank_without_gradients_counts_the_same_steps(monkeypatch):
+    assert run_groups(monkeypatch, [[[0, 1]], [[]]], 6) == [6, 6]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[[0], [1]], [[0, 1], []]],
+        [[[0], []], [[], [0]]],
+        [[[0, 1], []], [[], []]],
+    ],
+)
+def test_group_without_gradients_on_a_rank_is_refused(monkeypatch, groups):
+    with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
+        run_groups(monkeypatch, groups, 6)

@@ -1,0 +1,386 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The same training run in one process and under fleet's layouts."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel.ranks import start_fleet
+from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_parallel import PipelineLayer
+from paddle.distributed.fleet.utils import mix_precision_utils
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
+from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
+
+NUM_STEPS = 30
+T_START = 10
+COMPARED_STEPS = (T_START - 1, T_START, T_START + 3, NUM_STEPS - 1)
+MICRO_BATCHES = 2
+BATCH = 8
+LENGTH = 8
+SEED = 5
+OUTLIER = 30.0
+ADAGC = {"name": "adagc", "t_start": T_START, "beta": 0.9, "lambda_abs": 0.5}
+DENSE = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "qk_norm": True,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.2,
+}
+MOE = {
+    **DENSE,
+    "qk_norm": False,
+    "tie_word_embeddings": False,
+    "moe_num_experts": 4,
+    "moe_top_k": 2,
+    "moe_intermediate_size": 8,
+    "moe_num_shared_experts": 1,
+    "moe_layers": [0, 2],
+    "router_aux_loss_coef": 0.05,
+    "router_z_loss_coef": 0.01,
+}
+# So many experts that some get no token on a rank, or on any.
+SPARSE_MOE = {**MOE, "moe_num_experts": 16, "moe_top_k": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Degrees and options of fleet; one process by default."""
+
+    dp: int = 1
+    mp: int = 1
+    pp: int = 1
+    sharding: int = 1
+    ep: int = 1
+    split_param: bool = False
+    sequence_parallel: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.dp * self.mp * self.pp * self.sharding
+
+    def start(self) -> Any:
+        """Start fleet; return the topology."""
+        topology = start_fleet(
+            dp=self.dp,
+            mp=self.mp,
+            pp=self.pp,
+            sharding=self.sharding,
+            ep=self.ep,
+            moe_sharding=self.sharding // self.ep,
+        )
+        strategy = fleet.fleet._user_defined_strategy
+        shard = strategy.hybrid_configs["sharding_configs"]
+        shard.split_param = self.split_param
+        strategy.pipeline_configs = {
+            "accumulate_steps": MICRO_BATCHES,
+            "micro_batch_size": BATCH // (self.dp * self.sharding),
+            "enable_partial_send_recv": not self.sequence_parallel,
+        }
+        strategy.find_unused_parameters = True
+        return topology
+
+
+class SeenClip(ClipGradBase):
+    """Keeps what another clip made of the gradients."""
+
+    def __init__(self, clip):
+        super().__init__()
+        self.clip = clip
+        self.clipped = {}
+
+    def _dygraph_clip(self, params_grads):
+        pairs = self.clip(params_grads)
+        self.clipped = {p.name: g.numpy() for p, g in pairs if g is not None}
+        return pairs
+
+
+def batch(step, seed=0):
+    """Tokens and labels of a step, each [micro-batches, batch, length]."""
+    draw = np.random.default_rng([seed, step])
+    shape = (MICRO_BATCHES, BATCH, LENGTH + 1)
+    tokens = draw.integers(0, DENSE["vocab_size"], shape)
+    return tokens[..., :-1], tokens[..., 1:]
+
+
+def outlier(step, config):
+    """Key of the tensor whose gradient is an outlier in this step, or None.
+
+    Every third step, another tensor each time; some before the end of the
+    warm-up.
+    """
+    keys = sorted(parameter_shapes(config))
+    return keys[(step * 7) % len(keys)] if step % 3 == 1 else None
+
+
+def train_all(layout, runs):
+    """Several runs of `train` on this rank, one after the other."""
+    topology = layout.start()
+    return [train(layout, topology, **arguments) for arguments in runs]
+
+
+def train(
+    layout,
+    topology,
+    options,
+    num_steps=NUM_STEPS,
+    state=None,
+    first_step=0,
+    main_grad=False,
+    clip_settings=ADAGC,
+):
+    """Train on this rank.
+
+    Returns:
+        Losses, the clip's full state, pieces of the final weights, and pieces
+        of the clipped gradients of some steps.
+    """
+    config = DecoderConfig(
+        **options,
+        tensor_parallel_degree=layout.mp,
+        sequence_parallel=layout.sequence_parallel,
+    )
+    if layout.pp > 1:
+        model = DecoderForCausalLMPipe(config)
+    else:
+        model = DecoderForCausalLM(config)
+    initialize_weights(model, config, SEED)
+    clip = make_clip(clip_settings)
+    is_ours = isinstance(clip, TensorScalingClip)
+    if is_ours:
+        clip.bind(model)
+    if state is not None:
+        clip.set_state_dict(state)
+    seen = SeenClip(clip)
+    optimizer = paddle.optimizer.AdamW(
+        1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=seen
+    )
+    bare = model
+    if main_grad:
+        mix_precision_utils.MixPrecisionLayer(model, dtype="bfloat16")
+        optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
+    if topology is not None:
+        model = fleet.distributed_model(model)
+        optimizer = fleet.distributed_optimizer(optimizer)
+    model.train()
+    parameters = parameters_by_key(bare)
+    if not main_grad:
+        for parameter in parameters.values():  # as the Trainer does
+            if parameter.grad is None:
+                parameter.grad = paddle.zeros_like(parameter)
+    losses, clipped = [], {}
+    for step in range(first_step, first_step + num_steps):
+        ids, labels = own_rows(batch(step), topology)
+        losses.append(forward_backward(model, bare, optimizer, ids, labels))
+        key = outlier(step, config)
+        if key in parameters:
+            scale_gradient(parameters[key], OUTLIER)
+        optimizer.step()
+        if step in COMPARED_STEPS:
+            clipped[step] = pieces(
+                parameters, seen.clipped, optimizer, topology
+            )
+        optimizer.clear_grad()
+    weights = {
+        key: [(*place(p, topology), 0, p.numpy().reshape(-1))]
+        for key, p in parameters.items()
+    }
+    return {
+        "losses": losses,
+        "state": plain(clip.full_state_dict()) if is_ours else {},
+        "weights": weights,
+        "clipped": clipped,
+    }
+
+
+def own_rows(arrays, topology):
+    """This data-parallel rank's rows of each micro-batch, as tensors."""
+    rank, size = 0, 1
+    if topology is not None:
+        shards = topology.get_sharding_parallel_world_size()
+        size = topology.get_data_parallel_world_size() * shards
+        rank = (
+            topology.get_data_parallel_rank() * shards
+            + topology.get_sharding_parallel_rank()
+        )
+    return [
+        paddle.to_tensor(np.split(array, size, axis=1)[rank])
+        for array in arrays
+    ]
+
+
+def forward_backward(model, bare, optimizer, ids, labels):
+    """Loss of all micro-batches, their gradients accumulated."""
+    if isinstance(bare, PipelineLayer):
+        data = model._prepare_training(
+            [ids.flatten(0, 1), labels.flatten(0, 1)], optimizer, None
+        )
+        loss = float(model.forward_backward_pipeline(data))
+        assert bool(bare.take_losses()) == model.is_pipeline_last_stage()
+        return loss
+    total = 0.0
+    for micro in range(MICRO_BATCHES):
+        last = micro + 1 == MICRO_BATCHES
+        if isinstance(model, paddle.DataParallel) and not last:
+            with model.no_sync():
+                loss = model(ids[micro], labels[micro])[0] / MICRO_BATCHES
+                loss.backward()
+        else:
+            loss = model(ids[micro], labels[micro])[0] / MICRO_BATCHES
+            loss.backward()
+        total += float(loss)
+    return total
+
+
+@paddle.no_grad()
+def scale_gradient(parameter, factor):
+    """Multiply a gradient in place."""
+    gradient = getattr(parameter, "main_grad", None)
+    if gradient is None:
+        gradient = parameter.grad
+    gradient.scale_(factor)
+
+
+def place(parameter, topology):
+    """Tensor-parallel rank, split axis and local shape."""
+    if not getattr(parameter, "is_distributed", False):
+        return 0, None, list(parameter.shape)
+    return (
+        topology.get_model_parallel_rank(),
+        parameter.split_axis,
+        list(parameter.shape),
+    )
+
+
+def pieces(parameters, arrays, optimizer, topology):
+    """What this rank holds of each gradient, and where in its local part."""
+    views = {}
+    for buffer in getattr(optimizer, "_comm_buffer_list", ()):
+        views.update(getattr(buffer, "_sharding_param_grad_view", {}))
+    out = {}
+    for key, parameter in parameters.items():
+        if parameter.name not in arrays:
+            continue
+        offset = 0
+        if parameter.name in views:
+            view = views[parameter.name]
+            offset = view._param_begin - view._index
+        flat = arrays[parameter.name].reshape(-1)
+        flat = flat[: max(parameter.size - offset, 0)]  # without V2's padding
+        out[key] = [(*place(parameter, topology), offset, flat)]
+    return out
+
+
+def plain(state):
+    """A clip's state with floats for tensors."""
+    kept = {
+        name: {key: float(np.asarray(value)) for key, value in values.items()}
+        for name, values in state.items()
+        if name not in ("step", "config")
+    }
+    return {**state, **kept}
+
+
+def merge(ranks):
+    """Whole tensors from all ranks' pieces.
+
+    Ranks that hold the same elements have to agree on them.
+    """
+    found: dict[str, dict] = {}
+    for rank in ranks:
+        for key, parts in rank.items():
+            for tp_rank, axis, shape, offset, flat in parts:
+                local, _ = found.setdefault(key, {}).setdefault(
+                    tp_rank, (np.full(np.prod(shape), np.nan), (axis, shape))
+                )
+                target = local[offset : offset + flat.size]
+                known = ~np.isnan(target)
+                np.testing.assert_allclose(
+                    flat[known], target[known], rtol=1e-5, atol=1e-7
+                )
+                target[:] = flat
+    return {key: _whole(parts) for key, parts in found.items()}
+
+
+def _whole(parts):
+    arrays = [
+        parts[rank][0].reshape(parts[rank][1][1]) for rank in sorted(parts)
+    ]
+    axis = parts[0][1][0]
+    return arrays[0] if axis is None else np.concatenate(arrays, axis=axis)
+
+
+def train_alone(options, **arguments):
+    """The run of one process with the whole model."""
+    result = train(Layout(), None, options, **arguments)
+    result["weights"] = merge([result["weights"]])
+    result["clipped"] = {
+        step: merge([held]) for step, held in result["clipped"].items()
+    }
+    return result
+
+
+def assert_close(whole, expected, what):
+    """Equal to 1e-5 of each tensor's largest element."""
+    assert whole.keys() == expected.keys(), what
+    for key, value in expected.items():
+        assert whole[key].shape == value.shape, (what, key)
+        error = np.abs(whole[key] - value).max()
+        assert error <= 1e-5 * np.abs(value).max(), (what, key, error)
+
+
+def assert_same_run(ranks, expected):
+    """Losses, states, clipped gradients and weights, to 1e-5 relative."""
+    losses = np.mean([rank["losses"] for rank in ranks], axis=0)
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-5)
+    for rank in ranks:
+        assert rank["state"] == ranks[0]["state"]
+    mine, theirs = ranks[0]["state"], expected["state"]
+    assert mine.keys() == theirs.keys()
+    assert mine.get("step") == theirs.get("step")
+    for kept in mine.keys() - {"step", "config"}:
+        for key, value in theirs[kept].items():
+            # Deviations are differences of numbers of gamma's size.
+            size = theirs["gamma"][key] if kept == "deviation" else value
+            assert mine[kept][key] == pytest.approx(value, abs=1e-5 * size), (
+                f"{kept} of {key}"
+            )
+    for step, clipped in expected["clipped"].items():
+        assert_close(
+            merge([rank["clipped"][step] for rank in ranks]),
+            clipped,
+            f"clipped gradients of step {step}",
+        )
+    assert_close(
+        merge([rank["weights"] for rank in ranks]),
+        expected["weights"],
+        "weights",
+    )

@@ -1,0 +1,383 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Spike score against hand-worked answers and a literal reference."""
+
+import math
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import paddle_adagc
+from paddle_adagc.stability import robust_spike_score, spike_score
+
+SCORES = pytest.mark.parametrize("score", [spike_score, robust_spike_score])
+
+
+def literal_spikes(losses, window, sigma, direction, deviation):
+    """The definition, in rational numbers, one full pass per value."""
+    past, spikes = [], []
+    divisor = window - (deviation == "sample")
+    for step, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            spikes.append(step)
+            continue
+        if len(past) >= window:
+            recent = past[-window:]
+            mean = sum(recent) / window
+            variance = sum((x - mean) ** 2 for x in recent) / divisor
+            distance = Fraction(loss) - mean
+            wanted = {
+                "both": distance != 0,
+                "up": distance > 0,
+                "down": distance < 0,
+            }[direction]
+            if wanted and distance**2 >= Fraction(sigma) ** 2 * variance:
+                spikes.append(step)
+        past.append(Fraction(loss))
+    return spikes
+
+
+def two_pass_spikes(losses, window, sigma, robust=False):
+    """Mean and deviation (or median and MAD) of every window by NumPy."""
+    spikes = []
+    for i in range(window, len(losses)):
+        recent = losses[i - window : i]
+        if robust:
+            centre = np.median(recent)
+            spread = 1.482602218505602 * np.median(np.abs(recent - centre))
+        else:
+            centre, spread = recent.mean(), recent.std(ddof=1)
+        if abs(losses[i] - centre) >= sigma * spread:
+            spikes.append(i)
+    return spikes
+
+
+def noisy_losses(num_steps=3000, num_spikes=25, seed=0, offset=0.0):
+    rng = np.random.default_rng(seed)
+    losses = offset + 0.1 * rng.standard_normal(num_steps)
+    hit = rng.choice(num_steps, num_spikes, replace=False)
+    losses[hit] += rng.choice([-1, 1], num_spikes) * rng.uniform(
+        0.3, 2, num_spikes
+    )
+    return losses
+
+
+def test_hand_worked():
+    # Window 1, 2, 1, 2: mean 1.5, deviation 0.5 (population), 0.577 (sample).
+    losses = [1.0, 2.0, 1.0, 2.0, 2.5]
+    population = {"window": 4, "deviation": "population"}
+    assert spike_score(losses, sigma=2, **population).indices.tolist() == [4]
+    assert spike_score(losses, sigma=2.001, **population).num_spikes == 0
+    assert spike_score(losses, window=4, sigma=2).num_spikes == 0
+    score = spike_score(losses, window=4, sigma=1.73)
+    assert score.indices.tolist() == [4]
+    assert score.percent == 20.0
+    assert score.num_unjudged == 4
+    assert score.num_events == 1
+
+
+@SCORES
+def test_direction(score):
+    losses = [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 9.0, 0.0, 1.0, -8.0]
+    found = {
+        direction: score(
+            losses, window=6, sigma=1.5, direction=direction
+        ).indices.tolist()
+        for direction in ("both", "up", "down")
+    }
+    assert found["up"] == [6]
+    assert found["down"] == [9]
+    assert found["both"] == [6, 9]
+
+
+def test_the_value_itself_is_not_in_the_window():
+    # With the value in a window of 4 nothing could exceed 1.5 deviations.
+    assert spike_score([0, 1, 0, 1, 100], window=4, sigma=50).num_spikes == 1
+
+
+def test_a_spike_enters_the_window_and_hides_the_next():
+    losses = np.tile([0.0, 0.1], 50)
+    losses[[60, 70]] = 5.0
+    assert spike_score(losses, window=20).indices.tolist() == [60]
+    assert robust_spike_score(losses, window=20).indices.tolist() == [60, 70]
+
+
+def test_percent_divides_by_all_steps():
+    # The paper's Mixtral row: 52 spikes in 36,000 steps are 0.1444 %.
+    losses = np.tile([2.0, 2.1], 18_000)
+    losses[2000 + 600 * np.arange(52)] = 1e3 * 2.0 ** np.arange(52)
+    score = robust_spike_score(losses, window=500)
+    assert score.num_spikes == 52
+    assert score.percent == pytest.approx(0.1444, abs=5e-5)
+
+
+@SCORES
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.3, 1e300, 5e-324])
+def test_constant_series_has_no_spikes(score, value):
+    assert score(np.full(60, value), window=7, sigma=0.01).num_spikes == 0
+
+
+@SCORES
+def test_leaving_a_constant_is_a_spike(score):
+    losses = np.full(30, 0.1)
+    losses[20] = 0.1000001
+    assert score(losses, window=10).indices.tolist() == [20]
+
+
+@SCORES
+@pytest.mark.parametrize("num_steps", [0, 1, 9, 10])
+def test_window_not_filled(score, num_steps):
+    losses = [10.0**i for i in range(num_steps)]
+    result = score(losses, window=10, sigma=0.1)
+    assert (result.num_spikes, result.percent) == (0, 0.0)
+    assert result.num_unjudged == result.num_values == num_steps
+
+
+@SCORES
+def test_nonfinite_values_are_spikes_and_stay_out_of_the_window(score):
+    losses = noisy_losses(200, 0)
+    losses[150] = 9.0
+    holes = np.insert(losses, [3, 60, 60, 150], [np.nan, np.inf, -np.inf, 1e3])
+    holes[holes == 1e3] = np.nan
+    result = score(holes, window=50, direction="up")
+    # 150 moved by the four values put in before it.
+    assert result.indices.tolist() == [3, 61, 62, 153, 154]
+    assert result.num_unjudged == 50
+    assert score(losses, window=50).indices.tolist() == [150]
+
+
+@SCORES
+def test_a_run_of_nans_blinds_nothing(score):
+    losses = noisy_losses(300, 0)
+    losses[100:200] = np.nan
+    losses[201] = 7.0
+    found = score(losses, window=50).indices.tolist()
+    assert found == [*range(100, 200), 201]
+    assert score([np.nan] * 5, window=2).percent == 100.0
+
+
+@SCORES
+def test_skip_leaves_the_descent_out(score):
+    losses = np.concatenate([np.linspace(11, 3, 100), noisy_losses(300, 0)])
+    losses[40] = np.nan
+    losses[250] = 3.0
+    # The descent in the window hides the jump from the plain score.
+    hidden = spike_score(losses, window=200).indices.tolist()
+    assert hidden == [40]
+    result = score(losses, window=100, skip=100)
+    assert result.indices.tolist() == [250]
+    assert result.num_unjudged == 200
+    assert result.num_values == 400
+    assert score(losses, window=100, skip=500).num_unjudged == 400
+
+
+@SCORES
+@pytest.mark.parametrize("skip", [1, 37, 200])
+def test_skip_equals_cutting_the_series(score, skip):
+    losses = noisy_losses(600)
+    losses[[20, 100, 300]] = np.nan
+    losses[:100] += 5.0
+    cut = score(losses[skip:], 50, 4.0)
+    skipped = score(losses, 50, 4.0, skip=skip)
+    assert cut.num_spikes > 1
+    assert skipped.indices.tolist() == (cut.indices + skip).tolist()
+    assert skipped.num_unjudged == cut.num_unjudged + skip
+
+
+def test_events_merge_neighbours():
+    losses = np.tile([0.0, 0.1], 100)
+    for step, size in ((100, 1), (101, 1e3), (111, 1e6), (122, 1e9)):
+        losses[step] = size * 100
+    score = spike_score(losses, window=20, sigma=4)
+    assert score.indices.tolist() == [100, 101, 111, 122]
+    assert score.events == ((100, 111), (122, 122))
+    apart = spike_score(losses, window=20, sigma=4, event_gap=1)
+    assert apart.events == ((100, 101), (111, 111), (122, 122))
+    joined = spike_score(losses, window=20, sigma=4, event_gap=11)
+    assert joined.num_events == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    losses=st.lists(
+        st.one_of(
+            st.integers(-3, 3).map(float),
+            st.floats(allow_nan=True, allow_infinity=True, width=32),
+        ),
+        max_size=40,
+    ),
+    window=st.integers(2, 6),
+    sigma=st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.7]),
+    direction=st.sampled_from(["both", "up", "down"]),
+    deviation=st.sampled_from(["sample", "population"]),
+)
+def test_equals_the_literal_definition(
+    losses, window, sigma, direction, deviation
+):
+    expected = literal_spikes(losses, window, sigma, direction, deviation)
+    score = spike_score(
+        losses, window, sigma, direction=direction, deviation=deviation
+    )
+    assert score.indices.tolist() == expected
+    num_finite = sum(map(math.isfinite, losses))
+    assert score.num_unjudged == min(num_finite, window)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, 1e6, 1e9])
+@pytest.mark.parametrize("robust", [False, True])
+def test_equals_two_passes_at_any_offset(offset, robust):
+    score = robust_spike_score if robust else spike_score
+    losses = noisy_losses(offset=offset)
+    expected = two_pass_spikes(losses, 100, 4.0, robust)
+    assert len(expected) > 5
+    assert score(losses, 100, 4.0).indices.tolist() == expected
+
+
+def test_a_running_sum_of_squares_would_fail_here():
+    losses = noisy_losses(offset=1e9)
+    window, total, squares, found = 100, 0.0, 0.0, []
+    for i, loss in enumerate(losses):
+        if i >= window:
+            mean = total / window
+            variance = max(squares / window - mean**2, 0.0)
+            if abs(loss - mean) >= 4.0 * math.sqrt(variance):
+                found.append(i)
+            total -= losses[i - window]
+            squares -= losses[i - window] ** 2
+        total += loss
+        squares += loss**2
+    assert found != two_pass_spikes(losses, window, 4.0)
+
+
+@pytest.mark.parametrize("shift", [-2.0, 0.0, 1024.0])
+@pytest.mark.parametrize("factor", [0.5, 1.0, -4.0])
+@SCORES
+def test_affine_maps_change_nothing(score, shift, factor):
+    # Multiples of 2**-20: shifting and scaling them is exact.
+    losses = np.round(noisy_losses(1000) * 2**20) / 2**20
+    expected = score(losses, 60, 4.0).indices.tolist()
+    mapped = score(factor * losses + shift, 60, 4.0)
+    assert mapped.indices.tolist() == expected
+
+
+def test_huge_and_tiny_values():
+    losses = [1e308, -1e308] * 5 + [1e-320, 1e308]
+    assert spike_score(losses, window=10, sigma=2).num_spikes == 0
+    losses = [1e-320, 2e-320] * 5 + [1e-300]
+    assert spike_score(losses, window=10).indices.tolist() == [10]
+
+
+def test_robust_falls_back_where_most_values_are_equal():
+    # The MAD is 0; the mean absolute deviation is 2 * 0.1 / 7.
+    losses = [1.0, 1.0, 1.1, 1.0, 1.0, 0.9, 1.0]
+    assert robust_spike_score([*losses, 1.1], 7, 3.0).num_spikes == 0
+    assert robust_spike_score([*losses, 1.5], 7, 10.0).num_spikes == 1
+
+
+def test_robust_equals_itself_over_chunks(monkeypatch):
+    losses = noisy_losses(500)
+    expected = robust_spike_score(losses, 50, 4.0).indices.tolist()
+    module = sys.modules["paddle_adagc.stability.spike_score"]
+    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 7 * 50)
+    assert robust_spike_score(losses, 50, 4.0).indices.tolist() == expected
+    assert expected
+
+
+@SCORES
+def test_accepts_tensors_and_float32(score):
+    losses = noisy_losses(500).astype(np.float32)
+    expected = score(losses, 50, 4.0).indices.tolist()
+    assert expected
+    for same in (losses.tolist(), paddle.to_tensor(losses)):
+        assert score(same, 50, 4.0).indices.tolist() == expected
+
+
+@SCORES
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"window": 1}, ValueError, "window must be at least 2, got 1"),
+        ({"window": 10.0}, TypeError, "window must be an integer, got 10.0"),
+        ({"window": True}, TypeError, "got True"),
+        ({"sigma": 0}, ValueError, "sigma must be positive, got 0"),
+        ({"sigma": -1.5}, ValueError, "-1.5"),
+        ({"sigma": math.nan}, ValueError, "sigma must be finite, got nan"),
+        ({"sigma": "10"}, TypeError, "'10'"),
+        ({"direction": "upp"}, ValueError, "'upp', did you mean 'up'"),
+        ({"direction": None}, ValueError, "got None"),
+        ({"skip": -1}, ValueError, "skip must be at least 0, got -1"),
+        ({"event_gap": 0}, ValueError, "event_gap must be at least 1, got 0"),
+    ],
+)
+def test_bad_settings(score, arguments, error, message):
+    with pytest.raises(error, match=message):
+        score([1.0, 2.0], **arguments)
+
+
+def test_bad_deviation():
+    with pytest.raises(ValueError, match="did you mean 'sample'"):
+        spike_score([1.0], deviation="samples")
+
+
+@SCORES
+@pytest.mark.parametrize(
+    ("losses", "error", "message"),
+    [
+        (np.zeros((2, 3)), ValueError, r"one-dimensional, got shape \(2, 3\)"),
+        (1.0, ValueError, r"shape \(\)"),
+        (["1.0", "2.0"], TypeError, "real numbers, got .*'1.0'"),
+        ("abc", TypeError, "'abc'"),
+        ([1.0, None], TypeError, "None"),
+        ([1j], TypeError, "complex"),
+        ([True], TypeError, "bool"),
+    ],
+)
+def test_bad_losses(score, losses, error, message):
+    with pytest.raises(error, match=message):
+        score(losses)
+
+
+def test_bfloat16_bits_are_not_losses():
+    losses = paddle.ones([3]).astype("bfloat16")
+    with pytest.raises(TypeError, match="cast it to float32"):
+        spike_score(losses)
+
+
+def test_result_is_frozen():
+    score = spike_score([1.0, np.nan], window=2)
+    with pytest.raises(AttributeError):
+        score.num_values = 3
+    with pytest.raises(ValueError, match="read-only"):
+        score.indices[0] = 0
+
+
+def test_stability_does_not_import_paddle():
+    package = Path(paddle_adagc.__file__).parent
+    code = (
+        "import sys, types\n"
+        "parent = types.ModuleType('paddle_adagc')\n"
+        f"parent.__path__ = [{str(package)!r}]\n"
+        "sys.modules['paddle_adagc'] = parent\n"
+        "from paddle_adagc.stability import spike_score\n"
+        "assert spike_score([1.0]).num_unjudged == 1\n"
+        "assert 'paddle' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,137 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Norms and scaling of gradients of every dtype and kind."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import strided_gradient
+
+from paddle_adagc.clips.gradients import GradientList, squared_norms
+from paddle_adagc.kernels import build as library
+
+
+@pytest.fixture(params=["compiled", "operators"], autouse=True)
+def path(request, monkeypatch):
+    """Run every test with the compiled loops and with Paddle's operators."""
+    library.load_library.cache_clear()
+    if request.param == "operators":
+        monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    yield request.param
+    library.load_library.cache_clear()
+
+
+def test_both_paths_are_there(path):
+    if path == "compiled":
+        assert library.load_library() is not None, "g++ is needed"
+    else:
+        assert library.load_library() is None
+
+
+DTYPES = ["float32", "float64", "bfloat16", "float16"]
+
+
+def sparse_gradient(rows, dim=4):
+    embedding = paddle.nn.Embedding(10, dim, sparse=True)
+    embedding(paddle.to_tensor([rows])).sum().backward()
+    gradient = embedding.weight.grad
+    assert gradient.is_selected_rows()
+    return gradient
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [[], [1], [3], [2, 3], [0, 3]])
+def test_squared_norm_is_float32_for_every_dtype(dtype, shape):
+    norm = squared_norms([paddle.full(shape, 3.0, dtype)])
+    assert norm.dtype == paddle.float32
+    assert norm.shape == [1]
+    assert norm.item() == 9.0 * np.prod(shape)
+
+
+def test_float16_norm_does_not_overflow():
+    gradient = paddle.full([100], 300.0, "float16")
+    assert squared_norms([gradient]).item() == pytest.approx(9e6)
+
+
+def test_missing_gradient_has_norm_zero():
+    norm = squared_norms([None, paddle.ones([2]), None])
+    np.testing.assert_array_equal(norm.numpy(), [0.0, 2.0, 0.0])
+
+
+def test_no_gradients_at_all():
+    assert squared_norms([]).shape == [0]
+
+
+def test_sparse_gradient_adds_up_repeated_rows_before_the_norm():
+    norm = squared_norms([sparse_gradient([1, 2, 2])])
+    assert norm.item() == 4 * (1 + 2**2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [[], [3], [2, 3], [0, 3]])
+def test_scale_in_place(dtype, shape):
+    gradient = paddle.full(shape, 3.0, dtype)
+    GradientList([gradient]).scale_(paddle.to_tensor([0.5]), None)
+    assert str(gradient.dtype).endswith(dtype)
+    assert gradient.shape == shape
+    np.testing.assert_array_equal(gradient.astype("float32").numpy(), 1.5)
+
+
+def test_low_precision_is_scaled_in_float32_and_rounded_once():
+    # 0.7 in bfloat16 is 0.69921875: scaling by that would give 178, not 180.
+    gradient = paddle.full([1], 257.0, "float32").astype("bfloat16")
+    exact = gradient.astype("float32") * 0.7
+    GradientList([gradient]).scale_(paddle.to_tensor([0.7]), None)
+    assert gradient.astype("float32").item() == (
+        exact.astype("bfloat16").astype("float32").item()
+    )
+
+
+def test_discarded_gradient_becomes_zero_in_spite_of_nan():
+    hit = paddle.to_tensor([np.nan, np.inf, 1.0], "float32")
+    sound = paddle.ones([2])
+    GradientList([hit, None, sound]).scale_(
+        paddle.to_tensor([0.0, 1.0, 0.5]),
+        paddle.to_tensor([True, True, False]),
+    )
+    np.testing.assert_array_equal(hit.numpy(), [0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(sound.numpy(), [0.5, 0.5])
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_sparse_gradient_stays_sparse(discard):
+    gradient = sparse_gradient([1, 2, 2])
+    GradientList([gradient]).scale_(
+        paddle.to_tensor([0.5]), paddle.to_tensor([discard])
+    )
+    assert gradient.is_selected_rows()
+    expected = 0.0 if discard else 0.25 * 4 * (1 + 2**2)
+    assert squared_norms([gradient]).item() == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("discard", [None, False, True])
+def test_strided_gradient(dtype, discard):
+    _, gradient = strided_gradient(np.nan if discard else 1.0, dtype)
+    before = gradient.astype("float32").numpy()
+    address = gradient.data_ptr()
+    flag = None if discard is None else paddle.to_tensor([discard])
+    listed = GradientList([gradient])
+    squared_norm = listed.squared_norms().numpy()
+    np.testing.assert_allclose(squared_norm, [np.sum(before**2)], rtol=1e-6)
+    listed.scale_(paddle.to_tensor([0.5]), flag)
+    assert gradient.data_ptr() == address
+    assert not gradient.is_contiguous()
+    after = gradient.astype("float32").numpy()
+    np.testing.assert_array_equal(after, 0 if discard else 0.5 * before)

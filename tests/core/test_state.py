@@ -1,0 +1,445 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""State of the clip: to a dict, to disk, and back; bad states are refused."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import clip_arrays, gammas, make_parameters
+from paddle.distributed.fleet.meta_parallel.meta_parallel_base import (
+    MetaParallelBase,
+)
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_stage2,
+    group_sharded_stage3,
+)
+from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.state_file import STATE_FILE, load_state, save_state
+
+
+def make_model():
+    return paddle.nn.Sequential(
+        paddle.nn.Linear(4, 6), paddle.nn.Tanh(), paddle.nn.Linear(6, 2)
+    )
+
+
+def bound_clip(model, **arguments):
+    clip = ClipGradByAdaGC(t_start=3, **arguments)
+    clip.bind(model)
+    return clip
+
+
+def train(model, clip, steps, seed):
+    """Some SGD steps on random data; gives the gammas after each."""
+    optimizer = paddle.optimizer.SGD(
+        0.05, parameters=model.parameters(), grad_clip=clip
+    )
+    rng = np.random.default_rng(seed)
+    history = []
+    for _ in range(steps):
+        x = paddle.to_tensor(rng.normal(size=[8, 4]).astype("float32"))
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        history.append(gammas(clip))
+    return np.array(history)
+
+
+def fill(clip, parameters):
+    clip_arrays(clip, parameters, [np.ones(p.shape) for p in parameters])
+
+
+def test_state_has_structured_keys_when_bound():
+    model = make_model()
+    clip = bound_clip(model)
+    train(model, clip, 2, seed=0)
+    state = clip.state_dict()
+    assert state["step"] == 2
+    assert list(state["gamma"]) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert all(value.shape == [] for value in state["gamma"].values())
+    assert all(
+        value.dtype == paddle.float32 for value in state["gamma"].values()
+    )
+    assert state["config"]["t_start"] == 3
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_resumed_training_is_bit_equal(tmp_path, stop):
+    paddle.seed(0)
+    first = make_model()
+    start = {k: v.clone() for k, v in first.state_dict().items()}
+    whole = train(first, bound_clip(first), 8, seed=1)
+
+    second = make_model()
+    second.set_state_dict(start)
+    clip = bound_clip(second)
+    optimizer = paddle.optimizer.SGD(
+        0.05, parameters=second.parameters(), grad_clip=clip
+    )
+    rng = np.random.default_rng(1)
+    parts = []
+    for step in range(8):
+        if step == stop:
+            save_state(clip.state_dict(), tmp_path)
+            clip = bound_clip(second)
+            clip.set_state_dict(load_state(tmp_path))
+            assert clip.num_steps == stop
+            optimizer = paddle.optimizer.SGD(
+                0.05, parameters=second.parameters(), grad_clip=clip
+            )
+        x = paddle.to_tensor(rng.normal(size=[8, 4]).astype("float32"))
+        second(x).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        parts.append(gammas(clip))
+    np.testing.assert_array_equal(np.array(parts), whole)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_state_of_a_tensor_without_a_norm_is_inf_and_loads(tmp_path):
+    model = make_model()
+    clip = bound_clip(model)
+    save_state(clip.state_dict(), tmp_path)
+    other = bound_clip(model)
+    other.set_state_dict(load_state(tmp_path))
+    assert np.isinf(gammas(other)).all()
+
+
+def test_order_of_the_keys_in_a_state_does_not_matter():
+    model = make_model()
+    clip = bound_clip(model)
+    train(model, clip, 4, seed=0)
+    state = clip.state_dict()
+    other = bound_clip(model)
+    other.set_state_dict(
+        {**state, "gamma": dict(reversed(state["gamma"].items()))}
+    )
+    assert {k: float(v) for k, v in state["gamma"].items()} == {
+        k: float(v) for k, v in other.state_dict()["gamma"].items()
+    }
+    np.testing.assert_array_equal(train(model, other, 1, 5)[0], gammas(other))
+
+
+def changed(**parts):
+    def change(state):
+        return {**state, **parts}
+
+    return change
+
+
+def with_gamma(value, key="0.bias"):
+    def change(state):
+        return {**state, "gamma": {**state["gamma"], key: value}}
+
+    return change
+
+
+def without(name):
+    def change(state):
+        return {k: v for k, v in state.items() if k != name}
+
+    return change
+
+
+def without_gamma(key):
+    def change(state):
+        gamma = {k: v for k, v in state["gamma"].items() if k != key}
+        return {**state, "gamma": gamma}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (without("step"), "step"),
+        (without("gamma"), "gamma"),
+        (without("config"), "config"),
+        (changed(step=-1), "-1"),
+        (changed(step=2.5), "2.5"),
+        (changed(gamma=[1.0]), "gamma"),
+        (with_gamma(-0.5), "0.bias.*-0.5"),
+        (with_gamma(0.0), "0.bias.*0.0"),
+        (with_gamma(float("nan")), "0.bias.*nan"),
+        (with_gamma(np.ones(3)), r"0.bias.*\[3\]"),
+        (with_gamma("big"), "0.bias"),
+        (with_gamma(1.0, "4.weight"), "4.weight"),
+        (without_gamma("2.weight"), "2.weight"),
+    ],
+)
+def test_bad_state_is_refused_and_leaves_the_clip_unchanged(change, names):
+    model = make_model()
+    clip = bound_clip(model)
+    train(model, clip, 4, seed=0)
+    before = clip.state_dict()
+    with pytest.raises(ValueError, match=names):
+        clip.set_state_dict(change(clip.state_dict()))
+    after = clip.state_dict()
+    assert after["step"] == before["step"] == 4
+    assert {k: float(v) for k, v in after["gamma"].items()} == {
+        k: float(v) for k, v in before["gamma"].items()
+    }
+
+
+def test_state_that_is_no_dict_is_refused():
+    with pytest.raises(TypeError, match="list"):
+        ClipGradByAdaGC().set_state_dict([])
+
+
+def test_other_arguments_than_the_state_s_are_warned_about():
+    state = ClipGradByAdaGC(lambda_rel=1.1).state_dict()
+    clip = ClipGradByAdaGC()
+    with pytest.warns(UserWarning, match=r"lambda_rel=1.04 \(state: 1.1\)"):
+        clip.set_state_dict(state)
+    assert clip.lambda_rel == 1.04
+
+
+def test_another_model_s_state_is_noticed_without_bind():
+    donor = ClipGradByAdaGC()
+    fill(donor, make_parameters([[2], [3]]))
+    clip = ClipGradByAdaGC()
+    clip.set_state_dict(donor.state_dict())
+    with pytest.raises(ValueError, match="another model"):
+        fill(clip, make_parameters([[2], [3]]))
+
+
+def test_unbound_state_resumes_in_the_same_process():
+    parameters = make_parameters([[2], [3]])
+    clip = ClipGradByAdaGC()
+    fill(clip, parameters)
+    other = ClipGradByAdaGC()
+    other.set_state_dict(clip.state_dict())
+    fill(other, parameters)
+    assert other.num_steps == 2
+
+
+def test_bind_after_a_step_is_refused():
+    model = make_model()
+    clip = ClipGradByAdaGC()
+    train(model, clip, 1, seed=0)
+    with pytest.raises(RuntimeError, match="before the first step"):
+        clip.bind(model)
+
+
+def test_bind_to_another_model_than_the_loaded_state_is_refused():
+    model = make_model()
+    donor = bound_clip(model)
+    clip = ClipGradByAdaGC()
+    clip.set_state_dict({**donor.state_dict(), "config": {}})
+    with pytest.raises(ValueError, match="'weight'"):
+        clip.bind(paddle.nn.Linear(2, 2))
+    clip.bind(model)
+
+
+def test_parameter_outside_of_the_bound_model_is_named():
+    clip = bound_clip(make_model())
+    (stranger,) = make_parameters([[2]])
+    with pytest.raises(ValueError, match=stranger.name):
+        fill(clip, [stranger])
+
+
+def test_wrappers_are_looked_through():
+    model = make_model()
+    clip = ClipGradByAdaGC()
+    clip.bind(paddle.DataParallel(model))
+    assert next(iter(clip.state_dict()["gamma"])) == "0.weight"
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "attribute"),
+    [
+        (MetaParallelBase, "_layers"),
+        (MixPrecisionLayer, "_layers"),
+        (group_sharded_stage2.GroupShardedStage2, "_layer"),
+        (group_sharded_stage3.GroupShardedStage3, "_layer"),
+    ],
+)
+def test_fleet_s_wrappers_are_looked_through(wrapper, attribute):
+    # Their own constructors take process groups, and some a GPU.
+    wrapped = wrapper.__new__(wrapper)
+    paddle.nn.Layer.__init__(wrapped)
+    model = make_model()
+    setattr(wrapped, attribute, model)
+    assert unwrap(paddle.DataParallel(wrapped)) is model
+
+
+def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    clip = bound_clip(make_model())
+    path = save_state(clip.state_dict(), tmp_path / "checkpoint")
+    old = path.read_bytes()
+    monkeypatch.setattr(
+        "paddle_adagc.state_file.os.fsync",
+        lambda _: (_ for _ in ()).throw(OSError("disk full")),
+    )
+    with pytest.raises(OSError, match="disk full"):
+        save_state({**clip.state_dict(), "step": 9}, tmp_path / "checkpoint")
+    assert [p.name for p in path.parent.iterdir()] == [STATE_FILE]
+    assert path.read_bytes() == old
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=STATE_FILE):
+        load_state(tmp_path)
+    clip = bound_clip(make_model())
+    path = save_state(clip.state_dict(), tmp_path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match="damaged"):
+        load_state(tmp_path)
+
+
+@pytest.mark.parametrize("lambda_dev", [0.0, 2.0])
+def test_state_loaded_before_bind_goes_to_the_same_tensors(lambda_dev):
+    model = make_model()
+    donor = bound_clip(model, lambda_dev=lambda_dev)
+    train(model, donor, 4, seed=0)
+    state = donor.state_dict()
+    names = [name for name in state if name not in ("step", "config")]
+    backwards = {n: dict(reversed(state[n].items())) for n in names}
+    clip = ClipGradByAdaGC(t_start=3, lambda_dev=lambda_dev)
+    clip.set_state_dict({**state, **backwards})
+    clip.bind(model)
+    again = clip.state_dict()
+    assert again["step"] == 4
+    for name in names:
+        assert list(again[name]) == list(state[name])
+        assert [*map(float, again[name].values())] == [
+            *map(float, state[name].values())
+        ]
+
+
+def test_state_cast_to_bfloat16_loads_and_saves_its_values(tmp_path):
+    state = {
+        "step": 1,
+        "gamma": {"a": paddle.full([], 0.5).astype("bfloat16")},
+        "config": {},
+    }
+    save_state(state, tmp_path)
+    for saved in (state, load_state(tmp_path)):
+        clip = ClipGradByAdaGC()
+        clip.set_state_dict(saved)
+        assert gammas(clip).tolist() == [0.5]
+    bits = {**state, "gamma": {"a": state["gamma"]["a"].numpy()}}
+    with pytest.raises(ValueError, match=r"bits of a bfloat16.*float32"):
+        ClipGradByAdaGC().set_state_dict(bits)
+
+
+@pytest.mark.filterwarnings("error")
+def test_warning_made_an_error_leaves_no_clip_that_is_half_loaded():
+    donor = ClipGradByAdaGC(lambda_rel=2.0)
+    parameters = make_parameters([[2]])
+    for _ in range(7):
+        fill(donor, parameters)
+    clip = ClipGradByAdaGC()
+    with pytest.raises(UserWarning, match="lambda_rel"):
+        clip.set_state_dict(donor.state_dict())
+    assert clip.num_steps == 7
+    assert gammas(clip).tolist() == gammas(donor).tolist()
+
+
+def test_attribute_of_a_model_is_not_taken_for_a_wrapper_s():
+    model = make_model()
+    model._layers = paddle.nn.LayerList([paddle.nn.Linear(2, 2)])
+    clip = bound_clip(model)
+    assert {"0.weight", "2.bias", "_layers.0.weight"} <= {
+        *clip.state_dict()["gamma"]
+    }
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_slice_of_sharding_stage_3_is_named(is_bound):
+    model = make_model()
+    clip = bound_clip(model) if is_bound else ClipGradByAdaGC()
+    (parameter,) = make_parameters([[4]])
+    parameter.name = f"slice@{model[0].weight.name}"
+    with pytest.raises(ValueError, match=r"slice@.*sharding stage 3"):
+        fill(clip, [parameter])
+
+
+def test_model_that_has_grown_is_bound_again_while_there_is_no_state():
+    model = make_model()
+    clip = bound_clip(model)
+    model.add_sublayer("head", paddle.nn.Linear(2, 2))
+    clip.bind(model)
+    assert "head.weight" in clip.state_dict()["gamma"]
+    train(model, clip, 2, seed=0)
+    before = clip.state_dict()
+    model.add_sublayer("second_head", paddle.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"second_head.weight.*new clip"):
+        clip.bind(model)
+    loaded = bound_clip(make_model())
+    loaded.set_state_dict(bound_clip(make_model()).state_dict())
+    with pytest.raises(ValueError, match="bound before"):
+        loaded.bind(model)
+    assert clip.state_dict() == before
+
+
+def test_two_parameters_of_one_name_are_refused():
+    def make_linear():
+        with paddle.utils.unique_name.guard():
+            return paddle.nn.Linear(2, 2, bias_attr=False)
+
+    pair = paddle.nn.LayerList([make_linear(), make_linear()])
+    with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
+        ClipGradByAdaGC().bind(pair)
+    clip = ClipGradByAdaGC()
+    with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
+        clip_arrays(clip, pair.parameters(), [np.ones([2, 2])] * 2)
+    assert clip.num_steps == 0
+
+
+def test_what_is_no_layer_is_not_bound():
+    for wrong in (paddle.Model(make_model()), [make_model()]):
+        with pytest.raises(TypeError, match="bind the network"):
+            ClipGradByAdaGC().bind(wrong)
+
+
+def test_whole_state_loaded_before_bind_to_a_part_of_the_model(monkeypatch):
+    model = make_model()
+    whole = bound_clip(model)
+    train(model, whole, 4, seed=0)
+    first_stage = paddle.nn.Sequential(model[0])
+    state = whole.full_state_dict()
+    clip = ClipGradByAdaGC(t_start=3)
+    clip.set_state_dict(state)
+    with pytest.raises(ValueError, match=r"'2\.weight', '2\.bias' unknown"):
+        clip.bind(first_stage)
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    clip.bind(first_stage)
+    gamma = clip.state_dict()["gamma"]
+    assert [*gamma] == ["0.weight", "0.bias"]
+    assert all(float(gamma[k]) == float(state["gamma"][k]) for k in gamma)
+
+
+def test_state_of_a_clip_with_other_arguments_is_refused():
+    state = ClipGradByTensorWiseGC().state_dict()
+    with pytest.raises(ValueError, match=r"\['lambda_abs', 'share'\].*AGC"):
+        ClipGradByAGC().set_state_dict(state)
+
+
+def test_two_clips_are_saved_in_one_directory(tmp_path):
+    for index, name in enumerate(["g.safetensors", "d.safetensors"]):
+        clip = ClipGradByAdaGC()
+        clip_arrays(
+            clip, make_parameters([[1]]), [np.array([0.2 + 0.5 * index])]
+        )
+        save_state(clip.state_dict(), tmp_path, name)
+    for index, name in enumerate(["g.safetensors", "d.safetensors"]):
+        (gamma,) = load_state(tmp_path, name)["gamma"].values()
+        assert float(gamma) == pytest.approx(0.2 + 0.5 * index)

@@ -1,0 +1,63 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import pytest
+
+from paddle_adagc.clips.step_count import StepCount
+
+
+def count(calls, one_group=""):
+    steps = StepCount()
+    for slots in calls:
+        steps.add(slots, steps.is_next_step(slots, one_group))
+    return steps.num_steps
+
+
+def test_groups_make_up_a_step_until_a_tensor_comes_by_again():
+    assert count([[0, 1], [2], [0, 1], [2], [0], [1, 2]]) == 3
+
+
+def test_a_call_without_gradients_is_a_step():
+    assert count([[]] * 3) == 3
+    assert count([[], [0], [0], [], [0], [], [0]]) == 7
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [[0], [], [0], []],
+        [[], [0], [], [0], []],
+        [[0], [], [], [0], []],
+        [[0], [1], []],
+        [[0], [1], [0], []],
+    ],
+)
+def test_a_group_without_gradients_is_refused(calls):
+    with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
+        count(calls)
+
+
+@pytest.mark.parametrize("calls", [[[0], [1]], [[0, 1], [0, 1], [2]]])
+def test_several_groups_are_refused_where_one_is_needed(calls):
+    with pytest.raises(RuntimeError, match=r"and it is so: use one group"):
+        count(calls, "it is so")
+    assert count([[0, 1]] * 3, "it is so") == 3
+
+
+def test_steps_go_on_from_a_saved_number():
+    steps = StepCount()
+    steps.add([0], True)
+    steps.continue_at(7)
+    assert steps.is_next_step([1])
+    steps.add([1], True)
+    assert steps.num_steps == 8

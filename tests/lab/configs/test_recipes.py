@@ -1,0 +1,276 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every recipe against the paper's tables, and its proxy against the recipe."""
+
+from pathlib import Path
+
+import pytest
+from lab.configs.paper_table import (
+    DEGREES,
+    EPSILON,
+    HYPER_PARAMETERS,
+    T_START,
+    TOKENS,
+)
+
+from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
+from paddle_adagc.lab.paddleformers.recipe import (
+    as_run_config,
+    is_recipe,
+    model_settings,
+)
+from paddle_adagc.lab.paddleformers.recipe import load_recipe as load_ernie
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.language import make_model_config
+from paddle_adagc.lab.train.parse import load_config, read_values
+from paddle_adagc.lab.train.run import run_pretraining
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+MODELS = ("llama2_1.3b", "llama2_7b", "qwen3_1.7b", "mixtral_8x1b")
+RECIPES = [
+    path.relative_to(CONFIGS).with_suffix("")
+    for model in MODELS
+    for path in sorted((CONFIGS / model).glob("*.yaml"))
+]
+ERNIE = [
+    path.relative_to(CONFIGS).with_suffix("")
+    for path in sorted((CONFIGS / "ernie_10b_a1.4b_fp8").glob("*.yaml"))
+    if path.stem != "base"
+]
+
+# Sections and keys that a proxy may give other values than its recipe.
+SIZES = {
+    "model": {
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "initializer_range",
+    },
+    "data": {
+        "kind",
+        "prefix",
+        "seq_length",
+        "validation_prefix",
+        "validation_size",
+    },
+    "schedule": {"learning_rate", "warmup_steps"},
+    "train": {
+        "output_dir",
+        "max_steps",
+        "batch_size",
+        "gradient_accumulation_steps",
+        "precision",
+        "log_every",
+        "eval_every",
+        "save_every",
+    },
+    "record": {"tensors", "moments"},
+    "parallel": {"dp", "sharding", "tp", "pp", "ep"},
+}
+ADAMW = ("beta1", "beta2", "weight_decay")
+
+
+def load(recipe):
+    path = CONFIGS / f"{recipe}.yaml"
+    return as_run_config(path) if is_recipe(path) else load_config(path)
+
+
+def names(recipe):
+    return str(recipe)
+
+
+def test_there_is_every_recipe():
+    assert {str(recipe) for recipe in RECIPES} == {
+        f"{model}/{clip}" for model in MODELS for clip in ("adagc", "globalgc")
+    } | {
+        f"{variant}{end}"
+        for clip in ("adagc", "globalgc")
+        for variant, end in (
+            (f"llama2_1.3b/muon_{clip}", ""),
+            (f"mixtral_8x1b/{clip}", "_beta2_0.95"),
+        )
+    }
+    assert {recipe.name for recipe in ERNIE} == EPSILON.keys()
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+def test_model_and_run_are_the_table_s(recipe):
+    config = load(recipe)
+    model = make_model_config(config.model)
+    paper = HYPER_PARAMETERS[recipe.parts[0]]
+    sizes = {
+        "num_layers": model.num_hidden_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_size": model.moe_intermediate_size,
+        "num_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "num_shared_experts": model.moe_num_shared_experts,
+        "num_routed_experts": model.moe_num_experts,
+        "num_experts_per_token": model.moe_top_k,
+        "sequence_length": config.data.seq_length,
+        "batch_size": config.global_batch,
+        "iterations": config.train.max_steps,
+        "learning_rate": config.schedule.learning_rate,
+        "lr_decay": config.schedule.kind,
+        "warmup_iterations": config.schedule.warmup_steps,
+    }
+    assert sizes == {key: paper.get(key, sizes[key]) for key in sizes}
+    if "num_routed_experts" not in paper:
+        assert model.moe_num_experts == model.moe_num_shared_experts == 0
+    assert not paper["attention_bias"]
+    assert not [key for key in parameter_shapes(model) if "bias" in key]
+    assert config.data.kind == "mmap"
+    assert model.max_position_embeddings == paper["sequence_length"]
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+def test_optimizer_is_the_table_s(recipe):
+    paper, optimizer = HYPER_PARAMETERS[recipe.parts[0]], load(recipe).optimizer
+    expected = {key: paper[key] for key in ADAMW}
+    if recipe.name.endswith("beta2_0.95"):
+        assert expected["beta2"] == 0.999
+        expected["beta2"] = 0.95
+    assert {key: getattr(optimizer, key) for key in ADAMW} == expected
+    is_muon = recipe.name.startswith("muon")
+    assert optimizer.name == ("muon" if is_muon else "adamw")
+    is_ernie = recipe in ERNIE
+    assert optimizer.epsilon == (EPSILON[recipe.name] if is_ernie else 1e-8)
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+def test_clip_is_the_table_s(recipe):
+    paper = HYPER_PARAMETERS[recipe.parts[0]]
+    if "globalgc" in recipe.name:
+        expected = {"name": "global_norm", "lambda_abs": paper["lambda_abs"]}
+    else:
+        expected = {
+            "name": "adagc",
+            "lambda_abs": paper["lambda_abs"],
+            "lambda_rel": paper["lambda_rel"],
+            "beta": paper["beta"],
+            "t_start": T_START,
+        }
+    assert load(recipe).clip == expected
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+def test_layout_is_the_table_s(recipe):
+    parallel = load(recipe).parallel
+    if recipe.parts[0] not in DEGREES:
+        assert recipe.parts[0] == "qwen3_1.7b"
+        return
+    expected = DEGREES[recipe.parts[0]]
+    found = {
+        "dp": parallel.num_data_ranks,
+        "tp": parallel.tp,
+        "pp": parallel.pp,
+        "ep": parallel.ep,
+    }
+    assert found == {"ep": 1, **expected}
+    assert max(parallel.dp, parallel.sharding) == expected["dp"]
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+def test_precision_is_the_table_s(recipe):
+    expected = HYPER_PARAMETERS[recipe.parts[0]]["precision"]
+    if expected == "float8":  # in the experts; PaddleFormers' own switch
+        model = model_settings(load_ernie(CONFIGS / f"{recipe}.yaml"))
+        assert model["use_fp8_mlp"] is True
+        assert load(recipe).train.precision in ("bfloat16", "float8")
+    else:
+        assert load(recipe).train.precision == expected
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+def test_tokens_are_those_of_the_text(recipe):
+    config = load(recipe)
+    tokens = (
+        config.global_batch * config.data.seq_length * config.train.max_steps
+    )
+    assert tokens == pytest.approx(TOKENS[recipe.parts[0]], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "billions"),
+    [
+        ("llama2_1.3b/adagc", 1.34),
+        ("llama2_7b/adagc", 6.74),
+        ("qwen3_1.7b/adagc", 1.72),
+        ("mixtral_8x1b/adagc", 7.00),
+        ("ernie_10b_a1.4b_fp8/adagc", 10.56),
+    ],
+)
+def test_models_have_the_size_of_their_names(recipe, billions):
+    count = num_parameters(make_model_config(load(recipe).model))
+    assert count / 1e9 == pytest.approx(billions, abs=0.005)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=names)
+def test_variants_change_what_their_name_says(recipe):
+    """A variant's file holds its clip, its optimizer and its directory."""
+    values = load(recipe).to_dict()
+    base = load(recipe.with_name("adagc")).to_dict()
+    parts = {"clip": "globalgc", "optimizer": "muon"}
+    changed = {key for key in base if values[key] != base[key]} - {"train"}
+    expected = {key for key, name in parts.items() if name in recipe.name}
+    if "beta2" in recipe.name:
+        expected |= {"optimizer"}
+    assert changed == expected
+    directory = values["train"].pop("output_dir")
+    assert directory == f"outputs/{recipe}"
+    del base["train"]["output_dir"]
+    assert values["train"] == base["train"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=names)
+def test_proxy_differs_in_size_and_data_alone(recipe):
+    path = CONFIGS / f"proxy/{recipe}.yaml"
+    proxy = read_values(path)
+    full = read_values(CONFIGS / f"{recipe}.yaml")
+    for section, values in full.items():
+        for key, value in values.items():
+            if key not in SIZES.get(section, ()):
+                assert proxy[section][key] == value, (section, key)
+    for section, values in proxy.items():
+        added = values.keys() - full.get(section, {}).keys()
+        assert added <= SIZES.get(section, set()), section
+    assert load_config(path).parallel.num_processes == 1
+    model = make_model_config(proxy["model"])
+    assert num_parameters(model) < 1_000_000
+    assert proxy["train"]["output_dir"] == f"outputs/proxy/{recipe}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=names)
+def test_proxy_trains(recipe, tmp_path):
+    config = load_config(
+        CONFIGS / f"proxy/{recipe}.yaml",
+        [
+            f"train.output_dir={tmp_path}",
+            "train.max_steps=6",
+            "train.batch_size=4",
+            "train.save_every=0",
+            "train.visualdl=false",
+            "schedule.warmup_steps=2",
+            "data.validation_size=4",
+        ],
+    )
+    assert run_pretraining(config) == "finished"
+    record = RunRecord.load(tmp_path)
+    assert record.num_steps == 6
+    assert record.loss[-1] < record.loss[0]

@@ -1,0 +1,53 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Tar shards of plain images, written by tests."""
+
+import io
+import tarfile
+from pathlib import Path
+
+from PIL import Image
+
+TOKENIZER = Path(__file__).parents[3] / "models/clip/golden/tokenizer.json"
+
+
+def encoded_image(grey, kind="PNG"):
+    """An image of one grey, from 0 to 255, as a file's content."""
+    file = io.BytesIO()
+    Image.new("RGB", (20, 16), (grey, grey, grey)).save(file, kind)
+    return file.getvalue()
+
+
+def write_shard(path, samples):
+    """Each sample is its files' content by extension."""
+    with tarfile.open(path, "w") as archive:
+        for i, sample in enumerate(samples):
+            for extension, data in sample.items():
+                member = tarfile.TarInfo(f"{path.stem}{i:04d}.{extension}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+
+
+def write_grey_shards(folder, counts):
+    """Shard s, of so many samples, holds images of grey 10 s + i."""
+    for number, count in enumerate(counts):
+        samples = [
+            {
+                "png": encoded_image(10 * number + i),
+                "txt": b"A photo of dogs",
+                "json": b"{}",
+            }
+            for i in range(count)
+        ]
+        write_shard(folder / f"{number:05d}.tar", samples)

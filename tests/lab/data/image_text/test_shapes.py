@@ -1,0 +1,163 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Drawings of shapes and their captions."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.image_text.build import (
+    PairFormat,
+    build_image_text_datasets,
+)
+from paddle_adagc.lab.data.image_text.shapes import (
+    BACKGROUNDS,
+    COLOURS,
+    NUM_TOKENS,
+    Scene,
+    all_scenes,
+    draw,
+    encode,
+    split_scenes,
+)
+from paddle_adagc.lab.data.image_text.transforms import MEAN, STD
+
+WANTED = {
+    "image_size": 32,
+    "context_length": 9,
+    "vocab_size": 28,
+    "end_token": 27,
+    "batch_size": 4,
+    "num_ranks": 1,
+}
+
+
+def build(num_samples=64, wanted=(), **fields):
+    config = DataConfig(kind="shapes", **fields)
+    return build_image_text_datasets(
+        config, num_samples, PairFormat(**{**WANTED, **dict(wanted)})
+    )
+
+
+def colours(image):
+    """Pixels in [0, 1], [height, width, 3]."""
+    return image.transpose(1, 2, 0) * STD + MEAN
+
+
+def test_captions_say_all_there_is_and_differ():
+    scene = Scene("large", "red", "circle", "top", "left", "gray")
+    assert scene.caption == "large red circle top left on gray"
+    captions = [scene.caption for scene in all_scenes()]
+    assert len(set(captions)) == len(captions) == 2 * 8 * 4 * 9 * 4
+    rows = [tuple(encode(caption, 9, 27)) for caption in captions[::17]]
+    assert len(set(rows)) == len(rows)
+
+
+def test_tokens_of_a_caption():
+    ids = encode("small red circle top left on gray", 11, 40)
+    assert ids[0] == 1
+    assert ids[8] == 40
+    assert list(ids[9:]) == [0, 0]
+    assert (ids[1:8] < NUM_TOKENS).all()
+    with pytest.raises(ValueError, match="unknown word 'huge'"):
+        encode("huge red circle", 9, 27)
+    with pytest.raises(ValueError, match="has 9 tokens"):
+        encode("small red circle top left on gray", 8, 27)
+
+
+@pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
+@pytest.mark.parametrize(("row", "y"), [("top", 16), ("bottom", 48)])
+@pytest.mark.parametrize(("column", "x"), [("left", 16), ("right", 48)])
+def test_a_drawing_shows_its_scene(shape, row, y, column, x):
+    sizes = {}
+    for size in ("small", "large"):
+        scene = Scene(size, "blue", shape, row, column, "olive")
+        pixels = colours(draw(scene, 64, seed=5))
+        corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1]]
+        np.testing.assert_allclose(
+            corners, [BACKGROUNDS["olive"]] * 4, atol=0.21
+        )
+        assert np.abs(pixels[y, x] - COLOURS["blue"]).max() < 0.21
+        is_blue = pixels[..., 2] > 0.6
+        rows, columns = np.nonzero(is_blue)
+        assert abs(rows.mean() - y) < 6
+        assert abs(columns.mean() - x) < 6
+        sizes[size] = is_blue.sum()
+    assert sizes["large"] > 2 * sizes["small"] > 0
+
+
+def test_shapes_differ():
+    drawn = [
+        colours(
+            draw(Scene("large", "white", s, "middle", "centre", "navy"), 32, 0)
+        )
+        for s in ("circle", "square", "triangle", "cross")
+    ]
+    masks = [image.mean(-1) > 0.55 for image in drawn]
+    for i, first in enumerate(masks):
+        assert first.sum() > 30
+        for second in masks[:i]:
+            assert (first != second).sum() > 15
+
+
+def test_validation_shows_other_scenes():
+    train, held_out = split_scenes(0.05, seed=3)
+    assert len(held_out) == 116
+    assert not set(train) & set(held_out)
+    assert set(train) | set(held_out) == set(all_scenes())
+    assert split_scenes(0.05, seed=4)[1] != held_out
+    assert len(split_scenes(1e-6, seed=0)[1]) == 1
+    assert len(split_scenes(1 - 1e-9, seed=0)[0]) == 1
+
+
+def test_samples_depend_on_seed_and_index_alone():
+    first, validation = build(seed=1, validation_size=8)
+    second, _ = build(num_samples=640, seed=1)
+    other, _ = build(seed=2)
+    assert (len(first), len(validation)) == (64, 8)
+    for index in (0, 63):
+        sample = first[index]
+        assert sample["pixel_values"].dtype == np.float32
+        assert sample["pixel_values"].shape == (3, 32, 32)
+        assert sample["input_ids"].dtype == np.int64
+        for key, value in sample.items():
+            np.testing.assert_array_equal(value, second[index][key])
+        assert (sample["pixel_values"] != other[index]["pixel_values"]).any()
+    with pytest.raises(IndexError):
+        first[64]
+
+
+def test_training_scenes_are_drawn_evenly_and_validation_in_turn():
+    train, validation = build(num_samples=2000, validation_size=116)
+    words = collections.Counter(
+        int(train[i]["input_ids"][2]) for i in range(2000)
+    )
+    assert len(words) == 8
+    assert max(words.values()) < 1.4 * min(words.values())
+    captions = {tuple(validation[i]["input_ids"]) for i in range(116)}
+    assert len(captions) == 116
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"end_token": 26}, r"model.end_token=26.*vocab_size to 28"),
+        ({"context_length": 8}, "model.context_length=8"),
+    ],
+)
+def test_a_model_that_is_too_small_is_refused(wanted, message):
+    with pytest.raises(ValueError, match=message):
+        build(wanted=wanted)

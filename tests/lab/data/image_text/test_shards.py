@@ -1,0 +1,280 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Tar shards in an order from which a run can go on."""
+
+import collections
+import itertools
+import json
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from lab.data.image_text.tar_shards import (
+    TOKENIZER,
+    encoded_image,
+    write_grey_shards,
+    write_shard,
+)
+from paddle.io import DataLoader
+from paddlenlp.utils.batch_sampler import DistributedBatchSampler
+
+pytest.importorskip("webdataset")
+
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.datasets import collate_batch
+from paddle_adagc.lab.data.image_text.build import (
+    PairFormat,
+    build_image_text_datasets,
+)
+from paddle_adagc.lab.data.image_text.shards import (
+    Shard,
+    ShardStream,
+    find_shards,
+    read_samples,
+)
+from paddle_adagc.lab.data.image_text.transforms import MEAN, STD
+
+COUNTS = (7, 5, 6, 7, 5)
+"""Samples of the shards."""
+WANTED = {
+    "image_size": 8,
+    "context_length": 10,
+    "vocab_size": 319,
+    "end_token": 1,
+    "batch_size": 4,
+    "num_ranks": 1,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Shard s holds images of grey 10 s + i."""
+    write_grey_shards(tmp_path, COUNTS)
+    return tmp_path
+
+
+def build(folder, num_samples=1000, wanted=(), **fields):
+    config = DataConfig(
+        kind="webdataset",
+        **{
+            "shards": str(folder / "{00000..00004}.tar"),
+            "tokenizer": str(TOKENIZER),
+            "shuffle_size": 3,
+            "validation_fraction": 0.2,
+            "validation_size": 4,
+            **fields,
+        },
+    )
+    return build_image_text_datasets(
+        config, num_samples, PairFormat(**{**WANTED, **dict(wanted)})
+    )
+
+
+def grey(sample):
+    """The number that an image stands for."""
+    value = sample["pixel_values"][0].mean() * STD[0] + MEAN[0]
+    return round(float(value) * 255)
+
+
+def test_shards_are_found_and_counted(folder):
+    shards = find_shards(str(folder / "{00000..00003}.tar"))
+    assert [s.num_samples for s in shards] == [7, 5, 6, 7]
+    assert len(find_shards(str(folder / "*.tar"))) == 5
+    (folder / "00001_stats.json").write_text(json.dumps({"successes": 4}))
+    assert find_shards(str(folder / "00001.tar"))[0].num_samples == 4
+    with pytest.raises(FileNotFoundError, match=r"no shards .*nothing"):
+        find_shards(str(folder / "nothing*.tar"))
+    (folder / "broken.tar").write_bytes(b"no tar" * 200)
+    with pytest.raises(ValueError, match=r"broken\.tar is no tar file"):
+        find_shards(str(folder / "broken.tar"))
+    write_shard(folder / "empty.tar", [])
+    with pytest.raises(ValueError, match=r"empty\.tar holds no samples"):
+        find_shards(str(folder / "empty.tar"))
+
+
+def test_reading_needs_no_torch(folder):
+    program = (
+        "import sys\n"
+        "sys.modules['torch'] = None  # importing it fails\n"
+        "from paddle_adagc.lab.data.image_text.shards import read_samples\n"
+        "for sample in read_samples(sys.argv[1]):\n"
+        "    print(*sorted(sample))\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program, str(folder / "00001.tar")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    lines = out.splitlines()
+    assert len(lines) == 5
+    assert {"png", "txt", "json"} <= set(lines[0].split())
+
+
+def streams(shards, count, **options):
+    options = {"seed": 0, "shuffle_size": 3, **options}
+    return [ShardStream(shards, i, count, **options) for i in range(count)]
+
+
+def key_at(stream, position):
+    chunk, place = stream.chunk(position)
+    return chunk[place]["__key__"]
+
+
+def test_each_epoch_has_every_sample_once_in_another_order(folder):
+    shards = find_shards(str(folder / "*.tar"))
+    (stream,) = streams(shards, 1)
+    total = sum(COUNTS)
+    keys = [key_at(stream, i) for i in range(2 * total)]
+    first, second = keys[:total], keys[total:]
+    assert len(set(first)) == total
+    assert set(first) == set(second)
+    assert first != second
+    assert first != sorted(first)
+    (other,) = streams(shards, 1, seed=1)
+    assert [key_at(other, i) for i in range(total)] != first
+
+
+def test_streams_share_an_epoch(folder):
+    shards = find_shards(str(folder / "*.tar"))
+    keys = []
+    for stream in streams(shards, 2):
+        number = sum(s.num_samples for s in stream._order)
+        keys += [key_at(stream, i) for i in range(number)]
+    assert len(keys) == len(set(keys)) == sum(COUNTS)
+    with pytest.raises(ValueError, match="5 shards for 6 streams"):
+        streams(shards, 6)
+
+
+def test_what_stands_at_a_position_does_not_depend_on_how_one_got_there(folder):
+    shards = find_shards(str(folder / "*.tar"))
+    (walked,) = streams(shards, 1)
+    keys = [key_at(walked, i) for i in range(75)]
+    for start in (1, 29, 30, 44, 74):
+        (fresh,) = streams(shards, 1)
+        assert [key_at(fresh, i) for i in range(start, 75)] == keys[start:]
+    assert [key_at(walked, i) for i in (50, 3, 70, 0)] == [
+        keys[i] for i in (50, 3, 70, 0)
+    ]
+
+
+def test_a_shard_is_read_once_from_start_to_end(folder, monkeypatch):
+    opened = collections.Counter()
+
+    def counting(path):
+        opened[path] += 1
+        return read_samples(path)
+
+    monkeypatch.setattr(
+        "paddle_adagc.lab.data.image_text.shards.read_samples", counting
+    )
+    (stream,) = streams(find_shards(str(folder / "*.tar")), 1)
+    for i in range(sum(COUNTS)):
+        stream.chunk(i)
+    assert set(opened.values()) == {1}
+
+
+def test_a_shard_with_fewer_samples_than_counted_is_named(folder):
+    (stream,) = streams([Shard(str(folder / "00001.tar"), 9)], 1)
+    with pytest.raises(ValueError, match=r"00001\.tar has 5 samples, 9 were"):
+        stream.chunk(6)
+
+
+def test_training_and_validation_pairs(folder):
+    train, validation = build(folder)
+    assert (len(train), len(validation)) == (1000, 4)
+    assert [grey(validation[i]) for i in range(4)] == [40, 41, 42, 43]
+    greys = {grey(train[i]) for i in range(25)}
+    assert greys == {
+        10 * s + i for s, count in enumerate(COUNTS[:4]) for i in range(count)
+    }
+    ids = train[0]["input_ids"]
+    assert ids.shape == (10,)
+    assert (ids[0], ids[5:].tolist()) == (0, [0] * 5) or 1 in ids
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_ranks_and_workers_read_streams_of_their_own(folder, num_workers):
+    """Two ranks' loaders, resumed in the middle as PaddleNLP resumes."""
+    wanted = {"num_ranks": 2}
+
+    def batches(rank, consumed, count):
+        train, _ = build(
+            folder, num_samples=96, wanted=wanted, num_workers=num_workers
+        )
+        sampler = DistributedBatchSampler(
+            train, 4, num_replicas=2, rank=rank, drop_last=True
+        )
+        sampler.set_epoch(consumed_samples=consumed)
+        loader = DataLoader(
+            train,
+            batch_sampler=sampler,
+            collate_fn=collate_batch,
+            num_workers=num_workers,
+        )
+        return [
+            np.array(batch["pixel_values"])
+            for batch in itertools.islice(loader, count)
+        ]
+
+    per_rank = [batches(rank, 0, 6) for rank in (0, 1)]
+    assert (per_rank[0][0] != per_rank[1][0]).any()
+    for rank in (0, 1):
+        resumed = batches(rank, 3 * 8, 3)
+        np.testing.assert_array_equal(resumed, per_rank[rank][3:])
+
+
+def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
+    good = {"jpg": encoded_image(200, "JPEG"), "txt": b"dogs"}
+    cut = {**good, "jpg": good["jpg"][:300]}
+    with_json = {
+        "webp": encoded_image(100, "WEBP"),
+        "json": json.dumps({"caption": "dogs"}).encode(),
+    }
+    write_shard(
+        folder / "00000.tar",
+        [cut, good, {"txt": b"dogs"}, {"jpg": good["jpg"]}, with_json],
+    )
+    for number in (1, 4):
+        write_shard(folder / f"0000{number}.tar", [{"txt": b"dogs"}, good])
+    shards = {"shards": str(folder / "{00000,00004}.tar"), "validation_size": 2}
+    train, validation = build(folder, **shards, shuffle_size=5)
+    with caplog.at_level(logging.WARNING):
+        greys = [grey(train[i]) for i in range(5)]
+        assert grey(validation[0]) == 200
+    assert set(greys) == {200, 100}
+    assert "000000000 in" in caplog.text
+    assert "an image, one of jpg" in caplog.text
+    assert "000040000 in" in caplog.text
+    write_shard(folder / "00000.tar", [{"txt": b"dogs"}] * 3)
+    train, _ = build(folder, **shards)
+    with pytest.raises(ValueError, match="none of 3 pairs"):
+        train[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted", "message"),
+    [
+        ({"validation_size": 6}, {}, "validation_size is 6.* have 5 pairs"),
+        ({"validation_fraction": 0.9}, {}, "give at least 2"),
+        ({}, {"vocab_size": 300}, "vocab_size=300 and end_token=1"),
+        ({}, {"end_token": 318}, "ends with 1"),
+        ({"num_workers": 3}, {"num_ranks": 2}, "4 shards for 6 streams"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(folder, fields, wanted, message):
+    with pytest.raises(ValueError, match=message):
+        build(folder, wanted=wanted, **fields)

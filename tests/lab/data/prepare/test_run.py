@@ -1,0 +1,420 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One dataset, whatever the number of workers and interruptions."""
+
+import contextlib
+import fcntl
+import json
+import multiprocessing
+import os
+import pty
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.datasets import build_datasets
+from paddle_adagc.lab.data.indexed import write_indexed_dataset
+from paddle_adagc.lab.data.prepare.chunks import Block, Chunk
+from paddle_adagc.lab.data.prepare.encode import Job
+from paddle_adagc.lab.data.prepare.pool import WorkerPool
+from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.run import run_pretraining
+
+ROOT = Path(__file__).parents[4]
+
+
+def make_command(*arguments):
+    tool = str(ROOT / "tools" / "prepare_data.py")
+    return [sys.executable, "-W", "ignore", tool, *map(str, arguments)]
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        make_command(*arguments),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        **options,
+    )
+
+
+def finish(*arguments, **options):
+    process = start(
+        *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_files_are_those_of_paddlenlps_builder(
+    tmp_path, documents, jsonl, run, read_files
+):
+    run(jsonl)
+    write_indexed_dataset(
+        str(tmp_path / "theirs"),
+        ([*text.encode(), 0] for text in documents),
+        vocab_size=256,
+    )
+    assert read_files() == read_files("theirs")
+
+
+def test_workers_and_chunks_do_not_matter(
+    jsonl, run, read_files, tokenizer_json
+):
+    values = {"tokenizer": str(tokenizer_json), "validation_fraction": 0.2}
+    run(jsonl, output="a", **values)
+    run(jsonl, output="b", num_workers=3, **values)
+    run(jsonl, output="c", num_workers=2, chunk_mib=4, **values)
+    assert sorted(read_files("a")) == [
+        ".bin",
+        ".idx",
+        "_validation.bin",
+        "_validation.idx",
+    ]
+    assert read_files("a") == read_files("b") == read_files("c")
+
+
+def test_the_split_depends_on_the_text_alone(
+    tmp_path, documents, to_jsonl, run, read_texts
+):
+    path = tmp_path / "twice.jsonl"
+    path.write_bytes(to_jsonl([*documents, *reversed(documents)]))
+    run(path, validation_fraction=0.25)
+    train, validation = read_texts(), read_texts("out_validation")
+    assert not set(train) & set(validation)
+    assert sorted(train + validation) == sorted(documents * 2)
+    assert len(validation) == pytest.approx(200, abs=60)
+
+
+def test_a_finished_dataset_is_left_alone(jsonl, run, read_files, tmp_path):
+    first = run(jsonl)
+    stamp = (tmp_path / "out.bin").stat().st_mtime_ns
+    assert run(jsonl, num_workers=2) == first
+    os.utime(jsonl)
+    assert run(jsonl) == first
+    assert (tmp_path / "out.bin").stat().st_mtime_ns == stamp
+    with pytest.raises(FileExistsError, match="on_error was 'stop', is 'skip'"):
+        run(jsonl, on_error="skip")
+    with pytest.raises(FileExistsError, match="1 inputs, now 2"):
+        run(jsonl, jsonl)
+    content = jsonl.read_bytes()
+    jsonl.write_bytes(content.replace(b"spike", b"SPIKE"))
+    with pytest.raises(FileExistsError, match=r"input 1, .* is not"):
+        run(jsonl)
+    (tmp_path / "out.manifest.json").unlink()
+    with pytest.raises(FileExistsError, match="exist without the manifest"):
+        run(jsonl)
+
+
+def test_unfinished_work_is_not_mixed(jsonl, run, tmp_path, read_files):
+    content = jsonl.read_bytes()
+    jsonl.write_bytes(content + b"[]\n")
+    with pytest.raises(ValueError, match="line 401"):
+        run(jsonl)
+    with pytest.raises(
+        FileExistsError, match="text_field was 'text', is 'url'"
+    ):
+        run(jsonl, text_field="url")
+    jsonl.write_bytes(content.replace(b"0 ", b"9 "))
+    with pytest.raises(ValueError, match=r"corpus\.jsonl has changed since"):
+        run(jsonl)
+    jsonl.write_bytes(content)
+    run(jsonl)
+    run(jsonl, output="b")
+    assert read_files() == read_files("b")
+    assert not (tmp_path / "out.parts").exists()
+
+
+def test_bad_documents_can_be_skipped_after_all(
+    jsonl, run, tmp_path, read_files
+):
+    jsonl.write_bytes(jsonl.read_bytes() + b"[]\n")
+    with pytest.raises(ValueError, match="line 401"):
+        run(jsonl)
+    assert count_parts(tmp_path)
+    manifest = run(jsonl, on_error="skip")
+    assert (manifest["num_bad"], manifest["on_error"]) == (1, "skip")
+    run(jsonl, output="b", on_error="skip")
+    assert read_files() == read_files("b")
+
+
+def test_skipped_documents_are_not_taken_over(jsonl, run, tmp_path):
+    jsonl.write_bytes(b"[]\n" + jsonl.read_bytes())
+    broken = tmp_path / "z.jsonl.gz"
+    broken.write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match="gzip"):
+        run(jsonl, broken, on_error="skip")
+    assert count_parts(tmp_path)
+    with pytest.raises(FileExistsError, match="on_error was 'skip', is 'stop'"):
+        run(jsonl, broken)
+
+
+def test_work_without_a_part_binds_nothing(jsonl, run, tmp_path):
+    jsonl.write_bytes(b"[]\n" + jsonl.read_bytes())
+    with pytest.raises(ValueError, match="line 1"):
+        run(jsonl, chunk_mib=4)
+    assert not count_parts(tmp_path)
+    assert run(jsonl, on_error="skip", chunk_mib=2)["num_bad"] == 1
+
+
+def test_kills_lose_and_double_nothing(
+    tmp_path, documents, to_jsonl, run, read_files, tokenizer_json
+):
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(to_jsonl(documents * 3))
+    values = {"tokenizer": str(tokenizer_json), "validation_fraction": 0.1}
+    run(path, output="whole", **values)
+    arguments = [path, "--output", tmp_path / "out", "--chunk-mib", 0.01]
+    arguments += ["--tokenizer", tokenizer_json, "--workers", 2]
+    arguments += ["--validation-fraction", 0.1]
+    draw = random.Random(1)
+    num_parts = 0
+    for attempt in range(4):
+        process = start(*arguments, start_new_session=True)
+        deadline = time.monotonic() + 30
+        enough = num_parts + draw.randint(1, 15)
+        while count_parts(tmp_path) < enough:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0, 0.01))
+        if attempt % 2:
+            os.kill(process.pid, signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert_gone(process.pid)
+        num_parts = count_parts(tmp_path)
+        assert not (tmp_path / "out.manifest.json").exists()
+    code, output, errors = finish(*arguments)
+    assert code == 0, errors
+    assert "documents" in output
+    assert read_files() == read_files("whole")
+    assert not (tmp_path / "out.parts").exists()
+
+
+KILLED_AT = """
+import os, signal, sys
+from tools import prepare_data
+def kill(function):
+    def killer(*arguments, **options):
+        if str(arguments[-1]).endswith(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return killer
+os.replace = kill(os.replace)
+os.rmdir = kill(os.rmdir)
+prepare_data.main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    "moment", ["out.bin", "out.idx", "_validation.idx", "t.json", "out.parts"]
+)
+def test_a_kill_while_the_dataset_is_written(
+    tmp_path, jsonl, run, read_files, moment
+):
+    run(jsonl, output="whole", validation_fraction=0.1)
+    arguments = [jsonl, "--output", tmp_path / "out", "--tokenizer", "bytes"]
+    arguments += ["--validation-fraction", "0.1", "--chunk-mib", "0.02"]
+    killed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", KILLED_AT, moment]
+        + [str(argument) for argument in arguments],
+        cwd=ROOT,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert (tmp_path / "out.parts").exists()
+    run(jsonl, validation_fraction=0.1)
+    assert read_files() == read_files("whole")
+    assert {path.name for path in tmp_path.glob("*out*")} == {
+        *("out.bin", "out.idx", "out.manifest.json"),
+        *("out_validation.bin", "out_validation.idx"),
+    }
+
+
+def count_parts(folder):
+    return len(list(folder.glob("out.parts/*.part")))
+
+
+def assert_gone(group):
+    """Workers end by themselves when their parent is killed."""
+    deadline = time.monotonic() + 20
+    while is_running(group):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.01)
+
+
+def is_running(group):
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, found = path.read_text().rpartition(")")[2].split()[:3]
+            if int(found) == group and state != "Z":
+                return True
+    return False
+
+
+def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(to_jsonl(documents * 6))
+    arguments = [path, "--output", tmp_path / "out", "--chunk-mib", 0.01]
+    process = start(
+        *(*arguments, "--tokenizer", "bytes"),
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        # A shell's background job hands down that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not count_parts(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate(timeout=20)[1]
+    assert process.returncode == 130
+    assert errors == "stopped: the same command goes on\n"
+
+
+def test_a_full_disk_leaves_nothing_half_written(
+    tmp_path, jsonl, run, read_files
+):
+    run(jsonl, output="whole")
+    limit = 200_000
+    assert (tmp_path / "whole.bin").stat().st_size > limit
+    arguments = [jsonl, "--output", tmp_path / "out", "--tokenizer", "bytes"]
+    arguments += ["--chunk-mib", 0.02]
+    code, _, errors = finish(
+        *arguments,
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (limit, limit)
+        ),
+    )
+    assert code == 2
+    assert "File too large" in errors
+    left = {path.name for path in tmp_path.iterdir() if "out" in path.name}
+    assert left == {"out.parts"}
+    assert finish(*arguments)[0] == 0
+    assert read_files() == read_files("whole")
+
+
+def test_a_dead_worker_is_noticed(tmp_path):
+    job = Job(
+        folder=tmp_path,
+        tokenizer=find_tokenizer("bytes"),
+        text_field="text",
+        validation_fraction=0.0,
+        on_error="stop",
+    )
+    chunk = Chunk(0, 0, "a.txt", "lines", Block(b"a\n", 1, 2), None)
+    with WorkerPool(1, job) as pool:
+        (worker,) = multiprocessing.active_children()
+        worker.kill()
+        with pytest.raises(RuntimeError, match=r"exit code -9.*a\.txt"):
+            list(pool.run(iter([chunk])))
+
+
+def test_one_process_at_a_time(tmp_path, jsonl, run):
+    run(jsonl, output="done")
+    jsonl.write_bytes(jsonl.read_bytes() + b"[]\n")
+    with pytest.raises(ValueError, match="line 401"):
+        run(jsonl)
+    with open(tmp_path / "out.parts" / "lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(FileExistsError, match="another process is at work"):
+            run(jsonl)
+
+
+def test_the_bar_shows_rate_and_time_left(tmp_path, jsonl):
+    controller, terminal = pty.openpty()
+    size = struct.pack("4H", 24, 120, 0, 0)  # rows and columns, in characters
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+    process = start(
+        *(jsonl, "--output", tmp_path / "out", "--tokenizer", "bytes"),
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    )
+    assert process.wait(30) == 0
+    os.close(terminal)
+    shown = os.read(controller, 100_000).decode()
+    os.close(controller)
+    assert "B/s" in shown
+    assert "00:00<" in shown
+    assert "400 documents" in shown
+
+
+def test_a_validation_prefix_is_checked():
+    with pytest.raises(ValueError, match="leave its ending out, 'b'"):
+        DataConfig(kind="mmap", prefix="a", validation_prefix="b.bin")
+    with pytest.raises(TypeError, match="validation_prefix is 3"):
+        DataConfig(kind="mmap", prefix="a", validation_prefix=3)
+    with pytest.warns(UserWarning, match="validation_prefix='b' is ignored"):
+        DataConfig(validation_prefix="b")
+
+
+def test_errors_of_the_command(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": 1}\n')
+    arguments = ["--output", tmp_path / "o", "--tokenizer", "bytes"]
+    code, output, errors = finish(tmp_path / "a.jsonl", *arguments)
+    assert (code, output) == (2, "")
+    assert errors.startswith("prepare_data: ")
+    assert "a.jsonl, line 1: field 'text' is no string: 1" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_model_trains_on_the_result(tmp_path, jsonl, run):
+    manifest = run(jsonl, validation_fraction=0.1)
+    data = {
+        "kind": "mmap",
+        "prefix": manifest["train"]["prefix"],
+        "validation_prefix": manifest["validation"]["prefix"],
+        "seq_length": 16,
+        "validation_size": 8,
+    }
+    train, validation = build_datasets(DataConfig(**data), 8)
+    assert len(train.tokens) == manifest["train"]["num_tokens"]
+    assert len(validation.tokens) == manifest["validation"]["num_tokens"]
+    values = {
+        "model": {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        "data": data,
+        "schedule": {"learning_rate": 0.01, "warmup_steps": 2},
+        "clip": {"name": "adagc", "t_start": 5},
+        "train": {
+            "output_dir": str(tmp_path / "run"),
+            "max_steps": 10,
+            "batch_size": 4,
+            "eval_every": 10,
+            "visualdl": False,
+        },
+    }
+    assert run_pretraining(parse_config(values)) == "finished"
+    record = RunRecord.load(tmp_path / "run")
+    assert record.loss[-1] < record.loss[0] - 0.5
+    assert json.dumps(record.run["data"]).count(
+        str(manifest["train"]["num_tokens"])
+    )

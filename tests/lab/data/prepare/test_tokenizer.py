@@ -1,0 +1,183 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Tokens are the tokenizer's own, and every document ends."""
+
+import json
+
+import numpy as np
+import pytest
+from huggingface_hub.errors import HFValidationError
+
+from paddle_adagc.lab.data.indexed import IndexedTokens
+from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
+
+
+def documents_of(tmp_path):
+    source = IndexedTokens(str(tmp_path / "out"))
+    return [
+        source.documents(n, n + 1).tokens.tolist()
+        for n in range(len(source.boundaries) - 1)
+    ]
+
+
+def test_huggingface(tmp_path, documents, jsonl, tokenizer_json, run):
+    from tokenizers import Tokenizer
+
+    model = Tokenizer.from_file(str(tokenizer_json))
+    model.no_truncation()
+    end = model.token_to_id("</s>")
+    manifest = run(jsonl, tokenizer=str(tokenizer_json.parent))
+    expected = [[*model.encode(text).ids, end] for text in documents]
+    assert documents_of(tmp_path) == expected
+    assert manifest["tokenizer"]["vocab_size"] == 300
+    assert manifest["versions"]["tokenizer"]
+
+
+def test_sentencepiece(tmp_path, documents, jsonl, sentencepiece_model, run):
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(sentencepiece_model))
+    run(jsonl, tokenizer=str(sentencepiece_model))
+    expected = [[*model.encode(text), model.eos_id()] for text in documents]
+    assert documents_of(tmp_path) == expected
+
+
+def test_a_text_that_spells_a_special_token_is_text(tokenizer_json):
+    tokenizer = find_tokenizer(str(tokenizer_json))
+    tokens, sizes = tokenizer.load()(["a</s>b"])
+    assert (tokens == tokenizer.eos_id).sum() == 1
+    assert tokens[-1] == tokenizer.eos_id
+    assert sizes.tolist() == [len(tokens)]
+
+
+def test_a_large_vocabulary_is_int32(tmp_path, run):
+    vocabulary = {"a": 0, "b": 70_000, "?": 1, "</s>": 2}
+    content = {
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
+        "pre_tokenizer": {"type": "Whitespace"},
+        "added_tokens": [],
+    }
+    path = tmp_path / "words.json"
+    path.write_text(json.dumps(content))
+    (tmp_path / "a.txt").write_text("a b\nb c")
+    manifest = run(tmp_path / "a.txt", tokenizer=str(path), eos_token="</s>")
+    assert manifest["train"]["dtype"] == "int32"
+    assert documents_of(tmp_path) == [[0, 70_000, 2], [70_000, 1, 2]]
+
+
+def test_bytes():
+    tokens, sizes = find_tokenizer("bytes").load()(["aé", "", "b"])
+    assert tokens.tolist() == [97, 195, 169, 0, 0, 98, 0]
+    assert tokens.dtype == np.uint16
+    assert sizes.tolist() == [4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "eos_token", "error", "message"),
+    [
+        ("bytes", "</s>", ValueError, "bytes end a document with"),
+        ("gone.json", None, FileNotFoundError, "gone.json is not a file"),
+        ("a/b/c", None, FileNotFoundError, "a/b/c is not a file"),
+        ("bad.json", None, ValueError, "bad.json is not a tokenizer.json"),
+        ("bad.model", None, ValueError, "bad.model is not a SentencePiece"),
+        ("bad.txt", None, ValueError, "give a tokenizer.json or a"),
+        ("folder", None, FileNotFoundError, "has neither tokenizer.json nor"),
+        ("alone.json", None, ValueError, "does not say which token ends"),
+        ("alone.json", "<end>", ValueError, "'<end>' is not in .*alone.json"),
+        ("spm.model", "<end>", ValueError, "'<end>' is not in .*spm.model"),
+    ],
+)
+def test_an_unusable_tokenizer_is_named(
+    tmp_path,
+    monkeypatch,
+    tokenizer_json,
+    sentencepiece_model,
+    name,
+    eos_token,
+    error,
+    message,
+):
+    monkeypatch.chdir(tmp_path)
+    for bad in ("bad.json", "bad.model", "bad.txt"):
+        (tmp_path / bad).write_text("[]")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "alone.json").write_bytes(tokenizer_json.read_bytes())
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model.read_bytes())
+    with pytest.raises(error, match=message):
+        find_tokenizer(name, eos_token)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "message"),
+    [
+        (
+            OSError("no network\nat all"),
+            OSError,
+            r"tokenizer is 'byte' \(did you mean 'bytes'\?\): neither 'bytes' "
+            "nor a path, and no model of .* could be had: no network$",
+        ),
+        (
+            HFValidationError("bad name"),
+            FileNotFoundError,
+            "neither 'bytes' nor a path nor a model on the Hugging Face hub",
+        ),
+    ],
+)
+def test_a_tokenizer_that_is_nowhere(
+    tmp_path, monkeypatch, failure, kind, message
+):
+    def download(*_, **__):
+        raise failure
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(kind, match=message):
+        find_tokenizer("byte")
+
+
+def test_the_end_as_a_piece_of_the_text_is_refused(tmp_path, run):
+    from tokenizers import Tokenizer, models
+
+    pieces = [("<unk>", 0.0), ("</s>", -1.0), ("a", -2.0), ("b", -2.0)]
+    model = Tokenizer(models.Unigram(pieces, unk_id=0))
+    model.save(str(tmp_path / "tokenizer.json"))
+    text = tmp_path / "text.txt"
+    text.write_text("ab\na</s>b\nba\n")
+    arguments = {
+        "tokenizer": str(tmp_path / "tokenizer.json"),
+        "eos_token": "</s>",
+    }
+    with pytest.raises(ValueError, match=r"text\.txt: .*'a</s>b', holds"):
+        run(text, **arguments)
+    manifest = run(text, on_error="skip", output="skipped", **arguments)
+    assert manifest["num_bad"] == 1
+    source = IndexedTokens(str(tmp_path / "skipped"))
+    assert source.all().tokens.tolist() == [2, 3, 1, 3, 2, 1]
+
+
+def test_the_end_of_documents_may_be_given_by_its_number(
+    tmp_path, tokenizer_json
+):
+    alone = tmp_path / "tokenizer.json"
+    alone.write_bytes(tokenizer_json.read_bytes())
+    with pytest.raises(ValueError, match="does not say which token ends"):
+        find_tokenizer(str(alone))
+    assert find_tokenizer(str(alone), eos_id=7).eos_id == 7
+
+
+def test_a_broken_file_beside_the_tokenizer_is_named(tmp_path, tokenizer_json):
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json holds no"):
+        find_tokenizer(str(tmp_path))

@@ -1,0 +1,94 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import dataclasses
+import warnings
+
+import pytest
+
+from paddle_adagc.lab.data.config import DataConfig
+
+
+def test_defaults_are_the_proxies_settings():
+    config = DataConfig()
+    assert config.kind == "stdlib"
+    assert config.seq_length == 32
+    assert config.num_sequences == 64
+
+
+def test_a_config_is_frozen_and_keyword_only():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        DataConfig().seed = 1
+    with pytest.raises(TypeError):
+        DataConfig("stdlib")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "stdlb"}, "'stdlb': did you mean 'stdlib'"),
+        ({"kind": None}, "'stdlib', 'fixed_sequences', 'mmap'"),
+        ({"seq_length": 0}, "seq_length is 0"),
+        ({"num_sequences": 0}, "num_sequences is 0"),
+        ({"validation_size": -1}, "validation_size is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**32}, "seed is 4294967296"),
+        ({"validation_fraction": 0.0}, r"is 0.0: give one in \(0, 1\)"),
+        ({"validation_fraction": 1.0}, r"is 1.0: give one in \(0, 1\)"),
+        ({"validation_fraction": float("nan")}, "is nan"),
+        ({"kind": "mmap"}, "prefix is None"),
+        ({"kind": "mmap", "prefix": ""}, "prefix is ''"),
+        ({"kind": "mmap", "prefix": "a/b.bin"}, "leave its ending out, 'a/b'"),
+    ],
+)
+def test_a_bad_value_is_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        DataConfig(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"seq_length": 32.0},
+        {"seed": "0"},
+        {"seed": True},
+        {"validation_fraction": 1},
+        {"validation_fraction": "0.1"},
+        {"kind": "mmap", "prefix": 3},
+    ],
+)
+def test_a_bad_type_is_named(values):
+    name = list(values)[-1]
+    with pytest.raises(TypeError, match=f"{name} is {values[name]!r}"):
+        DataConfig(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": "stdlib", "num_sequences": 8},
+        {"kind": "fixed_sequences", "prefix": "a/b"},
+    ],
+)
+def test_an_ignored_value_is_warned_about(values):
+    name = list(values)[-1]
+    with pytest.warns(UserWarning, match=f"{name}=.* is ignored") as caught:
+        DataConfig(**values)
+    assert caught[0].filename == __file__
+
+
+def test_values_in_use_do_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DataConfig(kind="fixed_sequences", num_sequences=8)
+        DataConfig(kind="mmap", prefix="a/b")

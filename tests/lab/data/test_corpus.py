@@ -1,0 +1,138 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import time
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.data.corpus import (
+    END_OF_DOCUMENT,
+    Corpus,
+    load_stdlib_corpus,
+)
+
+
+def document(corpus, number):
+    begin, end = corpus.boundaries[[number, number + 1]]
+    return corpus.tokens[begin:end].tobytes()
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "b.py").write_bytes(b"b = 1\n")
+    (tmp_path / "pkg" / "a.py").write_bytes("ä = 2\n".encode())
+    (tmp_path / "pkg" / "same_as_b.py").write_bytes(b"b = 1\n")
+    (tmp_path / "pkg" / "__init__.py").write_bytes(b"")
+    (tmp_path / "notes.txt").write_bytes(b"no")
+    for name in ("site-packages", "dist-packages", "__pycache__"):
+        (tmp_path / "pkg" / name).mkdir()
+        (tmp_path / "pkg" / name / "c.py").write_bytes(b"no")
+    return tmp_path
+
+
+def test_a_directory_becomes_its_files_bytes(directory):
+    corpus = Corpus.from_directory(directory)
+    assert corpus.names == ("b.py", "pkg/a.py")
+    assert document(corpus, 0) == b"b = 1\n\x00"
+    assert document(corpus, 1) == "ä = 2\n\x00".encode()
+    assert corpus.tokens.dtype == np.uint8
+    assert corpus.boundaries.tolist() == [0, 7, 15]
+
+
+def test_tokens_cannot_be_written(directory):
+    corpus = Corpus.from_directory(directory)
+    with pytest.raises(ValueError, match="read-only"):
+        corpus.tokens[0] = 1
+
+
+def test_a_directory_without_source_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        Corpus.from_directory(tmp_path)
+
+
+def test_the_fingerprint_counts_and_tells_content_and_names_apart(directory):
+    before = Corpus.from_directory(directory).fingerprint()
+    assert before["num_files"] == 2
+    assert before["num_bytes"] == 13
+    assert Corpus.from_directory(directory).fingerprint() == before
+    (directory / "b.py").write_bytes(b"b = 3\n")
+    (directory / "pkg" / "same_as_b.py").unlink()
+    changed = Corpus.from_directory(directory).fingerprint()
+    assert changed["num_bytes"] == 13
+    assert changed["sha256"] != before["sha256"]
+    (directory / "b.py").rename(directory / "c.py")
+    renamed = Corpus.from_directory(directory).fingerprint()
+    assert renamed["sha256"] != changed["sha256"]
+
+
+def test_the_standard_library_is_large_and_loads_fast():
+    load_stdlib_corpus.cache_clear()
+    begin = time.perf_counter()
+    corpus = load_stdlib_corpus()
+    assert time.perf_counter() - begin < 10
+    assert len(corpus.tokens) > 5e6
+    assert "dataclasses.py" in corpus.names
+    assert not any("site-packages" in name for name in corpus.names)
+    assert load_stdlib_corpus() is corpus
+    ends = corpus.tokens[corpus.boundaries[1:] - 1]
+    assert (ends == END_OF_DOCUMENT).all()
+    num_ends = np.count_nonzero(corpus.tokens == END_OF_DOCUMENT)
+    assert num_ends == len(corpus.names)
+
+
+def test_a_split_shares_no_document_and_loses_none():
+    corpus = load_stdlib_corpus()
+    train, held_out = corpus.split(0.1, seed=3)
+    assert not set(train.names) & set(held_out.names)
+    assert set(train.names) | set(held_out.names) == set(corpus.names)
+    train_texts = {document(train, d) for d in range(len(train.names))}
+    texts = {document(held_out, d) for d in range(len(held_out.names))}
+    assert not train_texts & texts
+    assert len(train.tokens) + len(held_out.tokens) == len(corpus.tokens)
+    assert 0.1 <= len(held_out.tokens) / len(corpus.tokens) < 0.2
+
+
+def test_split_documents_keep_their_text():
+    corpus = load_stdlib_corpus()
+    _, held_out = corpus.split(0.01, seed=0)
+    for number, name in enumerate(held_out.names):
+        original = corpus.names.index(name)
+        assert document(held_out, number) == document(corpus, original)
+
+
+def test_a_split_follows_its_seed():
+    corpus = load_stdlib_corpus()
+    names = [corpus.split(0.05, seed)[1].names for seed in (1, 1, 2)]
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_new_file_does_not_move_the_others(directory):
+    for number in range(50):
+        (directory / f"f{number}.py").write_bytes(b"%02d" % number * 50)
+    before = Corpus.from_directory(directory).split(0.5, seed=0)[1]
+    (directory / "f50.py").write_bytes(b"50" * 50)
+    after = Corpus.from_directory(directory).split(0.5, seed=0)[1]
+    assert len(set(before.names) ^ set(after.names)) <= 2
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, float("nan")])
+def test_a_fraction_outside_0_1_is_an_error(directory, fraction):
+    with pytest.raises(ValueError, match=r"give one in \(0, 1\)"):
+        Corpus.from_directory(directory).split(fraction, seed=0)
+
+
+def test_a_split_that_leaves_nothing_is_an_error(directory):
+    with pytest.raises(ValueError, match="of 2 documents leaves none"):
+        Corpus.from_directory(directory).split(0.9, seed=0)

@@ -1,0 +1,236 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
+
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.datasets import build_datasets
+from paddle_adagc.lab.data.indexed import IndexedTokens, write_indexed_dataset
+
+DOCUMENTS = [[5, 6, 7], [8], [9, 1, 2, 3], [4, 4]]
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    path = str(tmp_path / "new" / "tokens")
+    write_indexed_dataset(path, DOCUMENTS, vocab_size=10)
+    return path
+
+
+def test_what_is_written_is_read(prefix):
+    source = IndexedTokens(prefix)
+    assert source.num_tokens == 10
+    assert source.boundaries.tolist() == [0, 3, 4, 8, 10]
+    for number, document in enumerate(DOCUMENTS):
+        part = source.documents(number, number + 1)
+        assert part.tokens.tolist() == document
+        assert part.loss_mask is None
+    assert source.documents(1, 3).tokens.tolist() == [8, 9, 1, 2, 3]
+
+
+def test_paddlenlp_reads_what_is_written(prefix):
+    dataset = MMapIndexedDataset(prefix, skip_warmup=True)
+    assert [dataset[i].tolist() for i in range(4)] == DOCUMENTS
+    assert dataset.doc_idx.tolist() == [0, 1, 2, 3, 4]
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    documents=st.lists(
+        st.lists(st.integers(0, 99_999), min_size=1, max_size=20),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_any_documents_survive_the_round_trip(tmp_path, documents):
+    path = str(tmp_path / "any")
+    write_indexed_dataset(path, documents, vocab_size=100_000)
+    source = IndexedTokens(path)
+    for number, document in enumerate(documents):
+        part = source.documents(number, number + 1)
+        assert part.tokens.tolist() == document
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"),
+    [(256, np.uint16), (65_499, np.uint16), (65_500, np.int32)],
+)
+def test_the_dtype_follows_the_vocabulary(tmp_path, vocab_size, dtype):
+    path = str(tmp_path / "tokens")
+    last = vocab_size - 1
+    write_indexed_dataset(path, [[0, last], [1]], vocab_size=vocab_size)
+    tokens = IndexedTokens(path).documents(0, 2).tokens
+    assert tokens.dtype == dtype
+    assert tokens.tolist() == [0, last, 1]
+
+
+def test_documents_of_several_sentences_stay_whole(tmp_path):
+    path = str(tmp_path / "sentences")
+    builder = make_builder(path + ".bin", "mmap", np.uint16)
+    for document in ([[1, 2], [3]], [[4], [5, 6]]):
+        for sentence in document:
+            builder.add_item(sentence)
+        builder.end_document()
+    builder.finalize(path + ".idx")
+    source = IndexedTokens(path)
+    assert source.boundaries.tolist() == [0, 3, 6]
+    train, held_out = source.split(0.5)
+    assert train.tokens.tolist() == [1, 2, 3]
+    assert held_out.tokens.tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "held_out"), [(0.25, 1), (0.5, 2), (0.01, 1), (0.99, 3)]
+)
+def test_the_last_documents_are_held_out(prefix, fraction, held_out):
+    train, validation = IndexedTokens(prefix).split(fraction)
+    tokens = [token for document in DOCUMENTS for token in document]
+    num_train = sum(len(document) for document in DOCUMENTS[:-held_out])
+    assert train.tokens.tolist() == tokens[:num_train]
+    assert validation.tokens.tolist() == tokens[num_train:]
+
+
+def test_one_document_cannot_be_split(tmp_path):
+    path = str(tmp_path / "tokens")
+    write_indexed_dataset(path, [[1, 2, 3]], vocab_size=10)
+    with pytest.raises(ValueError, match="has 1 documents"):
+        IndexedTokens(path).split(0.5)
+
+
+def test_a_loss_mask_file_masks_the_labels(tmp_path):
+    path = str(tmp_path / "masked")
+    write_indexed_dataset(path, [range(8), range(8, 12)], vocab_size=12)
+    mask = np.arange(12, dtype=np.uint8) % 2
+    mask.tofile(path + ".lsm")
+    config = DataConfig(
+        kind="mmap",
+        prefix=path,
+        seq_length=3,
+        validation_fraction=0.5,
+        validation_size=1,
+    )
+    train, validation = build_datasets(config, 4)
+    assert validation[0]["labels"].tolist() == [9, -100, 11]
+    for sample in train:
+        odd = (sample["input_ids"] + 1) % 2 == 1
+        expected = np.where(odd, sample["input_ids"] + 1, -100)
+        np.testing.assert_array_equal(sample["labels"], expected)
+
+
+def test_an_epoch_covers_the_training_documents(tmp_path):
+    path = str(tmp_path / "tokens")
+    write_indexed_dataset(
+        path, [np.arange(101), np.arange(101, 112)], vocab_size=112
+    )
+    config = DataConfig(
+        kind="mmap",
+        prefix=path,
+        seq_length=10,
+        validation_fraction=0.5,
+        validation_size=1,
+    )
+    train, _ = build_datasets(config, 10)
+    inputs = np.concatenate([sample["input_ids"] for sample in train])
+    labels = np.concatenate([sample["labels"] for sample in train])
+    assert sorted(inputs) == list(range(100))
+    assert sorted(labels) == list(range(1, 101))
+
+
+def test_a_dataset_outlives_its_reader(prefix):
+    train, _ = IndexedTokens(prefix).split(0.5)
+    gc.collect()
+    assert train.tokens.tolist() == [5, 6, 7, 8]
+
+
+def test_the_fingerprint_tells_datasets_apart(prefix, tmp_path):
+    ours = IndexedTokens(prefix).fingerprint()
+    assert (ours["num_documents"], ours["num_tokens"]) == (4, 10)
+    other = str(tmp_path / "other")
+    write_indexed_dataset(other, DOCUMENTS[::-1], vocab_size=10)
+    assert IndexedTokens(other).fingerprint()["sha256"] != ours["sha256"]
+    changed = [[token + 1 for token in document] for document in DOCUMENTS]
+    write_indexed_dataset(other, changed, vocab_size=20)
+    theirs = IndexedTokens(other).fingerprint()
+    assert theirs["sha256"] == ours["sha256"]
+    assert theirs["sampled_sha256"] != ours["sampled_sha256"]
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_a_missing_file_is_named_with_what_to_do(prefix, tmp_path, suffix):
+    (tmp_path / "new" / f"tokens{suffix}").unlink()
+    config = DataConfig(kind="mmap", prefix=prefix)
+    with pytest.raises(FileNotFoundError) as error:
+        build_datasets(config, 10)
+    assert f"{prefix}{suffix} not found" in str(error.value)
+    assert "write_indexed_dataset" in str(error.value)
+
+
+def test_damaged_files_are_named(prefix, tmp_path):
+    index, data = (tmp_path / "new" / f"tokens.{s}" for s in ("idx", "bin"))
+    complete = index.read_bytes()
+    data.write_bytes(data.read_bytes()[:-2])
+    with pytest.raises(ValueError, match=r"tokens\.bin has 18 bytes.*20"):
+        IndexedTokens(prefix)
+    index.write_bytes(complete[:-40])
+    with pytest.raises(ValueError, match=r"tokens\.idx is cut short"):
+        IndexedTokens(prefix)
+    index.write_bytes(b"TNTIDX\x00\x00" + complete[8:])
+    with pytest.raises(ValueError, match='"mmap" implementation'):
+        IndexedTokens(prefix)
+    data.write_bytes(b"")
+    index.write_bytes(complete)
+    with pytest.raises(ValueError, match=r"tokens\.bin is empty"):
+        IndexedTokens(prefix)
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ([], "documents is empty"),
+        ([[1], []], "document 1 is .* non-empty list"),
+        ([[1.5]], "document 0 is float64"),
+        ([[[1]]], r"shape \[1, 1\]"),
+        ([[1], [2, 10]], r"document 1 has token 10 outside \[0, 10\)"),
+        ([[-1]], "document 0 has token -1"),
+    ],
+)
+def test_bad_documents_leave_no_dataset(prefix, documents, message):
+    with pytest.raises(ValueError, match=message):
+        write_indexed_dataset(prefix, documents, vocab_size=10)
+    with pytest.raises(FileNotFoundError):
+        IndexedTokens(prefix)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(9, 2), (-8, 10**6)],  # the version; a document's first sentence
+)
+def test_an_index_that_cannot_be_is_named(prefix, place, value):
+    path = Path(prefix + ".idx")
+    content = bytearray(path.read_bytes())
+    end = None if place == -8 else place + 8
+    content[place:end] = value.to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"tokens\.idx is cut short, or no"):
+        IndexedTokens(prefix)

@@ -1,0 +1,287 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.evaluate.convert import from_hf, to_hf
+from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.hf_files import read_json, write_json
+
+FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        other = second[name]
+        assert array.dtype == other.dtype, name
+        np.testing.assert_array_equal(
+            np.ascontiguousarray(array).view(np.uint8),
+            np.ascontiguousarray(other).view(np.uint8),
+            name,
+        )
+
+
+def options_of(config):
+    return {name: getattr(config, name) for name in config.field_names()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trained_decoder_goes_out_and_comes_back_bit_for_bit(
+    runs, tmp_path, family
+):
+    run = runs(family)
+    line = to_hf(run, tmp_path / "out")
+    assert "step 4" in line
+    assert read_json(tmp_path / "out/config.json")["model_type"] == family
+    from_hf(tmp_path / "out", tmp_path / "back")
+    trained, back = load_saved(run), load_saved(tmp_path / "back")
+    assert trained.step == 4
+    assert_same(trained.state, back.state)
+    assert options_of(trained.config) == options_of(back.config)
+    saved = paddle.load(str(run / "checkpoint-4/model_state.pdparams"))
+    again = paddle.load(str(tmp_path / "back/model_state.pdparams"))
+    assert_same(
+        {name: tensor.numpy() for name, tensor in saved.items()},
+        {name: again[name].numpy() for name in saved},
+    )
+
+
+def test_correction_biases_are_trained_and_exported(runs, tmp_path):
+    to_hf(runs("ernie4_5_moe"), tmp_path / "out")
+    exported = load_saved(tmp_path / "out")
+    assert_same(load_saved(runs("ernie4_5_moe")).state, exported.state)
+    ids = paddle.arange(60).reshape([2, 30])
+    logits = build_decoder(exported)(ids).numpy()
+    exported.state["model.layers.1.mlp.e_score_correction_bias"][:] = 0
+    without = build_decoder(exported)(ids).numpy()
+    assert np.abs(logits - without).max() > 0.01
+
+
+def test_paddlenlp_loads_what_came_back(runs, tmp_path):
+    to_hf(runs("qwen3"), tmp_path / "out")
+    from_hf(tmp_path / "out", tmp_path / "back")
+    loaded = DecoderForCausalLM.from_pretrained(str(tmp_path / "back"))
+    expected = build_decoder(load_saved(runs("qwen3")))
+    ids = paddle.arange(20).reshape([2, 10])
+    loaded.eval()
+    np.testing.assert_array_equal(loaded(ids).numpy(), expected(ids).numpy())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_equal_logits(runs, tmp_path, family):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    to_hf(runs(family), tmp_path / "out", max_shard_bytes=20_000)
+    theirs, loading = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert (
+        type(theirs).__name__
+        == (read_json(tmp_path / "out/config.json")["architectures"][0])
+    )
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    ours = build_decoder(load_saved(runs(family)))
+    ids = np.random.default_rng(0).integers(0, 256, [3, 40])
+    with torch.no_grad():
+        expected = theirs.eval()(torch.from_numpy(ids)).logits.numpy()
+    logits = ours(paddle.to_tensor(ids)).numpy()
+    assert expected.std() > 0.3
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+
+
+def test_transformers_loads_the_byte_tokenizer(runs, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    to_hf(runs("llama"), tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "def f():\n\treturn 'ä Ā 日本\x00'  "
+    assert tokenizer.encode(text) == list(text.encode())
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_token_id == 0
+
+
+def test_bfloat16_keeps_its_bits(runs, tmp_path):
+    saved = load_saved(runs("ernie4_5_moe"))
+    source = tmp_path / "bfloat16"
+    source.mkdir()
+    saved.config.save_pretrained(str(source))
+    state = {
+        name: paddle.to_tensor(array).astype(
+            "float32" if "bias" in name else "bfloat16"
+        )
+        for name, array in saved.state.items()
+    }
+    paddle.save(state, str(source / "model_state.pdparams"))
+    expected = load_saved(source).state
+    dtypes = {array.dtype for array in expected.values()}
+    assert dtypes == {np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)}
+    to_hf(source, tmp_path / "out")
+    assert read_json(tmp_path / "out/config.json")["torch_dtype"] == "bfloat16"
+    from_hf(tmp_path / "out", tmp_path / "back")
+    assert_same(expected, load_saved(tmp_path / "back").state)
+
+
+def save_parts(state, directory, tp, pp):
+    """Files as PaddleNLP's Trainer writes them under TP and PP."""
+    for rank in range(tp):
+        for stage in range(pp):
+            part = {}
+            for number, (name, array) in enumerate(state.items()):
+                if number * pp // len(state) != stage:
+                    continue
+                rows = ("embed_tokens", "o_proj", "down_proj")
+                if array.ndim == 2 and not name.endswith("mlp.gate.weight"):
+                    axis = 0 if any(row in name for row in rows) else 1
+                    array = np.split(array, tp, axis)[rank]
+                part[name] = paddle.to_tensor(array)
+            file = f"model_state.tp{rank:02}_pp{stage:02}.pdparams"
+            paddle.save(part, str(directory / file))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "ernie4_5_moe"])
+def test_parts_of_tensor_and_pipeline_ranks_are_put_together(
+    runs, tmp_path, family
+):
+    saved = load_saved(runs(family))
+    save_parts(saved.state, tmp_path, tp=2, pp=2)
+    saved.config.tensor_parallel_degree = 2
+    saved.config.save_pretrained(str(tmp_path))
+    found = load_saved(tmp_path)
+    assert_same(saved.state, found.state)
+    assert found.config.tensor_parallel_degree in (-1, 1)
+    (tmp_path / "model_state.tp01_pp00.pdparams").unlink()
+    with pytest.raises(ValueError, match="do not fit"):
+        load_saved(tmp_path)
+
+
+def test_newest_complete_checkpoint_counts_and_a_broken_one_stays(
+    runs, tmp_path
+):
+    run = tmp_path / "run"
+    shutil.copytree(runs("llama"), run)
+    (run / "checkpoint-4/complete.json").unlink()
+    assert load_saved(run).step == 2
+    assert (run / "checkpoint-4/model_state.pdparams").exists()
+    (run / "checkpoint-2/complete.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"train\.save_every"):
+        load_saved(run)
+
+
+def test_refuses_what_is_no_model(runs, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no directory"):
+        load_saved(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match=r"neither run\.json"):
+        load_saved(tmp_path)
+    write_json(tmp_path / "config.json", {"model_type": "gpt2"})
+    with pytest.raises(ValueError, match="model_type='gpt2'"):
+        load_saved(tmp_path)
+
+
+def test_refuses_broken_weights(runs, tmp_path):
+    options = {"model_type": DecoderConfig.model_type, "hidden_size": 16}
+    write_json(tmp_path / "config.json", options)
+    with pytest.raises(FileNotFoundError, match="holds no model_state"):
+        load_saved(tmp_path)
+    weights = tmp_path / "model_state.pdparams"
+    whole = (runs("llama") / "checkpoint-4/model_state.pdparams").read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"model_state\.pdparams is broken"):
+        load_saved(tmp_path)
+    for wrong in ([1, 2], {"embedding": "text"}, None):
+        weights.write_bytes(pickle.dumps(wrong, protocol=2))
+        with pytest.raises(ValueError, match=r"pdparams (is broken|holds no)"):
+            load_saved(tmp_path)
+    weights.write_bytes(whole)
+    with pytest.raises(ValueError, match=r"embed_tokens\.weight is \(256, 32"):
+        load_saved(tmp_path)
+    weights.rename(tmp_path / "model_state.moe00.pdparams")
+    with pytest.raises(ValueError, match="expert-parallel"):
+        load_saved(tmp_path)
+
+
+def test_a_full_target_is_left_alone(runs, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.txt").write_text("years of work")
+    for convert in (to_hf, from_hf):
+        source = runs("llama")
+        if convert is from_hf:
+            source = tmp_path / "hf"
+            to_hf(runs("llama"), source)
+        with pytest.raises(FileExistsError, match="exists already"):
+            convert(source, tmp_path / "out")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+KILLED = """
+import sys, time
+from paddle_adagc.lab.evaluate import convert
+write = convert.write_weights
+
+def write_and_wait(*arguments):
+    write(*arguments)
+    print("written", flush=True)
+    time.sleep(60)
+
+convert.write_weights = write_and_wait
+convert.to_hf(*sys.argv[1:])
+"""
+
+
+def test_killed_export_leaves_nothing_under_its_name(runs, tmp_path):
+    target = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(runs("llama")), str(target)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "written\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not target.exists()
+    assert (tmp_path / ".out.partial/model.safetensors").exists()
+    to_hf(runs("llama"), target)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert_same(load_saved(runs("llama")).state, load_saved(target).state)
+
+
+def test_commands(runs, tmp_path, command, capsys):
+    convert = command("convert")
+    out, back = str(tmp_path / "out"), str(tmp_path / "back")
+    assert convert(["to-hf", str(runs("mixtral")), out]) == 0
+    assert convert(["from-hf", out, back]) == 0
+    printed = capsys.readouterr().out
+    assert "MixtralForCausalLM of step 4" in printed
+    assert "tokenizer bytes" in printed
+    assert convert(["to-hf", str(tmp_path / "none"), back + "2"]) == 2
+    assert "convert: there is no directory" in capsys.readouterr().err
+    for source, kind in (("", "run"), ("/checkpoint-4", "checkpoint")):
+        source = f"{runs('mixtral')}{source}"
+        assert convert(["from-hf", source, back + "2"]) == 2
+        error = capsys.readouterr().err
+        assert f"{source} is a {kind} of this package: to-hf exports" in error
+    assert convert(["from-hf", str(tmp_path), back + "2"]) == 2
+    assert f"{tmp_path} holds no config.json" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        convert(["to-hf", out, back + "2", "--max-shard-gb", "0"])

@@ -1,0 +1,187 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import json
+import math
+import types
+
+import pytest
+
+from paddle_adagc.lab.evaluate.convert import to_hf
+from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
+from paddle_adagc.lab.evaluate.scoring import Scorer
+from paddle_adagc.lab.evaluate.tokenizer import TextTokenizer
+
+FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
+TASKS = "tests/evaluate/tasks"
+
+
+@pytest.fixture(autouse=True)
+def no_caches_elsewhere(monkeypatch, tmp_path_factory):
+    """The harness' data goes into a folder of the test session."""
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("lm_eval")
+    cache = tmp_path_factory.getbasetemp() / "datasets"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+
+
+def make_model(run, **options):
+    from paddle_adagc.lab.evaluate.language_model import DecoderLM
+
+    scorer = Scorer(build_decoder(load_saved(run)), **options)
+    return DecoderLM(scorer, TextTokenizer("bytes"))
+
+
+def their_model(directory, **options):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(
+        str(directory), device="cpu", batch_size=3, dtype="float32", **options
+    )
+
+
+def requests(*arguments):
+    return [
+        types.SimpleNamespace(args=pair, task_name="test") for pair in arguments
+    ]
+
+
+LONG = "for index in range(10):\n    print(index)\n" * 3  # more than 64 bytes
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_harness_own_model_gives_the_same(runs, tmp_path, family):
+    to_hf(runs(family), tmp_path / "out")
+    theirs = their_model(tmp_path / "out")
+    ours = make_model(runs(family), batch_size=3)
+    pairs = requests(
+        ("import ", "sys"),
+        ("import ", "syn"),
+        ("import", " os\nimport"),
+        ("trailing  ", "space"),
+        ("", "nothing before"),
+        ("Größe = ", "'日本'"),
+        (LONG, " x = 1"),
+        ("y", LONG[:60]),
+        ("a", "b"),
+    )
+    expected = theirs.loglikelihood(pairs, disable_tqdm=True)
+    found = ours.loglikelihood(pairs)
+    assert [s for s, _ in found] == pytest.approx(
+        [s for s, _ in expected], abs=1e-4
+    )
+    assert [g for _, g in found] == [g for _, g in expected]
+    texts = requests((LONG,), ("short",), ("x" * 64,), ("y" * 65,))
+    assert ours.loglikelihood_rolling(texts) == pytest.approx(
+        theirs.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3
+    )
+    options = {"until": ["\n"], "max_gen_toks": 12, "do_sample": False}
+    contexts = requests(
+        ("def f(", options), ("import os", options), (LONG, options)
+    )
+    generated = theirs.generate_until(contexts, disable_tqdm=True)
+    assert ours.generate_until(contexts) == generated
+
+
+def test_generation_stops(runs):
+    ours = make_model(runs("llama"))
+    endless = {"until": [], "max_gen_toks": 20}
+    text = ours.generate_until(requests(("abc", endless)))[0]
+    assert len(text) > 3
+    stop = text[2:4]
+    short = ours.generate_until(requests(("abc", {**endless, "until": [stop]})))
+    assert short == [text.split(stop)[0]]
+    with pytest.raises(ValueError, match="only greedy"):
+        ours.generate_until(requests(("abc", {"do_sample": True})))
+
+
+def literal_accuracy(model):
+    """Share of the local task's questions, without the harness."""
+    with open(f"{TASKS}/python_next.jsonl") as file:
+        questions = [json.loads(line) for line in file]
+    right = normed = 0
+    for question in questions:
+        scores = [
+            score
+            for score, _ in model.loglikelihood(
+                requests(
+                    *((question["context"], c) for c in question["choices"])
+                )
+            )
+        ]
+        lengths = [len(choice) for choice in question["choices"]]
+        ratios = [s / n for s, n in zip(scores, lengths, strict=True)]
+        right += scores.index(max(scores)) == question["answer"]
+        normed += ratios.index(max(ratios)) == question["answer"]
+    return right / len(questions), normed / len(questions)
+
+
+def test_command_scores_a_local_task(runs, tmp_path, command, capsys):
+    output = tmp_path / "made/results.json"
+    arguments = [str(runs("llama")), "--tasks", "python_next", "--perplexity"]
+    arguments += ["--include-path", TASKS, "--output", str(output)]
+    arguments += ["--max-length", "64"]
+    assert command("evaluate")(arguments) == 0
+    result = json.loads(output.read_text())
+    assert result["step"] == 4
+    assert result["clip"] == "adagc"
+    assert result["settings"]["tokenizer"] == "bytes"
+    scores = {
+        (score["num_fewshot"], score["metric"]): score
+        for score in result["tasks"]
+    }
+    assert scores.keys() == {
+        (shots, metric) for shots in (0, 2) for metric in ("acc", "acc_norm")
+    }
+    expected = literal_accuracy(make_model(runs("llama")))
+    assert (scores[0, "acc"]["value"], scores[0, "acc_norm"]["value"]) == (
+        expected
+    )
+    assert scores[0, "acc"]["num_samples"] == 24
+    p = expected[0]
+    stderr = math.sqrt(p * (1 - p) / 23)
+    assert scores[0, "acc"]["stderr"] == pytest.approx(stderr, abs=1e-9)
+    loss = result["perplexity"]["loss"]
+    assert result["perplexity"]["perplexity"] == pytest.approx(math.exp(loss))
+    assert result["perplexity"]["num_tokens"] == 8 * 24
+    printed = capsys.readouterr().out
+    assert f"| python_next | 0 | acc | {100 * p:.2f} ±" in printed
+    assert "Validation: loss" in printed
+
+
+def test_command_scores_an_exported_model_alike(runs, tmp_path, command):
+    to_hf(runs("ernie4_5_moe"), tmp_path / "out")
+    found = []
+    for model in (runs("ernie4_5_moe"), tmp_path / "out"):
+        output = tmp_path / "results.json"
+        arguments = [str(model), "--tasks", "python_next", "--limit", "5"]
+        arguments += ["--include-path", TASKS, "--output", str(output)]
+        assert command("evaluate")([*arguments, "--num-fewshot", "0"]) == 0
+        found.append(json.loads(output.read_text())["tasks"])
+    assert found[0] == found[1]
+    assert found[0][0]["num_samples"] == 5
+
+
+def test_command_refuses(runs, tmp_path, command, capsys):
+    run = command("evaluate")
+    model = str(runs("llama"))
+    local = ["--tasks", "python_nxt", "--include-path"]
+    assert run([model, *local, TASKS]) == 2
+    assert "did you mean 'python_next'" in capsys.readouterr().err
+    assert run([model, *local, str(tmp_path / "none")]) == 2
+    assert "there is no directory" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run([model])

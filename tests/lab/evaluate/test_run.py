@@ -1,0 +1,148 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.data.indexed import write_indexed_dataset
+from paddle_adagc.lab.evaluate.paper import BENCHMARKS
+from paddle_adagc.lab.evaluate.run import (
+    EvaluationConfig,
+    evaluate,
+    to_markdown,
+)
+
+TASK_NAMES = [benchmark.task for benchmark in BENCHMARKS]
+
+
+def test_command_without_the_harness(
+    runs, tmp_path, command, capsys, monkeypatch
+):
+    run = command("evaluate")
+    arguments = [str(runs("llama")), "--output", str(tmp_path / "out.json")]
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: None if name == "lm_eval" else found(name),
+    )
+    assert run([*arguments, "--tasks", "paper"]) == 2
+    assert "pip install -e '.[eval]'" in capsys.readouterr().err
+    assert run([*arguments, "--perplexity", "--validation-size", "3"]) == 0
+    assert "over 72 tokens of stdlib" in capsys.readouterr().out
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert "tasks" not in result
+    assert result["perplexity"]["num_tokens"] == 3 * 24
+
+
+def test_perplexity_of_other_data(runs, tmp_path):
+    prefix = str(tmp_path / "data")
+    draw = np.random.default_rng(0)
+    documents = [draw.integers(0, 256, 50) for _ in range(4)]
+    write_indexed_dataset(prefix, documents, vocab_size=256)
+    config = {
+        "model": {},
+        "clip": {"name": "adagc"},
+        "train": {"output_dir": "unused", "max_steps": 1},
+        "data": {
+            "kind": "mmap",
+            "prefix": prefix,
+            "seq_length": 16,
+            "validation_fraction": 0.5,
+            "validation_size": 5,
+        },
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    settings = EvaluationConfig(
+        model=runs("mixtral"),
+        perplexity=True,
+        data=str(tmp_path / "config.yaml"),
+    )
+    result = evaluate(settings)
+    assert result["perplexity"]["num_tokens"] == 5 * 16
+    assert result["perplexity"]["loss"] > np.log(256) - 0.5  # random bytes
+    assert f"of {prefix}." in to_markdown(result)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_scoring(
+    runs, tmp_path, command, capsys, monkeypatch
+):
+    run = command("evaluate")
+    monkeypatch.setattr("paddle_adagc.lab.evaluate.run.evaluate", None)
+    (tmp_path / "file").touch()
+    arguments = [str(runs("llama")), "--perplexity", "--output"]
+    assert run([*arguments, str(tmp_path / "file/out.json")]) == 2
+    assert f"{tmp_path}/file is a file" in capsys.readouterr().err
+    assert run([*arguments, str(tmp_path)]) == 2
+    assert "a directory: name a file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_scores_are_printed_even_if_they_cannot_be_kept(
+    runs, tmp_path, command, capsys, monkeypatch
+):
+    run = command("evaluate")
+    arguments = [str(runs("llama")), "--perplexity", "--validation-size", "3"]
+
+    def full_disk(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    assert run([*arguments, "--output", str(tmp_path / "out.json")]) == 2
+    printed = capsys.readouterr()
+    assert "over 72 tokens of stdlib" in printed.out
+    assert "No space left" in printed.err
+
+
+def test_data_is_read_before_the_model(tmp_path, command, capsys):
+    (tmp_path / "run.yaml").write_text("clip: [")
+    arguments = [str(tmp_path / "none"), "--perplexity", "--data"]
+    assert command("evaluate")([*arguments, str(tmp_path / "run.yaml")]) == 2
+    assert "run.yaml, line 1: not YAML" in capsys.readouterr().err
+
+
+def test_the_paper_s_numbers_stand_beside():
+    tasks = [
+        {
+            "task": task,
+            "metric": metric,
+            "num_fewshot": shots,
+            "value": 0.5,
+            "stderr": 0.01,
+        }
+        for shots in (0, 2)
+        for task in TASK_NAMES
+        for metric in ("acc", "acc_norm")
+    ]
+    result = {"model": "m", "step": None, "tasks": tasks}
+    table = to_markdown({**result, "paper_model": "llama2-7b"})
+    assert (
+        "| ARC-E | 2 | acc_norm | 50.00 ± 1.00 | 55.81 | 51.94 | 52.95 | "
+        "52.86 | 56.86 |"
+    ) in table
+    assert "| MMLU | 0 | acc | 50.00 ± 1.00 | 23.12 |" in table
+    assert "| mean | 0 |  | 50.00 | 49.69 | 48.43 | 49.34 |" in table
+    assert "paper" not in to_markdown({**result, "paper_model": None})
+
+
+def test_refuses_settings(tmp_path):
+    with pytest.raises(ValueError, match="nothing to score"):
+        EvaluationConfig(model="m")
+    with pytest.raises(ValueError, match="num_fewshot"):
+        EvaluationConfig(model="m", tasks=("t",), num_fewshot=(-1,))
+    with pytest.raises(FileNotFoundError, match="no directory"):
+        evaluate(EvaluationConfig(model=tmp_path / "none", perplexity=True))

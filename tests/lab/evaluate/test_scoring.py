@@ -1,0 +1,190 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import math
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.datasets import TokenDataset, build_datasets
+from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
+from paddle_adagc.lab.evaluate.scoring import (
+    Scorer,
+    log_probabilities,
+    measure_perplexity,
+)
+from paddle_adagc.lab.record.files import RunRecord
+
+
+@pytest.fixture(scope="module")
+def model(runs):
+    return build_decoder(load_saved(runs("ernie4_5_moe")))
+
+
+def literal_logits(model, tokens):
+    return model(paddle.to_tensor([tokens])).numpy()[0].astype(np.float64)
+
+
+def literal_score(model, context, continuation):
+    """One list at a time, in float64."""
+    logits = literal_logits(model, [*context, *continuation][:-1])
+    logits = logits[-len(continuation) :]
+    shifted = logits - logits.max(-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    total = logs[np.arange(len(continuation)), continuation].sum()
+    return total, bool((logits.argmax(-1) == continuation).all())
+
+
+def random_pairs(count, longest):
+    draw = np.random.default_rng(3)
+    return [
+        tuple(
+            draw.integers(0, 256, draw.integers(1, longest)).tolist()
+            for _ in range(2)
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+def test_scores_are_those_of_one_list_at_a_time(model, batch_size):
+    pairs = random_pairs(11, 14)
+    pairs += [([5, 6], [7, end]) for end in range(4)]  # share a pass
+    scores = Scorer(model, batch_size).score(pairs)
+    expected = [literal_score(model, *pair) for pair in pairs]
+    np.testing.assert_allclose(
+        [score.log_likelihood for score in scores],
+        [total for total, _ in expected],
+        rtol=0,
+        atol=2e-5,
+    )
+    assert [s.is_greedy for s in scores] == [greedy for _, greedy in expected]
+
+
+def test_greedy_continuations_are_recognised(model):
+    scorer = Scorer(model)
+    context = [100, 101, 102]
+    found = scorer.continue_greedily([context], 5, lambda tokens: False)[0]
+    assert scorer.score([(context, found)])[0].is_greedy
+    other = [*found[:-1], (found[-1] + 1) % 256]
+    assert not scorer.score([(context, other)])[0].is_greedy
+
+
+def test_long_pairs_lose_their_context_from_the_left(model):
+    context, continuation = random_pairs(1, 30)[0]
+    length = len(continuation) + 3
+    scores = Scorer(model, max_length=length).score([(context, continuation)])
+    kept = context[-4:]  # the last token is predicted, not seen
+    expected, _ = literal_score(model, kept, continuation)
+    assert scores[0].log_likelihood == pytest.approx(expected, abs=2e-5)
+
+
+def test_greedy_continuations_are_those_of_one_list_at_a_time(model):
+    contexts = [pair[0] for pair in random_pairs(5, 12)]
+    found = Scorer(model, batch_size=2).continue_greedily(
+        contexts, 6, lambda tokens: len(tokens) == 4
+    )
+    for context, tokens in zip(contexts, found, strict=True):
+        row = [*context]
+        for _ in range(4):
+            row.append(int(literal_logits(model, row)[-1].argmax()))
+        assert tokens == row[len(context) :]
+
+
+def test_a_long_context_leaves_room_for_the_continuation(model):
+    scorer = Scorer(model, max_length=8)
+    context = random_pairs(1, 30)[0][0]
+    assert len(context) > 5
+    found = scorer.continue_greedily([context], 3, lambda tokens: False)
+    assert found == scorer.continue_greedily(
+        [context[-5:]], 3, lambda tokens: False
+    )
+    with pytest.raises(ValueError, match="8 new tokens leave no room"):
+        scorer.continue_greedily([context], 8, lambda tokens: False)
+
+
+def test_a_lost_model_has_no_score(model, runs):
+    lost = build_decoder(load_saved(runs("llama")))
+    lost.model.norm.weight.set_value(paddle.full([32], math.nan))
+    score = Scorer(lost).score([([1], [2])])[0]
+    assert math.isnan(score.log_likelihood)
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (([], [1]), r"context \[\]"),
+        (([1], []), r"continuation \[\]"),
+        (([1], [2] * 65), "65 tokens"),
+    ],
+)
+def test_refuses_pairs(model, pair, message):
+    with pytest.raises(ValueError, match=message):
+        Scorer(model).score([pair])
+
+
+def test_refuses_more_positions_than_the_model_has(model):
+    with pytest.raises(ValueError, match="max_length=65"):
+        Scorer(model, max_length=65)
+
+
+def test_perplexity_is_the_mean_over_all_labels(model):
+    tokens = np.random.default_rng(0).integers(0, 256, 200)
+    mask = np.random.default_rng(1).integers(0, 2, 200)
+    dataset = TokenDataset(
+        tokens, tuple(range(0, 170, 17)), seq_length=17, loss_mask=mask
+    )
+    found = measure_perplexity(model, dataset, batch_size=4)
+    losses = []
+    for start in dataset.order:
+        logits = literal_logits(model, tokens[start : start + 17].tolist())
+        for position, row in enumerate(logits):
+            label = start + position + 1
+            if mask[label]:
+                shifted = row - row.max()
+                loss = np.log(np.exp(shifted).sum()) - shifted[tokens[label]]
+                losses.append(loss)
+    assert found.num_tokens == len(losses)
+    assert found.loss == pytest.approx(np.mean(losses), abs=1e-6)
+    assert found.perplexity == pytest.approx(math.exp(np.mean(losses)))
+
+
+def test_perplexity_refuses_other_tokens(model):
+    dataset = TokenDataset(np.arange(400), (0,), seq_length=8, vocab_size=400)
+    with pytest.raises(ValueError, match="token 399"):
+        measure_perplexity(model, dataset)
+    dataset = TokenDataset(
+        np.arange(200), (0,), seq_length=8, loss_mask=np.zeros(200)
+    )
+    with pytest.raises(ValueError, match="no label"):
+        measure_perplexity(model, dataset)
+
+
+def test_perplexity_of_a_run_is_the_loss_of_its_last_evaluation(runs):
+    saved = load_saved(runs("llama"))
+    data = DataConfig(**saved.run["config"]["data"])
+    _, dataset = build_datasets(data, 1)
+    found = measure_perplexity(build_decoder(saved), dataset, batch_size=3)
+    record = RunRecord.load(runs("llama"))
+    assert found.num_tokens == 8 * 24
+    assert found.loss == pytest.approx(
+        record.metrics["eval_loss"][-1], abs=1e-6
+    )
+
+
+def test_log_probabilities():
+    logits = paddle.to_tensor([[0.0, 0.0], [1000.0, 0.0]])
+    logs = log_probabilities(logits, paddle.to_tensor([0, 1]))
+    np.testing.assert_allclose(logs.numpy(), [-math.log(2), -1000.0])

@@ -1,0 +1,153 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which steps a fault hits, and which settings are refused."""
+
+import pytest
+
+from paddle_adagc.lab.faults import FaultConfig
+
+
+def hit_steps(config, num_steps=40):
+    return [s for s in range(num_steps) if config.burst_start(s) is not None]
+
+
+def test_listed_steps():
+    config = FaultConfig(kind="gradient_nan", steps=(9, 3), duration=2)
+    assert config.steps == (3, 9)
+    assert hit_steps(config) == [3, 4, 9, 10]
+    assert [config.burst_start(s) for s in (3, 4, 9, 10)] == [3, 3, 9, 9]
+
+
+def test_periodic_steps():
+    config = FaultConfig(
+        kind="random_tokens", start=5, every=10, stop=25, duration=3
+    )
+    assert hit_steps(config) == [5, 6, 7, 15, 16, 17]
+    assert config.burst_start(17) == 15
+    # The last burst begins before the stop and is not cut by it.
+    late = FaultConfig(kind="random_tokens", start=5, stop=6, duration=3)
+    assert hit_steps(late) == [5, 6, 7]
+
+
+def test_start_alone_is_one_burst_and_no_stop_goes_on():
+    assert hit_steps(FaultConfig(kind="gradient_inf", start=7)) == [7]
+    forever = FaultConfig(kind="gradient_inf", start=0, every=1)
+    assert hit_steps(forever) == list(range(40))
+    assert forever.burst_start(10**9) == 10**9
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("random_tokens", "batch"),
+        ("repeated_batch", "batch"),
+        ("repeated_token", "batch"),
+        ("shuffled_labels", "batch"),
+        ("constant_labels", "batch"),
+        ("gradient_bit_flip", "gradient"),
+        ("activation_nan", "activation"),
+    ],
+)
+def test_target(kind, target):
+    assert FaultConfig(kind=kind, start=0).target == target
+
+
+def test_from_dict():
+    config = FaultConfig.from_dict(
+        {"kind": "gradient_scale", "steps": [4], "magnitude": 1000}
+    )
+    assert config == FaultConfig(
+        kind="gradient_scale", steps=(4,), magnitude=1000.0
+    )
+    assert isinstance(config.magnitude, float)
+    assert hash(config)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "gradient_scal"}, "did you mean 'gradient_scale'"),
+        ({"kind": "bit_flip"}, "did you mean '.*_bit_flip'"),
+        ({"kind": 3}, "got 3"),
+        ({}, "has no 'kind'"),
+        ({"kind": "gradient_nan", "step": [1]}, "'step'.*mean 'steps'"),
+        ({"kind": "gradient_nan", "tensors": "x"}, "mean 'tensor'"),
+        ({"kind": "gradient_nan"}, "either steps or start"),
+        ({"kind": "gradient_nan", "steps": [1], "start": 1}, "either steps"),
+        ({"kind": "gradient_nan", "steps": []}, "at least one step"),
+        ({"kind": "gradient_nan", "steps": [-1]}, "got -1"),
+        ({"kind": "gradient_nan", "steps": [1, 1]}, "overlap at steps 1"),
+        (
+            {"kind": "gradient_nan", "steps": [1, 3], "duration": 3},
+            "duration 3 overlap at steps 1 and 3",
+        ),
+        ({"kind": "gradient_nan", "steps": [1], "every": 5}, "every=5"),
+        ({"kind": "gradient_nan", "start": -1}, "start .* got -1"),
+        ({"kind": "gradient_nan", "start": 5, "stop": 5}, "stop .* got 5"),
+        ({"kind": "gradient_nan", "start": 5, "every": 0}, "every .* got 0"),
+        (
+            {"kind": "gradient_nan", "start": 5, "every": 2, "duration": 3},
+            "duration 3 overlap at every=2",
+        ),
+        ({"kind": "gradient_nan", "start": 5, "duration": 0}, "got 0"),
+        ({"kind": "gradient_scale", "start": 5}, "needs magnitude"),
+        (
+            {"kind": "gradient_scale", "start": 5, "magnitude": float("inf")},
+            "finite, got inf",
+        ),
+        (
+            {"kind": "gradient_nan", "start": 5, "magnitude": 2.0},
+            "takes no magnitude, got magnitude=2.0",
+        ),
+        ({"kind": "random_tokens", "start": 5, "tensor": "*"}, "no tensor"),
+        ({"kind": "gradient_nan", "start": 5, "tensor": ""}, "got ''"),
+        ({"kind": "gradient_nan", "start": 5, "token": 3}, "takes no token"),
+        ({"kind": "repeated_token", "start": 5, "token": -3}, "got -3"),
+        ({"kind": "token_noise", "start": 5}, "needs fraction"),
+        (
+            {"kind": "token_noise", "start": 5, "fraction": 0.0},
+            "fraction must be positive, got 0",
+        ),
+        (
+            {"kind": "token_noise", "start": 5, "fraction": 1.5},
+            "fraction must be at most 1, got 1.5",
+        ),
+        (
+            {"kind": "random_tokens", "start": 5, "fraction": 0.5},
+            "takes no fraction",
+        ),
+        (
+            {"kind": "gradient_bit_flip", "start": 5, "exponent_bit": 8},
+            "at most 7, got 8",
+        ),
+        ({"kind": "gradient_inf", "start": 5, "exponent_bit": 3}, "takes no"),
+    ],
+)
+def test_bad_values(values, message):
+    with pytest.raises(ValueError, match=message):
+        FaultConfig.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"start": 1.5}, "start must be an integer, got 1.5"),
+        ({"steps": [1.5]}, "1.5"),
+        ({"start": 1, "duration": True}, "got True"),
+        ({"start": 1, "magnitude": "1e3"}, "'1e3'"),
+    ],
+)
+def test_bad_types(values, message):
+    with pytest.raises(TypeError, match=message):
+        FaultConfig(kind="gradient_scale", **{"magnitude": 10.0, **values})

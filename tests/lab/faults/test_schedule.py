@@ -1,0 +1,99 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The schedule is a function of seed and settings."""
+
+import json
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.faults import FaultConfig, FaultSchedule
+
+CONFIGS = [
+    FaultConfig(kind="random_tokens", start=10, every=20, duration=2),
+    FaultConfig(kind="gradient_nan", steps=(11, 35)),
+    FaultConfig(kind="activation_nan", steps=(40,)),
+]
+
+
+def test_faults_of_a_step():
+    schedule = FaultSchedule(CONFIGS, seed=7)
+    assert schedule.at(0) == []
+    first, second = schedule.at(11)
+    assert (first.kind, first.target, first.burst) == (
+        "random_tokens",
+        "batch",
+        10,
+    )
+    assert (second.kind, second.target, second.burst) == (
+        "gradient_nan",
+        "gradient",
+        11,
+    )
+    assert first.step == second.step == 11
+
+
+def test_steps_to_mark_and_to_leave_out():
+    schedule = FaultSchedule(CONFIGS, seed=7)
+    assert schedule.fault_steps(45) == [10, 11, 30, 31, 35, 40]
+    assert schedule.corrupted_loss_steps(45) == [10, 11, 30, 31, 40]
+    assert schedule.fault_steps(11) == [10]
+    assert FaultSchedule([], seed=0).fault_steps(100) == []
+
+
+def test_generators_have_no_memory():
+    fault = FaultSchedule(CONFIGS, seed=7).at(10)[0]
+    fault.step_rng().random(100)
+    again = FaultSchedule(CONFIGS, seed=7).at(10)[0]
+    assert again == fault
+    for name in ("step_rng", "burst_rng"):
+        draws = [getattr(f, name)().random(4) for f in (fault, again)]
+        np.testing.assert_array_equal(*draws)
+
+
+def test_what_the_generators_depend_on():
+    schedule = FaultSchedule(CONFIGS, seed=7)
+    first, second = schedule.at(10)[0], schedule.at(11)[0]
+    other_burst = schedule.at(30)[0]
+    other_index = schedule.at(11)[1]
+    other_seed = FaultSchedule(CONFIGS, seed=8).at(10)[0]
+    assert first.burst_rng().random() == second.burst_rng().random()
+    bursts = [first, other_burst, other_index, other_seed]
+    assert len({fault.burst_rng().random() for fault in bursts}) == 4
+    steps = [*bursts, second]
+    draws = {fault.step_rng().random() for fault in steps}
+    draws |= {first.step_rng(part).random() for part in (1, 2)}
+    draws |= {first.burst_rng().random()}
+    assert len(draws) == 8
+
+
+def test_record_is_json():
+    fault = FaultSchedule(CONFIGS, seed=7).at(35)[0]
+    record = fault.record(["a.weight"])
+    assert json.loads(json.dumps(record)) == {
+        "kind": "gradient_nan",
+        "tensors": ["a.weight"],
+    }
+    assert fault.record()["tensors"] == []
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match=r"use FaultConfig\.from_dict"):
+        FaultSchedule([{"kind": "gradient_nan"}], seed=0)
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        FaultSchedule([], seed=-1)
+    with pytest.raises(TypeError, match=r"seed .* got 1.5"):
+        FaultSchedule([], seed=1.5)
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
+        FaultSchedule(CONFIGS, seed=0).at(-1)

@@ -1,0 +1,384 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Faults of gradients and activations."""
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.faults import (
+    FaultConfig,
+    FaultSchedule,
+    activation_fault,
+    apply_to_gradients,
+)
+
+DTYPES = ["float32", "float64", "bfloat16", "float16"]
+
+
+def make_fault(kind, step=3, seed=5, **options):
+    config = FaultConfig(kind=kind, start=3, duration=4, **options)
+    return FaultSchedule([config], seed=seed).at(step)[0]
+
+
+class TwoLayers(paddle.nn.Layer):
+    """Embedding, hidden layer, head; and a layer that is not used."""
+
+    def __init__(self, sparse=False):
+        super().__init__()
+        self.embed = paddle.nn.Embedding(10, 4, sparse=sparse)
+        self.hidden = paddle.nn.Linear(4, 6)
+        self.head = paddle.nn.Linear(6, 3)
+        self.unused = paddle.nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        return self.head(self.hidden(self.embed(tokens)))
+
+
+def trained_model(sparse=False):
+    """A model with gradients; the same at every call."""
+    paddle.seed(1)
+    model = TwoLayers(sparse)
+    model(paddle.to_tensor([[1, 2], [3, 1]])).square().mean().backward()
+    return model
+
+
+def gradients(model):
+    return {
+        name: parameter.grad.numpy().copy()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def tensor_of(values, dtype):
+    tensor = paddle.to_tensor(values, dtype="float64").astype(dtype)
+    tensor.stop_gradient = False
+    return tensor
+
+
+def parameter_of(values, dtype):
+    """A leaf whose gradient, in the same dtype, is ``values``."""
+    leaf = tensor_of(np.zeros_like(values), dtype)
+    weights = paddle.to_tensor(values, dtype="float64")
+    (leaf.astype("float64") * weights).sum().backward()
+    return leaf
+
+
+def wide(tensor):
+    return tensor.astype("float64").numpy()
+
+
+def hit_names(model, fault):
+    return apply_to_gradients(fault, model.named_parameters())
+
+
+def test_scale_of_one_tensor_of_a_pattern_and_of_all():
+    before = gradients(trained_model())
+    for tensor, expected in (
+        ("hidden.weight", ["hidden.weight"]),
+        ("h*.bias", ["head.bias", "hidden.bias"]),
+        ("*", sorted(before)),
+    ):
+        model = trained_model()
+        fault = make_fault("gradient_scale", tensor=tensor, magnitude=1e3)
+        assert hit_names(model, fault) == expected
+        for name, after in gradients(model).items():
+            factor = 1e3 if name in expected else 1.0
+            np.testing.assert_allclose(after, factor * before[name], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", ["gradient_inf", "gradient_nan", "gradient_bit_flip"]
+)
+def test_one_element_of_one_tensor(kind):
+    before = gradients(trained_model())
+    model = trained_model()
+    (name,) = hit_names(model, make_fault(kind, tensor="head.weight"))
+    assert name == "head.weight"
+    after = gradients(model)
+    for other in set(before) - {name}:
+        np.testing.assert_array_equal(after[other], before[other])
+    changed = after[name].view(np.uint32) != before[name].view(np.uint32)
+    assert changed.sum() == 1
+    value = after[name][changed][0]
+    if kind == "gradient_bit_flip":
+        xor = (
+            after[name].view(np.uint32)[changed]
+            ^ before[name].view(np.uint32)[changed]
+        )
+        assert int(xor[0]) in [1 << bit for bit in range(23, 31)]
+    else:
+        assert np.isnan(value) if kind == "gradient_nan" else value == np.inf
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kinds_in_every_dtype(dtype):
+    values = np.full([3, 5], 1.5)
+    for kind, test in (("inf", np.isposinf), ("nan", np.isnan)):
+        leaf = parameter_of(values, dtype)
+        fault = make_fault(f"gradient_{kind}", tensor="w")
+        assert apply_to_gradients(fault, [("w", leaf)]) == ["w"]
+        after = wide(leaf.grad)
+        assert test(after).sum() == 1
+        assert (after == 1.5).sum() == 14
+    leaf = parameter_of(values, dtype)
+    fault = make_fault("gradient_scale", tensor="w", magnitude=-256.0)
+    apply_to_gradients(fault, [("w", leaf)])
+    np.testing.assert_array_equal(wide(leaf.grad), -256.0 * values)
+    assert leaf.grad.dtype == leaf.dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bit", [0, 1, 4])
+def test_bit_flip_moves_the_exponent(dtype, bit):
+    # Clearing bit k of the exponent of x divides it by 2**(2**k), setting
+    # it multiplies; 2**-14 has the exponent field 1 (float16) or bias - 14.
+    bias = {"float64": 1023, "float16": 15}.get(dtype, 127)
+    leaf = parameter_of(np.full([4], -(2.0**-14)), dtype)
+    fault = make_fault("gradient_bit_flip", tensor="w", exponent_bit=bit)
+    apply_to_gradients(fault, [("w", leaf)])
+    after = np.sort(wide(leaf.grad) / -(2.0**-14))
+    factor = 2.0 ** (-(2**bit) if (bias - 14) >> bit & 1 else 2**bit)
+    if dtype == "float16" and bit == 0:
+        factor = 0.0
+    assert after.tolist() == sorted([factor, 1.0, 1.0, 1.0])
+
+
+def test_highest_bit_of_a_small_value_is_finite_and_overflows_the_norm():
+    leaf = parameter_of(np.full([4], 1e-3), "float32")
+    fault = make_fault("gradient_bit_flip", tensor="w", exponent_bit=7)
+    apply_to_gradients(fault, [("w", leaf)])
+    largest = leaf.grad.max()
+    assert float(largest) > 1e35
+    assert not paddle.isfinite(largest.square())
+
+
+def test_exponent_bit_outside_the_dtype():
+    leaf = parameter_of(np.ones([4]), "float16")
+    fault = make_fault("gradient_bit_flip", tensor="w", exponent_bit=5)
+    with pytest.raises(ValueError, match=r"exponent_bit 5 .* of float16"):
+        apply_to_gradients(fault, [("w", leaf)])
+
+
+def test_seeded_choice_of_bit_covers_the_exponent():
+    flipped = set()
+    for seed in range(60):
+        leaf = parameter_of(np.ones([4]), "bfloat16")
+        fault = make_fault("gradient_bit_flip", seed=seed)
+        apply_to_gradients(fault, [("w", leaf)])
+        bits = leaf.grad.numpy() ^ np.uint16(0x3F80)
+        flipped.add(int(bits.max()))
+    assert flipped == {1 << bit for bit in range(7, 15)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_same_corruption_whatever_the_order_and_the_model_state(seed):
+    first, second = trained_model(), trained_model()
+    for parameter in second.parameters():
+        if parameter.grad is not None:
+            parameter.grad.set_value(7.0 * parameter.grad)
+    fault = make_fault("gradient_nan", seed=seed)
+    one = apply_to_gradients(fault, list(first.named_parameters()))
+    two = apply_to_gradients(fault, list(second.named_parameters())[::-1])
+    assert one == two
+    before, after = gradients(first), gradients(second)
+    for name, values in before.items():
+        np.testing.assert_array_equal(np.isnan(values), np.isnan(after[name]))
+
+
+def test_seeded_choice_is_kept_over_a_burst_and_varies_between_seeds():
+    model = trained_model()
+    chosen = [
+        tuple(hit_names(model, make_fault("gradient_inf", step, seed=2)))
+        for step in range(3, 7)
+    ]
+    assert len(set(chosen)) == 1
+    by_seed = {
+        tuple(hit_names(model, make_fault("gradient_inf", seed=seed)))
+        for seed in range(60)
+    }
+    # The unused layer can be chosen too; then nothing is hit.
+    assert by_seed == {(), *((name,) for name in gradients(model))}
+
+
+def test_frozen_and_missing_gradients():
+    model = trained_model()
+    model.head.weight.stop_gradient = True
+    before = model.head.weight.grad.numpy().copy()
+    fault = make_fault("gradient_scale", tensor="*", magnitude=2.0)
+    assert hit_names(model, fault) == [
+        "embed.weight",
+        "head.bias",
+        "hidden.bias",
+        "hidden.weight",
+    ]
+    np.testing.assert_array_equal(model.head.weight.grad.numpy(), before)
+    assert hit_names(model, make_fault("gradient_inf", tensor="un*")) == []
+
+
+def test_main_grad_goes_before_grad():
+    leaf = parameter_of(np.ones([2, 2]), "bfloat16")
+    leaf.main_grad = paddle.ones([2, 2], "float32")
+    fault = make_fault("gradient_scale", tensor="w", magnitude=1e3)
+    assert apply_to_gradients(fault, [("w", leaf)]) == ["w"]
+    assert wide(leaf.main_grad).tolist() == [[1e3] * 2] * 2
+    assert wide(leaf.grad).tolist() == [[1.0] * 2] * 2
+
+
+def test_sparse_gradient():
+    model, dense = trained_model(sparse=True), trained_model()
+    assert model.embed.weight.grad.is_selected_rows()
+    fault = make_fault("gradient_scale", tensor="embed.weight", magnitude=8.0)
+    assert hit_names(model, fault) == ["embed.weight"]
+    merged = paddle._C_ops.merge_selected_rows(model.embed.weight.grad)
+    rows = merged._get_tensor_from_selected_rows().numpy()
+    expected = 8.0 * dense.embed.weight.grad.numpy()[[1, 2, 3]]
+    np.testing.assert_allclose(rows, expected, rtol=1e-6)
+
+
+def test_optimizer_step_sees_the_fault():
+    model = trained_model()
+    hit_names(model, make_fault("gradient_nan", tensor="head.bias"))
+    paddle.optimizer.SGD(0.1, parameters=model.parameters()).step()
+    assert int(paddle.isnan(model.head.bias).sum()) == 1
+
+
+def test_unknown_tensor():
+    fault = make_fault("gradient_nan", tensor="hiden.weight")
+    with pytest.raises(ValueError, match=r"mean 'hidden\.weight'"):
+        hit_names(trained_model(), fault)
+    with pytest.raises(ValueError, match="nothing for gradient_nan to hit"):
+        apply_to_gradients(make_fault("gradient_nan"), [])
+    with pytest.raises(ValueError, match="random_tokens is no fault of grad"):
+        hit_names(trained_model(), make_fault("random_tokens"))
+
+
+def forward(model):
+    return model(paddle.to_tensor([[1, 2], [3, 1]]))
+
+
+def test_activation_scale_passes_the_gradient_through():
+    model = trained_model()
+    clean = gradients(model)
+    model.clear_gradients()
+    fault = make_fault("activation_scale", tensor="head", magnitude=100.0)
+    expected = 100.0 * forward(model).numpy()
+    with activation_fault(fault, model) as hit:
+        output = forward(model)
+    assert hit == ["head"]
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-6)
+    output.square().mean().backward()
+    for name, values in gradients(model).items():
+        np.testing.assert_allclose(values, 100.0 * clean[name], 1e-5, 1e-4)
+
+
+@pytest.mark.parametrize("kind", ["activation_nan", "activation_bit_flip"])
+def test_activation_fault_of_one_element(kind):
+    model = trained_model()
+    clean = forward(model).numpy()
+    outputs = []
+    for _ in range(2):
+        with activation_fault(make_fault(kind, tensor="head"), model):
+            outputs.append(forward(model).numpy())
+    np.testing.assert_array_equal(*outputs)
+    changed = outputs[0].view(np.uint32) != clean.view(np.uint32)
+    assert changed.sum() == 1
+    if kind == "activation_nan":
+        assert np.isnan(outputs[0][changed]).all()
+
+
+def test_activation_fault_ends_with_the_context():
+    model = trained_model()
+    clean = forward(model).numpy()
+    fault = make_fault("activation_nan", tensor="*")
+    with activation_fault(fault, model) as hit:
+        forward(model)
+    assert hit == ["embed", "hidden", "head"]
+    np.testing.assert_array_equal(forward(model).numpy(), clean)
+
+
+def test_activation_fault_ends_with_a_failed_forward_pass():
+    model = trained_model()
+    clean = forward(model).numpy()
+    fault = make_fault("activation_nan", tensor="*")
+    with (
+        pytest.raises(TypeError),
+        activation_fault(fault, model),
+    ):
+        model()
+    np.testing.assert_array_equal(forward(model).numpy(), clean)
+
+
+def test_activation_choice_is_seeded_among_leaf_layers():
+    model = paddle.nn.Sequential(trained_model())
+    seen = set()
+    for seed in range(40):
+        fault = make_fault("activation_nan", seed=seed)
+        with activation_fault(fault, model) as hit:
+            forward(model)
+        seen.add(tuple(hit))
+    assert seen == {(), ("0.embed",), ("0.hidden",), ("0.head",)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("container", [tuple, list])
+def test_first_floating_output_of_several(dtype, container):
+    class Several(paddle.nn.Layer):
+        def forward(self, x):
+            return container([None, x.astype("int64"), x, x])
+
+    model = paddle.nn.Sequential(Several())
+    fault = make_fault("activation_scale", tensor="0", magnitude=4.0)
+    with activation_fault(fault, model) as hit, paddle.no_grad():
+        output = model(tensor_of([1.0, 2.0], dtype))
+    assert hit == ["0"]
+    assert type(output) is container
+    assert output[0] is None
+    assert output[1].tolist() == [1, 2]
+    assert wide(output[2]).tolist() == [4.0, 8.0]
+    assert wide(output[3]).tolist() == [1.0, 2.0]
+
+
+def test_recomputation_sees_the_same_fault():
+    from paddle.distributed.fleet.utils import recompute
+
+    results = []
+    for again in (False, True):
+        model = trained_model()
+        model.clear_gradients()
+        fault = make_fault("activation_bit_flip", tensor="hidden", seed=3)
+        with activation_fault(fault, model) as hit:
+            x = model.embed(paddle.to_tensor([[1, 2]]))
+            hidden = recompute(model.hidden, x) if again else model.hidden(x)
+            model.head(hidden).tanh().sum().backward()
+        assert hit == ["hidden"]
+        results.append(gradients(model))
+    for name, values in results[0].items():
+        np.testing.assert_array_equal(values, results[1][name])
+
+
+def test_bad_activation_fault():
+    model = trained_model()
+    fault = make_fault("activation_nan", tensor="heads")
+    with (
+        pytest.raises(ValueError, match="did you mean 'head'"),
+        activation_fault(fault, model),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match="gradient_nan is no fault of activ"),
+        activation_fault(make_fault("gradient_nan"), model),
+    ):
+        pass

@@ -1,0 +1,305 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Collectives and messages that the CPU backend adds to gloo."""
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.ranks import run_on_ranks
+
+from paddle_adagc.lab.gloo import mailbox
+
+_SUM = dist.ReduceOp.SUM
+
+
+def _rows(rank, num_rows=4, dtype="float32"):
+    """Different numbers on every rank, whole so that sums are exact."""
+    values = np.arange(num_rows * 3).reshape(num_rows, 3) + 100 * rank
+    return paddle.to_tensor(values.astype("float32")).cast(dtype)
+
+
+def _array(tensor):
+    return tensor.cast("float32").numpy()
+
+
+def _collectives():
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x, stream = _rows(rank), dist.stream
+    out = {}
+
+    shard = paddle.zeros([2, 3])
+    stream.reduce_scatter(shard, x, op=_SUM)
+    out["reduce_scatter of a tensor"] = _array(shard)
+    buffer = paddle.zeros([4, 3])
+    stream.reduce_scatter(
+        buffer._slice(2 * rank, 2 * rank + 2), x, use_calc_stream=True
+    )
+    out["reduce_scatter into a view"] = _array(buffer)
+    shard = paddle.zeros([4, 3])
+    dist.reduce_scatter(shard, [x, 2 * x])
+    out["reduce_scatter of a list"] = _array(shard)
+
+    gathered = paddle.zeros([8, 3])
+    stream.all_gather(gathered, x, use_calc_stream=True)
+    out["all_gather into a tensor"] = _array(gathered)
+    parts = []
+    stream.all_gather(parts, x, use_calc_stream=True)
+    out["all_gather into a list"] = _array(paddle.concat(parts))
+
+    for name, call in {
+        "all_reduce": lambda t: stream.all_reduce(t, use_calc_stream=True),
+        "broadcast": lambda t: stream.broadcast(t, 1, use_calc_stream=True),
+        "reduce": lambda t: stream.reduce(t, 1, use_calc_stream=True),
+    }.items():
+        tensor = x.clone()
+        call(tensor)
+        out[name] = _array(tensor)
+    half = _rows(rank, dtype="float16")
+    dist.all_reduce(half)
+    out["all_reduce in float16"] = _array(half)
+    half = _rows(rank, dtype="bfloat16")
+    dist.all_reduce(half)
+    out["all_reduce in bfloat16"] = _array(half)
+    tensor = paddle.zeros([2, 3])
+    stream.scatter(tensor, x if rank == 0 else None, 0, use_calc_stream=True)
+    out["scatter"] = _array(tensor)
+    assert world == 2
+    return out
+
+
+def _uneven_sizes(rank):
+    """Rank 0 keeps 1 row and gives 3; rank 1 gives 0 and keeps 2."""
+    sends = [[1, 3], [0, 2]]
+    return sends[rank], [sends[peer][rank] for peer in range(2)]
+
+
+class _Exchange(paddle.autograd.PyLayer):
+    """All-to-all as expert layers use it: its gradient goes the way back."""
+
+    @staticmethod
+    def forward(ctx, x, in_sizes, out_sizes):
+        ctx.sizes = in_sizes, out_sizes
+        out = paddle.empty([sum(out_sizes), x.shape[1]], x.dtype)
+        dist.stream.alltoall_single(
+            out, x, out_sizes, in_sizes, None, True, True
+        )
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        in_sizes, out_sizes = ctx.sizes
+        out = paddle.empty([sum(in_sizes), grad.shape[1]], grad.dtype)
+        dist.alltoall_single(
+            out, grad, in_split_sizes=out_sizes, out_split_sizes=in_sizes
+        )
+        return out
+
+
+def _exchanges():
+    rank = dist.get_rank()
+    out = {}
+    for dtype in ("float32", "bfloat16", "int64"):
+        x = _rows(rank, dtype=dtype)
+        y = paddle.empty_like(x)
+        dist.alltoall_single(y, x)
+        out[f"single {dtype}"] = _array(y)
+    x = _rows(rank)
+    y = paddle.empty_like(x)
+    dist.alltoall(y, x)
+    out["tensor"] = _array(y)
+    parts = []
+    dist.alltoall(parts, [x[:2], x[2:]])
+    out["list"] = _array(paddle.concat(parts))
+
+    in_sizes, out_sizes = _uneven_sizes(rank)
+    x = _rows(rank, sum(in_sizes))
+    x.stop_gradient = False
+    y = _Exchange.apply(x, in_sizes, out_sizes)
+    (y * (rank + 1)).sum().backward()
+    nothing = _Exchange.apply(_rows(rank, 2), [2, 0], [[2, 2], [0, 0]][rank])
+    out["all rows to rank 0"] = _array(nothing)
+    out["uneven"] = _array(y)
+    out["uneven gradient"] = _array(x.grad)
+    try:
+        dist.alltoall_single(
+            y,
+            x.detach(),
+            in_split_sizes=in_sizes,
+            out_split_sizes=[1, 1],
+        )
+    except ValueError as error:
+        out["refusal"] = str(error)
+    return out
+
+
+def _messages():
+    """The middle of three ranks passes on; neighbours send before they get."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(world)))
+    up, down = (rank + 1) % world, (rank - 1) % world
+    x, out = _rows(rank), {}
+
+    chain = paddle.zeros_like(x)
+    if rank == 0:
+        dist.send(x, 1, group=group)
+    else:
+        dist.recv(chain, down, group=group)
+        if rank < world - 1:
+            dist.send(chain + 1, up, group=group)
+    out["chain"] = _array(chain)
+
+    big, got = (
+        paddle.full([1 << 20], rank, "int64"),
+        paddle.zeros([1 << 20], "int64"),
+    )
+    dist.send(big, up, group=group)
+    dist.barrier(group)
+    dist.recv(got, down, group=group)
+    out["all send first"] = got[::1000].numpy()
+
+    first, second = paddle.zeros_like(x), paddle.zeros_like(x)
+    tasks = [dist.irecv(first, down, group), dist.irecv(second, down, group)]
+    dist.isend(x, up, group)
+    dist.isend(2 * x, up, group)
+    tasks[1].wait()
+    tasks[0].wait()
+    out["receives waited for in reverse"] = _array(second - first)
+
+    ring = paddle.zeros_like(x)
+    for task in dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.irecv, ring, down, group),
+            dist.P2POp(dist.isend, x, up, group),
+        ]
+    ):
+        task.wait()
+    out["batch that receives first"] = _array(ring)
+
+    halves = paddle.zeros_like(x)
+    pg = group.process_group
+    pg.send_partial_on_calc_stream(x, up, 2, 1)
+    pg.recv_partial_on_calc_stream(halves, down, 2, 1)
+    out["part"] = _array(halves)
+    thirds = paddle.zeros([6])
+    thirds[2 * rank : 2 * rank + 2] = rank + 1.0
+    pg.all_gather_partial_on_calc_stream(thirds, thirds, world, rank)
+    out["all_gather of parts"] = _array(thirds)
+
+    try:
+        dist.isend(x, up, group)
+        dist.recv(paddle.zeros([5]), down, group=group)
+    except ValueError as error:
+        out["refusal"] = str(error)
+    return out
+
+
+def _send_then_leave():
+    """Rank 0 sends once and closes its side, as a rank that ends does."""
+    x = paddle.zeros([1])
+    if dist.get_rank() == 0:
+        dist.send(x + 1, 1)
+        mailbox.get_mailbox()._outgoing[1].close()
+        return None
+    dist.recv(x, 0)
+    try:
+        dist.recv(x, 0)
+    except ConnectionError as error:
+        return float(x), str(error)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return [_array(_rows(rank)) for rank in range(3)]
+
+
+def test_collectives_equal_numpy(ranks):
+    a, b, _ = ranks
+    total = a + b
+    expected = {
+        "reduce_scatter of a tensor": (total[:2], total[2:]),
+        "reduce_scatter into a view": (
+            np.concatenate([total[:2], 0 * a[2:]]),
+            np.concatenate([0 * a[:2], total[2:]]),
+        ),
+        "reduce_scatter of a list": (total, 2 * total),
+        "all_gather into a tensor": (np.concatenate([a, b]),) * 2,
+        "all_gather into a list": (np.concatenate([a, b]),) * 2,
+        "all_reduce": (total, total),
+        "broadcast": (b, b),
+        "reduce": (None, total),
+        "all_reduce in float16": (total, total),
+        "all_reduce in bfloat16": (total, total),
+        "scatter": (a[:2], a[2:]),
+    }
+    for rank, got in enumerate(run_on_ranks(_collectives, 2)):
+        assert got.keys() == expected.keys()
+        for name, by_rank in expected.items():
+            if by_rank[rank] is not None:
+                np.testing.assert_array_equal(
+                    got[name], by_rank[rank], f"{name}, rank {rank}"
+                )
+
+
+def test_all_to_all_moves_rows_and_gradients(ranks):
+    a, b, _ = ranks
+    equal = (np.concatenate([a[:2], b[:2]]), np.concatenate([a[2:], b[2:]]))
+    uneven_gradient = (
+        np.repeat([[1.0], [2.0], [2.0], [2.0]], 3, axis=1),
+        np.full([2, 3], 2.0),
+    )
+    for rank, got in enumerate(run_on_ranks(_exchanges, 2)):
+        for name in (
+            "single float32",
+            "single bfloat16",
+            "single int64",
+            "tensor",
+            "list",
+        ):
+            np.testing.assert_array_equal(got[name], equal[rank], name)
+        everything = (np.concatenate([a[:2], b[:2]]), a[:0])
+        np.testing.assert_array_equal(
+            got["all rows to rank 0"], everything[rank]
+        )
+        uneven = (a[:1], np.concatenate([a[1:], b[:2]]))
+        np.testing.assert_array_equal(got["uneven"], uneven[rank])
+        np.testing.assert_array_equal(
+            got["uneven gradient"], uneven_gradient[rank]
+        )
+        assert "out_split_sizes=[1, 1] does not split" in got["refusal"]
+
+
+def test_messages_between_three_ranks(ranks):
+    results = run_on_ranks(_messages, 3)
+    for rank, got in enumerate(results):
+        source = ranks[(rank - 1) % 3]
+        assert (got["all send first"] == (rank - 1) % 3).all()
+        np.testing.assert_array_equal(
+            got["receives waited for in reverse"], source
+        )
+        np.testing.assert_array_equal(got["batch that receives first"], source)
+        part = np.concatenate([0 * source[:2], source[2:]])
+        np.testing.assert_array_equal(got["part"], part)
+        np.testing.assert_array_equal(
+            got["all_gather of parts"], [1, 1, 2, 2, 3, 3]
+        )
+        assert "48 bytes for a float32 tensor of shape [5]" in got["refusal"]
+    np.testing.assert_array_equal(results[1]["chain"], ranks[0])
+    np.testing.assert_array_equal(results[2]["chain"], ranks[0] + 1)
+
+
+def test_a_peer_that_ended_is_an_error():
+    got, error = run_on_ranks(_send_then_leave, 2)[1]
+    assert got == 1.0
+    assert error == "rank 0 ended while rank 1 waited for it"

@@ -1,0 +1,89 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""When the CPU backend may be switched on, and what that changes."""
+
+import subprocess
+import sys
+
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.ranks import run_on_ranks
+
+from paddle_adagc.lab import gloo as cpu
+from paddle_adagc.lab.gloo import backend
+
+_SNAPSHOT = """
+import paddle
+from paddle.base import core
+from paddle.distributed import collective, fleet, parallel
+from paddle.distributed.fleet.layers.mpu import mp_ops
+from paddle.distributed.fleet.meta_parallel import tensor_parallel
+from paddle.distributed.fleet.utils import tensor_fusion_helper
+
+owners = (core.ProcessGroup, collective, parallel, parallel.ParallelEnv,
+          mp_ops, tensor_parallel, tensor_fusion_helper)
+before = [dict(vars(owner)) for owner in owners]
+alignment = dict(tensor_fusion_helper.alignment)
+import paddle_adagc.lab.gloo
+assert before == [dict(vars(owner)) for owner in owners]
+assert alignment == tensor_fusion_helper.alignment
+"""
+
+
+def _enable_again():
+    def replaced():
+        return [getattr(p.owner, p.name) for p in backend._PATCHES]
+
+    before = replaced()
+    cpu.enable()
+    return all(a is b for a, b in zip(before, replaced(), strict=True))
+
+
+def test_importing_changes_nothing():
+    subprocess.run([sys.executable, "-c", _SNAPSHOT], check=True)
+
+
+def test_enabling_twice_is_enabling_once():
+    assert run_on_ranks(_enable_again, 2) == [True, True]
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu", "rocm"])
+def test_accelerator_builds_are_refused(monkeypatch, device):
+    monkeypatch.setattr(backend, "_PATCHES", ())
+    monkeypatch.setattr(paddle, f"is_compiled_with_{device}", lambda: True)
+    with pytest.raises(RuntimeError, match=f"(?i)built with {device}"):
+        cpu.enable()
+    assert not backend._enabled
+
+
+def test_enabling_after_the_groups_exist_is_refused(monkeypatch):
+    monkeypatch.setattr(backend, "_PATCHES", ())
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    with pytest.raises(RuntimeError, match=r"before fleet\.init"):
+        cpu.enable()
+
+
+def test_another_paddle_is_warned_about(monkeypatch):
+    monkeypatch.setattr(backend, "_PATCHES", ())
+    monkeypatch.setattr(backend, "_enabled", False)
+    monkeypatch.setattr(paddle, "__version__", "3.4.0")
+    monkeypatch.setenv("PADDLE_DISTRI_BACKEND", "gloo")
+    with pytest.warns(UserWarning, match="this is 3.4.0"):
+        cpu.enable()
+
+
+def test_every_patch_says_why():
+    for patch in backend._PATCHES:
+        assert len(patch.reason.splitlines()) == 1, patch.name

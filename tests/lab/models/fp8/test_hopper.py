@@ -1,0 +1,157 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How Paddle's FP8 kernels are called: shapes, layouts, paddings.
+
+The kernels need a Hopper GPU. Stand-ins that check what the kernels ask for,
+and compute what they are documented to, take their place.
+"""
+
+import numpy as np
+import paddle
+import pytest
+from reference import fp8 as reference
+
+from paddle_adagc.lab.models.fp8 import emulated, hopper
+
+BLOCKS = {"1x128": (1, 128), "128x128": (128, 128)}
+
+
+def fake_quant(
+    x,
+    *,
+    quant_method,
+    input_transpose,
+    return_transpose_only,
+    output_scale_transpose,
+    using_pow2_scale,
+):
+    assert x.dtype == paddle.bfloat16
+    assert x.is_contiguous()
+    assert x.shape[0] % 128 == 0
+    assert x.shape[1] % 128 == 0
+    assert using_pow2_scale
+    assert return_transpose_only == input_transpose
+    values = x.astype("float32").numpy()
+    if input_transpose:
+        values = np.ascontiguousarray(values.T)
+    payload, scales = reference.quantize(values, BLOCKS[quant_method])
+    if output_scale_transpose:
+        scales = np.ascontiguousarray(scales.T)
+    return (
+        paddle.to_tensor(payload).view("float8_e4m3fn"),
+        paddle.to_tensor(scales),
+    )
+
+
+def fake_gemm(
+    a, a_scale, b, b_scale, *, out_dtype, is_a_1d_scaled, is_b_1d_scaled
+):
+    (rows, length), (columns, other_length) = a.shape, b.shape
+    assert length == other_length
+    assert rows % 4 == 0
+    assert columns % 4 == 0
+    assert is_a_1d_scaled
+    assert a_scale.shape == [length // 128, rows]
+    by_row = b_scale.numpy()
+    if is_b_1d_scaled:
+        assert b_scale.shape == [length // 128, columns]
+    else:
+        assert b_scale.shape == [columns // 128, length // 128]
+        assert length // 128 % 4 == 0  # the stride of its rows
+        by_row = by_row.T
+    out = reference.product(
+        (a.view("uint8").numpy(), a_scale.numpy().T),
+        (b.view("uint8").numpy().T, by_row),
+    )
+    return paddle.to_tensor(out.astype(np.float32)).astype(out_dtype)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    monkeypatch.setattr(hopper, "fp8_quant_blockwise", fake_quant)
+    monkeypatch.setattr(hopper, "fp8_gemm_blockwise", fake_gemm)
+
+
+def operands(num_tokens, width, out):
+    rng = np.random.default_rng([num_tokens, width, out])
+    return [
+        paddle.to_tensor(rng.standard_normal(size).astype(np.float32)).astype(
+            "bfloat16"
+        )
+        for size in ((num_tokens, width), (width, out), (num_tokens, out))
+    ]
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 64, 32), (200, 520, 130), (128, 512, 512)]
+)
+def test_products_equal_the_emulated_ones(kernels, shape):
+    x, weight, grad = operands(*shape)
+    for name, left, right, dtype in (
+        ("product", x, weight, paddle.bfloat16),
+        ("input_gradient", grad, weight, paddle.bfloat16),
+        ("weight_gradient", x, grad, paddle.float32),
+    ):
+        got = getattr(hopper, name)(left, right)
+        assert got.dtype == dtype, name
+        expected = getattr(emulated, name)(
+            left.astype("float32"), right.astype("float32")
+        ).numpy()
+        got = got.astype("float32").numpy()
+        assert got.shape == expected.shape, name
+        tolerance = 2.0**-8 if dtype == paddle.bfloat16 else 1e-5
+        np.testing.assert_allclose(
+            got,
+            expected,
+            rtol=tolerance,
+            atol=1e-6 * np.abs(expected).max(),
+            err_msg=name,
+        )
+
+
+def test_float32_becomes_bfloat16(kernels):
+    x, weight, _ = operands(4, 8, 16)
+    got = hopper.product(x.astype("float32"), weight.astype("float32"))
+    assert got.dtype == paddle.bfloat16
+    np.testing.assert_array_equal(
+        got.astype("float32").numpy(),
+        hopper.product(x, weight).astype("float32").numpy(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cuda", "capability", "available"),
+    [
+        ("12.9", (9, 0), True),
+        ("13.0", (9, 0), True),
+        ("12.6", (9, 0), False),
+        ("12.9", (8, 0), False),
+        ("12.9", (10, 0), False),
+    ],
+)
+def test_device_decides(monkeypatch, cuda, capability, available):
+    device = paddle.device
+    monkeypatch.setattr(device, "is_compiled_with_cuda", lambda: True)
+    monkeypatch.setattr(device, "get_device", lambda: "gpu:0")
+    monkeypatch.setattr(
+        device.cuda, "get_device_capability", lambda: capability
+    )
+    monkeypatch.setattr(paddle.version, "cuda", lambda: cuda)
+    assert hopper.is_available.__wrapped__() is available
+
+
+def test_a_cpu_has_no_kernels(monkeypatch):
+    monkeypatch.setattr(paddle.device, "is_compiled_with_cuda", lambda: True)
+    monkeypatch.setattr(paddle.device, "get_device", lambda: "cpu")
+    assert not hopper.is_available.__wrapped__()

@@ -1,0 +1,193 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The three products of FP8 linears against the reference."""
+
+import numpy as np
+import paddle
+import pytest
+from reference import fp8 as reference
+
+from paddle_adagc.lab.models.fp8 import emulated
+from paddle_adagc.lab.models.fp8.linear import (
+    Float8Linear,
+    backend,
+    float8_linear,
+    multiply_in_float8,
+)
+
+SHAPES = [(5, 64, 32), (3, 7, 5), (128, 256, 128), (130, 257, 200)]
+
+
+def quantize(x, height, width):
+    return reference.quantize(np.ascontiguousarray(x), (height, width))
+
+
+def products(x, weight, grad):
+    """Forward, dgrad and wgrad of the reference."""
+    return (
+        reference.product(quantize(x, 1, 128), quantize(weight, 128, 128)),
+        reference.product(quantize(grad, 1, 128), quantize(weight.T, 128, 128)),
+        reference.product(quantize(x.T, 1, 128), quantize(grad, 128, 1)),
+    )
+
+
+def layer_products(x, weight, grad):
+    """The same of the layer, through autograd."""
+    x, weight = paddle.to_tensor(x), paddle.to_tensor(weight)
+    x.stop_gradient = weight.stop_gradient = False
+    y = float8_linear(x, weight)
+    y.backward(paddle.to_tensor(grad))
+    return y.numpy(), x.grad.numpy(), weight.grad.numpy()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_equal_the_reference(shape):
+    num_tokens, width, out = shape
+    rng = np.random.default_rng(list(shape))
+    arrays = [
+        (rng.standard_normal(size) * scale).astype(np.float32)
+        for size, scale in (
+            ((num_tokens, width), 1.0),
+            ((width, out), 0.02),
+            ((num_tokens, out), 1e-5),
+        )
+    ]
+    arrays[0][:, : width // 2] = 0.0  # blocks of zeros
+    for got, expected in zip(
+        layer_products(*arrays), products(*arrays), strict=True
+    ):
+        assert got.dtype == np.float32
+        # float32 sums in another order.
+        limit = 1e-6 * np.abs(expected).max()
+        np.testing.assert_allclose(got, expected, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_of_integers_are_equal_bit_by_bit(shape):
+    """Sums below 2^24 are exact in float32, whatever their order."""
+    num_tokens, width, out = shape
+    rng = np.random.default_rng(list(shape))
+    arrays = [
+        rng.integers(-largest, largest + 1, size).astype(np.float32)
+        for size, largest in (
+            ((num_tokens, width), 255),
+            ((width, out), 200),
+            ((num_tokens, out), 100),
+        )
+    ]
+    results = layer_products(*arrays)
+    for got, expected in zip(results, products(*arrays), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert (results[0] != arrays[0] @ arrays[1]).any()
+
+
+def test_leading_axes_are_tokens():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((4, 6, 16)).astype(np.float32)
+    weight = paddle.to_tensor(rng.standard_normal((16, 8)).astype(np.float32))
+    y = float8_linear(paddle.to_tensor(x), weight)
+    flat = float8_linear(paddle.to_tensor(x.reshape(24, 16)), weight)
+    assert y.shape == [4, 6, 8]
+    np.testing.assert_array_equal(y.numpy().reshape(24, 8), flat.numpy())
+
+
+def test_no_tokens_are_refused():
+    layer = Float8Linear(16, 8, bias_attr=False)
+    with pytest.raises(ValueError, match=r"shape \[0, 16\]"):
+        layer(paddle.zeros([0, 16]))
+
+
+def test_gradients_of_two_micro_batches_add_up():
+    rng = np.random.default_rng(2)
+    weight = rng.standard_normal((48, 24)).astype(np.float32)
+    parts = [
+        (
+            rng.standard_normal((40, 48)).astype(np.float32),
+            rng.standard_normal((40, 24)).astype(np.float32),
+        )
+        for _ in range(2)
+    ]
+    accumulated = paddle.to_tensor(weight)
+    accumulated.stop_gradient = False
+    for x, grad in parts:
+        y = float8_linear(paddle.to_tensor(x), accumulated)
+        y.backward(paddle.to_tensor(grad))
+    alone = [layer_products(x, weight, grad)[2] for x, grad in parts]
+    np.testing.assert_array_equal(accumulated.grad.numpy(), sum(alone))
+
+
+def test_an_infinite_input_reaches_the_output_and_the_gradients():
+    x = np.ones((4, 8), np.float32)
+    x[2, 3] = np.inf
+    y, _, grad = layer_products(
+        x, np.ones((8, 5), np.float32), np.ones((4, 5), np.float32)
+    )
+    np.testing.assert_array_equal(np.isfinite(y).all(1), [1, 1, 0, 1])
+    np.testing.assert_array_equal(
+        np.isfinite(grad).all(1), [1, 1, 1, 0, 1, 1, 1, 1]
+    )
+
+
+def test_products_stay_as_they_are_under_autocast(monkeypatch):
+    seen = []
+    product = emulated.product
+
+    def look(x, weight):
+        seen.append(paddle.amp.is_autocast_enabled())
+        return product(x, weight)
+
+    monkeypatch.setattr(emulated, "product", look)
+    with paddle.amp.auto_cast(enable=True, level="O1", dtype="bfloat16"):
+        float8_linear(paddle.ones([2, 3]), paddle.ones([3, 4]))
+    assert seen == [False]
+
+
+def test_only_gradients_that_are_needed_are_computed(monkeypatch):
+    calls = []
+    for name in ("input_gradient", "weight_gradient"):
+        function = getattr(emulated, name)
+        monkeypatch.setattr(
+            emulated,
+            name,
+            lambda *args, name=name, function=function: (
+                calls.append(name) or function(*args)
+            ),
+        )
+    for frozen_x in (True, False):
+        x, weight = paddle.ones([2, 3]), paddle.ones([3, 4])
+        x.stop_gradient, weight.stop_gradient = frozen_x, not frozen_x
+        float8_linear(x, weight).sum().backward()
+        assert (x.grad is None) == frozen_x
+        assert (weight.grad is None) != frozen_x
+    assert calls == ["weight_gradient", "input_gradient"]
+
+
+def test_bias_is_refused():
+    layer = Float8Linear(4, 2)
+    with pytest.raises(ValueError, match="bias"):
+        layer(paddle.ones([1, 4]))
+
+
+@pytest.mark.parametrize(
+    "name", ["mp_async_allreduce", "sp_async_reduce_scatter"]
+)
+def test_layers_that_multiply_on_their_own_are_refused(name):
+    layer = paddle.nn.Linear(4, 2)
+    setattr(layer, name, True)
+    with pytest.raises(ValueError, match=name):
+        multiply_in_float8(layer)
+
+
+def test_backend_without_a_gpu():
+    assert backend() == "emulated" or paddle.device.is_compiled_with_cuda()

@@ -1,0 +1,289 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The whole model: shapes, gradients, causality, loss, saving, training."""
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+
+from paddle_adagc.lab.models import attention, layers, parallel
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import (
+    DecoderForCausalLM,
+    adjust_correction_biases,
+)
+from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
+
+TINY = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "initializer_range": 0.2,
+    "max_position_embeddings": 16,
+}
+EXPERTS = {
+    "moe_num_experts": 4,
+    "moe_intermediate_size": 12,
+    "router_aux_loss_coef": 0.1,
+    "router_z_loss_coef": 0.01,
+}
+VARIANTS = {
+    "llama": {},
+    "qwen3": {
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "qk_norm": True,
+        "tie_word_embeddings": True,
+    },
+    "mixtral": {"num_key_value_heads": 2, **EXPERTS},
+    "ernie": {
+        **EXPERTS,
+        "num_key_value_heads": 2,
+        "rope_layout": "interleaved",
+        "moe_num_shared_experts": 1,
+        "moe_correction_bias": True,
+        "moe_layers": [1],
+    },
+}
+every_variant = pytest.mark.parametrize("name", VARIANTS)
+
+
+def build(name, seed=0, **options):
+    paddle.seed(seed)
+    return DecoderForCausalLM(
+        DecoderConfig(**{**TINY, **VARIANTS[name], **options})
+    )
+
+
+def tokens(batch=3, length=10, seed=0):
+    rng = np.random.default_rng(seed)
+    return paddle.to_tensor(rng.integers(0, 32, (batch, length)))
+
+
+@every_variant
+def test_parameter_shapes_equal_the_model(name):
+    model = build(name)
+    real = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+    assert real == list(parameter_shapes(model.config).items())
+    assert num_parameters(model.config) == sum(
+        int(p.size) for p in model.parameters()
+    )
+
+
+@every_variant
+def test_initialisation_has_the_asked_spread(name):
+    model = build(name, hidden_size=64, vocab_size=512, initializer_range=0.05)
+    for key, parameter in model.named_parameters():
+        value = parameter.numpy()
+        if value.ndim == 1:
+            np.testing.assert_array_equal(value, 1.0)
+        elif value.size > 1000:
+            assert value.std() == pytest.approx(0.05, rel=0.15), key
+
+
+@every_variant
+def test_every_used_parameter_gets_a_gradient(name):
+    model = (
+        build(name, moe_top_k=4)
+        if name in ("mixtral", "ernie")
+        else build(name)
+    )
+    model(tokens(), labels=tokens(seed=1))[0].backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert float(parameter.grad.abs().sum()) > 0, key
+
+
+@every_variant
+def test_later_tokens_do_not_change_earlier_logits(name):
+    model = build(name)
+    model.eval()
+    ids = tokens().numpy()
+    before = model(paddle.to_tensor(ids)).numpy()
+    ids[:, 6:] = (ids[:, 6:] + 1) % 32
+    after = model(paddle.to_tensor(ids)).numpy()
+    np.testing.assert_allclose(after[:, :6], before[:, :6], atol=1e-5)
+    assert np.abs(after[:, 6:] - before[:, 6:]).max() > 0.01
+
+
+@every_variant
+def test_loss_and_gradients_equal_those_of_the_general_path(name, monkeypatch):
+    results = []
+    for on_cpu in (True, False):
+        for module in (layers, attention):
+            monkeypatch.setattr(module, "runs_on_cpu", lambda x, c=on_cpu: c)
+        model = build(name)
+        loss, _ = model(tokens(), labels=tokens(seed=1))
+        loss.backward()
+        grads = [
+            p.grad.numpy() for p in model.parameters() if p.grad is not None
+        ]
+        results.append((float(loss), grads))
+    (fast_loss, fast), (loss, plain) = results
+    assert fast_loss == pytest.approx(loss, rel=1e-5)
+    for left, right in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
+
+
+@every_variant
+def test_same_seed_same_bits(name):
+    runs = []
+    for _ in range(2):
+        model = build(name, seed=5)
+        optimizer = paddle.optimizer.AdamW(1e-2, parameters=model.parameters())
+        for step in range(3):
+            loss, _ = model(tokens(seed=step), labels=tokens(seed=step + 9))
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        runs.append([p.numpy() for p in model.parameters()])
+    for first, second in zip(*runs, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@every_variant
+def test_save_and_load(name, tmp_path):
+    model = build(name)
+    for layer in model.sublayers():
+        if hasattr(layer, "e_score_correction_bias"):
+            bias = np.array([0.1, 0.0, -0.2, 0.3], np.float32)
+            layer.e_score_correction_bias.set_value(bias)
+    model.save_pretrained(str(tmp_path))
+    again = DecoderForCausalLM.from_pretrained(str(tmp_path))
+    model.eval()
+    again.eval()
+    np.testing.assert_array_equal(
+        model(tokens()).numpy(), again(tokens()).numpy()
+    )
+
+
+def test_loss_is_the_mean_over_labels_that_count():
+    model = build("llama")
+    ids, labels = tokens(), tokens(seed=1).numpy()
+    labels[0, :4] = -100
+    loss, logits = model(ids, labels=paddle.to_tensor(labels))
+    log_p = F.log_softmax(logits).numpy().reshape(-1, 32)
+    labels = labels.reshape(-1)
+    kept = np.flatnonzero(labels != -100)
+    expected = -log_p[kept, labels[kept]].mean()
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    ignored = paddle.full([3, 10], -100, dtype="int64")
+    assert float(model(ids, labels=ignored)[0]) == 0.0
+
+
+def test_router_losses_are_added_in_training_only():
+    model = build("mixtral")
+    loss, _ = model(tokens(), labels=tokens(seed=1))
+    parts = {key: float(value) for key, value in model.last_losses.items()}
+    assert parts["router_aux_loss"] > 0.9
+    assert parts["router_z_loss"] > 0
+    assert float(loss) == pytest.approx(
+        parts["lm_loss"]
+        + 0.1 * parts["router_aux_loss"]
+        + 0.01 * parts["router_z_loss"],
+        rel=1e-6,
+    )
+    model.eval()
+    loss, _ = model(tokens(), labels=tokens(seed=1))
+    assert float(loss) == pytest.approx(parts["lm_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "ernie"])
+def test_recompute_gives_the_same_gradients(name):
+    grads = []
+    for recompute in (False, True):
+        model = build(name)
+        if recompute:
+            model.recompute_enable()
+            assert model.model.enable_recompute
+        model(tokens(), labels=tokens(seed=1))[0].backward()
+        grads.append(
+            {
+                key: p.grad.numpy()
+                for key, p in model.named_parameters()
+                if p.grad is not None
+            }
+        )
+    assert grads[0].keys() == grads[1].keys()
+    for key, value in grads[0].items():
+        np.testing.assert_allclose(value, grads[1][key], rtol=1e-5, atol=1e-7)
+
+
+def test_correction_biases_of_all_layers_are_adjusted():
+    model = build("ernie", moe_layers=None)
+    model(tokens())
+    adjust_correction_biases(model, 0.5)
+    for layer in model.model.layers:
+        assert float(layer.mlp.e_score_correction_bias.abs().sum()) > 0
+
+
+def test_refuses_what_does_not_fit(monkeypatch):
+    model = build("llama")
+    with pytest.raises(ValueError, match="max_position_embeddings=16"):
+        model(tokens(length=17))
+    with pytest.raises(ValueError, match=r"call fleet\.init"):
+        build("llama", tensor_parallel_degree=2)
+    monkeypatch.setattr(parallel, "tensor_parallel_degree", lambda: 8)
+    with pytest.raises(ValueError, match="num_attention_heads=4"):
+        build("llama")
+
+
+def test_trains_in_paddlenlp_trainer(tmp_path):
+    from paddlenlp.trainer import Trainer, TrainerCallback, TrainingArguments
+
+    losses = []
+
+    class Losses(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            losses.extend([logs["loss"]] if "loss" in logs else [])
+
+    ids = np.tile(np.arange(9) % 5, (64, 1))
+    data = [{"input_ids": r[:-1], "labels": r[1:]} for r in ids]
+    model = build("ernie")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=8,
+        per_device_train_batch_size=8,
+        learning_rate=1e-2,
+        logging_steps=1,
+        save_steps=8,
+        report_to="none",
+        disable_tqdm=True,
+        device="cpu",
+    )
+    Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        callbacks=[Losses()],
+    ).train()
+    assert len(losses) == 8
+    assert losses[-1] < 0.6 * losses[0]
+    saved = DecoderForCausalLM.from_pretrained(str(tmp_path / "checkpoint-8"))
+    for ours, theirs in zip(
+        model.parameters(), saved.parameters(), strict=True
+    ):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_nan_weights_give_a_nan_loss():
+    # Paddle's CPU softmax alone would give log(vocab_size).
+    model = DecoderForCausalLM(DecoderConfig(num_hidden_layers=1))
+    weight = model.model.norm.weight
+    weight.set_value(paddle.full(weight.shape, float("nan")))
+    ids = paddle.zeros([2, 8], "int64")
+    assert paddle.isnan(model(ids, ids)[0]).item()

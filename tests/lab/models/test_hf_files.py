@@ -1,0 +1,155 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import ml_dtypes
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.models.hf_files import (
+    INDEX,
+    SINGLE,
+    new_directory,
+    read_json,
+    read_weights,
+    write_weights,
+)
+from paddle_adagc.lab.models.hf_tokenizer import byte_tokenizer, copy_tokenizer
+
+WEIGHTS = {
+    "b": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "a": np.arange(10, dtype=np.float16),
+    "c": np.arange(4).astype(ml_dtypes.bfloat16).reshape(2, 2),
+}
+
+
+def assert_same(found):
+    assert found.keys() == WEIGHTS.keys()
+    for name, array in WEIGHTS.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array, name)
+
+
+@pytest.mark.parametrize(
+    ("limit", "files"),
+    [
+        (52, [SINGLE]),
+        (51, ["model-00001-of-00002.safetensors"] * 2),
+        (1, ["model-00001-of-00003.safetensors"] * 3),
+    ],
+)
+def test_shards(tmp_path, limit, files):
+    write_weights(tmp_path, WEIGHTS.items(), limit)
+    found = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(found) == len(files)
+    assert found[0] == files[0]
+    assert_same(read_weights(tmp_path))
+    if len(files) == 1:
+        assert not (tmp_path / INDEX).exists()
+        return
+    index = read_json(tmp_path / INDEX)
+    assert index["metadata"]["total_size"] == 52
+    assert index["weight_map"].keys() == WEIGHTS.keys()
+    (tmp_path / found[-1]).unlink()
+    with pytest.raises(FileNotFoundError, match=found[-1]):
+        read_weights(tmp_path)
+
+
+def test_refuses_broken_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds neither"):
+        read_weights(tmp_path)
+    write_weights(tmp_path, WEIGHTS.items())
+    file = tmp_path / SINGLE
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"model\.safetensors is broken"):
+        read_weights(tmp_path)
+
+
+def test_refuses_an_index_that_does_not_fit(tmp_path):
+    write_weights(tmp_path, WEIGHTS.items(), 1)
+    (tmp_path / INDEX).write_text(
+        (tmp_path / INDEX).read_text().replace('"c"', '"d"')
+    )
+    with pytest.raises(ValueError, match=r"disagree about \['c', 'd'\]"):
+        read_weights(tmp_path)
+    (tmp_path / INDEX).write_text("{")
+    with pytest.raises(ValueError, match=r"index\.json is not JSON"):
+        read_weights(tmp_path)
+
+
+def test_directory_appears_when_it_is_complete(tmp_path):
+    target = tmp_path / "out"
+    with new_directory(target) as directory:
+        (directory / "file").write_text("whole")
+        assert not target.exists()
+    assert (target / "file").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_directory_does_not_appear_after_an_error(tmp_path):
+    def fail():
+        with new_directory(tmp_path / "out") as directory:
+            (directory / "file").write_text("half")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_rests_of_a_killed_call_are_removed(tmp_path):
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial/half").touch()
+    (tmp_path / "out").mkdir()  # empty: may be taken
+    with new_directory(tmp_path / "out") as directory:
+        (directory / "whole").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["whole"]
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_what_is_there_is_not_replaced(tmp_path, is_file):
+    target = tmp_path / "out"
+    if is_file:
+        target.touch()
+    else:
+        (target / "inner").mkdir(parents=True)
+    refused = pytest.raises(FileExistsError, match="exists already")
+    with refused, new_directory(target):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_byte_tokenizer_ids_are_the_bytes():
+    tokenizer = byte_tokenizer()
+    assert sorted(tokenizer.get_vocab().values()) == [*range(256)]
+    every_character = "".join(map(chr, [*range(0x250), 0x65E5, 0x1F600]))
+    for text in (every_character, "a  b\r\n\t", "\x00", ""):
+        ids = tokenizer.encode(text).ids
+        assert ids == list(text.encode())
+        assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert tokenizer.decode([97, 0, 98]) == "ab"
+    assert tokenizer.decode([0xE6, 97]) == "\ufffda"
+
+
+def test_tokenizer_files_are_copied(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    assert not copy_tokenizer(source, target)
+    for name in ("tokenizer.json", "tokenizer_config.json", "model.bin"):
+        (source / name).write_text(name)
+    assert copy_tokenizer(source, target)
+    assert sorted(path.name for path in target.iterdir()) == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]

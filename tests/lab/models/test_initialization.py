@@ -1,0 +1,289 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Scaled Embed and WeSaR: what is drawn, what multiplies it, what is saved."""
+
+import copy
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.folding import folded_tensors
+from paddle_adagc.lab.models.hf import state_from_hf, state_to_hf
+from paddle_adagc.lab.models.hf_config import config_from_hf, config_to_hf
+from paddle_adagc.lab.models.initialization import plain_config
+from paddle_adagc.lab.models.shards import stage_of
+from paddle_adagc.lab.models.sizes import (
+    num_active_parameters,
+    num_parameters,
+    num_tensors,
+    parameter_shapes,
+)
+from paddle_adagc.lab.models.whole import initialize_weights, load_weights
+from paddle_adagc.lab.train.language import make_model_config
+from paddle_adagc.optimizers.matrices import hidden_matrices
+
+HIDDEN, LAYERS = 128, 3
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 200,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+MOE = {
+    "moe_num_experts": 4,
+    "moe_num_shared_experts": 1,
+    "moe_intermediate_size": 64,
+    "moe_layers": [1],
+    "moe_correction_bias": True,
+    "rope_layout": "interleaved",
+}
+TIED = {"qk_norm": True, "tie_word_embeddings": True}
+TOKENS = paddle.to_tensor(np.arange(24).reshape(2, 12) * 7 % 300)
+
+
+def build(initialization, **options):
+    paddle.seed(1)
+    return DecoderForCausalLM(
+        DecoderConfig(initialization=initialization, **{**SIZES, **options})
+    )
+
+
+def arrays(model):
+    return {key: value.numpy() for key, value in model.state_dict().items()}
+
+
+def assert_normal(values, deviation, name):
+    """Moments of normal values to five of their standard errors."""
+    values = values.astype(np.float64).reshape(-1) / deviation
+    error = 5 / np.sqrt(values.size)
+    assert abs(values.mean()) < error, name
+    assert abs(values.std() - 1) < error / np.sqrt(2), name
+    assert abs((values**4).mean() / 3 - 1) < error * np.sqrt(96) / 3, name
+
+
+@pytest.mark.parametrize("options", [{}, MOE, TIED])
+def test_scaled_embed_draws_small_weights(options):
+    small = np.sqrt(2 / (5 * HIDDEN))
+    for name, value in arrays(build("scaled_embed", **options)).items():
+        if value.ndim == 2:
+            is_output = "o_proj" in name or "down_proj" in name
+            scale = np.sqrt(1 / (2 * LAYERS)) if is_output else 1.0
+            assert_normal(value, small * scale, name)
+
+
+@pytest.mark.parametrize("options", [{}, MOE])
+def test_wesar_draws_equal_weights_and_targets_are_those_of_alpha(options):
+    targets = {
+        "embed_tokens": 1.0,
+        "o_proj": np.sqrt(1 / (2 * LAYERS * HIDDEN)),
+        "down_proj": np.sqrt(2 / (8 * LAYERS * HIDDEN)),
+    }
+    state = arrays(build("wesar", **options))
+    matrices = [name for name, value in state.items() if value.ndim == 2]
+    for name in matrices:
+        assert_normal(state[name], np.sqrt(4e-5), name)
+        alpha = state[name.replace(".weight", ".alpha")]
+        target = targets.get(name.split(".")[-2], np.sqrt(1 / HIDDEN))
+        np.testing.assert_allclose(
+            alpha * np.sqrt(4e-5), [target], rtol=1e-6, err_msg=name
+        )
+    assert sum("alpha" in name for name in state) == len(matrices)
+
+
+@pytest.mark.parametrize("initialization", ["scaled_embed", "wesar"])
+@pytest.mark.parametrize("options", [{}, MOE])
+def test_sizes_are_the_model_s(initialization, options):
+    model = build(initialization, **options)
+    names = [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+    assert names == list(parameter_shapes(model.config).items())
+    plain, own = plain_config(model.config), model.config
+    matrices = sum(len(s) == 2 for s in parameter_shapes(plain).values())
+    extra = matrices if initialization == "wesar" else 0
+    assert num_parameters(own) == num_parameters(plain) + extra
+    assert num_tensors(own) == num_tensors(plain) + extra
+    routers = num_tensors(own) - num_tensors(own, routers=False)
+    is_moe = bool(options)
+    assert routers == is_moe * (2 if initialization == "wesar" else 1)
+    assert num_active_parameters(own) < num_parameters(own)
+    assert plain.initialization == "normal"
+    assert own.initialization == initialization
+
+
+@pytest.mark.parametrize("initialization", ["scaled_embed", "wesar"])
+def test_spread_models_start_from_the_same_weights(initialization):
+    model = build(initialization, **MOE)
+    other = DecoderForCausalLM(model.config)
+    initialize_weights(other, model.config, seed=1)
+    expected = arrays(model)
+    for name, value in arrays(other).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_the_embedding_s_scale_lies_on_the_first_stage():
+    config = build("wesar").config
+    assert stage_of("model.embed_tokens.alpha", config, 3) == [0]
+    assert stage_of("lm_head.alpha", config, 3) == [2]
+    assert stage_of("model.layers.0.self_attn.q_proj.alpha", config, 3) == [0]
+
+
+def trained(initialization, **options):
+    """A model whose scales and norms are no longer those of the start."""
+    model = build(initialization, **options)
+    draw = np.random.default_rng(0)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("alpha", "norm.weight")):
+            factor = draw.uniform(0.5, 2, parameter.shape).astype("float32")
+            parameter.set_value(parameter.numpy() * factor)
+    model.eval()
+    return model
+
+
+EQUAL = [("scaled_embed", {}), ("scaled_embed", TIED), ("scaled_embed", MOE)]
+EQUAL += [("wesar", {}), ("wesar", MOE)]
+
+
+@pytest.mark.parametrize(("initialization", "options"), EQUAL)
+def test_logits_are_those_of_the_folded_plain_model(initialization, options):
+    model = trained(initialization, **options)
+    plain = DecoderForCausalLM(plain_config(model.config))
+    folded = dict(folded_tensors(arrays(model), model.config))
+    assert folded.keys() == plain.state_dict().keys()
+    load_weights(plain, folded)
+    plain.eval()
+    expected, got = plain(TOKENS).numpy(), model(TOKENS).numpy()
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(got / size, expected / size, atol=2e-6)
+    # Without the multipliers it is another model.
+    load_weights(plain, arrays(model))
+    assert np.abs(plain(TOKENS).numpy() - got).max() > 0.1 * size
+
+
+@pytest.mark.parametrize(("initialization", "options"), EQUAL)
+def test_export_computes_the_same(initialization, options):
+    model = trained(initialization, **options)
+    options = config_to_hf(model.config)
+    exported = dict(state_to_hf(arrays(model), model.config))
+    assert not [name for name in exported if "alpha" in name]
+    config = config_from_hf(options)
+    imported = DecoderForCausalLM(config)
+    state = state_from_hf(exported, config, options["model_type"])
+    load_weights(imported, state)
+    imported.eval()
+    expected, got = model(TOKENS).numpy(), imported(TOKENS).numpy()
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(got / size, expected / size, atol=2e-6)
+
+
+def test_export_names_a_missing_scale():
+    model = build("wesar")
+    state = arrays(model)
+    del state["lm_head.alpha"]
+    with pytest.raises(ValueError, match=r"missing \['lm_head.alpha'\]"):
+        dict(state_to_hf(state, model.config))
+
+
+def test_folding_rounds_once_to_the_weight_s_dtype():
+    model = build("scaled_embed")
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    name = "model.embed_tokens.weight"
+    state = {k: v.astype(bfloat16) for k, v in arrays(model).items()}
+    folded = dict(folded_tensors(state, model.config))
+    exact = state[name].astype(np.float64) * np.sqrt(HIDDEN)
+    assert folded[name].dtype == bfloat16
+    np.testing.assert_array_equal(folded[name], exact.astype(bfloat16))
+    assert folded["lm_head.weight"] is state["lm_head.weight"]
+
+
+def test_scales_are_trained_as_the_loss_says():
+    model = build("wesar", **MOE)
+    names = ["model.embed_tokens.alpha", "lm_head.alpha"]
+    names += [
+        f"model.layers.{layer}.{name}.alpha"
+        for layer, name in ((0, "self_attn.o_proj"), (1, "mlp.gate"))
+    ]
+    parameters = dict(model.named_parameters())
+    loss, _ = model(TOKENS, labels=TOKENS)
+    loss.backward()
+
+    def loss_with(name, factor):
+        other = copy.deepcopy(arrays(model))
+        other[name] *= factor
+        changed = DecoderForCausalLM(model.config)
+        changed.set_state_dict(other)
+        return float(changed(TOKENS, labels=TOKENS)[0])
+
+    for name in names:
+        step = 1e-2
+        slope = (loss_with(name, 1 + step) - loss_with(name, 1 - step)) / (
+            2 * step * float(parameters[name])
+        )
+        assert float(parameters[name].grad) == pytest.approx(
+            slope, rel=0.05, abs=2e-7
+        ), name
+
+
+def test_scales_are_no_matrices_of_muon():
+    model = build("wesar", **MOE)
+    is_matrix = hidden_matrices(model)
+    chosen = {k for k, p in model.named_parameters() if is_matrix(p.name)}
+    assert "model.layers.1.mlp.experts.0.up_proj.weight" in chosen
+    assert not [name for name in chosen if "alpha" in name]
+
+
+def test_fp8_products_do_not_see_the_scales():
+    float8 = {"float8_linears": ["attention", "mlp"]}
+    model = build("wesar", **float8)
+    layer = model.model.layers[0].self_attn.q_proj
+    x = paddle.randn([5, HIDDEN])
+    alpha = float(layer.alpha)
+    bare = layer(x).numpy() / np.float32(alpha)
+    layer.alpha.set_value(paddle.to_tensor([3.0]))
+    np.testing.assert_allclose(layer(x).numpy() / 3, bare, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"initialization": "he"}, "initialization='he'.*'scaled_embed'"),
+        (
+            {"initialization": "wesar", "tie_word_embeddings": True},
+            "tie_word_embeddings=True with initialization='wesar'",
+        ),
+        ({"rms_norm_precision": "float16"}, "rms_norm_precision='float16'"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        DecoderConfig(**options)
+
+
+def test_an_unused_deviation_is_warned_of():
+    fields = {"initializer_range": 0.1, "initialization": "wesar"}
+    with pytest.warns(UserWarning, match=r"initializer_range=0\.1 is ignored"):
+        make_model_config(fields)
+
+
+def test_config_comes_back_from_its_file(tmp_path):
+    config = DecoderConfig(
+        initialization="wesar", rms_norm_precision="bfloat16"
+    )
+    config.save_pretrained(str(tmp_path))
+    again = DecoderConfig.from_pretrained(str(tmp_path))
+    assert again.initialization == "wesar"
+    assert again.rms_norm_precision == "bfloat16"

@@ -1,0 +1,177 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Routing, experts and router losses."""
+
+import math
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.layers import GatedMLP
+from paddle_adagc.lab.models.moe import (
+    MoE,
+    Router,
+    load_balancing_loss,
+    router_z_loss,
+)
+
+
+def config(**options):
+    defaults = {
+        "hidden_size": 8,
+        "intermediate_size": 12,
+        "moe_num_experts": 4,
+        "initializer_range": 0.5,
+    }
+    return DecoderConfig(**{**defaults, **options})
+
+
+def test_load_balancing_loss_by_hand():
+    # Two tokens, three experts, top 1: both to expert 0.
+    probabilities = paddle.to_tensor([[0.5, 0.3, 0.2], [0.7, 0.1, 0.2]])
+    loss = load_balancing_loss(probabilities, paddle.to_tensor([2, 0, 0]))
+    assert float(loss) == pytest.approx(3 * 1.0 * 0.6)
+    # Top 2, assignments 2, 1, 1 of 4: 3 (0.5 0.6 + 0.25 0.2 + 0.25 0.2).
+    loss = load_balancing_loss(probabilities, paddle.to_tensor([2, 1, 1]))
+    assert float(loss) == pytest.approx(3 * (0.3 + 0.05 + 0.05))
+
+
+def test_load_balancing_loss_is_one_when_even():
+    even = paddle.full([6, 3], 1 / 3)
+    assert float(
+        load_balancing_loss(even, paddle.to_tensor([4, 4, 4]))
+    ) == pytest.approx(1.0)
+
+
+def test_router_z_loss_by_hand():
+    logits = paddle.to_tensor([[0.0, 0.0], [math.log(3.0), 0.0]])
+    expected = (math.log(2.0) ** 2 + math.log(4.0) ** 2) / 2
+    assert float(router_z_loss(logits)) == pytest.approx(expected)
+
+
+def numpy_moe(moe, x):
+    """Every token through each of its experts, one at a time."""
+    weight = moe.gate.weight.numpy()
+    out = np.zeros_like(x)
+    for t, token in enumerate(x):
+        exps = np.exp(token @ weight)
+        probabilities = exps / exps.sum()
+        chosen = np.argsort(-probabilities)[: moe.top_k]
+        total = probabilities[chosen].sum()
+        for expert in chosen:
+            y = moe.experts[int(expert)](paddle.to_tensor(token[None]))
+            out[t] += probabilities[expert] / total * y.numpy()[0]
+        if moe.shared_experts is not None:
+            out[t] += moe.shared_experts(paddle.to_tensor(token[None])).numpy()[
+                0
+            ]
+    return out
+
+
+@pytest.mark.parametrize("shared", [0, 2])
+def test_output_equals_one_token_at_a_time(shared):
+    paddle.seed(0)
+    moe = MoE(config(moe_num_shared_experts=shared))
+    x = paddle.randn([2, 7, 8])
+    expected = numpy_moe(moe, x.numpy().reshape(-1, 8))
+    out, losses = moe(x)
+    np.testing.assert_allclose(
+        out.numpy().reshape(-1, 8), expected, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_array_equal(losses.numpy(), [0.0, 0.0])
+
+
+def test_expert_without_tokens_is_not_called():
+    moe = MoE(config(moe_top_k=1))
+    weight = np.zeros((8, 4), np.float32)
+    weight[0, 1], weight[0, 3] = 5.0, -5.0
+    moe.gate.weight.set_value(weight)
+    calls = []
+    for index, expert in enumerate(moe.experts):
+        expert.register_forward_post_hook(
+            lambda layer, args, out, i=index: calls.append((i, args[0].shape))
+        )
+    x = np.ones((1, 4, 8), np.float32)
+    x[0, 3, 0] = -1.0
+    moe(paddle.to_tensor(x))[0].sum().backward()
+    assert calls == [(1, [3, 8]), (3, [1, 8])]
+    for index in (0, 2):
+        assert all(p.grad is None for p in moe.experts[index].parameters())
+    for index in (1, 3):
+        for parameter in moe.experts[index].parameters():
+            assert float(parameter.grad.abs().sum()) > 0
+
+
+def test_one_expert_equals_a_dense_network():
+    paddle.seed(1)
+    options = config(moe_num_experts=1, moe_top_k=1)
+    moe, dense = MoE(options), GatedMLP(options, 12)
+    dense.set_state_dict(moe.experts[0].state_dict())
+    x = paddle.randn([2, 5, 8])
+    np.testing.assert_allclose(
+        moe(x)[0].numpy(), dense(x).numpy(), rtol=1e-6, atol=1e-7
+    )
+
+
+def test_weights_without_normalisation_are_the_probabilities():
+    router = Router(config(moe_norm_topk_prob=False))
+    _, probabilities, weights, chosen = router(paddle.randn([6, 8]), None)
+    picked = np.take_along_axis(probabilities.numpy(), chosen.numpy(), 1)
+    np.testing.assert_array_equal(weights.numpy(), picked)
+    assert (weights.numpy().sum(1) < 1.0).all()
+
+
+def test_correction_bias_changes_the_choice_and_not_the_weights():
+    router = Router(config())
+    x = paddle.randn([6, 8])
+    bias = paddle.to_tensor([0.0, 10.0, 0.0, 10.0])
+    _, probabilities, weights, chosen = router(x, bias)
+    assert set(chosen.numpy().reshape(-1)) == {1, 3}
+    picked = np.take_along_axis(probabilities.numpy(), chosen.numpy(), 1)
+    np.testing.assert_allclose(
+        weights.numpy(), picked / picked.sum(1, keepdims=True), rtol=1e-6
+    )
+
+
+def test_correction_bias_follows_the_load():
+    moe = MoE(config(moe_top_k=1, moe_correction_bias=True))
+    weight = np.zeros((8, 4), np.float32)
+    weight[:, 2] = 1.0
+    moe.gate.weight.set_value(weight)
+    moe(paddle.ones([1, 5, 8]))
+    moe.adjust_correction_bias(0.25)
+    np.testing.assert_array_equal(
+        moe.e_score_correction_bias.numpy(), [0.25, 0.25, -0.25, 0.25]
+    )
+    assert moe.expert_load.numpy().sum() == 0
+    moe.eval()
+    moe(paddle.ones([1, 5, 8]))
+    assert moe.expert_load.numpy().sum() == 0
+
+
+def test_router_is_float32_under_bfloat16_parameters():
+    paddle.seed(2)
+    router = Router(config())
+    router.to(dtype="bfloat16")
+    assert router.weight.dtype == paddle.bfloat16
+    x = paddle.randn([16, 8]).astype("bfloat16")
+    logits, probabilities, weights, _ = router(x, None)
+    for tensor in (logits, probabilities, weights):
+        assert tensor.dtype == paddle.float32
+    wide = [t.astype("float32").numpy() for t in (x, router.weight)]
+    np.testing.assert_allclose(
+        logits.numpy(), wide[0] @ wide[1], rtol=1e-5, atol=1e-5
+    )

@@ -1,0 +1,76 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Layouts that the decoder refuses, stages, and the order of expert rows."""
+
+import itertools
+
+import pytest
+
+from paddle_adagc.lab.models import parallel
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.experts import _by_expert
+from paddle_adagc.lab.models.parallel import check_parallel
+from paddle_adagc.lab.models.pipeline import stage_bounds
+from paddle_adagc.parallel.topology import Axis, Topology
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "num_stages", "layers"),
+    [
+        (3, 2, [2, 1]),
+        (4, 2, [2, 2]),
+        (25, 4, [6, 7, 6, 6]),
+        (27, 4, [7, 7, 7, 6]),
+        (5, 5, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_stages_differ_by_one_layer_at_most(num_layers, num_stages, layers):
+    bounds = stage_bounds(num_layers, num_stages)
+    sizes = [b - a for a, b in itertools.pairwise(bounds)]
+    sizes[0] -= 1  # embedding
+    sizes[-1] -= 2  # norm and head
+    assert sizes == layers
+    assert bounds[-1] == num_layers + 3
+
+
+def test_a_stage_needs_a_layer():
+    with pytest.raises(ValueError, match="pp_degree=4"):
+        stage_bounds(3, 4)
+
+
+def spread(monkeypatch, tp, ep):
+    expert = Axis(0, ep)
+    monkeypatch.setattr(parallel, "tensor_parallel_degree", lambda: tp)
+    monkeypatch.setattr(parallel, "topology", lambda: Topology(expert=expert))
+
+
+def test_refuses_experts_that_do_not_fit(monkeypatch):
+    config = DecoderConfig(moe_num_experts=6)
+    spread(monkeypatch, tp=1, ep=4)
+    with pytest.raises(ValueError, match="moe_num_experts=6"):
+        check_parallel(config)
+    spread(monkeypatch, tp=2, ep=2)
+    with pytest.raises(ValueError, match="ep_degree=2 with mp_degree=2"):
+        check_parallel(config)
+    spread(monkeypatch, tp=1, ep=3)
+    check_parallel(config)
+    spread(monkeypatch, tp=1, ep=4)
+    check_parallel(DecoderConfig())
+
+
+def test_rows_from_all_senders_are_grouped_by_expert():
+    # Sender 0 has 2 rows for expert 0 and 1 for expert 1, sender 1 0 and 3.
+    assert _by_expert([[2, 1], [0, 3]]) == [0, 1, 2, 3, 4, 5]
+    assert _by_expert([[1, 2], [2, 1]]) == [0, 3, 4, 1, 2, 5]
+    assert _by_expert([[0, 0], [0, 0]]) == []

@@ -1,0 +1,110 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""RMSNorm in bfloat16 against operations of ml_dtypes' bfloat16."""
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.hf_config import config_to_hf
+from paddle_adagc.lab.models.rms_norm import (
+    RMSNorm,
+    rms_norm,
+    rms_norm_bfloat16,
+)
+
+bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+EPS = 1e-5
+
+
+def twin(x, weight):
+    """Step by step, each result rounded."""
+    x, weight = x.astype(bfloat16), weight.astype(bfloat16)
+    square = x * x
+    mean = square.astype(np.float32).mean(-1, keepdims=True).astype(bfloat16)
+    shifted = mean + bfloat16(EPS)
+    scale = (1 / np.sqrt(shifted.astype(np.float32))).astype(bfloat16)
+    return (x * scale) * weight
+
+
+def draw(seed=0, shape=(64, 48)):
+    rng = np.random.default_rng(seed)
+    scale = np.exp(rng.normal(size=(shape[0], 1)))
+    x = rng.normal(size=shape) * scale
+    return x.astype("float32"), rng.normal(size=shape[1]).astype("float32")
+
+
+def test_every_operation_is_rounded():
+    x, weight = draw()
+    got = rms_norm_bfloat16(*map(paddle.to_tensor, (x, weight)), EPS).numpy()
+    expected = twin(x, weight).astype(np.float32)
+    assert got.dtype == np.float32
+    # Another order of the sum may round a mean the other way: one in 256.
+    same = (got == expected).all(axis=1)
+    assert same.mean() > 0.9
+    np.testing.assert_allclose(got, expected, rtol=2**-6)
+    np.testing.assert_array_equal(got, got.astype(bfloat16))
+    exact = rms_norm(*map(paddle.to_tensor, (x, weight)), EPS).numpy()
+    error = np.abs(got / exact - 1)
+    assert 1e-3 < error.mean() < 8e-3
+
+
+def test_gradients_are_rounded_and_near_those_of_float32():
+    x, weight = draw(1)
+    pull = paddle.to_tensor(draw(2)[0])
+    grads = []
+    for norm in (rms_norm, rms_norm_bfloat16):
+        given = [paddle.to_tensor(a, stop_gradient=False) for a in (x, weight)]
+        (norm(*given, EPS) * pull).sum().backward()
+        grads.append([tensor.grad.numpy() for tensor in given])
+    for exact, rounded in zip(*grads, strict=True):
+        np.testing.assert_array_equal(rounded, rounded.astype(bfloat16))
+        error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
+        assert 1e-3 < error < 2e-2
+
+
+def test_a_bfloat16_tensor_stays_one():
+    x, weight = draw()
+    low = paddle.to_tensor(x).astype("bfloat16")
+    out = rms_norm_bfloat16(low, paddle.to_tensor(weight), EPS)
+    assert out.dtype == paddle.bfloat16
+    wide = rms_norm_bfloat16(
+        low.astype("float32"), paddle.to_tensor(weight), EPS
+    )
+    np.testing.assert_array_equal(out.astype("float32").numpy(), wide.numpy())
+
+
+def test_all_norms_of_a_decoder_take_the_option():
+    options = {"qk_norm": True, "hidden_size": 16, "num_attention_heads": 2}
+    kinds = {"float32": rms_norm, "bfloat16": rms_norm_bfloat16}
+    logits = {}
+    for precision, kind in kinds.items():
+        config = DecoderConfig(rms_norm_precision=precision, **options)
+        paddle.seed(0)
+        model = DecoderForCausalLM(config)
+        norms = [m for m in model.sublayers() if isinstance(m, RMSNorm)]
+        assert len(norms) == 4 * 3 + 1
+        assert all(norm.compute is kind for norm in norms)
+        logits[precision] = model(paddle.arange(6).reshape([1, 6])).numpy()
+    gap = np.abs(logits["bfloat16"] - logits["float32"]).max()
+    assert 0 < gap < 0.05 * np.abs(logits["float32"]).max()
+
+
+def test_export_leaves_the_precision_out_and_says_so():
+    config = DecoderConfig(rms_norm_precision="bfloat16")
+    with pytest.warns(UserWarning, match="rms_norm_precision=bfloat16"):
+        options = config_to_hf(config)
+    assert "rms_norm_precision" not in options

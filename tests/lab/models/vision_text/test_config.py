@@ -1,0 +1,68 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""CLIP's options and counts."""
+
+import pytest
+
+from paddle_adagc.lab.models.vision_text.config import (
+    CLIPConfig,
+    make_clip_config,
+)
+from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.lab.models.vision_text.sizes import (
+    num_parameters,
+    parameter_shapes,
+)
+
+
+def test_vit_b_32_has_openai_s_size():
+    config = make_clip_config({"preset": "clip-vit-b-32"})
+    assert num_parameters(config) == 151_277_313
+    assert len(parameter_shapes(config)) == 302
+    assert config.num_patches == 49
+    assert config.end_token == 49407
+
+
+def test_shapes_are_the_model_s():
+    config = CLIPConfig(
+        vision_width=24, vision_heads=3, text_layers=1, mlp_ratio=3
+    )
+    shapes = {n: tuple(p.shape) for n, p in CLIP(config).named_parameters()}
+    assert list(parameter_shapes(config).items()) == list(shapes.items())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image_size": 30}, "image_size=30 is not a multiple"),
+        ({"vision_heads": 5}, "vision_width=64"),
+        ({"text_heads": 7}, "text_width=64"),
+        ({"patch_dropout": 1.0}, "patch_dropout=1.0"),
+        ({"patch_dropout": -0.1}, "patch_dropout=-0.1"),
+        ({"activation": "gelo"}, "did you mean 'gelu'"),
+        ({"end_token": 64}, "end_token=64"),
+        ({"logit_scale_init": 5.0}, "above ln 100"),
+        ({"text_layers": 0}, "text_layers"),
+        ({"text_layer": 2}, "did you mean 'text_layers'"),
+        ({"preset": "vit-b-32"}, "did you mean 'clip-vit-b-32'"),
+    ],
+)
+def test_bad_options_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        make_clip_config(fields)
+
+
+def test_options_replace_those_of_a_preset():
+    config = make_clip_config({"preset": "clip-vit-b-32", "vision_layers": 1})
+    assert (config.vision_layers, config.vision_width) == (1, 768)

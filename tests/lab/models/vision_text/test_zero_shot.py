@@ -1,0 +1,164 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Zero-shot classes and retrieval, on a hand-made space and on drawings."""
+
+import itertools
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.data.image_text.shapes import (
+    BACKGROUNDS,
+    COLUMNS,
+    RADII,
+    ROWS,
+    SHAPES,
+    Scene,
+    ShapesDataset,
+    draw,
+    encode,
+    split_scenes,
+)
+from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.lab.models.vision_text.zero_shot import (
+    class_embeddings,
+    retrieval_accuracy,
+    zero_shot_accuracy,
+)
+
+ANGLES = np.deg2rad([0.0, 10.0, 90.0, 100.0, 180.0, 45.0])
+
+
+class Compass(CLIP):
+    """Tokens and images are numbers of directions in a plane."""
+
+    def __init__(self):
+        super().__init__(CLIPConfig(vision_layers=1, text_layers=1))
+        self.directions = paddle.to_tensor(
+            np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1), "float32"
+        )
+
+    def encode_image(self, pixel_values):
+        assert not self.training
+        return self.directions[pixel_values.astype("int64").reshape([-1])]
+
+    def encode_text(self, input_ids):
+        return self.directions[input_ids[:, 0]]
+
+
+def images(*numbers):
+    return np.array(numbers, np.float32)
+
+
+def captions(*numbers):
+    return np.array([[number] for number in numbers])
+
+
+def test_a_class_is_the_mean_of_its_captions():
+    means = class_embeddings(Compass(), [captions(0, 2), captions(4)])
+    np.testing.assert_allclose(
+        means.numpy(), [[0.5**0.5, 0.5**0.5], [-1.0, 0.0]], atol=1e-6
+    )
+    with pytest.raises(ValueError, match="at least one"):
+        class_embeddings(Compass(), [captions(0), captions()[:0]])
+
+
+def test_accuracy_counts_the_nearest_classes():
+    model = Compass()
+    model.train()
+    classes = [captions(0), captions(2), captions(4)]
+    batches = [(images(1, 3), np.array([0, 1])), (images(3, 0), [2, 1])]
+    assert zero_shot_accuracy(model, batches, classes) == 0.5
+    assert zero_shot_accuracy(model, batches, classes, top_k=2) == 1.0
+    assert model.training
+    with pytest.raises(ValueError, match="top_k=4 of 3 classes"):
+        zero_shot_accuracy(model, batches, classes, top_k=4)
+    with pytest.raises(ValueError, match="no images"):
+        zero_shot_accuracy(model, [], classes)
+
+
+def test_retrieval_counts_equal_captions_as_right():
+    model = Compass()
+    batches = [
+        (images(0, 1), captions(0, 0)),  # both nearest to caption 0
+        (images(2, 4), captions(4, 4)),  # nearest: 5 and 4
+        (images(5), captions(5)),
+    ]
+    assert retrieval_accuracy(model, batches) == 4 / 5
+    with pytest.raises(ValueError, match="no images"):
+        retrieval_accuracy(model, [])
+
+
+COLOURS = ("red", "green", "blue", "white")
+
+
+def colour_prompts(config):
+    """Every caption with a class's colour, as an ensemble of prompts."""
+    others = list(itertools.product(RADII, SHAPES, ROWS, COLUMNS, BACKGROUNDS))
+    return [
+        np.stack(
+            [
+                encode(
+                    Scene(size, colour, *rest).caption,
+                    config.context_length,
+                    config.end_token,
+                )
+                for size, *rest in others[::7]
+            ]
+        )
+        for colour in COLOURS
+    ]
+
+
+def test_clip_learns_the_colours_of_drawings():
+    paddle.seed(0)
+    config = CLIPConfig(
+        vision_width=32,
+        vision_layers=1,
+        text_width=32,
+        text_layers=1,
+        context_length=9,
+        vocab_size=28,
+    )
+    model = CLIP(config)
+    train, held_out = (
+        [scene for scene in part if scene.colour in COLOURS]
+        for part in split_scenes(0.1, seed=0)
+    )
+    dataset = ShapesDataset(
+        train,
+        200 * 32,
+        image_size=32,
+        context_length=9,
+        end_token=27,
+        seed=0,
+        is_random=True,
+    )
+    optimizer = paddle.optimizer.AdamW(2e-3, parameters=model.parameters())
+    for step in range(200):
+        samples = [dataset[32 * step + i] for i in range(32)]
+        batch = {
+            key: paddle.to_tensor(np.stack([sample[key] for sample in samples]))
+            for key in samples[0]
+        }
+        model(**batch)[0].backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    pixels = np.stack([draw(scene, 32, i) for i, scene in enumerate(held_out)])
+    labels = [COLOURS.index(scene.colour) for scene in held_out]
+    prompts = colour_prompts(config)
+    accuracy = zero_shot_accuracy(model, [(pixels, labels)], prompts)
+    assert accuracy > 0.6  # chance is 0.25

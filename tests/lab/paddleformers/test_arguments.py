@@ -1,0 +1,162 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""PaddleFormers' own dataclasses take every value of the recipes."""
+
+import dataclasses
+import inspect
+import json
+
+import pytest
+
+pytest.importorskip("paddleformers")
+
+import paddle
+from lab.paddleformers.cpu import import_workflow
+from lab.paddleformers.runs import RECIPES
+from paddle.distributed import fleet
+from paddleformers.cli.hparams import get_train_args
+
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.paddleformers.launch import formers_settings
+from paddle_adagc.lab.paddleformers.recipe import load_recipe
+
+VARIANTS = ("adagc", "globalgc_eps1e-15", "globalgc_eps1e-8")
+READ_ON_THE_WAY = {
+    "stage",  # chooses ernie_pretrain
+    "dataset_type",  # chooses input_dir
+    "ernie_model_config",  # goes into the model's config
+    "compute_type",  # becomes bf16
+    "moe_with_send_router_loss",
+}
+"""Keys that PaddleFormers does not pass on to the trainer's arguments."""
+
+
+def settings_of(variant, *overrides):
+    recipe = load_recipe(RECIPES / f"{variant}.yaml", overrides)
+    return formers_settings(recipe, make_clip(recipe["clip"]))
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """The first of 256 processes, as far as PaddleFormers' arguments ask."""
+    strategies = []
+
+    def init(is_collective, strategy):
+        fleet.fleet._user_defined_strategy = strategy
+        strategies.append(strategy)
+
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda *_: 256)
+    monkeypatch.setattr(paddle.distributed, "init_parallel_env", lambda: None)
+    monkeypatch.setattr(fleet, "init", init)
+    monkeypatch.setattr(
+        fleet.fleet, "_user_defined_strategy", None, raising=False
+    )
+    monkeypatch.setenv("PADDLE_RANK_IN_NODE", "0")
+    return strategies
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_key_is_rejected_or_changed(cluster, variant, tmp_path):
+    settings = settings_of(variant, f"output_dir={tmp_path}")
+    parsed = get_train_args(dict(settings))
+    for key, value in settings.items():
+        holders = [part for part in parsed if hasattr(part, key)]
+        assert holders, key
+        if key == "sharding":
+            assert [option.value for option in parsed[-1].sharding] == [value]
+        elif key == "report_to":
+            assert parsed[-1].report_to == []
+        elif value is not None:
+            assert getattr(holders[-1], key) == value, key
+
+
+def test_a_misspelled_key_is_rejected(cluster):
+    with pytest.raises(ValueError, match="adam_epsilonn"):
+        get_train_args({**settings_of("adagc"), "adam_epsilonn": 1e-15})
+
+
+def test_layout_of_fleet(cluster, tmp_path):
+    parsed = get_train_args(settings_of("adagc", f"output_dir={tmp_path}"))
+    assert parsed[-1].global_batch_size == 4096
+    hybrid = cluster[0].hybrid_configs
+    degrees = {
+        name: hybrid[f"{name}_degree"]
+        for name in ("dp", "mp", "pp", "sharding", "ep", "moe_sharding")
+    }
+    assert degrees == {
+        "dp": 1,
+        "mp": 1,
+        "pp": 4,
+        "sharding": 64,
+        "ep": 8,
+        "moe_sharding": 8,
+    }
+    assert hybrid["sharding_configs"].split_param
+    assert not hybrid["sharding_configs"].tensor_fusion
+
+
+def test_the_trainer_gets_every_key():
+    fields = {
+        field.name
+        for field in dataclasses.fields(import_workflow().AllArguments)
+    }
+    settings = settings_of("adagc")
+    assert set(settings) - fields == READ_ON_THE_WAY
+
+
+def test_every_option_of_the_model_is_one():
+    import_workflow()
+    from paddleformers.cli.train.ernie_pretrain.models.ernie import (
+        ErnieMoEConfig,
+    )
+
+    options = set(inspect.signature(ErnieMoEConfig.__init__).parameters)
+    given = json.loads((RECIPES / "config.json").read_text())
+    # Hugging Face's own, and one that Top2Gate reads and has no default.
+    assert set(given) - options == {
+        "model_type",
+        "architectures",
+        "tie_word_embeddings",
+        "moe_gate",
+    }
+    config = ErnieMoEConfig.from_pretrained(str(RECIPES))
+    for name, value in given.items():
+        assert getattr(config, name) == value, name
+    for name, value in settings_of("adagc")["ernie_model_config"].items():
+        default = getattr(config, name)
+        if isinstance(value, dict):
+            assert set(default) <= set(value), name
+        else:
+            assert isinstance(default, bool), name
+
+
+def test_schedule_is_that_of_our_config():
+    import_workflow()
+    from paddleformers.cli.train.ernie_pretrain.src.lr_schedulers import (
+        get_wsd_schedule_with_warmup,
+    )
+
+    from paddle_adagc.lab.paddleformers.recipe import as_run_config
+    from paddle_adagc.lab.train.schedule import learning_rate
+
+    config = as_run_config(RECIPES / "adagc.yaml")
+    theirs = get_wsd_schedule_with_warmup(
+        3e-4, 2000, 21000, decay_function="1-sqrt", min_lr=0.0
+    )
+    for step in (2000, 10000, 18899, 18900, 19000, 20999):
+        theirs.step(step)
+        ours = learning_rate(config.schedule, step, 21000)
+        assert theirs() == pytest.approx(ours, abs=1e-12), step
+    theirs.step(500)
+    assert theirs() == pytest.approx(learning_rate(config.schedule, 499, 21000))

@@ -1,0 +1,221 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The recipe, its launcher and its trainer, through PaddleFormers itself."""
+
+import shutil
+
+import pytest
+
+pytest.importorskip("paddleformers")
+
+import numpy as np
+from core.parallel.ranks import run_on_ranks
+from lab.paddleformers.runs import pretrain, write_toy
+
+from paddle_adagc.state_file import load_state
+
+EP2 = [
+    "sharding_parallel_size=2",
+    "expert_model_parallel_size=2",
+    "pipeline_model_parallel_size=1",
+    "best_unbalanced_scheduler=false",
+    "overlap_p2p_comm=false",
+    "gradient_accumulation_steps=2",
+]
+PP2_EP2 = [
+    "sharding_parallel_size=2",
+    "expert_model_parallel_size=2",
+    "pipeline_model_parallel_size=2",
+    "gradient_accumulation_steps=2",
+]
+STEPS = ["max_steps=5", "save_steps=3", "logging_steps=100", "clip.t_start=2"]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """Folder and overrides of a small model and data."""
+    folder = tmp_path_factory.mktemp("toy")
+    return folder, write_toy(folder)
+
+
+@pytest.fixture(scope="module")
+def ep2(toy):
+    """Both ranks of five steps under EP2 and sharding V2."""
+    folder, overrides = toy
+    return run_on_ranks(
+        pretrain,
+        2,
+        recipe="adagc.yaml",
+        overrides=[*overrides, *EP2, *STEPS, f"output_dir={folder / 'ep2'}"],
+        check_places=True,
+    )
+
+
+def test_a_run_changes_every_weight(ep2):
+    for rank in ep2:
+        assert rank["grad_clip"] == "ClipGradByAdaGC"
+        assert np.isfinite(rank["losses"]).all()
+        for name, first in rank["first"].items():
+            assert not np.array_equal(first, rank["last"][name]), name
+
+
+def test_correction_biases_follow_the_load(ep2):
+    for name, last in ep2[0]["last"].items():
+        if not name.endswith("e_score_correction_bias"):
+            continue
+        np.testing.assert_array_equal(last, ep2[1]["last"][name])
+        steps = last / 1e-3
+        np.testing.assert_allclose(steps, steps.round(), atol=1e-3)
+        assert 1 <= np.abs(steps).max() <= 5
+
+
+def check_norms(ranks, num_tensors):
+    """Each norm is that of the parts on all ranks that hold the tensor."""
+    for step in range(5):
+        total = {}
+        for rank in ranks:
+            for key, (part, _) in rank["norms"][step].items():
+                total[key] = total.get(key, 0.0) + part
+        assert len(total) == num_tensors
+        for rank in ranks:
+            for key, (_, norm) in rank["norms"][step].items():
+                np.testing.assert_allclose(norm**2, total[key], rtol=1e-5)
+
+
+NUM_TENSORS = 3 * (2 + 2 * (4 + 1) + 2 + 1 + 1) + 3
+"""Per layer: qkv and o; two per expert; norms; router and its bias."""
+
+
+def test_norms_are_those_of_whole_tensors(ep2):
+    check_norms(ep2, NUM_TENSORS)
+
+
+def follow(ranks, gamma, first_step):
+    """Algorithm 1 over the runs' norms, t_start 2; changes ``gamma``."""
+    for step in range(first_step, 5):
+        norms = {
+            key: norm
+            for rank in ranks
+            for key, (_, norm) in rank["norms"][step - first_step].items()
+            if norm > 0
+        }
+        total = np.sqrt(sum(norm**2 for norm in norms.values()))
+        for key, norm in norms.items():
+            if step < 2:
+                clipped = norm * min(1.0, 1.0 / total)
+                gamma[key] = min(gamma.get(key, np.inf), clipped)
+            else:
+                clipped = min(norm, 1.04 * gamma[key])
+                gamma[key] = 0.99 * gamma[key] + 0.01 * clipped
+
+
+def check_gammas(ranks, gamma):
+    state = ranks[0]["state"]
+    assert state["step"] == 5
+    assert len(state["gamma"]) == NUM_TENSORS
+    for key, value in state["gamma"].items():
+        expected = gamma.get(key, np.inf)
+        np.testing.assert_allclose(float(value), expected, rtol=1e-5)
+
+
+def test_gammas_follow_the_rule(ep2):
+    gamma = {}
+    follow(ep2, gamma, 0)
+    check_gammas(ep2, gamma)
+
+
+def test_experts_have_names_of_their_own(ep2):
+    keys = {key for key in ep2[0]["state"]["gamma"] if ".experts." in key}
+    assert keys == {
+        f"ernie.layers.{layer}.mlp.experts.{expert}.{name}.weight"
+        for layer in range(3)
+        for expert in range(4)
+        for name in ("up_gate_proj", "down_proj")
+    }
+
+
+def test_a_resumed_run_goes_on_with_the_saved_gammas(toy, ep2):
+    """Not bit by bit: without AMP, PaddleFormers loses some experts' weights.
+
+    It saves each weight on one rank of the sharding group, which for an expert
+    may be a rank that holds another one; under AMP it takes the weights from
+    the optimizer's master weights instead.
+    """
+    folder, overrides = toy
+    output = folder / "again"
+    shutil.copytree(folder / "ep2" / "checkpoint-3", output / "checkpoint-3")
+    saved = load_state(output / "checkpoint-3")
+    resumed = run_on_ranks(
+        pretrain,
+        2,
+        recipe="adagc.yaml",
+        overrides=[*overrides, *EP2, *STEPS, f"output_dir={output}"],
+    )
+    assert saved["step"] == 3
+    assert len(resumed[0]["norms"]) == 2
+    gamma = {key: float(value) for key, value in saved["gamma"].items()}
+    follow(resumed, gamma, 3)
+    check_gammas(resumed, gamma)
+    for whole, part in zip(ep2, resumed, strict=True):
+        np.testing.assert_allclose(
+            part["losses"], whole["losses"][-4:], rtol=1e-2
+        )
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        ("_wrap_distributed_optimizer", "_global_norm"),
+        ("_new_gradclip", "_comm_and_clip"),
+        ("MoeLoggingCallback", "got grad-clip-type"),
+    ],
+)
+def test_where_paddleformers_wants_its_own_clip(ep2, place, complaint):
+    for rank in ep2:
+        as_launched, otherwise = rank["places"][place]
+        assert as_launched is None
+        assert complaint in otherwise
+
+
+def test_pipeline_stages(toy, ep2):
+    folder, overrides = toy
+    ranks = run_on_ranks(
+        pretrain,
+        4,
+        recipe="adagc.yaml",
+        overrides=[*overrides, *PP2_EP2, *STEPS, f"output_dir={folder / 'pp'}"],
+    )
+    check_norms(ranks, NUM_TENSORS)
+    assert [*sorted(ranks[0]["state"]["gamma"])] == [
+        *sorted(ep2[0]["state"]["gamma"])
+    ]
+
+
+def test_globalgc_is_left_to_paddleformers(toy):
+    folder, overrides = toy
+    ranks = run_on_ranks(
+        pretrain,
+        2,
+        recipe="globalgc_eps1e-8.yaml",
+        overrides=[
+            *overrides,
+            *EP2,
+            "max_steps=1",
+            "logging_steps=100",
+            f"output_dir={folder / 'global'}",
+        ],
+    )
+    for rank in ranks:
+        assert rank["grad_clip"] == "HybridParallelClipGrad"
+        assert "state" not in rank

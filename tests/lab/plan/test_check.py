@@ -1,0 +1,429 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``tools/pretrain.py RECIPE --check``: plans, mistakes, what is missing."""
+
+import errno
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.cli.pretrain import main
+from paddle_adagc.lab.data.indexed import write_indexed_dataset
+from paddle_adagc.lab.plan.check.recipe import check_recipe
+from paddle_adagc.lab.plan.check.report import CheckReport
+from paddle_adagc.lab.recipes import batch_change
+from paddle_adagc.lab.train.launching import launch_lines
+from paddle_adagc.lab.train.parse import load_config
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs"
+LLAMA = CONFIGS / "llama2_1.3b/adagc.yaml"
+MIXTRAL = CONFIGS / "mixtral_8x1b/adagc.yaml"
+PROXY = CONFIGS / "proxy/llama2_1.3b/adagc.yaml"
+
+
+def check(capsys, path, *overrides):
+    """Exit status and what was printed."""
+    code = main([str(path), *overrides, "--check"])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def section(text, title):
+    """Lines below a heading, without their indentation."""
+    _, _, rest = text.partition(f"\n{title}\n")
+    return [line.strip() for line in rest.split("\n\n")[0].splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parameters", "processes", "tokens"),
+    [
+        ("llama2_1.3b/globalgc", "1,339,082,752", 256, "37,748,736,000"),
+        ("llama2_1.3b/muon_adagc", "1,339,082,752", 256, "37,748,736,000"),
+        ("llama2_7b/adagc", "6,738,415,616", 64, "37,748,736,000"),
+        ("qwen3_1.7b/adagc", "1,720,574,976", 256, "159,383,552,000"),
+        ("mixtral_8x1b/adagc", "7,001,835,520", 256, "37,748,736,000"),
+        (
+            "ernie_10b_a1.4b_fp8/adagc",
+            "10,559,741,440",
+            256,
+            "352,321,536,000",
+        ),
+    ],
+)
+def test_full_recipes_are_sound(capsys, recipe, parameters, processes, tokens):
+    path = CONFIGS / f"{recipe}.yaml"
+    code, out, _ = check(capsys, path)
+    assert code == 0
+    assert out.startswith(f"{path} is sound\n")
+    assert f"  {parameters} parameters in " in out
+    assert f"{tokens} tokens" in section(out, "Batches")[2]
+    missing = " ".join(section(out, "Missing here"))
+    assert f"GPUs: {processes} for {processes} processes" in missing
+    assert "bfloat16" in missing or "float8" in missing
+    assert ".bin and data/" in missing
+    assert section(out, "Launch")[1].endswith(
+        f"--nnodes {processes // 8} --nproc_per_node 8 tools/pretrain.py {path}"
+    )
+
+
+def test_ernie_s_recipe_is_paddleformers(capsys):
+    path = CONFIGS / "ernie_10b_a1.4b_fp8/globalgc_eps1e-8.yaml"
+    _, out, _ = check(capsys, path)
+    assert "PaddleFormers: pip install" in out
+    assert "PaddleFormers cuts its own" in out
+    assert main([str(path), "--overwrite"]) == 2
+    assert "leave out --overwrite" in capsys.readouterr().err
+    assert main([str(path)]) == 2
+    assert "install '.[ernie]'" in capsys.readouterr().err
+
+
+def test_clip_s_recipe(capsys):
+    code, out, _ = check(capsys, CONFIGS / "clip_vit_b32/adagc.yaml")
+    assert code == 0
+    assert "  151,277,313 parameters in " in out
+    assert "20,000 steps: 655,360,000 pairs" in section(out, "Batches")
+    assert section(out, "Layout")[0].startswith("64 processes = DP 64")
+    assert "GPUs: 64" in section(out, "Missing here")[0]
+
+
+def test_clip_s_data_is_missed_with_and_without_webdataset(
+    capsys, monkeypatch, tmp_path
+):
+    path = CONFIGS / "clip_vit_b32/adagc.yaml"
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: None if name == "webdataset" else found(name),
+    )
+    shards = f"data.shards={tmp_path}/{{00..12}}.tar"
+    _, out, _ = check(capsys, path, shards)
+    missing = " ".join(section(out, "Missing here"))
+    assert "webdataset: pip install '.[clip]'" in missing
+    assert f"there are no shards {tmp_path}" in missing
+    assert "there is no tokenizer" in missing
+    (tmp_path / "07.tar").touch()
+    _, out, _ = check(capsys, path, shards)
+    missing = " ".join(section(out, "Missing here"))
+    assert "there are no shards" not in missing
+    assert "there is no tokenizer" in missing
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("max_step=60000", "did you mean 'max_steps'"),
+        ("train.max_steps=6", "section 'train' .* did you mean 'max_steps'"),
+        (
+            "ernie_model_config.num_hidden_layer=3",
+            "did you mean 'ernie_model_config.num_hidden_layers'",
+        ),
+    ],
+)
+def test_a_misspelt_key_of_ernie_s_recipe_is_refused(capsys, override, message):
+    path = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
+    code, out, err = check(capsys, path, override)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(f"pretrain: the recipe has no .*{message}.*\n", err)
+
+
+def test_another_global_batch_is_said(capsys):
+    _, out, _ = check(capsys, LLAMA)
+    assert "the recipe has" not in out
+    _, out, _ = check(capsys, LLAMA, "train.batch_size=64")
+    line = "32,768 sequences a step, the recipe has 2,048"
+    assert section(out, "Batches")[1] == line
+    kept = ["parallel.dp=8", "train.gradient_accumulation_steps=64"]
+    assert batch_change(load_config(LLAMA, kept), LLAMA) is None
+
+
+def test_data_that_is_not_there_is_measured_by_the_run_s_need(capsys):
+    _, out, _ = check(capsys, LLAMA)
+    (line,) = section(out, "Data")
+    assert line.endswith(": the run needs 37,748,736,001 tokens")
+
+
+def test_overrides_may_follow_the_options(capsys):
+    assert main([str(PROXY), "--check", "train.max_steps=1501"]) == 0
+    assert "1,501 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("below", ["", "/run"])
+def test_output_at_a_file_is_refused(capsys, tmp_path, below):
+    (tmp_path / "file").touch()
+    override = f"train.output_dir={tmp_path}/file{below}"
+    assert main([str(PROXY), override]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"pretrain: train.output_dir is '{tmp_path}/file")
+    assert f"{tmp_path}/file is a file: name another directory\n" in err
+    _, out, _ = check(capsys, PROXY, override)
+    assert "is a file" in " ".join(section(out, "Missing here"))
+
+
+def test_a_recipe_without_its_launcher_is_given_the_command(
+    capsys, monkeypatch
+):
+    command = ["tools/pretrain.py", str(LLAMA), "clip={name: adagc}"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert main(command[1:]) == 2
+    err = capsys.readouterr().err
+    _, out, _ = check(capsys, *command[1:])
+    where, line = section(out, "Launch")
+    assert err.endswith(f"launch it like this: {where} {line}\n")
+    assert "--nnodes 32 --nproc_per_node 8 " in line
+    assert line.endswith(" 'clip={name: adagc}'")
+
+
+def test_a_run_with_another_config_names_the_option(capsys, tmp_path):
+    run = {"config": {"seed": 1}, "status": "running"}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert main([str(PROXY), f"train.output_dir={tmp_path}"]) == 2
+    assert "give --overwrite" in capsys.readouterr().err
+
+
+def test_hand_over_needs_no_paddlenlp():
+    code = (
+        "import sys; import paddle_adagc.lab.cli.pretrain;"
+        "sys.exit('paddlenlp' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_proxy_lacks_nothing(capsys):
+    code, out, _ = check(capsys, PROXY)
+    assert code == 0
+    assert out.rstrip().endswith("Nothing is missing here.")
+    assert section(out, "Launch") == [f"python tools/pretrain.py {PROXY}"]
+
+
+def test_shards_of_stages_and_experts(capsys):
+    overrides = ("parallel.pp=2", "parallel.ep=4", "train.save_every=0")
+    split = "parallel.sharding_split_param=true"
+    code, out, _ = check(
+        capsys,
+        MIXTRAL,
+        *overrides,
+        split,
+        "train.batch_size=1",
+        "data.validation_size=1024",
+    )
+    assert code == 0, out
+    rows = [line.split() for line in section(out, "Layout")[3:]]
+    assert " ".join(rows[0]) == (
+        "stage EP rank layers tensors parameters a TP rank"
+    )
+    counts = {
+        row[0]: [int(n.replace(",", "")) for n in row[2:]] for row in rows[1:]
+    }
+    experts = 12 * 2 * 3 * 2048 * 5632
+    attention = 12 * (2 * 2048**2 + 2 * 2048 * 256)
+    others = 12 * (2 * 2048 + 2048 * 8)
+    embedding = 32000 * 2048
+    inner = experts + attention + others
+    assert [row[1] for row in rows[1:]] == ["0-3", "0-3"]
+    assert counts["0"] == [12, 12 * (4 + 2 + 1 + 6) + 1, inner + embedding]
+    assert counts["1"] == [12, 12 * 13 + 2, inner + embedding + 2048]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["parallel.tp=3"], "not a multiple of the 3 tensor-parallel ranks"),
+        (["parallel.pp=25"], "pp_degree=25 with num_hidden_layers=24"),
+        (["data.seq_length=4096"], "data.seq_length=4096 is more than"),
+        (["data.validation_size=1000"], "less than the 1024 samples"),
+        (["clip.lamda_rel=1.1"], "takes no 'lamda_rel'"),
+        (["clip.beta=1.5"], "beta must be in"),
+        (["model.hiden_size=8"], "did you mean 'hidden_size'"),
+        (["model.num_attention_heads=7"], "num_attention_heads=7"),
+        (
+            [
+                "parallel.dp=1",
+                "parallel.sharding=256",
+                "parallel.ep=2",
+                "train.save_every=0",
+            ],
+            "the model has no experts",
+        ),
+        (
+            [
+                "parallel.tp=2",
+                "parallel.sequence_parallel=true",
+                "model.intermediate_size=5462",
+                "data.seq_length=2047",
+            ],
+            "data.seq_length=2047 is not a multiple of the 2",
+        ),
+    ],
+)
+def test_mistakes_of_a_recipe_are_found(capsys, overrides, message):
+    code, out, _ = check(capsys, LLAMA, *overrides)
+    assert code == 2
+    assert "has mistakes" in out
+    assert message in " ".join(section(out, "Mistakes"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            "kind: gradient_scale, magnitude: 10, tensor: lm_head",
+            "did you mean 'lm_head.weight'",
+        ),
+        ("kind: activation_nan, tensor: 'layers.*'", "tensor='layers.*'"),
+        ("kind: repeated_token, token: 999", "token 999 is not below 256"),
+    ],
+)
+def test_faults_that_the_model_has_nothing_for(capsys, fault, message):
+    code, out, _ = check(capsys, PROXY, f"faults=[{{{fault}, start: 25}}]")
+    assert code == 2
+    assert message in " ".join(section(out, "Mistakes"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("clip.lambda_rel=abc", "lambda_rel must be a number, got 'abc'"),
+        ("clip.t_start=1.5", "t_start must be an integer, got 1.5"),
+        ("model.hidden_size=abc", "hidden_size='abc'"),
+        ("schedule.learning_rate=true", "schedule.learning_rate must be a"),
+        ("faults.0.kind=gradient_nan", "faults must be a list"),
+    ],
+)
+def test_values_of_another_type_are_named(capsys, tmp_path, override, message):
+    directory = tmp_path / "run"
+    code = main([str(PROXY), override, f"train.output_dir={directory}"])
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not directory.exists()
+
+
+def test_a_full_disk_is_an_error_with_status_2(capsys, tmp_path, monkeypatch):
+    def write_run(directory, **facts):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("paddle_adagc.lab.train.run.write_run", write_run)
+    assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_several_mistakes_are_found_at_once(capsys):
+    _, out, _ = check(capsys, LLAMA, "clip.beta=2", "parallel.tp=3")
+    assert len([x for x in section(out, "Mistakes") if x[0] == "-"]) == 2
+    assert not section(out, "Layout") or "stage" not in section(out, "Layout")
+
+
+def test_what_cannot_be_read_is_an_error_with_status_2(capsys, tmp_path):
+    code, out, err = check(capsys, LLAMA, "train.max_step=3")
+    assert (code, out) == (2, "")
+    assert "did you mean 'train.max_steps'" in err
+    assert check(capsys, tmp_path / "no.yaml")[0] == 2
+
+
+def test_warm_up_longer_than_the_run_is_said(capsys):
+    code, out, _ = check(capsys, LLAMA, "train.max_steps=100")
+    assert code == 0
+    text = " ".join(section(out, "Schedule"))
+    assert "schedule.warmup_steps=2000: the run ends" in text
+    assert "clip.t_start=100: the run ends" in text
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    """A dataset of 10 documents of 100 tokens below 300."""
+    tokens = np.arange(1000) % 300
+    path = str(tmp_path / "data")
+    write_indexed_dataset(path, np.split(tokens, 10), vocab_size=300)
+    return path
+
+
+def data_report(prefix, *overrides):
+    """Check of the proxy on a memory-mapped dataset."""
+    config = load_config(
+        PROXY,
+        [
+            "data.kind=mmap",
+            f"data.prefix={prefix}",
+            "data.seq_length=10",
+            "data.validation_fraction=0.1",
+            "data.validation_size=8",
+            "train.batch_size=8",
+            "train.max_steps=10",
+            *overrides,
+        ],
+    )
+    return check_recipe(config, str(PROXY))
+
+
+def write_manifest(prefix, vocab_size):
+    manifest = {"tokenizer": {"vocab_size": vocab_size}}
+    Path(prefix + ".manifest.json").write_text(json.dumps(manifest))
+
+
+def test_data_is_measured_and_its_vocabulary_compared(prefix):
+    write_manifest(prefix, 300)
+    report = data_report(prefix, "model.vocab_size=300")
+    # 900 training tokens hold 89 windows of 10; the run takes 80.
+    assert "900 tokens for training, the run takes 0.90 epochs" in report.text()
+    assert (report.exit_status, report.missing) == (0, [])
+    report = data_report(prefix, "model.vocab_size=299")
+    assert report.exit_status == 2
+    assert report.mistakes == [
+        "model.vocab_size=299: the data's vocabulary has 300 tokens; raise it"
+    ]
+
+
+def test_data_without_a_manifest_or_cut_short(prefix):
+    report = data_report(prefix)
+    assert report.exit_status == 0
+    assert report.missing == [
+        f"data: no {prefix}.manifest.json to tell the vocabulary by"
+    ]
+    with open(prefix + ".bin", "rb+") as file:
+        file.truncate(100)
+    report = data_report(prefix)
+    assert "100 bytes" in report.mistakes[0]
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "command"),
+    [
+        (1, "python tools/pretrain.py r.yaml a=1"),
+        (8, "--nproc_per_node 8 tools/pretrain.py r.yaml a=1"),
+        (12, "--nproc_per_node 12 tools/pretrain.py r.yaml a=1"),
+        (16, "--nnodes 2 --nproc_per_node 8 tools/pretrain.py r.yaml a=1"),
+    ],
+)
+def test_launch_command(num_processes, command):
+    line = launch_lines(["tools/pretrain.py", "r.yaml", "a=1"], num_processes)[
+        -1
+    ]
+    assert line.endswith(command)
+    assert ("paddle.distributed.launch" in line) == (num_processes > 1)
+    assert ("--master" in line) == ("--nnodes" in line)
+
+
+def test_report_collects_refusals():
+    report = CheckReport("r.yaml")
+    assert report.attempt(lambda: 3) == 3
+    assert report.attempt(lambda: int("x")) is None
+    assert report.exit_status == 2
+    assert report.text().startswith("r.yaml has mistakes\n\nMistakes\n  - inv")

@@ -1,0 +1,219 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The plan's dry run against real ranks, and against what they were seen do."""
+
+import dataclasses
+import math
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel.ranks import run_on_ranks
+from paddle.distributed import fleet
+from paddle.distributed.fleet.base.topology import CommunicateTopology
+from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
+
+from paddle_adagc.lab.benchmark.collectives import CLIPS, LAYOUTS, to_markdown
+from paddle_adagc.lab.plan.cluster import with_parallel
+from paddle_adagc.lab.plan.dry_run import (
+    ADAPTIVE,
+    WARM_UP,
+    as_rank,
+    axis_list,
+    build_without_memory,
+    plan_ranks,
+)
+from paddle_adagc.lab.train.config import ParallelConfig
+from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.train.task import make_task
+from paddle_adagc.parallel.layout import read_layout
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / "configs/proxy/ernie_moe.yaml"
+SMALL = [
+    "model.hidden_size=16",
+    "model.moe_intermediate_size=16",
+    "model.num_hidden_layers=3",
+    "train.batch_size=2",
+    "train.gradient_accumulation_steps=2",
+    "train.max_steps=2",
+    "train.visualdl=false",
+    "data.validation_size=16",
+]
+
+
+def in_layout(name, overrides=()):
+    config = load_config(CONFIG, overrides)
+    return with_parallel(config, ParallelConfig(**LAYOUTS[name]))
+
+
+def rows(collectives):
+    """As `tools/benchmark.py comm` writes what the ledger counted."""
+    calls = Counter((c.name, c.group, c.num_bytes) for c in collectives)
+    return [
+        {"collective": name, "group": group, "bytes": size, "calls": number}
+        for (name, group, size), number in sorted(calls.items())
+    ]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_equals_the_readme_table_counted_on_real_processes(name):
+    rank = plan_ranks(in_layout(name))[0]
+    planned = {
+        "GlobalGC": {"adaptive": rows(rank.global_gc)},
+        "AdaGC": {
+            "warm_up": rows(rank.adagc[WARM_UP]),
+            "adaptive": rows(rank.adagc[ADAPTIVE]),
+        },
+    }
+    table = to_markdown(
+        [{"layout": name, "clip": clip, **planned[clip]} for clip in CLIPS]
+    )
+    counted = [
+        line
+        for line in (ROOT / "README.md").read_text("utf-8").splitlines()
+        if line.startswith(tuple(f"| {name} | {clip} |" for clip in CLIPS))
+    ]
+    assert table.splitlines()[2:] == counted
+
+
+def train_a_rank(name, overrides):
+    """What both clips communicate in two steps, and the rank's tensors."""
+    from paddle_adagc.lab.benchmark.collectives_run import record_communication
+
+    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
+    entries = {}
+    for clip, settings in {
+        **CLIPS,
+        "AdaGC": ["clip={name: adagc, t_start: 1}"],
+    }.items():
+        config = in_layout(name, [*overrides, *settings])
+        ledger = record_communication(config)
+        entries[clip] = [
+            [
+                (e.collective, e.group, e.num_ranks, e.num_bytes)
+                for e in ledger.entries
+                if e.step == step
+            ]
+            for step in range(2)
+        ]
+    layout = read_layout(make_task(config).build_model())
+    return entries, list(layout.values())
+
+
+@pytest.mark.parametrize("name", ["TP2 x PP2", "EP2 x V2 x4"])
+def test_equals_the_ledger_on_real_ranks(name, tmp_path):
+    overrides = [*SMALL, f"train.output_dir={tmp_path}/run"]
+    config = in_layout(name, overrides)
+    real = run_on_ranks(
+        train_a_rank,
+        config.parallel.num_processes,
+        name=name,
+        overrides=overrides,
+    )
+    plans = plan_ranks(config)
+    assert len(plans) == config.parallel.pp
+
+    def calls(collectives):
+        return [
+            (c.name, c.group, len(c.ranks), c.num_bytes) for c in collectives
+        ]
+
+    planned = [
+        {
+            "GlobalGC": [calls(plan.global_gc)] * 2,
+            "AdaGC": [calls(plan.adagc[step]) for step in (WARM_UP, ADAPTIVE)],
+        }
+        for plan in plans
+    ]
+    for plan, clips in zip(plans, planned, strict=True):
+        entries, layout = real[plan.rank]
+        assert entries == clips
+        assert layout == list(plan.tensors)
+    assert all(entries in planned for entries, _ in real)
+
+
+def test_groups_of_a_rank_are_fleets():
+    config = in_layout("EP2 x V2 x4")
+    with as_rank(config, 3):
+        groups = fleet.get_hybrid_communicate_group()
+        assert groups.get_sharding_parallel_group().ranks == [0, 1, 2, 3]
+        assert groups.get_expert_parallel_group().ranks == [2, 3]
+        assert groups.get_moe_sharding_parallel_group().ranks == [1, 3]
+        assert groups.get_moe_sharding_parallel_rank() == 1
+
+
+def test_axis_list_is_fleets():
+    names, dims = ["sharding", "pipe", "data", "model"], [3, 2, 4, 2]
+    topology = CommunicateTopology(names, dims)
+    for name, size in zip(names, dims, strict=True):
+        for index in range(size):
+            assert axis_list(topology, name, index) == topology.get_axis_list(
+                name, index
+            )
+
+
+def test_a_full_size_model_takes_no_memory():
+    config = dataclasses.replace(
+        in_layout("TP2"), model={"preset": "llama2-7b"}
+    )
+    with as_rank(config, 0):
+        model = build_without_memory(config)
+    assert not any(p._is_initialized() for p in model.parameters())
+    layout = read_layout(model).values()
+    assert sum(math.prod(t.shape) for t in layout) == 3_369_340_928
+
+
+def test_leaves_no_trace():
+    paddle.seed(7)
+    expected = paddle.rand([4]).numpy()
+    paddle.seed(7)
+    functions = {
+        name: getattr(paddle.distributed, name)
+        for name in ("all_reduce", "get_rank", "new_group", "is_initialized")
+    }
+    attributes = dict(fleet.fleet.__dict__)
+    plan_ranks(in_layout("TP2 x PP2"))
+    assert functions == {
+        name: getattr(paddle.distributed, name) for name in functions
+    }
+    assert fleet.fleet.__dict__ == attributes
+    assert not paddle.distributed.is_initialized()
+    np.testing.assert_array_equal(paddle.rand([4]).numpy(), expected)
+
+
+def test_keeps_the_generators_of_an_earlier_run(monkeypatch):
+    tracker = get_rng_state_tracker()
+    for name, nothing in (("states_", {}), ("seeds_", set())):
+        monkeypatch.setattr(tracker, name, nothing)
+    tracker.add("global_seed", 11)
+    with tracker.rng_state("global_seed"):
+        first = paddle.rand([4]).numpy()
+    kept = dict(tracker.states_)
+    plan_ranks(in_layout("TP2"))
+    assert (tracker.states_, tracker.seeds_) == (kept, {11})
+    with tracker.rng_state("global_seed"):
+        second = paddle.rand([4]).numpy()
+    assert (first != second).all()
+
+
+def test_refuses_what_the_run_refuses():
+    config = load_config(CONFIG, ["model.num_key_value_heads=1"])
+    layout = ParallelConfig(tp=2)
+    with pytest.raises(ValueError, match="num_key_value_heads=1 is not a mult"):
+        plan_ranks(with_parallel(config, layout))
+    assert not paddle.distributed.is_initialized()

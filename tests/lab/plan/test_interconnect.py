@@ -1,0 +1,73 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Times of an all-reduce, against sums by hand."""
+
+import pytest
+
+from paddle_adagc.lab.plan.interconnect import Interconnect, parse_interconnect
+
+SIMPLE = Interconnect(
+    gpus_per_node=4,
+    launch_us=100.0,
+    nvlink_us=1.0,
+    ib_ring_us=10.0,
+    ib_tree_us=20.0,
+    nvlink_gb_per_s=8.0,
+    ib_gb_per_s=2.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_bytes", "ring", "tree"),
+    [
+        ([3], 10**6, 0.0, 0.0),
+        # One node: 2 * 3 messages; 1.5 and 2 times 8 kB at 8 kB/us.
+        ([0, 1, 2, 3], 8000, 100 + 6 + 1.5, 100 + 6 + 2),
+        # Two ranks on two nodes: 2 messages; 4 kB at 2 kB/us.
+        ([0, 4], 4000, 100 + 20 + 2, 100 + 40 + 4),
+        # Eight on two nodes: 14 messages, 2 of them between nodes.
+        (range(8), 0, 100 + 12 + 20, 100 + 6 + 40),
+        # Three nodes: a tree of depth 2.
+        ([0, 4, 8], 0, 100 + 40, 100 + 80),
+    ],
+)
+def test_alpha_beta_model(ranks, num_bytes, ring, tree):
+    assert SIMPLE.all_reduce_us(ranks, num_bytes, "ring") == pytest.approx(ring)
+    assert SIMPLE.all_reduce_us(ranks, num_bytes, "tree") == pytest.approx(tree)
+
+
+def test_local_work():
+    interconnect = Interconnect(memory_gb_per_s=1000.0)
+    assert interconnect.local_us(5 * 10**6) == pytest.approx(5.0)
+
+
+def test_parse():
+    parsed = parse_interconnect(["ib_gb_per_s=25", "gpus_per_node=4"])
+    assert parsed == Interconnect(ib_gb_per_s=25.0, gpus_per_node=4)
+    assert parse_interconnect([]) == Interconnect()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("ib_gb_pr_s=25", "did you mean 'ib_gb_per_s'"),
+        ("ib_gb_per_s=fast", "'fast' is not a number"),
+        ("ib_gb_per_s=0", "ib_gb_per_s must be positive, got 0"),
+        ("gpus_per_node=0", "gpus_per_node must be at least 1, got 0"),
+        ("gpus_per_node=1.5", "'1.5' is not a number"),
+    ],
+)
+def test_refuses(setting, message):
+    with pytest.raises(ValueError, match=message):
+        parse_interconnect([setting])

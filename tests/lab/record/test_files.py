@@ -1,0 +1,128 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The record of a run: append, cut back, read as arrays."""
+
+import errno
+import fcntl
+import json
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.record.files import (
+    QUANTITIES,
+    RunRecord,
+    RunWriter,
+    held,
+    write_run,
+)
+
+NAMES = ["a", "b"]
+
+
+def block(value):
+    return np.full((len(QUANTITIES), len(NAMES)), value, np.float32)
+
+
+def write(directory, steps, start_step=0):
+    writer = RunWriter(directory, NAMES, start_step)
+    for step in steps:
+        row = {"step": step, "loss": float(10 - step)}
+        if step == 2:
+            row["faults"] = [{"kind": "gradient_nan", "tensors": ["a"]}]
+        if step == 3:
+            row["eval_loss"] = 4.5
+        writer.append(row, block(step))
+    writer.close()
+
+
+def test_a_directory_is_held_by_one(tmp_path):
+    with held(tmp_path / "run"):
+        with (
+            pytest.raises(FileExistsError, match=r"another process .*/run:"),
+            held(tmp_path / "run"),
+        ):
+            pass
+        with held(tmp_path / "other"):
+            pass
+        assert not list((tmp_path / "run").iterdir())
+    with held(tmp_path / "run"):
+        pass
+
+
+def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with held(tmp_path):
+        pass
+    assert f"no lock on {tmp_path}" in caplog.text
+
+
+def test_round_trip(tmp_path):
+    write(tmp_path, range(4))
+    write_run(tmp_path, status="running", seed=3)
+    write_run(tmp_path, status="finished")
+    record = RunRecord.load(tmp_path)
+    assert record.num_steps == 4
+    np.testing.assert_array_equal(record.loss, [10.0, 9.0, 8.0, 7.0])
+    np.testing.assert_array_equal(
+        record.metrics["eval_loss"], [np.nan, np.nan, np.nan, 4.5]
+    )
+    assert record.faults == {2: [{"kind": "gradient_nan", "tensors": ["a"]}]}
+    np.testing.assert_array_equal(record.tensors["norm"][:, 1], range(4))
+    assert record.run == {"status": "finished", "seed": 3}
+
+
+def test_resuming_cuts_back_and_leaves_the_files_of_an_unbroken_run(tmp_path):
+    write(tmp_path / "whole", range(6))
+    write(tmp_path / "broken", range(5))
+    write(tmp_path / "broken", range(3, 6), start_step=3)
+    for name in ("metrics.jsonl", "tensors.f32"):
+        assert (tmp_path / "broken" / name).read_bytes() == (
+            tmp_path / "whole" / name
+        ).read_bytes()
+
+
+def test_half_written_last_step_is_left_out(tmp_path):
+    write(tmp_path, range(3))
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 3, "lo')
+    assert RunRecord.load(tmp_path).num_steps == 3
+    with (tmp_path / "tensors.f32").open("ab") as file:
+        file.truncate(2 * block(0).nbytes + 3)
+    assert RunRecord.load(tmp_path).num_steps == 2
+
+
+def test_resuming_beyond_the_record_or_with_other_tensors_is_refused(tmp_path):
+    write(tmp_path, range(3))
+    with pytest.raises(ValueError, match="holds 3 steps, fewer than the 5"):
+        RunWriter(tmp_path, NAMES, 5)
+    with pytest.raises(ValueError, match="other tensors"):
+        RunWriter(tmp_path, ["a", "c"], 2)
+    assert json.loads((tmp_path / "tensors.json").read_text()) == NAMES
+    assert RunRecord.load(tmp_path).num_steps == 3
+
+
+def test_scale_of_zero_and_non_finite_norms(tmp_path):
+    writer = RunWriter(tmp_path, ["zero", "lost", "kept", "half"])
+    rows = np.zeros((len(QUANTITIES), 4), np.float32)
+    rows[0] = [0.0, np.nan, np.inf, 2.0]
+    rows[1] = [0.0, 0.0, np.inf, 1.0]
+    writer.append({"step": 0, "loss": 1.0}, rows)
+    writer.close()
+    np.testing.assert_array_equal(
+        RunRecord.load(tmp_path).h, [[1.0, 0.0, np.nan, 0.5]]
+    )

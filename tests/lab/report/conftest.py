@@ -1,0 +1,176 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Synthetic run directories, written by the real RunWriter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.record.files import (
+    QUANTITIES,
+    RunRecord,
+    RunWriter,
+    write_run,
+)
+
+LAYER_TENSORS = (
+    "attention.q_proj",
+    "attention.k_proj",
+    "attention.v_proj",
+    "attention.o_proj",
+    "input_layernorm",
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
+
+
+def tensor_names(num_layers: int) -> list[str]:
+    """Names of a small decoder, in the model's order."""
+    layers = [
+        f"layers.{layer}.{name}.weight"
+        for layer in range(num_layers)
+        for name in LAYER_TENSORS
+    ]
+    return ["embed_tokens.weight", *layers, "norm.weight", "lm_head.weight"]
+
+
+@dataclasses.dataclass
+class Spec:
+    """A run to make up; every field has the default of a calm run."""
+
+    method: str = "AdaGC"
+    seed: int = 1
+    steps: int = 400
+    floor: float = 1.0
+    """Loss that the run ends at, nat."""
+
+    noise: float = 0.01
+    spikes: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Height in nat of a spike by step; it decays within about 30 steps."""
+
+    outliers: tuple[int, ...] = ()
+    """Steps around which the gradient norms of most tensors surge."""
+
+    faults: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    nan_from: int | None = None
+    """Step from which the loss is NaN; the run stops 5 steps later."""
+
+    layers: int = 1
+    """Layers whose tensors are logged; 0 logs no tensors."""
+
+    status: str = "finished"
+
+
+def losses(spec: Spec) -> np.ndarray:
+    """The loss series of ``spec``."""
+    rng = np.random.default_rng(spec.seed)
+    steps = np.arange(spec.steps)
+    loss = spec.floor + 4.5 * np.exp(-steps / (spec.steps / 14))
+    loss += spec.noise * rng.standard_normal(spec.steps)
+    for step, height in spec.spikes.items():
+        after = steps - step
+        loss += np.where(after >= 0, height * np.exp(-after / 8.0), 0.0)
+    if spec.nan_from is not None:
+        loss[spec.nan_from :] = np.nan
+        loss = loss[: spec.nan_from + 5]
+    return loss
+
+
+def tensor_blocks(spec: Spec, names: list[str], num_steps: int) -> np.ndarray:
+    """Norms, gamma and moments: ``[num_steps, len(QUANTITIES), tensors]``."""
+    if not names:
+        return np.zeros((num_steps, len(QUANTITIES), 0))
+    rng = np.random.default_rng(spec.seed + 1000)
+    scale = np.exp(rng.normal(-2.5, 0.8, len(names)))
+    norm = scale * np.exp(0.12 * rng.standard_normal((num_steps, len(names))))
+    for step in spec.outliers:
+        hit = np.exp(-((np.arange(num_steps) - step + 2.0) ** 2) / 12)
+        weight = rng.random(len(names)) * (rng.random(len(names)) < 0.6)
+        norm *= np.exp(6 * np.outer(hit, weight))
+    for step, fault in spec.faults.items():
+        if step < num_steps:
+            hit_tensors = [name in fault["tensors"] for name in names]
+            norm[step, hit_tensors] *= 300.0
+    blocks = np.full((num_steps, len(QUANTITIES), len(names)), np.nan)
+    gamma = norm[0].copy()
+    first, second = np.zeros(len(names)), np.zeros(len(names))
+    for step in range(num_steps):
+        if spec.method == "AdaGC":
+            clipped = np.minimum(norm[step], 1.04 * gamma)
+            gamma = 0.9 * gamma + 0.1 * clipped
+            blocks[step, 2] = gamma
+        else:
+            clipped = norm[step] * min(1, 1 / np.linalg.norm(norm[step]))
+        first = 0.9 * first + 0.1 * clipped
+        second = 0.999 * second + 0.001 * clipped**2
+        blocks[step, [0, 1, 3, 4]] = norm[step], clipped, first, second
+    return blocks
+
+
+def make_directory(directory: Path, spec: Spec) -> RunRecord:
+    """Write the run of ``spec`` and read it back."""
+    names = tensor_names(spec.layers) if spec.layers else []
+    loss = losses(spec)
+    blocks = tensor_blocks(spec, names, len(loss))
+    writer = RunWriter(directory, names)
+    adagc = spec.method == "AdaGC"
+    clip = {"name": "global_norm", "lambda_abs": 1.0}
+    if adagc:
+        clip = {"name": "adagc", "lambda_abs": 1.0, "beta": 0.9, "t_start": 20}
+    for step, value in enumerate(loss):
+        metrics: dict[str, Any] = {
+            "step": step,
+            "loss": float(value),
+            "clip_seconds": 0.0012 if adagc else 0.0005,
+            "step_seconds": 0.025,
+            "clipped_fraction": 0.5 if adagc else 0.0,
+        }
+        if step == len(loss) - 1 and spec.nan_from is None:
+            metrics["eval_loss"] = spec.floor + 0.1
+        if step in spec.faults:
+            metrics["faults"] = [spec.faults[step]]
+        writer.append(metrics, blocks[step] if names else None)
+    writer.close()
+    write_run(
+        directory,
+        config={"clip": clip, "optimizer": {"beta2": 0.999}, "seed": spec.seed},
+        seed=spec.seed,
+        versions={"paddlepaddle": "3.3.1", "python": "3.11.2"},
+        machine={"num_cores": 2},
+        status=spec.status,
+        wall_seconds=spec.steps * 0.026,
+    )
+    return RunRecord.load(directory)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., RunRecord]:
+    """``make_run(method=..., seed=..., ...)``: a run as :class:`Spec` says."""
+
+    def make(**fields: Any) -> RunRecord:
+        spec = Spec(**fields)
+        folder = f"{spec.method}-seed{spec.seed}"
+        number = len(list(tmp_path.glob(f"{folder}*")))
+        name = f"{folder}-{number}" if number else folder
+        return make_directory(tmp_path / name, spec)
+
+    return make

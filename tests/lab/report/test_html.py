@@ -1,0 +1,337 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The HTML report: right numbers, self-contained, robust, written at once."""
+
+import base64
+import html.parser
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paddle_adagc.lab.report import html as report_html
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.html import write_report
+from paddle_adagc.lab.report.tables import comparison_table
+
+WINDOWS = (100, 40)
+
+
+class Page(html.parser.HTMLParser):
+    """Collect the attributes, the text and the table rows of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.attributes = []
+        self.text = []
+        self.tables = []
+        self.in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr" and self.tables:
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.in_cell = True
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.in_cell = False
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self.in_cell:
+            self.tables[-1][-1][-1] += data.strip()
+
+    def comparison(self, number=0):
+        """``{group: {label: [cell, ...]}}`` of a comparison table."""
+        tables = [t for t in self.tables if len(t[0]) > 1 and t[0][0] == ""]
+        groups, group = {}, None
+        for row in tables[number][1:]:
+            if len(row) == 1:
+                group = groups.setdefault(row[0], {})
+            else:
+                group[row[0]] = row[1:]
+        return groups
+
+
+def experiment(runs, **fields):
+    settings = {
+        "title": "Test",
+        "description": "A test.",
+        "skip_steps": 60,
+        "windows": WINDOWS,
+        "last_steps": 20,
+    }
+    return Experiment(runs=runs, **(settings | fields))
+
+
+def write(tmp_path, *experiments):
+    path = write_report(tmp_path / "out" / "report.html", "T", experiments)
+    text = path.read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Draw the figures but do not turn them into pictures, which is slow."""
+    monkeypatch.setattr(report_html, "png_data_uri", lambda figure: "data:,")
+
+
+@pytest.fixture
+def pair(make_run):
+    """One seed: GlobalGC with a spike, AdaGC without."""
+    return {
+        "GlobalGC": [
+            make_run(method="GlobalGC", spikes={250: 2.0}, outliers=(250,))
+        ],
+        "AdaGC": [make_run(method="AdaGC", outliers=(250,))],
+    }
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_numbers_of_one_seed(pair, tmp_path):
+    _, page = write(tmp_path, experiment(pair))
+    table = page.comparison()
+    loss = pair["GlobalGC"][0].loss
+    jump = loss[250] - np.median(loss[200:250])
+    assert table["Damage to the loss"]["… at step"][0] == "250"
+    assert table["Damage to the loss"]["Worst loss jump (nat)"][0] == (
+        f"{jump:.3f}"
+    )
+    assert int(table["Spikes, window 100 steps"]["Spikes"][0]) > 0
+    assert table["Spikes, window 100 steps"]["Spikes"][1] == "0"
+    assert table["Spikes, window 100 steps"]["Spike events"][0] == "1"
+    ends = [f"{runs[0].loss[-20:].mean():.4f}" for runs in pair.values()]
+    assert table["Loss at the end"]["Training loss (nat)"] == ends
+    assert table["Loss at the end"]["Validation loss (nat)"] == ["1.1000"] * 2
+    assert table["The run"]["Clip time per step (ms)"] == ["0.50", "1.20"]
+    assert table["The run"]["Tensors clipped (%)"] == ["0.0", "50.0"]
+    assert table["The run"]["Steps"] == ["400", "400"]
+
+
+def test_several_seeds(make_run, tmp_path):
+    runs = {
+        method: [make_run(method=method, seed=s) for s in (3, 4, 5)]
+        for method in ("GlobalGC", "AdaGC", "Global AdaGC")
+    }
+    text, page = write(tmp_path, experiment(runs))
+    table = page.comparison()
+    assert table["Spikes, window 40 steps"]["Spikes"] == ["0 / 0 / 0"] * 3
+    ends = [run.loss[-20:].mean() for run in runs["AdaGC"]]
+    assert table["Loss at the end"]["Training loss (nat)"][1] == (
+        f"{np.mean(ends):.4f} ± {np.std(ends, ddof=1):.4f}"
+    )
+    assert "3 seeds (3, 4, 5)" in text
+    assert "fewer than 3 seeds" not in text
+
+
+def test_faults_and_paired_excess(make_run, tmp_path):
+    faults = {
+        250 + k: {"kind": "repeated_token", "tensors": []} for k in range(3)
+    }
+    faults[330] = {
+        "kind": "gradient_scale",
+        "tensors": ["layers.0.mlp.up_proj.weight"],
+    }
+    spec = {
+        "GlobalGC": {"spikes": {250: 9.0, 331: 0.7}, "faults": faults},
+        "AdaGC": {"spikes": {250: 9.0 / 40}, "faults": faults},
+    }
+    runs = {m: [make_run(method=m, **s)] for m, s in spec.items()}
+    clean = {m: [make_run(method=m)] for m in spec}
+    text, page = write(tmp_path, experiment(runs, clean_runs=clean))
+    table = page.comparison()
+    excess = table["Excess over the same run without faults"]
+    assert excess["Events above 0.5 nat"] == ["2", "0"]
+    assert excess["Difference before (nat)"] == ["0", "0"]
+    # Step 253 is the first whose batch is clean; 250 to 252 are left out.
+    expected = 9.0 * np.exp(-3 / 8)
+    assert excess["Largest excess (nat)"][0] == f"{expected:.3f}"
+    assert table["Damage to the loss"]["… at step"][0] == "253"
+    assert "repeated_token" in text
+    assert "left out of all measures" in text
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_without_faults_nothing_is_said_about_them(pair, tmp_path):
+    text, page = write(tmp_path, experiment(pair))
+    assert "injected fault" not in text.lower()
+    assert "Excess over the same run without faults" not in page.comparison()
+
+
+def test_diverged_run(make_run, tmp_path):
+    runs = {
+        "GlobalGC": [
+            make_run(method="GlobalGC", nan_from=300, status="diverged")
+        ],
+        "AdaGC": [make_run(method="AdaGC")],
+    }
+    text, page = write(tmp_path, experiment(runs))
+    table = page.comparison()
+    assert table["Spikes, window 100 steps"]["Spikes"] == ["5", "0"]
+    assert table["Damage to the loss"]["Worst loss jump (nat)"][0] == "∞"
+    assert table["Damage to the loss"]["… at step"][0] == "300"
+    assert table["Damage to the loss"]["Steps to recover"][0] == "never"
+    assert table["Loss at the end"]["Training loss (nat)"][0] == "NaN"
+    assert table["Loss at the end"]["Validation loss (nat)"][0] == "–"
+    assert table["The run"]["Steps"] == ["305", "400"]
+    assert table["The run"]["Status"] == ["diverged", "finished"]
+    assert "It diverged." in text
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_diverged_run_is_infinitely_above_its_clean_twin(make_run, tmp_path):
+    faults = {290: {"kind": "gradient_nan", "tensors": ["norm.weight"]}}
+    runs = {
+        "GlobalGC": [
+            make_run(
+                method="GlobalGC",
+                nan_from=291,
+                faults=faults,
+                status="diverged",
+            )
+        ]
+    }
+    clean = {"GlobalGC": [make_run(method="GlobalGC")]}
+    _, page = write(tmp_path, experiment(runs, clean_runs=clean))
+    excess = page.comparison()["Excess over the same run without faults"]
+    assert excess["Largest excess (nat)"] == ["∞"]
+    assert excess["Steps until it is gone"] == ["never"]
+
+
+def test_run_without_tensors_has_the_loss_figure_only(make_run, tmp_path):
+    runs = {"AdaGC": [make_run(layers=0)]}
+    text, _ = write(tmp_path, experiment(runs))
+    assert text.count("<figure>") == 1
+    runs = {"AdaGC": [make_run(layers=1)]}
+    text, _ = write(tmp_path, experiment(runs))
+    assert text.count("<figure>") == 4
+
+
+def test_run_too_short_to_judge(make_run, tmp_path):
+    runs = {"GlobalGC": [make_run(method="GlobalGC", steps=30)]}
+    text, page = write(tmp_path, experiment(runs))
+    table = page.comparison()
+    assert table["Damage to the loss"]["Worst loss jump (nat)"] == ["–"]
+    assert table["Damage to the loss"]["Steps to recover"] == ["–"]
+    assert table["Spikes, window 100 steps"]["Steps not judged"] == ["30"]
+    assert "too short for a window of 100 steps" in text
+
+
+def test_loads_nothing(pair, tmp_path):
+    text, page = write(tmp_path, experiment(pair), experiment(pair))
+    for _, name, value in page.attributes:
+        if name in ("src", "srcset", "href", "poster", "data", "action"):
+            assert value.startswith(("data:", "#")), value[:60]
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert "<script" not in text
+
+
+def test_pictures_are_sharp_pngs(pair, tmp_path):
+    _, page = write(tmp_path, experiment(pair))
+    uris = [v for _, name, v in page.attributes if name in ("src", "srcset")]
+    assert len(uris) == 8
+    for uri in uris:
+        prefix, encoded = uri.split(",", 1)
+        assert prefix == "data:image/png;base64"
+        image = Image.open(io.BytesIO(base64.b64decode(encoded)))
+        assert image.width >= 800
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_config_versions_and_raw_files(pair, tmp_path):
+    text, page = write(tmp_path, experiment(pair, directory=tmp_path))
+    rows = [tuple(row) for table in page.tables for row in table]
+    assert ("clip.beta", "–", "0.9") in rows
+    assert ("optimizer.beta2", "0.999") in rows
+    assert ("paddlepaddle", "3.3.1") in rows
+    assert ("num_cores", "2") in rows
+    assert "<code>../AdaGC-seed1</code>" in text
+    assert str(tmp_path) not in text
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_text_is_escaped(pair, tmp_path):
+    runs = {"<b>A&B</b>": pair["AdaGC"]}
+    text, page = write(tmp_path, experiment(runs, title="1 < 2"))
+    assert "<b>A&B</b>" not in text
+    assert "1 &lt; 2" in text
+    assert "<b>A&B</b>" in "".join(page.text)
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_two_experiments_have_their_own_numbers(pair, make_run, tmp_path):
+    calm = {"AdaGC": [make_run(floor=2.0)]}
+    text, page = write(tmp_path, experiment(pair), experiment(calm))
+    ends = page.comparison(1)["Loss at the end"]["Training loss (nat)"]
+    assert ends == [f"{calm['AdaGC'][0].loss[-20:].mean():.4f}"]
+    assert 'href="#experiment-2"' in text
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_failing_report_leaves_the_old_one(pair, tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+
+    def fail(*_args, **_kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(path, "T", [experiment(pair)])
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.glob("*.tmp")] == []
+    assert [p.name for p in tmp_path.glob(".*")] == []
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_page_appears_complete(pair, tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    seen = []
+    replace = Path.replace
+
+    def spy(source, target):
+        seen.append((path.exists(), source.read_text(encoding="utf-8")))
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", spy)
+    write_report(path, "T", [experiment(pair)])
+    assert len(seen) == 1
+    existed, text = seen[0]
+    assert not existed
+    assert text.rstrip().endswith("</html>")
+    assert path.read_text(encoding="utf-8") == text
+
+
+def test_no_experiments_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="experiments is empty"):
+        write_report(tmp_path / "r.html", "T", [])
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_table_in_the_page_is_the_markdown_table(pair, tmp_path):
+    exp = experiment(pair)
+    markdown = comparison_table(exp).to_markdown(legend=False)
+    _, page = write(tmp_path, exp)
+    for group in page.comparison().values():
+        for label, cells in group.items():
+            assert f"| {label} | {' | '.join(cells)} |" in markdown

@@ -1,0 +1,283 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Jumps, measures, labels, configs, formatting and the summary's sentences."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.report.config_facts import (
+    adagc_option,
+    common_and_different,
+)
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.formatting import (
+    format_list,
+    format_same,
+    format_spread,
+)
+from paddle_adagc.lab.report.jumps import judged_steps, worst_jump
+from paddle_adagc.lab.report.labels import group_tensors, tensor_label
+from paddle_adagc.lab.report.measures import measure_experiment, spike_steps
+from paddle_adagc.lab.report.summary import extent, summarise
+from paddle_adagc.lab.report.tables import comparison_table
+
+
+def with_loss(run, loss, faults=None):
+    """``run`` with another loss series and other faults."""
+    return dataclasses.replace(
+        run,
+        metrics={"loss": np.asarray(loss, dtype=np.float64)},
+        faults=faults or {},
+    )
+
+
+def experiment(runs, **fields):
+    settings = {
+        "title": "Test",
+        "description": "A test.",
+        "skip_steps": 0,
+        "windows": (50,),
+        "last_steps": 10,
+    }
+    return Experiment(runs=runs, **(settings | fields))
+
+
+@pytest.fixture
+def run(make_run):
+    """Any run, to be given another loss."""
+    return make_run(steps=30, layers=0)
+
+
+def test_worst_jump_by_hand(run):
+    loss = np.ones(200)
+    loss[::2] += 0.02
+    loss[120:127] = 3.0
+    jump = worst_jump(with_loss(run, loss), 0)
+    assert (jump.step, jump.height) == (120, pytest.approx(1.99))
+    # From step 122 on, 5 of 10 losses are high and the median is halfway;
+    # from step 123 on, 4 are.
+    assert jump.recovery_steps == 3
+
+
+def test_a_loss_that_stays_high_never_recovers(run):
+    loss = np.where(np.arange(200) < 120, 1.0, 1.5)
+    jump = worst_jump(with_loss(run, loss), 0)
+    assert jump.height == pytest.approx(0.5)
+    assert jump.recovery_steps is None
+
+
+def test_nan_is_the_worst_jump(run):
+    loss = np.ones(200)
+    loss[150:] = np.nan
+    jump = worst_jump(with_loss(run, loss), 0)
+    assert (jump.step, jump.height) == (150, np.inf)
+    assert jump.recovery_steps is None
+
+
+def test_skipped_steps_are_no_jump(run):
+    loss = np.ones(200)
+    loss[60] = 9.0
+    loss[150] = 2.0
+    assert worst_jump(with_loss(run, loss), 0).step == 60
+    assert worst_jump(with_loss(run, loss), 61).step == 150
+    assert worst_jump(with_loss(run, loss), 160) is None
+
+
+def test_judged_steps_leave_out_corrupted_losses_only(run):
+    faults = {
+        3: [{"kind": "random_tokens", "tensors": []}],
+        4: [{"kind": "gradient_nan", "tensors": []}],
+        5: [{"kind": "activation_scale", "tensors": ["a"]}],
+        6: [
+            {"kind": "gradient_inf", "tensors": ["a"]},
+            {"kind": "shuffled_labels", "tensors": []},
+        ],
+    }
+    steps = judged_steps(with_loss(run, np.ones(8), faults), 1)
+    assert steps.tolist() == [1, 2, 4, 7]
+
+
+def test_spikes_keep_their_steps_when_a_batch_is_left_out(run):
+    rng = np.random.default_rng(0)
+    loss = 1 + 0.01 * rng.standard_normal(200)
+    loss[100] = 8.0
+    loss[103] = 4.0
+    faults = {100: [{"kind": "random_tokens", "tensors": []}]}
+    record = with_loss(run, loss, faults)
+    assert spike_steps(record, 0, 50).tolist() == [103]
+    (measures,) = measure_experiment(experiment({"AdaGC": [record]}))["AdaGC"]
+    assert measures.scores[50].num_values == 199
+    assert measures.jump.step == 103
+    assert measures.ten_sigma[50] == pytest.approx(0.1, rel=0.3)
+
+
+def test_final_loss_leaves_corrupted_batches_out(run):
+    loss = np.ones(200)
+    loss[196:] = [9.0, 2.0, 2.0, 5.0]
+    faults = {196: [{"kind": "random_tokens", "tensors": []}]}
+    record = with_loss(run, loss, faults)
+    exp = experiment({"AdaGC": [record]}, last_steps=4)
+    (measures,) = measure_experiment(exp)["AdaGC"]
+    assert measures.final_loss == pytest.approx(3.0)
+
+
+def test_labels():
+    assert tensor_label("model.layers.2.self_attn.q_proj.weight") == (
+        "layer 2 · attention.q_proj"
+    )
+    assert tensor_label("lm_head.weight") == "lm_head"
+
+
+def test_tensors_are_grouped_by_layer_and_kind():
+    names = [
+        "model.embed_tokens.weight",
+        "model.layers.1.input_layernorm.weight",
+        "model.layers.1.mlp.experts.0.up_proj.weight",
+        "model.layers.1.mlp.gate.weight",
+        "model.layers.1.self_attn.q_proj.weight",
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.norm.weight",
+    ]
+    groups = group_tensors(names)
+    assert [(g.label, g.indices) for g in groups] == [
+        ("embedding", [0]),
+        ("layer 0", [5]),
+        ("layer 1", [4, 3, 2, 1]),
+        ("output", [6]),
+    ]
+    assert groups[2].labels[2] == "expert 0 · up_proj"
+
+
+def test_config_options(make_run):
+    runs = {m: [make_run(method=m, steps=5)] for m in ("GlobalGC", "AdaGC")}
+    common, different = common_and_different(experiment(runs))
+    assert common["clip.lambda_abs"] == 1.0
+    assert different == {
+        "clip.name": {"GlobalGC": "global_norm", "AdaGC": "adagc"},
+        "clip.beta": {"AdaGC": 0.9},
+        "clip.t_start": {"AdaGC": 20},
+    }
+
+
+def test_adagc_options_that_are_not_set_have_the_default():
+    assert adagc_option({"clip": {"name": "adagc"}}, "lambda_rel") == 1.04
+    clip = {"name": "adagc", "lambda_rel": 1.1}
+    assert adagc_option({"clip": clip}, "lambda_rel") == 1.1
+    assert adagc_option({"clip": {"name": "global_norm"}}, "t_start") is None
+    assert adagc_option({}, "lambda_rel") is None
+
+
+def test_formatting():
+    assert format_list([9, 8, 1200]) == "9 / 8 / 1,200"
+    assert format_list([3, None, float("inf")]) == "3 / – / ∞"
+    assert format_spread([1.0, 2.0, 3.0], ".2f") == "2.00 ± 1.00"
+    assert format_spread([1.0, float("nan")], ".2f") == "1.00 / NaN"
+    assert format_spread([None, None], ".2f") == "–"
+    assert format_same([400, 400]) == "400"
+    assert format_same(["finished", "diverged"]) == "finished / diverged"
+
+
+def test_experiment_refuses_runs_that_do_not_pair(make_run):
+    one, two = make_run(seed=1, steps=5), make_run(seed=2, steps=5)
+    with pytest.raises(ValueError, match=r"AdaGC has seeds \[2\]"):
+        experiment({"GlobalGC": [one], "AdaGC": [two]})
+    with pytest.raises(ValueError, match=r"expected \[1, 2\]"):
+        experiment({"GlobalGC": [one, two], "AdaGC": [one]})
+    with pytest.raises(ValueError, match="at least one run"):
+        experiment({"GlobalGC": []})
+    with pytest.raises(ValueError, match="clean_runs has 'AGC'"):
+        experiment({"AdaGC": [one]}, clean_runs={"AGC": [one]})
+    with pytest.raises(ValueError, match="windows"):
+        experiment({"AdaGC": [one]}, windows=())
+    with pytest.raises(ValueError, match="last_steps"):
+        experiment({"AdaGC": [one]}, last_steps=0)
+
+
+def test_summary_follows_the_numbers(run):
+    rng = np.random.default_rng(0)
+    loss = 1 + 0.001 * rng.standard_normal(200)
+    spiky = loss.copy()
+    spiky[120:123] = 3.0
+    worse = loss + 0.25
+    exp = experiment(
+        {
+            "GlobalGC": [with_loss(run, spiky)],
+            "AdaGC": [with_loss(run, loss)],
+            "AGC": [with_loss(run, worse)],
+        }
+    )
+    texts = summarise(exp, measure_experiment(exp))
+    assert texts["GlobalGC"].startswith("1 loss spike in 1 event. Its worst")
+    assert "2.00 nat" in texts["GlobalGC"]
+    assert texts["AdaGC"].startswith("No loss spike.")
+    assert "The training loss is that of GlobalGC." in texts["AdaGC"]
+    assert "0.2500 nat higher than GlobalGC's" in texts["AGC"]
+    # The same curves under each other's name: the words go with the numbers.
+    swapped = experiment(
+        {
+            "GlobalGC": exp.runs["AdaGC"],
+            "AdaGC": exp.runs["GlobalGC"],
+        }
+    )
+    texts = summarise(swapped, measure_experiment(swapped))
+    assert texts["GlobalGC"].startswith("No loss spike.")
+    assert texts["AdaGC"].startswith("1 loss spike in 1 event.")
+
+
+def test_markdown_table(make_run):
+    runs = {m: [make_run(method=m, layers=0)] for m in ("GlobalGC", "AdaGC")}
+    table = comparison_table(experiment(runs))
+    lines = table.to_markdown().splitlines()
+    assert lines[0] == "| | GlobalGC | AdaGC |"
+    rows = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {4}
+    assert "| Clip time per step (ms) | 0.50 | 1.20 |" in lines
+    explained = {line.split("**")[1] for line in lines if line[:2] == "- "}
+    assert explained == {row.label for row in table.rows}
+
+
+def test_a_clip_in_the_optimizer_is_not_measured(run):
+    values = np.full(30, 0.25)
+    metrics = {"loss": values, "clipped_fraction": values}
+    runs = [
+        dataclasses.replace(
+            run, metrics=metrics, run={"config": {"clip": {"name": name}}}
+        )
+        for name in ("adagc", "none")
+    ]
+    exp = experiment({"AdaGC": runs[:1], "AGC": runs[1:]})
+    measures = measure_experiment(exp)
+    assert measures["AdaGC"][0].clipped_fraction == 0.25
+    assert measures["AGC"][0].clipped_fraction is None
+    assert measures["AGC"][0].clipped_fraction_end is None
+
+
+def test_a_diverged_run_is_above_its_twin_to_the_end(run):
+    clean = with_loss(run, np.ones(30))
+    cut = with_loss(
+        run, np.ones(20), {5: [{"kind": "activation_nan", "tensors": []}]}
+    )
+    for status, num_missing in (("diverged", 10), ("running", 0)):
+        faulty = dataclasses.replace(cut, run=cut.run | {"status": status})
+        exp = experiment({"AdaGC": [faulty]}, clean_runs={"AdaGC": [clean]})
+        (measure,) = measure_experiment(exp)["AdaGC"]
+        assert np.isinf(measure.excess.excess).sum() == num_missing
+
+
+def test_the_shortest_run_is_named(run):
+    runs = [with_loss(run, np.ones(n)) for n in (10, 40)]
+    exp = experiment({"AdaGC": runs[:1], "GlobalGC": runs[1:]})
+    assert "10 to 40 steps a run" in extent(exp)

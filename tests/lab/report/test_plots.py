@@ -1,0 +1,265 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the figures show: lines, marks, and the rows of the heat map."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.fault_marks import FAULT_COLOR
+from paddle_adagc.lab.report.focus import choose_focus
+from paddle_adagc.lab.report.heatmap import bin_steps, heatmap_figure
+from paddle_adagc.lab.report.loss_plot import is_noisy, loss_figure, smooth
+from paddle_adagc.lab.report.style import method_colors
+from paddle_adagc.lab.report.tensor_plots import (
+    clip_threshold,
+    moment_figure,
+    norm_figure,
+)
+
+HIT = "layers.0.mlp.up_proj.weight"
+
+
+def experiment(runs):
+    return Experiment(
+        title="Test",
+        description="A test.",
+        runs=runs,
+        skip_steps=60,
+        windows=(100,),
+    )
+
+
+@pytest.fixture
+def faulty(make_run):
+    """Two methods with one gradient fault, which only GlobalGC feels."""
+    faults = {300: {"kind": "gradient_scale", "tensors": [HIT]}}
+    return experiment(
+        {
+            "GlobalGC": [
+                make_run(method="GlobalGC", spikes={301: 3.0}, faults=faults)
+            ],
+            "AdaGC": [make_run(method="AdaGC", faults=faults)],
+        }
+    )
+
+
+def line_data(ax):
+    return [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+
+
+def test_loss_figure_marks_spikes_and_faults(faulty):
+    figure = loss_figure(faulty)
+    (ax,) = figure.axes
+    spikes = np.concatenate([c.get_offsets() for c in ax.collections])
+    assert 301 in spikes[:, 0]
+    bands = [p.get_extents() for p in ax.patches]
+    assert len(bands) == 1
+    assert (
+        to_rgba(ax.patches[0].get_facecolor())[:3] == (to_rgba(FAULT_COLOR)[:3])
+    )
+    left, width = ax.patches[0].get_x(), ax.patches[0].get_width()
+    assert left <= 300 <= left + width
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["GlobalGC", "AdaGC", "spike", "injected fault"]
+
+
+def test_loss_figure_has_a_panel_per_seed(make_run):
+    runs = {"AdaGC": [make_run(seed=s) for s in (1, 2)]}
+    titles = [
+        a.get_title(loc="left") for a in loss_figure(experiment(runs)).axes
+    ]
+    assert titles == ["seed 1", "seed 2"]
+
+
+def test_loss_axis_is_logarithmic_if_the_loss_falls_far(make_run):
+    for floor, scale in ((0.05, "log"), (2.0, "linear")):
+        runs = {"AdaGC": [make_run(floor=floor, noise=0.001)]}
+        assert loss_figure(experiment(runs)).axes[0].get_yscale() == scale
+
+
+def test_diverged_loss_ends_in_a_cross(make_run):
+    run = make_run(method="GlobalGC", nan_from=300)
+    (ax,) = loss_figure(experiment({"GlobalGC": [run]})).axes
+    crosses = [line for line in ax.lines if line.get_marker() == "X"]
+    assert [list(line.get_xdata()) for line in crosses] == [[299]]
+
+
+def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
+    calm = np.linspace(5, 1, 1000)
+    noisy = 1 + np.random.default_rng(0).standard_normal(1001)
+    noisy[500] = np.nan
+    assert not is_noisy(calm)
+    assert is_noisy(noisy)
+    assert not is_noisy(noisy[:999])
+    smoothed = smooth(noisy)
+    assert smoothed[2] == pytest.approx(noisy[:3].mean())
+    assert smoothed[499] == pytest.approx(noisy[495:500].mean())
+    assert smoothed[502] == pytest.approx(np.nanmean(noisy[498:503]))
+    assert np.isnan(smoothed[500])
+
+
+def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
+    faults = {200: {"kind": "random_tokens", "tensors": []}}
+    run = make_run(faults=faults)
+    (ax,) = loss_figure(experiment({"AdaGC": [run]})).axes
+    (drawn,) = line_data(ax)
+    assert np.flatnonzero(np.isnan(drawn)).tolist() == [200]
+
+
+def test_focus_is_the_fault_and_the_tensor_it_names(faulty):
+    focus = choose_focus(faulty)
+    assert focus.event == 300
+    assert focus.start <= 260
+    assert focus.stop > 380
+    assert focus.tensors == [HIT]
+    assert "gradient_scale" in focus.reason
+
+
+def test_focus_takes_the_worst_seed_and_the_tensors_that_rose(make_run):
+    runs = {
+        "GlobalGC": [
+            make_run(method="GlobalGC", seed=1, spikes={200: 0.5}),
+            make_run(
+                method="GlobalGC", seed=2, spikes={300: 2.0}, outliers=(298,)
+            ),
+        ]
+    }
+    focus = choose_focus(experiment(runs))
+    assert (focus.seed_index, focus.event) == (1, 300)
+    run = runs["GlobalGC"][1]
+    norm = run.tensors["norm"]
+    rise = norm[290:301].max(0) / np.median(norm[260:290], 0)
+    expected = [run.tensor_names[i] for i in np.argsort(-rise)[:3]]
+    assert focus.tensors == expected
+
+
+def test_focus_without_tensors_is_none(make_run):
+    assert choose_focus(experiment({"AdaGC": [make_run(layers=0)]})) is None
+
+
+def test_norm_figure_shows_norms_before_and_after_the_clip(faulty):
+    focus = choose_focus(faulty)
+    figure = norm_figure(faulty, focus)
+    loss_axes, norm_axes = figure.axes[:2], figure.axes[2:]
+    assert [ax.get_title() for ax in loss_axes] == ["GlobalGC", "AdaGC"]
+    for (method, (run,)), ax in zip(
+        faulty.runs.items(), norm_axes, strict=True
+    ):
+        shown = slice(focus.start, focus.stop)
+        index = run.tensor_names.index(HIT)
+        lines = line_data(ax)
+        np.testing.assert_array_equal(
+            lines[0], run.tensors["norm"][shown, index]
+        )
+        np.testing.assert_array_equal(
+            lines[1], run.tensors["clipped_norm"][shown, index]
+        )
+        assert ax.get_yscale() == "log"
+        assert len(lines) == (3 if method == "AdaGC" else 2)
+
+
+def test_threshold_is_what_the_clip_left(make_run):
+    run = make_run()
+    threshold = clip_threshold(run)
+    norm, clipped = run.tensors["norm"], run.tensors["clipped_norm"]
+    steps, tensors = np.nonzero(run.h < 1)
+    late = steps >= 20
+    steps, tensors = steps[late], tensors[late]
+    assert len(steps) > 100
+    np.testing.assert_allclose(
+        threshold[steps, tensors], clipped[steps, tensors], rtol=1e-5
+    )
+    assert (norm[steps, tensors] > threshold[steps, tensors]).all()
+    assert np.isnan(threshold[:20]).all()
+
+
+def test_globalgc_has_no_threshold(make_run):
+    assert clip_threshold(make_run(method="GlobalGC")) is None
+
+
+def test_moment_figure_overlays_the_methods(faulty):
+    focus = choose_focus(faulty)
+    first, second = moment_figure(faulty, focus).axes
+    colors = method_colors(faulty.runs)
+    for ax, quantity in ((first, "moment1"), (second, "moment2")):
+        assert [line.get_color() for line in ax.lines] == list(colors.values())
+        for (run,), shown in zip(
+            faulty.runs.values(), line_data(ax), strict=True
+        ):
+            index = run.tensor_names.index(HIT)
+            np.testing.assert_array_equal(
+                shown, run.tensors[quantity][focus.start : focus.stop, index]
+            )
+
+
+def test_heat_map_has_one_row_for_globalgc_and_all_for_adagc(faulty):
+    figure = heatmap_figure(faulty)
+    globalgc, adagc = figure.axes[:2]
+    names = faulty.runs["AdaGC"][0].tensor_names
+    assert globalgc.images[0].get_array().shape[0] == 1
+    image = adagc.images[0].get_array()
+    assert image.shape == (len(names), 300)
+    labels = [label.get_text() for label in adagc.get_yticklabels()]
+    row = labels.index("mlp.up_proj")
+    darkest = np.unravel_index(image.argmin(), image.shape)
+    assert darkest == (row, int(300 / 400 * 300))
+
+
+def test_a_tensor_without_gradient_does_not_hide_a_common_scale(make_run):
+    run = make_run(method="GlobalGC", outliers=(300,))
+    assert (run.h < 0.9).any()
+    for quantity in ("norm", "clipped_norm"):
+        run.tensors[quantity].setflags(write=True)
+        run.tensors[quantity][295:305, 3] = 0.0
+    ax = heatmap_figure(experiment({"GlobalGC": [run]})).axes[0]
+    image = ax.images[0].get_array()
+    assert image.shape[0] == 1
+    assert image.min() == pytest.approx(max(run.h.min(), 0.01), rel=1e-3)
+
+
+def test_heat_map_of_many_tensors_labels_the_layers(make_run):
+    runs = {"AdaGC": [make_run(layers=8, steps=120)]}
+    ax = heatmap_figure(experiment(runs)).axes[0]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == [
+        "embedding",
+        *[f"layer {i}" for i in range(8)],
+        "output",
+    ]
+
+
+def test_heat_map_needs_tensors(make_run):
+    with pytest.raises(ValueError, match="seed 1 logged tensors"):
+        heatmap_figure(experiment({"AdaGC": [make_run(layers=0)]}))
+
+
+def test_bin_steps_takes_the_minimum():
+    h = np.ones((1000, 2))
+    h[503, 1] = 0.1
+    h[10:20, 0] = np.nan
+    binned = bin_steps(h, 100)
+    assert binned.shape == (100, 2)
+    assert binned[50].tolist() == [1.0, 0.1]
+    assert np.isnan(binned[1, 0])
+    assert np.nanmin(np.delete(binned, 50, 0)) == 1.0
+    assert bin_steps(h[:7], 100).shape == (7, 2)
+
+
+def test_method_colors_are_fixed_and_distinct():
+    colors = method_colors(["AGC", "AdaGC", "GlobalGC", "ZClip"])
+    assert colors["AdaGC"] == method_colors(["AdaGC"])["AdaGC"]
+    assert colors["GlobalGC"] == method_colors(["GlobalGC"])["GlobalGC"]
+    assert len(set(colors.values())) == 4

@@ -1,0 +1,122 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Tiny grids, and runs that a function writes instead of a process."""
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from paddle_adagc.lab.record.files import RunWriter, write_run
+from paddle_adagc.lab.reproduce.grid import as_json
+
+RUN = {
+    "model": {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    },
+    "data": {"seq_length": 16, "validation_size": 8},
+    "clip": {"name": "adagc", "beta": 0.5},
+    "record": {"tensors": True, "moments": True},
+    "train": {"output_dir": "unused", "max_steps": 20, "batch_size": 4},
+}
+EXPERIMENT = {
+    "name": "tiny",
+    "title": "Tiny",
+    "description": "A tiny model.",
+    "config": "run.yaml",
+    "seeds": [3, 4],
+    "methods": {
+        "GlobalGC": {"clip": {"name": "global_norm", "lambda_abs": 0.5}},
+        "AdaGC": {"clip": {"name": "adagc", "t_start": 4}},
+    },
+}
+LOSSES = {"global_norm": 2.0, "adagc": 1.0}
+"""Final loss of the made-up runs by clip."""
+
+
+class Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class FakeRuns:
+    """Writes runs at once: a loss of its own for every clip and seed.
+
+    ``seconds`` says how long a run takes on the clock.
+    """
+
+    def __init__(self, clock=None, startup=0.0, per_step=0.0):
+        self.clock = clock or Clock()
+        self.startup = startup
+        self.per_step = per_step
+        self.begun = []
+
+    def __call__(self, cell, deadline):
+        self.begun.append(cell)
+        steps = cell.config.train.max_steps
+        elapsed = self.startup + self.per_step * steps
+        if elapsed > deadline.seconds_left:
+            self.clock.now += max(deadline.seconds_left, 0.0)
+            return
+        self.clock.now += elapsed
+        rng = np.random.default_rng(cell.seed)
+        writer = RunWriter(cell.directory, [])
+        level = LOSSES[cell.config.clip["name"]] + cell.seed / 100
+        for step in range(steps):
+            row = {"step": step, "step_seconds": self.per_step}
+            loss = level + 3 * np.exp(-step / 3) + 0.001 * rng.normal()
+            writer.append({**row, "loss": loss})
+        writer.close()
+        write_run(
+            cell.directory,
+            config=as_json(cell.config),
+            seed=cell.seed,
+            status="finished",
+            commit="abc",
+            versions={"paddlepaddle": "3.3.1"},
+            wall_seconds=elapsed,
+            elapsed_seconds=elapsed,
+        )
+
+
+@pytest.fixture
+def write_grid(tmp_path):
+    """``write_grid(file, {changes of an experiment}, ...)``: a grid's path."""
+    OmegaConf.save(OmegaConf.create(RUN), tmp_path / "run.yaml")
+
+    def write(file="grid.yaml", *changes, **fields):
+        experiments = [{**EXPERIMENT, **change} for change in changes or ({},)]
+        grid = {"title": "Grid", "experiments": experiments, **fields}
+        OmegaConf.save(OmegaConf.create(grid), tmp_path / file)
+        return tmp_path / file
+
+    return write
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def fake_runs(clock):
+    """``fake_runs(startup=..., per_step=...)``, on the test's clock."""
+    return lambda **costs: FakeRuns(clock, **costs)

@@ -1,0 +1,198 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Grids of paired runs as their files describe them."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from paddle_adagc.lab.reproduce.grid import (
+    FULL,
+    MIN_STEPS,
+    Scale,
+    as_json,
+    digest,
+    make_cells,
+)
+from paddle_adagc.lab.reproduce.grid_file import GridConfig, load_target
+
+EXPERIMENTS = Path(__file__).parents[3] / "configs/experiments"
+RUN = {
+    "model": {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    },
+    "clip": {"name": "adagc", "beta": 0.5},
+    "train": {"output_dir": "unused", "max_steps": 20},
+}
+EXPERIMENT = {
+    "name": "tiny",
+    "title": "Tiny",
+    "description": "A tiny model.",
+    "config": "run.yaml",
+    "seeds": [3, 4],
+    "methods": {
+        "GlobalGC": {"clip": {"name": "global_norm", "lambda_abs": 0.5}},
+        "AdaGC": {"clip": {"name": "adagc", "t_start": 4}},
+    },
+    "faults": [{"kind": "random_tokens", "start": 8, "every": 4}],
+}
+
+
+@pytest.fixture
+def grid_file(tmp_path):
+    OmegaConf.save(OmegaConf.create(RUN), tmp_path / "run.yaml")
+    return write_grid(tmp_path)
+
+
+def write_grid(directory, file="grid.yaml", **changes):
+    grid = {"title": "Grid", "experiments": [{**EXPERIMENT, **changes}]}
+    path = directory / file
+    OmegaConf.save(OmegaConf.create(grid), path)
+    return path
+
+
+def cells_of(path, scale=FULL):
+    (experiment,) = load_target(path).experiments
+    return make_cells(experiment, path, path.parent / "cells", scale)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_shipped_grids_are_valid(path, tmp_path):
+    target = load_target(path)
+    assert target.title
+    for experiment in target.experiments:
+        cells = make_cells(experiment, path, tmp_path)
+        assert len({cell.name for cell in cells}) == len(cells)
+        assert len({cell.directory for cell in cells}) == len(cells)
+
+
+def test_cells_are_paired(grid_file):
+    cells = cells_of(grid_file)
+    assert len(cells) == 2 * 2 * 2
+    assert len({cell.directory for cell in cells}) == 8
+    for cell in cells:
+        assert cell.config.train.seed == cell.config.data.seed == cell.seed
+        assert bool(cell.config.faults) != cell.is_clean_twin
+    assert [c.config.clip for c in cells[:3:2]] == [
+        {"name": "global_norm", "lambda_abs": 0.5},
+        {"name": "adagc", "t_start": 4},
+    ]
+
+
+def test_a_directory_is_named_after_what_is_run(grid_file, tmp_path):
+    first = cells_of(grid_file)
+    other = cells_of(
+        write_grid(
+            tmp_path,
+            "other.yaml",
+            name="other",
+            seeds=[4],
+            methods={"of another name": EXPERIMENT["methods"]["AdaGC"]},
+        )
+    )
+    shared = {c.directory for c in first} & {c.directory for c in other}
+    assert len(shared) == len(other) == 2
+    for cell in first:
+        assert cell.directory.name == digest(as_json(cell.config))
+
+
+def test_grid_of_values_becomes_methods(grid_file, tmp_path):
+    grid = GridConfig(
+        method={"clip": {"name": "adagc", "t_start": 4}},
+        values={"clip.beta": [0.9, 0.99], "optimizer.beta2": [0.999]},
+    )
+    assert grid.methods() == {
+        f"beta {beta}, beta2 0.999": {
+            "clip": {"name": "adagc", "t_start": 4, "beta": beta},
+            "optimizer": {"beta2": 0.999},
+        }
+        for beta in (0.9, 0.99)
+    }
+    path = write_grid(
+        tmp_path,
+        grid={"method": grid.method, "values": grid.values},
+        faults=[],
+    )
+    cells = cells_of(path)
+    assert [c.method for c in cells[:4]] == [
+        "GlobalGC",
+        "AdaGC",
+        "beta 0.9, beta2 0.999",
+        "beta 0.99, beta2 0.999",
+    ]
+    assert cells[3].config.optimizer.beta2 == 0.999
+    assert cells[3].name == "beta-0.99-beta2-0.999-seed3"
+
+
+def test_faults_move_with_the_length_of_the_runs(grid_file):
+    cells = cells_of(grid_file, Scale(max_steps=40))
+    (fault,) = cells[1].config.faults
+    assert (fault.start, fault.every) == (16, 8)
+    assert cells[1].config.train.max_steps == 40
+
+
+def test_scale_cuts_seeds_and_steps(grid_file):
+    cells = cells_of(grid_file, Scale(num_seeds=1, ratio=0.5))
+    assert {cell.seed for cell in cells} == {3}
+    # A run that is short already is not made shorter ...
+    assert cells[0].config.train.max_steps == 20
+    # ... and no other one is made too short for the spike score's window.
+    assert Scale(ratio=0.7).num_steps(4000) == 2800
+    assert Scale(ratio=0.5).num_steps(4000) == MIN_STEPS
+    assert Scale(ratio=0.5).num_steps(1500) == 1500
+    assert Scale(ratio=0.5, max_steps=7).num_steps(4000) == 7
+    with pytest.raises(ValueError, match=r"ratio=1\.5"):
+        Scale(ratio=1.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": [1]}, "'seed', did you mean 'seeds'"),
+        ({"seeds": []}, "needs seeds"),
+        ({"seeds": [1, 1]}, "repeats"),
+        ({"priority": 0}, "priority must be at least 1"),
+        ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
+        ({"grid": {"method": {}}}, "values"),
+    ],
+)
+def test_bad_grids_are_named(grid_file, changes, message):
+    write_grid(grid_file.parent, **changes)
+    with pytest.raises(ValueError, match=message):
+        load_target(grid_file)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"title": "Empty"}, "no experiments"),
+        ({"title": "T", "experiment": []}, "did you mean 'experiments'"),
+        (
+            {"title": "T", "timings": [{"name": "a", "title": "A"}]},
+            "either config or tensors",
+        ),
+        ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, grid, message):
+    path = tmp_path / "grid.yaml"
+    OmegaConf.save(OmegaConf.create(grid), path)
+    with pytest.raises(ValueError, match=message):
+        load_target(path)

@@ -1,0 +1,80 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Numbers of runs, as the results keep them."""
+
+import math
+
+import pytest
+from lab.report.conftest import Spec, make_directory
+
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.reproduce.results import (
+    TargetResult,
+    read_results,
+    summarise_experiment,
+    write_results,
+)
+
+
+@pytest.fixture
+def summarise(tmp_path):
+    def make(config=None, **fields):
+        record = make_directory(tmp_path / "run", Spec(**fields))
+        record.run["config"] = config or {}
+        experiment = Experiment(
+            title="T", description="D", runs={"AdaGC": [record]}, skip_steps=20
+        )
+        result = summarise_experiment(experiment, "e")
+        path = write_results(
+            tmp_path / "t.jsonl",
+            TargetResult(target="t", title="T", experiments=[result]),
+        )
+        (read,) = read_results(path).experiments
+        return read.cells[0].measures
+
+    return make
+
+
+def test_steps_that_were_judged(summarise):
+    measures = summarise(steps=400)
+    assert measures["judged_200"] == 180
+    assert measures["spikes_200"] == 0
+    assert "spikes_1000" not in measures
+
+
+@pytest.mark.parametrize("nan_from", [5, 150, 300])
+def test_a_run_that_diverged_has_a_spike_and_the_worst_loss(
+    summarise, nan_from
+):
+    measures = summarise(
+        config={"data": {"kind": "shapes"}},
+        nan_from=nan_from,
+        status="diverged",
+    )
+    assert measures["spikes_1000"] >= 1
+    assert measures["spikes_200"] >= 1
+    assert measures["validation_loss"] == math.inf
+    assert measures["retrieval_accuracy"] == -math.inf
+    assert math.isnan(measures["final_loss"])
+    assert measures["diverged"] == 1
+
+
+def test_fixed_sequences_have_no_validation_loss(summarise):
+    measures = summarise(
+        config={"data": {"kind": "fixed_sequences"}},
+        nan_from=300,
+        status="diverged",
+    )
+    assert "validation_loss" not in measures
+    assert "retrieval_accuracy" not in measures

@@ -1,0 +1,349 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Targets from grid to report: budgets and deadlines, resuming, real runs."""
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from paddle_adagc.lab.record.files import RunRecord, write_run
+from paddle_adagc.lab.reproduce import running
+from paddle_adagc.lab.reproduce.claims import Claim, Condition
+from paddle_adagc.lab.reproduce.grid import make_cells
+from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.reproduce.results import read_results
+from paddle_adagc.lab.reproduce.running import (
+    NEVER,
+    Deadline,
+    run_cells,
+    run_process,
+)
+from paddle_adagc.lab.reproduce.targets import (
+    REPORT_SECONDS,
+    STORE,
+    Reproduction,
+)
+from paddle_adagc.lab.reproduce.verdicts import NOT_REPRODUCED, REPRODUCED
+from paddle_adagc.lab.reproduce.writing import REPORT, RESULTS, TABLES
+
+LOWER = Claim(
+    id="lower",
+    where="Table 1",
+    claim="AdaGC ends lower.",
+    target="grid",
+    experiment="tiny",
+    reproduced_if=[Condition(measure="final_loss", methods=["AdaGC"], max=1.7)],
+)
+LONG = {"changes": {"train": {"max_steps": 4000}}, "seeds": [1, 2, 3, 4, 5]}
+
+
+@pytest.fixture(autouse=True)
+def unrendered(monkeypatch):
+    """Pages without pictures, which take seconds."""
+    monkeypatch.setattr(
+        "paddle_adagc.lab.report.html.png_data_uri", lambda figure: "data:,"
+    )
+
+
+@pytest.fixture
+def reproduction(tmp_path, clock):
+    """``reproduction(run, *grid files)`` with one job on the test's clock."""
+
+    def make(run, *paths, claims=()):
+        return Reproduction(
+            list(paths), tmp_path / "out", claims=claims, run=run, clock=clock
+        )
+
+    return make
+
+
+def cells_of(path, store):
+    return [
+        cell
+        for experiment in load_target(path).experiments
+        for cell in make_cells(experiment, path, store)
+    ]
+
+
+def test_results_and_verdicts_follow_from_the_runs(
+    write_grid, fake_runs, reproduction, tmp_path
+):
+    path = write_grid(
+        "grid.yaml",
+        {"seeds": [3, 4, 5], "paper": {"score (%)": {"AdaGC": 0.5}}},
+    )
+    runs = fake_runs(per_step=0.5)
+    (done,) = reproduction(runs, path, claims=[LOWER]).reproduce()
+    assert [v.verdict for v in done.verdicts] == [REPRODUCED]
+    (part,) = read_results(done.directory / RESULTS).experiments
+    assert part == done.result.experiments[0]
+    assert part.seeds == [3, 4, 5]
+    assert part.methods == ["GlobalGC", "AdaGC"]
+    first = part.cells[0]
+    assert (first.commit, first.config["clip.name"]) == ("abc", "global_norm")
+    assert first.timings == {"wall_seconds": 10.0, "elapsed_seconds": 10.0}
+    assert (tmp_path / "out" / STORE / first.key).is_dir()
+    assert part.config["model.hidden_size"] == 16
+    assert "clip.name" not in part.config
+    text = (done.directory / TABLES).read_text()
+    (row,) = [r for r in text.splitlines() if r.startswith("| AdaGC |")]
+    assert row.endswith("| 0.5 |")
+    assert "-1.0" in row
+    assert "(p 0.25)" in row
+    assert "least possible p 0.25" in text
+    assert "AdaGC ends lower." in (done.directory / REPORT).read_text()
+    higher = Condition(measure="final_loss", methods=["AdaGC"], max=0.9)
+    claim = Claim(**{**vars(LOWER), "reproduced_if": [higher]})
+    (again,) = reproduction(runs, path, claims=[claim]).reproduce()
+    assert [v.verdict for v in again.verdicts] == [NOT_REPRODUCED]
+    assert len(runs.begun) == 6
+
+
+def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
+    runs = fake_runs()
+    first = write_grid("first.yaml")
+    second = write_grid("second.yaml", {"name": "same", "seeds": [4, 5]})
+    reproduction(runs, first, second).reproduce()
+    assert len({cell.directory for cell in runs.begun}) == len(runs.begun) == 6
+    reproduction(runs, second).reproduce()
+    assert len(runs.begun) == 6
+
+
+def test_budget_cuts_and_says_so(
+    write_grid, fake_runs, reproduction, tmp_path, clock
+):
+    path = write_grid(
+        "grid.yaml", LONG, {**LONG, "name": "extra", "priority": 2}
+    )
+    runs = fake_runs(startup=10.0, per_step=0.01)
+    # Both experiments have the same 10 runs of 50 s.
+    begin = clock.now
+    (done,) = reproduction(runs, path).reproduce(minutes=5)
+    assert clock.now - begin <= 300
+    seeds = {cell.seed for cell in done.result.experiments[0].cells}
+    assert len(done.result.experiments) == 2
+    assert seeds == {1, 2, 3}
+    steps = {c.measures["steps"] for c in done.result.experiments[0].cells}
+    assert steps == {2800.0}
+    assert "at most 3 seeds and 70% of the steps" in done.text
+    before = len(runs.begun)
+    reproduction(runs, path).reproduce(minutes=5)
+    assert len(runs.begun) == before
+
+
+def test_budget_leaves_out_what_matters_least(
+    write_grid, fake_runs, reproduction
+):
+    high_rate = {"schedule": {"learning_rate": 0.1}, **LONG["changes"]}
+    extra = {**LONG, "name": "extra", "title": "Extra", "priority": 2}
+    path = write_grid("grid.yaml", LONG, {**extra, "changes": high_rate})
+    runs = fake_runs(startup=10.0, per_step=0.01)
+    (done,) = reproduction(runs, path).reproduce(minutes=4)
+    assert [e.name for e in done.result.experiments] == ["tiny"]
+    assert "It did not pay for: “Extra”." in done.text
+
+
+def test_deadline_drops_the_last_seeds(
+    write_grid, fake_runs, reproduction, clock
+):
+    """Runs that take longer than their probe promised."""
+    path = write_grid("grid.yaml", LONG)
+    runs = fake_runs(startup=10.0, per_step=0.01)
+
+    def slower(cell, deadline):
+        if cell.config.train.max_steps > 100:
+            runs.per_step = 0.02
+        runs(cell, deadline)
+
+    begin = clock.now
+    (done,) = reproduction(slower, path).reproduce(minutes=6)
+    assert clock.now - begin <= 6 * 60 - REPORT_SECONDS
+    (part,) = done.result.experiments
+    assert part.seeds == [1]
+    assert len(part.cells) == 2
+    assert "Time was up for seeds 2, 3 of “Tiny”." in done.text
+
+
+def test_no_time_at_all_still_reports(write_grid, fake_runs, reproduction):
+    path = write_grid("grid.yaml", LONG)
+    runs = fake_runs(startup=10.0, per_step=0.01)
+    (done,) = reproduction(runs, path).reproduce(minutes=0.01)
+    assert done.result.experiments == []
+    assert "Time was up" in done.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"minutes": 0}, "minutes must be positive"),
+        ({"minutes": 1, "max_steps": 9}, "give one of the two"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
+    ],
+)
+def test_bad_limits_are_named(
+    write_grid, fake_runs, reproduction, limits, message
+):
+    with pytest.raises(ValueError, match=message):
+        reproduction(fake_runs(), write_grid()).reproduce(**limits)
+
+
+def test_a_short_run_still_fits_where_a_long_one_does_not(
+    write_grid, fake_runs, tmp_path, clock
+):
+    long = cells_of(write_grid("long.yaml", LONG), tmp_path / STORE)[:2]
+    short = cells_of(write_grid("short.yaml"), tmp_path / STORE)[:1]
+    runs = fake_runs(per_step=0.01)
+    left_out = run_cells(
+        [*long, *short],
+        1,
+        deadline=Deadline(clock.now + 45, clock),
+        seconds_of=lambda cell: 0.01 * cell.config.train.max_steps,
+        run=runs,
+    )
+    assert left_out == long[1:]
+    assert runs.begun == [long[0], short[0]]
+
+
+def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
+    path = write_grid(
+        "grid.yaml",
+        {
+            "seeds": [3],
+            "faults": [{"kind": "random_tokens", "start": 8, "every": 4}],
+            "dynamics": "model.embed_tokens.weight",
+        },
+    )
+    output = tmp_path / "out"
+    target = Reproduction([path], output, num_jobs=2)
+    (done,) = target.reproduce()
+    assert "GlobalGC" in (done.directory / REPORT).read_text()
+    assert (done.directory / TABLES).read_text().startswith("# Grid")
+    figures = done.directory / "figures"
+    assert (figures / "tiny-loss.png").stat().st_size > 5000
+    assert (figures / "tiny-dynamics.png").stat().st_size > 5000
+    links = sorted((done.directory / "tiny").iterdir())
+    assert [link.name for link in links] == [
+        "AdaGC-seed3",
+        "AdaGC-seed3-clean",
+        "GlobalGC-seed3",
+        "GlobalGC-seed3-clean",
+    ]
+    faulty, clean = (RunRecord.load(link) for link in links[:2])
+    assert sorted(faulty.faults) == [8, 12, 16]
+    assert (faulty.loss[:8] == clean.loss[:8]).all()
+    assert (faulty.loss[9:] != clean.loss[9:]).any()
+    assert faulty.run["elapsed_seconds"] > faulty.run["wall_seconds"] > 0
+
+    run_file = links[0].resolve() / "run.json"
+    run = json.loads(run_file.read_text())
+    run_file.write_text(json.dumps({**run, "status": "running"}))
+    before = {d: (d / "run.json").stat().st_mtime_ns for d in links[1:]}
+    target.reproduce()
+    assert json.loads(run_file.read_text())["status"] == "finished"
+    assert before == {d: (d / "run.json").stat().st_mtime_ns for d in links[1:]}
+
+
+def test_timings_and_the_plan_are_results(write_grid, tmp_path):
+    timing = {
+        "name": "steps",
+        "title": "Steps",
+        "config": "run.yaml",
+        "steps": 2,
+        "repetitions": 3,
+    }
+    path = write_grid(
+        "grid.yaml", timings=[timing], experiments=[], gpu_hours=True
+    )
+    target = Reproduction([path], tmp_path / "out")
+    (done,) = target.reproduce()
+    steps, plan = read_results(done.directory / RESULTS).experiments
+    assert steps.methods[0] == "GlobalGC"
+    assert len(steps.values("AdaGC", "step_ms")) == 3
+    ratios = steps.values("GlobalGC", "percent_of_global_gc")
+    assert ratios == [100.0] * 3
+    assert plan.values("Llama-2 7B, sharding V1", "paper_hours_saved") == [
+        pytest.approx(65.8)
+    ]
+    assert "| Llama-2 7B, DP | 1,468.2 | 1,402.4 |" in done.text
+    (again,) = target.reproduce()
+    assert again.result == done.result
+
+
+def test_run_that_fails_is_reported_with_its_log(write_grid, tmp_path):
+    path = write_grid("grid.yaml", {"changes": {"model": {"vocab_size": 100}}})
+    cells = cells_of(path, tmp_path / STORE)
+    with pytest.raises(RuntimeError, match=r"vocab_size=100.*\.log"):
+        run_cells(cells[:1], 1)
+
+
+def test_running_cell_is_stopped_at_the_deadline(write_grid, tmp_path):
+    path = write_grid("grid.yaml", LONG)
+    cell = cells_of(path, tmp_path / STORE)[0]
+    run_process(cell, Deadline(0.0, lambda: 1.0))
+    assert not (cell.directory / "run.json").exists()
+
+
+def test_runs_are_stopped_with_the_command(write_grid, tmp_path):
+    path = write_grid("grid.yaml", LONG)
+    cells = cells_of(path, tmp_path / STORE)
+    stopped = []
+
+    def run(cell, deadline):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        while deadline.seconds_left > 0:
+            time.sleep(0.01)
+        stopped.append(cell)
+
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            run_cells(cells, 1, run=run)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert stopped == cells[:1]
+    assert NEVER.seconds_left == math.inf
+
+
+def test_pieces_of_a_run_add_up(write_grid, tmp_path, monkeypatch):
+    path = write_grid("grid.yaml", LONG)
+    cell = cells_of(path, tmp_path / STORE)[0]
+    commits = iter(["one", "two", "two"])
+    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0, 21.0])
+    monkeypatch.setattr(running, "commit", lambda: next(commits))
+    monkeypatch.setattr(running, "run_until", lambda *_, **__: None)
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
+    write_run(cell.directory, status="running")
+    for _ in range(3):
+        run_process(cell, NEVER)
+    run = json.loads((cell.directory / "run.json").read_text())
+    assert (run["commit"], run["elapsed_seconds"]) == ("one, two", 8.0)
+
+
+def test_fixed_steps_are_said(write_grid, fake_runs, reproduction):
+    (done,) = reproduction(fake_runs(), write_grid()).reproduce(max_steps=7)
+    assert done.result.cuts == ["Every run has 7 steps."]
+
+
+def test_something_else_in_the_way_of_a_link_is_named(
+    write_grid, fake_runs, reproduction, tmp_path
+):
+    (tmp_path / "out/grid/tiny/AdaGC-seed3").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="choose another --output"):
+        reproduction(fake_runs(), write_grid()).reproduce()

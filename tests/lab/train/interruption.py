@@ -1,0 +1,38 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Runs that are stopped in the middle."""
+
+import contextlib
+from unittest import mock
+
+import pytest
+
+from paddle_adagc.lab.train.trainer import PretrainTrainer
+
+
+@contextlib.contextmanager
+def interrupted_at(num_steps):
+    """Expect and cause a Ctrl-C after so many steps of a run."""
+    training_step = PretrainTrainer.training_step
+
+    def stopping(self, *args, **kwargs):
+        if self.state.global_step == num_steps:
+            raise KeyboardInterrupt
+        return training_step(self, *args, **kwargs)
+
+    with (
+        mock.patch.object(PretrainTrainer, "training_step", stopping),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        yield

@@ -1,0 +1,263 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Pretraining of CLIP through the same machinery as the decoder's."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel.ranks import run_on_ranks
+from lab.train.interruption import interrupted_at
+
+from paddle_adagc.lab.models.vision_text.config import MAX_LOGIT_SCALE
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.parse import load_config, merged, parse_config
+from paddle_adagc.lab.train.run import build_trainer, run_pretraining
+from paddle_adagc.lab.train.trainer import last_checkpoint
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SAME = ("loss", "eval_loss", "retrieval_accuracy", "learning_rate")
+
+
+def make_values(output_dir, **changes):
+    values = {
+        "model": {
+            "architecture": "clip",
+            "vision_width": 24,
+            "vision_layers": 1,
+            "text_width": 24,
+            "text_layers": 1,
+            "patch_dropout": 0.5,
+            "vocab_size": 28,
+            "context_length": 9,
+        },
+        "data": {"kind": "shapes", "validation_size": 12},
+        "optimizer": {"name": "lion", "weight_decay": 0.2},
+        "schedule": {"learning_rate": 1e-3, "warmup_steps": 2},
+        "clip": {"name": "adagc", "t_start": 4},
+        "record": {"tensors": True},
+        "train": {
+            "output_dir": str(output_dir),
+            "max_steps": 12,
+            "batch_size": 8,
+            "log_every": 3,
+            "eval_every": 4,
+            "save_every": 4,
+            "visualdl": False,
+        },
+    }
+    return merged(values, changes)
+
+
+def run(values):
+    status = run_pretraining(parse_config(values))
+    record = RunRecord.load(values["train"]["output_dir"])
+    assert status == record.run["status"]
+    return record
+
+
+def assert_same(first, second):
+    for key in SAME:
+        np.testing.assert_array_equal(
+            first.metrics[key], second.metrics[key], err_msg=key
+        )
+    for key, values in first.tensors.items():
+        np.testing.assert_array_equal(values, second.tensors[key], key)
+
+
+def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
+    """Patches are dropped at random: the generator's state is resumed too."""
+    faults = [{"kind": "shuffled_labels", "start": 3, "every": 2}]
+    whole = run(make_values(tmp_path / "whole", faults=faults))
+    assert whole.run["status"] == "finished"
+    evaluated = np.flatnonzero(np.isfinite(whole.metrics["eval_loss"]))
+    np.testing.assert_array_equal(evaluated, [3, 7, 11])
+    accuracy = whole.metrics["retrieval_accuracy"][evaluated]
+    assert ((accuracy >= 0) & (accuracy <= 1)).all()
+    assert "logit_scale" in whole.tensor_names
+    assert whole.run["data"] == {"kind": "shapes", "num_scenes": 2188}
+    assert sorted(whole.faults) == [3, 5, 7, 9, 11]
+
+    values = make_values(tmp_path / "stopped", faults=faults)
+    with interrupted_at(10):
+        run(values)
+    assert last_checkpoint(tmp_path / "stopped").name == "checkpoint-8"
+    assert_same(whole, run(values))
+
+
+def test_tar_shards_are_resumed_in_the_middle(tmp_path):
+    pytest.importorskip("webdataset")
+    from lab.data.image_text.tar_shards import TOKENIZER, write_grey_shards
+
+    write_grey_shards(tmp_path, (9, 10, 11, 12))
+    changes = {
+        "model": {"vocab_size": 400, "end_token": 1, "context_length": 12},
+        "data": {
+            "kind": "webdataset",
+            "shards": str(tmp_path / "*.tar"),
+            "tokenizer": str(TOKENIZER),
+            "shuffle_size": 4,
+        },
+    }
+    whole = run(make_values(tmp_path / "whole", **changes))
+    assert whole.run["data"]["num_pairs"] == 9 + 10 + 11
+    values = make_values(tmp_path / "stopped", **changes)
+    with interrupted_at(10):
+        run(values)
+    assert_same(whole, run(values))
+
+
+def test_workers_prepare_the_same_batches(tmp_path):
+    alone = run(make_values(tmp_path / "alone"))
+    workers = run(make_values(tmp_path / "workers", data={"num_workers": 2}))
+    assert_same(alone, workers)
+
+
+def test_loss_falls_and_batch_faults_hurt(tmp_path):
+    longer = {
+        "train": {"max_steps": 60, "eval_every": 60, "save_every": 0},
+        "clip": {"name": "global_norm"},
+        "record": {"tensors": False},
+    }
+    record = run(make_values(tmp_path / "clean", **longer))
+    assert record.loss[-5:].mean() < record.loss[:5].mean() - 0.3
+    faults = [{"kind": "shuffled_labels", "steps": [59]}]
+    hurt = run(make_values(tmp_path / "hurt", faults=faults, **longer))
+    np.testing.assert_array_equal(hurt.loss[:59], record.loss[:59])
+    assert hurt.loss[59] > record.loss[59] + 0.2
+
+
+def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
+    values = make_values(
+        tmp_path,
+        train={"max_steps": 3, "save_every": 0},
+        record={"tensors": False},
+    )
+    trainer = build_trainer(parse_config(values))
+    scales = []
+    encode = type(trainer.model).encode_text
+
+    def watched(self, input_ids):
+        scales.append(float(self.logit_scale))
+        self.logit_scale.set_value(paddle.to_tensor([9.0]))
+        return encode(self, input_ids)
+
+    monkeypatch.setattr(type(trainer.model), "encode_text", watched)
+    trainer.train()
+    np.testing.assert_allclose(scales[1:3], MAX_LOGIT_SCALE)
+
+
+def test_only_matrices_decay(tmp_path):
+    config = parse_config(make_values(tmp_path))
+    with paddle.utils.unique_name.guard():
+        trainer = build_trainer(config)
+        optimizer = trainer.create_optimizer(lr_scheduler=0.1)
+    decays = optimizer._apply_decay_param_fun
+    for name, parameter in trainer.model.named_parameters():
+        assert decays(parameter.name) == (parameter.ndim > 1), name
+
+
+def of_rank(values):
+    rank = os.environ.get("PADDLE_TRAINER_ID", "-1")
+    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
+    return run_pretraining(parse_config(values))
+
+
+@pytest.mark.parametrize("parallel", [{"dp": 2}, {"sharding": 2}])
+def test_two_ranks_train_as_one_process_with_the_whole_batch(
+    tmp_path, parallel
+):
+    changes = {
+        "model": {"patch_dropout": 0.0},
+        "record": {"tensors": False},
+        "optimizer": {"name": "adamw"},
+        "train": {"eval_every": 12},
+    }
+    alone = run(make_values(tmp_path / "alone", **changes))
+    changes["train"]["batch_size"] = 4
+    values = make_values(tmp_path / "two", parallel=parallel, **changes)
+    assert run_on_ranks(of_rank, 2, values=values) == ["finished"] * 2
+    two = RunRecord.load(tmp_path / "two")
+    np.testing.assert_allclose(two.loss, alone.loss, rtol=1e-4)
+    assert (
+        two.metrics["retrieval_accuracy"][-1]
+        == alone.metrics["retrieval_accuracy"][-1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallel": {"tp": 2}}, "parallel.tp=2 with clip"),
+        ({"parallel": {"pp": 2}}, "parallel.pp=2 with clip"),
+        (
+            {"train": {"gradient_accumulation_steps": 2}},
+            "gradient_accumulation_steps=2 with clip",
+        ),
+        ({"train": {"expert_bias_rate": 0.1}}, "no experts"),
+        ({"train": {"precision": "float8"}}, "no FP8"),
+        ({"data": {"kind": "stdlib"}}, "data.kind with clip"),
+        ({"model": {"hidden_size": 8}}, "unknown key 'model.hidden_size'"),
+        ({"model": {"vocab_size": 20}}, "vocab_size to 28"),
+        ({"model": {"architecture": "clop"}}, "did you mean 'clip'"),
+        (
+            {"model": {"architecture": "decoder"}},
+            "data.kind with a decoder.*'shapes'",
+        ),
+    ],
+)
+def test_what_clip_cannot_do_is_refused(tmp_path, changes, message):
+    record = {"tensors": False}
+    values = make_values(tmp_path, record=record, **changes)
+    with pytest.raises(ValueError, match=message):
+        build_trainer(parse_config(values))
+
+
+def test_recipes_hold_the_paper_s_values():
+    adagc, globalgc = (
+        load_config(CONFIGS / f"clip_vit_b32/{name}.yaml")
+        for name in ("adagc", "globalgc")
+    )
+    train, schedule = adagc.train, adagc.schedule
+    assert train.batch_size * adagc.parallel.num_data_ranks == 32768
+    assert train.gradient_accumulation_steps == 1
+    assert train.max_steps == 20_000
+    assert (schedule.learning_rate, schedule.warmup_steps) == (0.002, 5000)
+    assert schedule.kind == "cosine"
+    assert (adagc.optimizer.name, adagc.optimizer.weight_decay) == ("lion", 0.2)
+    assert adagc.model["patch_dropout"] == 0.5
+    assert adagc.clip == {
+        "name": "adagc",
+        "lambda_rel": 1.04,
+        "beta": 0.99,
+        "lambda_abs": 1.0,
+        "t_start": 100,
+    }
+    assert globalgc.clip == {"name": "global_norm", "lambda_abs": 1.0}
+    assert globalgc.to_dict() | {
+        "clip": adagc.clip,
+        "train": adagc.to_dict()["train"],
+    } == (adagc.to_dict())
+
+
+def test_proxy_is_the_recipe_at_another_size():
+    recipe = load_config(CONFIGS / "clip_vit_b32/adagc.yaml")
+    proxy = load_config(CONFIGS / "proxy/clip_lion.yaml")
+    assert proxy.optimizer == recipe.optimizer
+    assert proxy.clip == recipe.clip
+    assert proxy.schedule.kind == recipe.schedule.kind
+    for key in ("architecture", "patch_dropout"):
+        assert proxy.model[key] == recipe.model[key]

@@ -1,0 +1,256 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The optimizer of a config, with its arguments and what decays."""
+
+import numpy as np
+import paddle
+import pytest
+
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.train.optimizer_config import (
+    NEED_WHOLE_TENSORS,
+    OPTIMIZERS,
+    AdamWConfig,
+    AGCAdamWConfig,
+    ClippyAdamWConfig,
+    LionConfig,
+    MuonConfig,
+    RMSClipAdamWConfig,
+    SPAMConfig,
+    StableAdamWConfig,
+)
+from paddle_adagc.lab.train.optimizers import make_optimizer
+from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
+from paddle_adagc.optimizers.lion import Lion
+from paddle_adagc.optimizers.muon import Muon
+from paddle_adagc.optimizers.spam import SPAM
+from paddle_adagc.optimizers.stable_adamw import StableAdamW
+
+MODEL = DecoderConfig(
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    moe_num_experts=2,
+)
+TOKENS = paddle.to_tensor(np.arange(16).reshape(2, 8))
+
+
+def make_pair(settings):
+    """A model with gradients, and its optimizer."""
+    paddle.seed(0)
+    model = DecoderForCausalLM(MODEL)
+    loss, _ = model(TOKENS, labels=TOKENS)
+    loss.backward()
+    optimizer = make_optimizer(
+        settings,
+        model,
+        learning_rate=0.01,
+        grad_clip=None,
+        multi_precision=False,
+    )
+    return model, optimizer
+
+
+def step(settings):
+    """Names and values before and after one step."""
+    model, optimizer = make_pair(settings)
+    before = {k: v.numpy() for k, v in model.named_parameters()}
+    optimizer.step()
+    return before, {k: v.numpy() for k, v in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        (AdamWConfig(), paddle.optimizer.AdamW),
+        (LionConfig(), Lion),
+        (MuonConfig(), Muon),
+        (SPAMConfig(), SPAM),
+        (StableAdamWConfig(), StableAdamW),
+        (AGCAdamWConfig(), ClippedAdamW),
+        (ClippyAdamWConfig(), ClippedAdamW),
+        (RMSClipAdamWConfig(), ClippedAdamW),
+    ],
+)
+def test_each_name_has_its_optimizer(settings, kind):
+    assert isinstance(make_pair(settings)[1], kind)
+    assert OPTIMIZERS[settings.name] is type(settings)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS.values())
+def test_matrices_decay_and_norms_do_not(kind):
+    _, without = step(kind(weight_decay=0.0))
+    before, with_decay = step(kind(weight_decay=0.5))
+    for key, value in without.items():
+        expected = value - ("norm" not in key) * 0.01 * 0.5 * before[key]
+        np.testing.assert_allclose(with_decay[key], expected, atol=1e-6)
+
+
+def test_arguments_reach_lion_s_step():
+    settings = LionConfig(beta1=0.5, beta2=0.5, weight_decay=0.0)
+    before, after = step(settings)
+    key = "model.layers.0.self_attn.q_proj.weight"
+    np.testing.assert_allclose(
+        np.abs(after[key] - before[key]), 0.01, rtol=1e-4
+    )
+
+
+def test_a_schedule_of_spam_that_never_clips_is_refused():
+    with pytest.raises(ValueError, match=r"clip_start=20 .*reset_interval=10"):
+        SPAMConfig(reset_interval=10)
+
+
+def test_muon_takes_hidden_matrices_alone():
+    kinds = ("q_proj", "experts.0.up_proj", "embed_tokens", "mlp.gate", "norm")
+    _, after = step(MuonConfig(scaling="rms", weight_decay=0.0))
+    _, by_adamw = step(AdamWConfig(weight_decay=0.0))
+    same = {}
+    for key, value in after.items():
+        for kind in kinds:
+            if f".{kind}." in key or key.endswith("norm.weight"):
+                kind = "norm" if key.endswith("norm.weight") else kind
+                same[kind] = np.allclose(value, by_adamw[key], atol=1e-6)
+    assert same == {
+        "q_proj": False,
+        "experts.0.up_proj": False,
+        "embed_tokens": True,
+        "mlp.gate": True,
+        "norm": True,
+    }
+
+
+def relative_steps(settings, lr=0.01):
+    """By tensor, norms of the update in units of the weights', by unit."""
+    before, after = step(settings)
+    steps = {}
+    for key, weight in before.items():
+        if weight.ndim == 2:
+            axis = 1 if "embed_tokens" in key else 0
+            moved = np.linalg.norm(after[key] - weight, axis=axis) / lr
+            steps[key] = moved / np.linalg.norm(weight, axis=axis)
+    return steps
+
+
+def test_agc_s_forms_differ_in_the_head_and_in_the_bound():
+    # 0.02 sqrt(16) is far above the original's least norm, 0.001.
+    for form, bound in (("original", 0.01), ("paper", 0.001)):
+        settings = AGCAdamWConfig(form=form, weight_decay=0.0)
+        steps = relative_steps(settings)
+        clips_head = form == "paper"
+        for key, ratios in steps.items():
+            if key != "lm_head.weight" or clips_head:
+                assert ratios.max() == pytest.approx(bound, rel=5e-3), key
+        assert clips_head or steps["lm_head.weight"].min() > 1
+    tighter = AGCAdamWConfig(lambda_rel=0.005, weight_decay=0.0)
+    assert relative_steps(tighter)["model.embed_tokens.weight"].max() == (
+        pytest.approx(0.005, rel=5e-3)
+    )
+
+
+def test_arguments_reach_the_other_clips_of_updates():
+    key = "model.layers.0.self_attn.q_proj.weight"
+
+    def moved(settings):
+        before, after = step(settings)
+        return np.abs(after[key] - before[key]).max()
+
+    free = moved(AdamWConfig(weight_decay=0.0))
+    assert free == pytest.approx(0.01, rel=1e-3)
+    rms = RMSClipAdamWConfig(threshold=0.25, weight_decay=0.0)
+    assert moved(rms) == pytest.approx(0.25 * free, rel=1e-2)
+    paper = ClippyAdamWConfig(
+        form="paper", lambda_rel=1e-9, lambda_abs=1e-3, weight_decay=0.0
+    )
+    assert moved(paper) == pytest.approx(1e-3, rel=1e-3)
+    hardly_ever = ClippyAdamWConfig(form="paper", weight_decay=0.0)
+    assert moved(hardly_ever) == pytest.approx(free, rel=1e-5)
+    original = ClippyAdamWConfig(weight_decay=0.0)
+    assert moved(original) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        (AdamWConfig, {"name": "lion"}, "'lion'.*AdamWConfig"),
+        (AdamWConfig, {"beta1": 1.0}, "beta1.*1.0"),
+        (LionConfig, {"beta2": -0.1}, "beta2.*-0.1"),
+        (LionConfig, {"weight_decay": -1.0}, "weight_decay=-1.0"),
+        (MuonConfig, {"num_iterations": 0}, "num_iterations.*0"),
+        (MuonConfig, {"scaling": "frobenius"}, "scaling.*frobenius"),
+        (MuonConfig, {"epsilon": 0.0}, "epsilon.*0.0"),
+        (SPAMConfig, {"threshold": 0}, "threshold.*0"),
+        (SPAMConfig, {"reset_interval": 0}, "reset_interval.*0"),
+        (StableAdamWConfig, {"beta2": 1.0}, "beta2.*1.0"),
+        (AGCAdamWConfig, {"form": "brock"}, "form.*brock"),
+        (AGCAdamWConfig, {"lambda_rel": -1.0}, "lambda_rel.*-1.0"),
+        (ClippyAdamWConfig, {"lambda_abs": 0.0}, "lambda_abs.*0.0"),
+        (RMSClipAdamWConfig, {"threshold": -2.0}, "threshold.*-2.0"),
+    ],
+)
+def test_bad_arguments_are_named(kind, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**arguments)
+
+
+def values(**sections):
+    return {
+        "model": {},
+        "clip": {"name": "adagc"},
+        "train": {"output_dir": "x", "max_steps": 5},
+        "optimizer": {"name": "muon"},
+        **sections,
+    }
+
+
+@pytest.mark.parametrize("name", NEED_WHOLE_TENSORS)
+def test_optimizers_of_whole_tensors_are_refused_where_sharding_splits(name):
+    optimizer = {"name": name}
+    sharding = {"sharding": 2, "sharding_split_param": False}
+    parse_config(values(parallel=sharding, optimizer=optimizer))
+    with pytest.raises(ValueError, match="sharding_split_param to false"):
+        parse_config(values(parallel={"sharding": 2}, optimizer=optimizer))
+
+
+def test_the_registry_knows_which_optimizers_need_whole_tensors():
+    needing = {
+        name
+        for name, kind in OPTIMIZERS.items()
+        if getattr(make_pair(kind())[1], "_needs_whole_tensors", False)
+    }
+    assert needing == NEED_WHOLE_TENSORS
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("adamw", "threshold"),
+        ("spam", "form"),
+        ("stable_adamw", "lambda_rel"),
+        ("adamw_agc", "lambda_abs"),
+        ("adamw_clippy", "threshold"),
+        ("adamw_rms_clip", "form"),
+    ],
+)
+def test_each_takes_its_own_arguments_alone(name, key):
+    with pytest.raises(ValueError, match=f"'optimizer.{key}' of {name}"):
+        parse_config(values(optimizer={"name": name, key: 1}))
+
+
+def test_moments_are_adamw_s():
+    record = {"tensors": True, "moments": True}
+    with pytest.raises(ValueError, match=r"record\.moments.*'muon'"):
+        parse_config(values(record=record))

@@ -1,0 +1,250 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""YAML and overrides into a run's config; every mistake is named."""
+
+from pathlib import Path
+
+import pytest
+
+from paddle_adagc.clips.registry import CLIPS, make_clip
+from paddle_adagc.lab.train.language import make_model_config
+from paddle_adagc.lab.train.optimizer_config import LionConfig
+from paddle_adagc.lab.train.parse import (
+    load_config,
+    merged,
+    parse_config,
+    read_values,
+)
+from paddle_adagc.lab.train.task import make_task
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+MINIMAL = {
+    "model": {},
+    "clip": {"name": "adagc"},
+    "train": {"output_dir": "out", "max_steps": 10},
+}
+
+
+def changed(path, value):
+    values = {key: dict(part) for key, part in MINIMAL.items()}
+    *parents, last = path.split(".")
+    here = values
+    for parent in parents:
+        here = here.setdefault(parent, {})
+    here[last] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    "path", sorted((CONFIGS / "proxy").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_shipped_configs_are_valid(path):
+    config = load_config(path)
+    make_task(config)
+    make_clip(config.clip)
+    assert config.train.output_dir == f"outputs/{path.stem}"
+
+
+def test_defaults_and_types():
+    config = parse_config(MINIMAL)
+    assert config.optimizer.epsilon == 1e-8
+    assert config.data.kind == "stdlib"
+    assert config.faults == []
+
+
+def test_overrides_come_last(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "model: {}\nclip: {name: adagc}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+        "optimizer: {epsilon: 1e-15}\n"
+    )
+    config = load_config(
+        tmp_path / "run.yaml",
+        ["train.max_steps=7", "clip.lambda_rel=1.1", "schedule.kind=wsd"],
+    )
+    assert config.train.max_steps == 7
+    assert config.clip == {"name": "adagc", "lambda_rel": 1.1}
+    assert config.schedule.kind == "wsd"
+    assert config.optimizer.epsilon == 1e-15
+
+
+def test_base_file_is_changed_not_copied(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        "model: {hidden_size: 32}\nclip: {name: adagc}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+    )
+    (tmp_path / "child.yaml").write_text(
+        "base: base.yaml\nclip: {name: global_norm}\ntrain: {max_steps: 3}\n"
+    )
+    config = load_config(tmp_path / "child.yaml")
+    assert config.model == {"hidden_size": 32}
+    assert config.clip == {"name": "global_norm"}
+    assert (config.train.output_dir, config.train.max_steps) == ("out", 3)
+    assert "base" not in read_values(tmp_path / "child.yaml")
+
+
+def test_several_bases_are_read_in_order(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(
+        "model: {hidden_size: 32, head_dim: 8}\nclip: {name: adagc}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+    )
+    (tmp_path / "size.yaml").write_text("model: {hidden_size: 16}\n")
+    (tmp_path / "proxy.yaml").write_text(
+        "base: [recipe.yaml, size.yaml]\ntrain: {max_steps: 3}\n"
+    )
+    config = load_config(tmp_path / "proxy.yaml")
+    assert config.model == {"hidden_size": 16, "head_dim": 8}
+    assert (config.train.output_dir, config.train.max_steps) == ("out", 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"lambda_abs": 2.0}, {"name": "adagc", "beta": 0.9, "lambda_abs": 2}),
+        ({"name": "global_norm"}, {"name": "global_norm"}),
+        ({"name": "adagc", "t_start": 5}, {"name": "adagc", "t_start": 5}),
+    ],
+)
+def test_naming_a_clip_begins_its_section_anew(change, expected):
+    values = {"clip": {"name": "adagc", "beta": 0.9}, "train": {"seed": 1}}
+    result = merged(values, {"clip": change})
+    assert result == {"clip": expected, "train": {"seed": 1}}
+    assert values["clip"] == {"name": "adagc", "beta": 0.9}
+
+
+def test_another_optimizer_takes_no_arguments_along(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "model: {}\nclip: {name: adagc, beta: 0.9}\n"
+        "train: {output_dir: out, max_steps: 10}\n"
+        "optimizer: {epsilon: 1e-15}\n"
+    )
+    config = load_config(
+        tmp_path / "run.yaml",
+        ["optimizer.name=lion", "optimizer.weight_decay=1.0"],
+    )
+    assert config.optimizer == LionConfig(weight_decay=1.0)
+    assert config.clip == {"name": "adagc", "beta": 0.9}
+
+
+def test_adamw_s_record_keeps_its_form():
+    values = parse_config(MINIMAL).to_dict()
+    assert values["optimizer"] == {
+        "name": "adamw",
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "epsilon": 1e-8,
+        "weight_decay": 0.1,
+    }
+
+
+def test_data_follows_the_run_s_seed_unless_given():
+    assert parse_config(changed("train.seed", 5)).data.seed == 5
+    values = changed("train.seed", 5)
+    values["data"] = {"seed": 2}
+    assert parse_config(values).data.seed == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("trian", {}, "'trian', did you mean 'train'"),
+        ("train.max_step", 3, "'train.max_step', .* mean 'train.max_steps'"),
+        ("optimizer.eps", 1e-8, "optimizer.eps"),
+        ("train.max_steps", 0, "max_steps.*0"),
+        ("train.max_steps", "many", "max_steps"),
+        ("train.precision", "fp8", "float16, float8; .* mean 'float8'"),
+        ("optimizer.beta2", 1.0, "beta2.*1.0"),
+        ("optimizer.name", "adam", "optimizer.name.*did you mean 'adamw'"),
+        ("optimizer", {"name": "lion", "epsilon": 1e-8}, "epsilon' of lion"),
+        ("optimizer", {"name": "muon", "betta1": 0.9}, "mean '.*beta1'"),
+        ("optimizer", {"name": "muon", "scaling": "rsm"}, "g must .* 'rms'"),
+        ("clip", "adagc", r"got 'adagc'; did you mean clip\.name=adagc\?"),
+        ("train", 3, "train must be a map of keys to values, got 3"),
+        ("data", "x", "data must be a map of keys to values, got 'x'"),
+        ("optimizer.momentum", 0.9, "'optimizer.momentum' of adamw"),
+        ("schedule.kind", "cosin", "^schedule.kind must .* mean 'cosine'"),
+        ("schedule.learning_rate", -1.0, "learning_rate.*-1.0"),
+        ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
+        ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
+        ("record.moments", True, "record.tensors"),
+        ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
+        ("faults", [{"kind": "gradient_nan"}], "steps or start"),
+    ],
+)
+def test_bad_values_are_named(path, value, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(changed(path, value))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"clip: {name: [adagc\ntrain: {}\n", "line 2: .* sequence of line 1$"),
+        (b"a: 1\na: 2\n", "run.yaml, line 2: not YAML: found duplicate key a"),
+        (b"\0", "run.yaml: not YAML: unacceptable character"),
+        (b"a: 1\n# caf\xe9\n", r"run.yaml, line 2: not UTF-8 \(byte 0xe9\)"),
+        (b"3\n", "run.yaml holds no map"),
+        (b"base: 3\n", "run.yaml: base is 3"),
+        (b"a: ${b}\n", "run.yaml: Interpolation key 'b' not found$"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path, content, message):
+    (tmp_path / "run.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_config(tmp_path / "run.yaml")
+
+
+def test_a_broken_override_is_named():
+    with pytest.raises(ValueError, match=r"'clip=\[1': the value is not YAML"):
+        load_config(CONFIGS / "proxy/ernie_moe.yaml", ["clip=[1"])
+
+
+def test_missing_parts_are_named(tmp_path):
+    with pytest.raises(ValueError, match="train"):
+        parse_config({"model": {}, "clip": {"name": "adagc"}})
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
+        load_config(tmp_path / "nowhere.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ValueError, match="list"):
+        load_config(tmp_path / "list.yaml")
+    with pytest.raises(ValueError, match=r"'train\.max_steps'"):
+        load_config(CONFIGS / "proxy/ernie_moe.yaml", ["train.max_steps"])
+
+
+def test_model_fields_and_presets():
+    config = make_model_config({"preset": "llama2-7b", "num_hidden_layers": 2})
+    assert (config.hidden_size, config.num_hidden_layers) == (4096, 2)
+    with pytest.raises(ValueError, match="did you mean 'hidden_size'"):
+        make_model_config({"hiden_size": 3})
+    with pytest.raises(ValueError, match="llama2-8b"):
+        make_model_config({"preset": "llama2-8b"})
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_every_clip_can_be_made(name):
+    make_clip({"name": name})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "no name"),
+        ({"name": "adacg"}, "did you mean 'adagc'"),
+        ({"name": "adagc", "lambda": 1.0}, "takes no 'lambda'"),
+        ({"name": "global_norm", "beta": 0.9}, "takes no 'beta'"),
+    ],
+)
+def test_bad_clip_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_clip(settings)

@@ -1,0 +1,143 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Runs with each optimizer, initialisation and trigger of loss spikes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.train.run import run_pretraining
+from paddle_adagc.lab.train.trainer import PretrainTrainer
+
+PROXIES = Path(__file__).parents[3] / "configs/proxy"
+WITHOUT_MOMENTS = ("lion", "muon")
+OPTIONS = {
+    # Resets, and clips between them, before and after the checkpoint.
+    "spam": ["optimizer.reset_interval=3", "optimizer.clip_start=1"],
+    "adamw_agc": ["optimizer.lambda_rel=0.1"],
+    "adamw_clippy": ["optimizer.lambda_abs=1e-5"],
+    "adamw_rms_clip": ["optimizer.threshold=0.5"],
+}
+
+
+def run(output_dir, *overrides, proxy="llama_low_noise", steps=8):
+    config = load_config(
+        PROXIES / f"{proxy}.yaml",
+        [
+            f"train.output_dir={output_dir}",
+            f"train.max_steps={steps}",
+            "train.batch_size=4",
+            "train.save_every=4",
+            "train.visualdl=false",
+            "data.validation_size=8",
+            "schedule.warmup_steps=2",
+            *overrides,
+        ],
+    )
+    run_pretraining(config)
+    return RunRecord.load(output_dir)
+
+
+def assert_resumes(tmp_path, monkeypatch, *overrides, **arguments):
+    """A run that is cut at step 6 gives the same as one that is not."""
+    whole = run(tmp_path / "whole", *overrides, **arguments)
+    train = PretrainTrainer.training_step
+
+    def stop_at_six(self, *args, **kwargs):
+        if self.state.global_step == 6:
+            raise KeyboardInterrupt
+        return train(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PretrainTrainer, "training_step", stop_at_six)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", *overrides, **arguments)
+    resumed = run(tmp_path / "cut", *overrides, **arguments)
+    np.testing.assert_array_equal(whole.loss, resumed.loss)
+    for key, values in whole.tensors.items():
+        np.testing.assert_array_equal(values, resumed.tensors[key], key)
+    return whole
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_trains_and_resumes(name, tmp_path, monkeypatch):
+    moments = str(name not in WITHOUT_MOMENTS).lower()
+    record = assert_resumes(
+        tmp_path,
+        monkeypatch,
+        f"optimizer.name={name}",
+        f"record.moments={moments}",
+        *OPTIONS.get(name, ()),
+    )
+    assert record.run["config"]["optimizer"]["name"] == name
+    assert record.loss[-1] < record.loss[0]
+    if moments == "true":
+        first = record.tensors["moment1"]
+        assert (first[-1] > 0).any()
+    if name == "spam":  # at a reset the first moment is the gradient's share
+        share = 0.1 * record.tensors["clipped_norm"][2]
+        np.testing.assert_allclose(first[2], share, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.initialization=wesar"],
+        ["model.initialization=scaled_embed"],
+        ["model.rms_norm_precision=bfloat16"],
+        ["train.precision=float8", "model.rms_norm_precision=bfloat16"],
+        ["optimizer.epsilon=1e-15", "model.rms_norm_eps=1e-15"],
+    ],
+)
+def test_every_trigger_trains_and_resumes(overrides, tmp_path, monkeypatch):
+    record = assert_resumes(
+        tmp_path, monkeypatch, *overrides, proxy="ernie_moe"
+    )
+    assert record.loss[-1] < record.loss[0]
+    assert np.isfinite(record.loss).all()
+
+
+def test_without_a_clip_norms_are_recorded_all_the_same(tmp_path):
+    clipped = run(tmp_path / "value", "clip.name=value", steps=2)
+    record = run(tmp_path / "none", "clip.name=none", steps=2)
+    np.testing.assert_array_equal(
+        record.tensors["norm"], record.tensors["clipped_norm"]
+    )
+    assert record.metrics["clipped_fraction"].max() == 0
+    assert clipped.metrics["clipped_fraction"].max() > 0
+    np.testing.assert_array_equal(
+        record.tensors["norm"][0], clipped.tensors["norm"][0]
+    )
+
+
+def test_noise_hits_and_a_repeated_batch_begins_as_itself(tmp_path):
+    fault = "faults=[{kind: KIND, start: 3, duration: 3}]"
+    parts = "train.gradient_accumulation_steps=2"
+    calm = run(tmp_path / "calm", parts)
+    repeated = run(
+        tmp_path / "repeated", parts, fault.replace("KIND", "repeated_batch")
+    )
+    noise = fault.replace("KIND", "token_noise, fraction: 0.5")
+    noisy = run(tmp_path / "noisy", parts, noise)
+    np.testing.assert_array_equal(calm.loss[:4], repeated.loss[:4])
+    # The second and third time the batch has been learned from.
+    assert repeated.loss[5] < repeated.loss[4] < repeated.loss[3]
+    assert (calm.loss[4:] != repeated.loss[4:]).all()
+    np.testing.assert_array_equal(calm.loss[:3], noisy.loss[:3])
+    assert (noisy.loss[3:6] > calm.loss[3:6] + 0.1).all()
+    assert sorted(repeated.faults) == sorted(noisy.faults) == [3, 4, 5]
