@@ -14,7 +14,23 @@
 """AdaGC for PaddlePaddle: adaptive per-tensor gradient clipping."""
 
 from paddle_adagc.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.clips.zclip import ClipGradByZClip
 from paddle_adagc.stability.spike_score import spike_score
+from paddle_adagc.state import load_state, save_state
 
-__all__ = ["ClipGradByAdaGC", "spike_score"]
+__all__ = [
+    "ClipGradByAGC",
+    "ClipGradByAdaGC",
+    "ClipGradByGlobalAdaGC",
+    "ClipGradByTensorWiseGC",
+    "ClipGradByZClip",
+    "load_state",
+    "make_clip",
+    "save_state",
+    "spike_score",
+]
 __version__ = "0.1.0"

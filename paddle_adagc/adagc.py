@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import paddle
@@ -29,9 +28,8 @@ from paddle_adagc.checks import (
     check_positive,
     check_real,
 )
-from paddle_adagc.clips.base import NonFinite, TensorScalingClip
-from paddle_adagc.parallel.gather import gather_state
-from paddle_adagc.state import Values, check_deviation, check_gamma
+from paddle_adagc.clips.base import Kept, NonFinite, TensorScalingClip
+from paddle_adagc.state import Quantity
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
@@ -106,19 +104,27 @@ class ClipGradByAdaGC(TensorScalingClip):
         ['bias', 'weight']
     """
 
+    _optional = frozenset({"deviation"})
+
     def __init__(
         self,
+        *positional: Any,
         lambda_rel: float = 1.04,
         beta: float = 0.99,
         lambda_abs: float = 1.0,
         t_start: int = 100,
-        *,
         init: Init = "warmup_min",
         init_value: float | None = None,
         lambda_dev: float = 0.0,
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
+        if positional:
+            raise TypeError(
+                "ClipGradByAdaGC takes named arguments only, got "
+                f"{positional}: the clip_norm of ClipGradByGlobalNorm is "
+                "lambda_abs here"
+            )
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
@@ -127,8 +133,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.lambda_dev = check_real("lambda_dev", lambda_dev)
         if self.lambda_dev < 0:
             raise ValueError(f"lambda_dev={lambda_dev!r} is negative")
-        self._gamma: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
-        self._deviation: Tensor = paddle.zeros([0], "float32")  # [num_tensors]
+        self._keep(*self._kept_quantities())
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
         if init not in get_args(Init):
@@ -161,118 +166,37 @@ class ClipGradByAdaGC(TensorScalingClip):
             **super()._config(),
         }
 
-    def _advance(self, step: int, norm: Tensor) -> Tensor:
-        gamma = self._extended_gamma()
+    def _kept_quantities(self) -> list[Quantity]:
+        start = self.init_value if self.init == "constant" else math.inf
+        assert start is not None
+        gamma = Quantity(name="gamma", start=start, is_positive=True)
+        if not self.lambda_dev:
+            return [gamma]
+        return [gamma, Quantity(name="deviation", start=0.0, tolerance=1e-2)]
+
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
+        gamma = kept["gamma"]
         if step >= self.t_start or self.init == "constant":
             margin = (
-                self.lambda_dev * self._extended_deviation()
-                if self.lambda_dev
-                else None
+                self.lambda_dev * kept["deviation"] if self.lambda_dev else None
             )
             h = rule.adaptive_scale(norm, gamma, self.lambda_rel, margin)
-            self._gamma = rule.moving_average(h * norm, gamma, self.beta)
+            new = {"gamma": rule.moving_average(h * norm, gamma, self.beta)}
         elif self.init == "warmup_min":
             total = self._global_norm(norm)
             h = rule.global_scale(total, self.lambda_abs).expand_as(norm)
-            self._gamma = rule.running_minimum(h * norm, gamma)
+            new = {"gamma": rule.running_minimum(h * norm, gamma)}
         elif self.init == "min_no_warmup":
             h = paddle.ones_like(norm)
-            self._gamma = rule.running_minimum(norm, gamma)
+            new = {"gamma": rule.running_minimum(norm, gamma)}
         else:
             assert self.init_value is not None
             h = paddle.ones_like(norm)
-            self._gamma = rule.latest_below(norm, gamma, self.init_value)
+            new = {"gamma": rule.latest_below(norm, gamma, self.init_value)}
         if self.lambda_dev:
-            self._deviation = rule.moving_deviation(
-                h * norm, gamma, self._extended_deviation(), self.beta
+            new["deviation"] = rule.moving_deviation(
+                h * norm, gamma, kept["deviation"], self.beta
             )
-        return h
-
-    def _extended_gamma(self) -> Tensor:
-        """Gamma with a start value for tensors that have none yet."""
-        start = self.init_value if self.init == "constant" else math.inf
-        return self._extended(self._gamma, start)
-
-    def _extended_deviation(self) -> Tensor:
-        return self._extended(self._deviation, 0.0)
-
-    def _extended(self, values: Tensor, start: float | None) -> Tensor:
-        num_new = len(self._table) - values.shape[0]
-        if num_new <= 0:  # fewer: this rank's part of a loaded state
-            return values
-        new = paddle.full([num_new], start, "float32")
-        return paddle.concat([values, new])
-
-    def _tensor_metrics(self) -> dict[str, Tensor]:
-        return self._kept()
-
-    def _kept(self) -> dict[str, Tensor]:
-        """Vectors of the state, each float32 ``[num_tensors]``."""
-        kept = {"gamma": self._extended_gamma()}
-        if self.lambda_dev:
-            kept["deviation"] = self._extended_deviation()
-        return kept
-
-    def _state(self) -> dict[str, dict[str, Tensor]]:
-        if not len(self._table):
-            return {name: {} for name in self._kept()}
-        return {
-            name: dict(
-                zip(self._table.keys, paddle.unbind(vector), strict=True)
-            )
-            for name, vector in self._kept().items()
-        }
-
-    def _load(self, values: Values) -> None:
-        gamma = values["gamma"]
-        deviation = values.get("deviation", dict.fromkeys(gamma, 0.0))
-        check_gamma(gamma)
-        check_deviation(deviation, gamma)
-        self._table.check_state(list(gamma))
-        self._table.adopt(list(gamma))
-        keys = self._table.keys
-        self._gamma = paddle.to_tensor([gamma[key] for key in keys], "float32")
-        self._deviation = paddle.to_tensor(
-            [deviation[key] for key in keys], "float32"
-        )
-
-    def _reorder(self, old: Sequence[int]) -> None:
-        index = paddle.to_tensor(old, "int64")
-        self._gamma = paddle.gather(self._extended_gamma(), index)
-        self._deviation = paddle.gather(self._extended_deviation(), index)
-
-    def set_state_dict(self, state: dict[str, Any]) -> None:
-        """See :meth:`TensorScalingClip.set_state_dict`.
-
-        ``lambda_dev`` may be switched on or off here: a state without
-        deviations starts them at 0, and one that has them may lose them.
-        """
-        if isinstance(state, dict) and isinstance(state.get("gamma"), dict):
-            state = dict(state)
-            if not self.lambda_dev:
-                state.pop("deviation", None)
-            elif "deviation" not in state:
-                state["deviation"] = dict.fromkeys(state["gamma"], 0.0)
-        super().set_state_dict(state)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State to save beside the optimizer's.
-
-        Returns:
-            ``step`` (int, optimizer steps made), ``gamma`` (a float32 tensor of
-            shape ``[]`` per tensor key, ``inf`` for a tensor without a norm so
-            far), with ``lambda_dev`` also ``deviation``, and ``config`` (the
-            constructor's arguments).
-        """
-        return super().state_dict()
-
-    def full_state_dict(self) -> dict[str, Any]:
-        """State of the whole model, which any parallel layout can load.
-
-        In a distributed run every rank has to call it; one of them saves.
-
-        Raises:
-            RuntimeError: Ranks disagree about a gamma that they all follow.
-        """
-        observed = {self._table.keys[slot] for slot in self._observed}
-        return gather_state(self.state_dict(), observed)
+        return h, new

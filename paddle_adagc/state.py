@@ -11,104 +11,384 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Reading a clip's saved state, and refusing what is not one."""
+"""What a clip carries from step to step: one shape from the device to the disk.
+
+A state on disk is one safetensors file: a float32 vector ``[num_tensors]`` per
+quantity, such as AdaGC's ``gamma``, and as JSON in the file's metadata the
+tensors' keys, the step and the clip's arguments. Nothing in it can execute code
+on loading, and one tensor is one number whatever layout wrote it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 import numbers
+import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
+from paddle import Tensor
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-Values = dict[str, dict[str, float]]
-"""Name of a kept quantity (``"gamma"``) -> key -> number."""
+STATE_FILE = "adagc_state.safetensors"
+GLOBAL = "global"
+"""Key under which a dict holds a number about all tensors together."""
 
-
-def read_clip_state(
-    state: Any, names: Collection[str], arguments: Collection[str], owner: str
-) -> tuple[int, Values, dict[str, Any]]:
-    """Parts of a clip's ``state_dict()``: step, kept values, arguments.
-
-    Args:
-        state: ``step``, ``config``, and one dict of numbers per name.
-        names: What the clip keeps.
-        arguments: Those of the clip's constructor.
-        owner: The clip's class, for messages.
-
-    Raises:
-        TypeError: ``state`` is not a dict.
-        ValueError: A key is missing, or one or an argument is another clip's;
-            ``step`` is not a count, or a value is not one number.
-    """
-    if not isinstance(state, dict):
-        raise TypeError(f"the state is a {type(state).__name__}, not a dict")
-    for name in ("step", *names, "config"):
-        if name not in state:
-            raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
-    foreign = [name for name in state if name not in ("step", *names, "config")]
-    if foreign:
-        raise ValueError(
-            f"the state holds {foreign}, which {owner} does not keep: it is "
-            "another clip's"
-        )
-    step, config = state["step"], state["config"]
-    if not isinstance(step, numbers.Integral) or step < 0:
-        raise ValueError(f"the state's step={step!r} is not a count of steps")
-    for name in (*names, "config"):
-        if not isinstance(state[name], dict):
-            raise ValueError(f"the state's {name} must be a dict")
-    foreign = [name for name in config if name not in arguments]
-    if foreign:
-        raise ValueError(
-            f"the state was made by a clip with the arguments {foreign}, which "
-            f"{owner} does not have: it is another clip's"
-        )
-    values = {
-        name: {k: _number(name, k, v) for k, v in state[name].items()}
-        for name in names
-    }
-    return int(step), values, config
+_FORMAT = "paddle_adagc.state.3"
+_FORMAT_2 = "paddle_adagc.state.2"  # one list of keys per quantity
+_ROUNDING = 1e-5
 
 
-def check_gamma(gamma: Mapping[str, float]) -> None:
-    """Refuse a reference norm that would freeze its tensor.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number that a rule keeps per tensor, or one about all of them."""
 
-    Raises:
-        ValueError: One is not positive.
-    """
-    for key, value in gamma.items():
-        if not value > 0:
+    name: str
+    """``"gamma"``, for example."""
+
+    start: float
+    """Value before the first observation."""
+
+    is_global: bool = False
+    """One number for all tensors together."""
+
+    is_positive: bool = False
+    """0 is refused; ``inf`` (no observation so far) is not."""
+
+    tolerance: float = _ROUNDING
+    """Relative difference between ranks that is still rounding."""
+
+    def check(self, key: str, value: float) -> None:
+        """Refuse a number that the rule could not resume from.
+
+        Raises:
+            ValueError: It is negative, NaN, or 0 or ``inf`` against the above.
+        """
+        if self.is_positive and not value > 0:
             raise ValueError(
-                f"gamma of {key!r} is {value}: it must be positive (inf for a "
-                "tensor without a norm so far)"
+                f"{self.name} of {key!r} is {value}: it must be positive (inf "
+                "for a tensor without a norm so far)"
             )
-
-
-def check_deviation(
-    deviation: Mapping[str, float], gamma: Mapping[str, float]
-) -> None:
-    """Refuse what is no mean absolute deviation of these tensors' norms.
-
-    Raises:
-        ValueError: One is negative or not finite, or the keys differ.
-    """
-    if deviation.keys() != gamma.keys():
-        raise ValueError("the state's gamma and deviation have other keys")
-    for key, value in deviation.items():
-        if not 0 <= value < float("inf"):
+        if not self.is_positive and not 0 <= value < math.inf:
             raise ValueError(
-                f"deviation of {key!r} is {value}: it must be finite and not "
+                f"{self.name} of {key!r} is {value}: it must be finite and not "
                 "negative"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipState:
+    """State of a clip, of the whole model or of one rank's tensors."""
+
+    step: int
+    """Optimizer steps made."""
+
+    config: dict[str, Any]
+    """The clip's arguments."""
+
+    keys: tuple[str, ...]
+    """Names of the tensors, ``[num_tensors]``."""
+
+    values: dict[str, Any]
+    """Name of a quantity -> float32 ``[num_tensors]``, Paddle or NumPy."""
+
+    scalars: dict[str, Any]
+    """Name of a quantity about all tensors -> float32 ``[1]``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form of ``state_dict()``.
+
+        Returns:
+            ``step``, per quantity a dict of key -> number (shape ``[]``), and
+            ``config``. A number about all tensors stands under the key
+            ``"global"``.
+        """
+        numbers_by_key = {
+            name: dict(zip(self.keys, _unbind(vector), strict=True))
+            for name, vector in self.values.items()
+        }
+        for name, vector in self.scalars.items():
+            numbers_by_key[name] = {GLOBAL: _unbind(vector)[0]}
+        return {"step": self.step, **numbers_by_key, "config": self.config}
+
+    @classmethod
+    def from_dict(cls, state: Any) -> ClipState:
+        """Read the form of ``state_dict()``; numbers of any kind.
+
+        Raises:
+            TypeError: ``state`` is not a dict.
+            ValueError: A part is missing or malformed, or the quantities are
+                about other tensors.
+        """
+        step, config, kept = _parts(state)
+        values: dict[str, np.ndarray] = {}
+        scalars: dict[str, np.ndarray] = {}
+        keys: tuple[str, ...] | None = None
+        for name, numbers_by_key in kept.items():
+            if [*numbers_by_key] == [GLOBAL]:
+                scalars[name] = _vector(name, [GLOBAL], numbers_by_key)
+                continue
+            keys = tuple(numbers_by_key) if keys is None else keys
+            if numbers_by_key.keys() != set(keys):
+                raise ValueError(
+                    f"the state's {name} and {next(iter(values))} have other "
+                    "keys"
+                )
+            values[name] = _vector(name, keys, numbers_by_key)
+        return cls(step, config, keys or (), values, scalars)
+
+    def check(
+        self,
+        quantities: Sequence[Quantity],
+        arguments: Collection[str],
+        owner: str,
+    ) -> None:
+        """Refuse the state of another clip, and numbers that make no sense.
+
+        Args:
+            quantities: What the clip keeps.
+            arguments: Names of the clip's arguments.
+            owner: The clip's class, for messages.
+
+        Raises:
+            ValueError: See above.
+        """
+        wanted = {q.name: q for q in quantities}
+        found = {**self.scalars, **self.values}
+        for name in wanted:
+            if name not in found:
+                raise ValueError(
+                    f"the state lacks {name!r}: it has {['step', *found]}"
+                )
+        if foreign := [name for name in found if name not in wanted]:
+            raise ValueError(
+                f"the state holds {foreign}, which {owner} does not keep: it "
+                "is another clip's"
+            )
+        if foreign := [name for name in self.config if name not in arguments]:
+            raise ValueError(
+                f"the state was made by a clip with the arguments {foreign}, "
+                f"which {owner} does not have: it is another clip's"
+            )
+        for name, quantity in wanted.items():
+            if self.keys and quantity.is_global != (name in self.scalars):
+                form = "one number" if quantity.is_global else "one per tensor"
+                raise ValueError(
+                    f"the state's {name} is not {form}: it is not a state of "
+                    f"{owner}"
+                )
+            keys = (GLOBAL,) if quantity.is_global else self.keys
+            for key, value in zip(keys, found[name].tolist(), strict=True):
+                quantity.check(key, value)
+
+    def restrict(self, keys: Sequence[str]) -> ClipState:
+        """Return the part about these tensors, in this order."""
+        place = {key: i for i, key in enumerate(self.keys)}
+        index = [place[key] for key in keys]
+        values = {name: v[index] for name, v in self.values.items()}
+        return dataclasses.replace(self, keys=tuple(keys), values=values)
+
+    def to_numpy(self) -> ClipState:
+        """Return the same with NumPy vectors; waits for the device."""
+        return dataclasses.replace(
+            self,
+            values={name: np.asarray(v) for name, v in self.values.items()},
+            scalars={name: np.asarray(v) for name, v in self.scalars.items()},
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; it appears whole or not at all."""
+        state, target = self.to_numpy(), Path(path)
+        metadata = {
+            "format": _FORMAT,
+            "keys": json.dumps(state.keys),
+            "scalars": json.dumps([*state.scalars]),
+            "step": json.dumps(state.step),
+            "config": json.dumps(state.config),
+        }
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            save_file({**state.values, **state.scalars}, temporary, metadata)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClipState:
+        """Read what :meth:`save` wrote, in this format or the one before.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: It is damaged, or not a clip's state.
+        """
+        if not Path(path).exists():
+            raise FileNotFoundError(
+                f"{path} does not exist: was the checkpoint written by a run "
+                "with one of this package's clips?"
+            )
+        try:
+            with safe_open(path, framework="np") as file:
+                metadata = file.metadata() or {}
+                vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        try:
+            return cls._from_file(metadata, vectors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+
+    @classmethod
+    def _from_file(
+        cls, metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
+    ) -> ClipState:
+        known = (_FORMAT, _FORMAT_2)
+        if metadata.get("format") not in known:
+            raise ValueError(
+                f"its format is {metadata.get('format')!r}, not one of {known}"
+            )
+        keys, step, config = (
+            json.loads(metadata[name]) for name in ("keys", "step", "config")
+        )
+        if metadata["format"] == _FORMAT_2:
+            keys_by_name = keys
+        else:
+            scalars = json.loads(metadata["scalars"])
+            keys_by_name = {
+                name: [GLOBAL] if name in scalars else keys for name in vectors
+            }
+        for name, its_keys in keys_by_name.items():
+            if len(its_keys) != len(vectors[name]):
+                raise ValueError(
+                    f"{len(its_keys)} keys for {len(vectors[name])} values of "
+                    f"{name}"
+                )
+        kept = {
+            name: dict(zip(its_keys, vectors[name], strict=True))
+            for name, its_keys in keys_by_name.items()
+        }
+        return cls.from_dict({"step": step, **kept, "config": config})
+
+
+def merge(
+    parts: Sequence[tuple[ClipState, Collection[str]]],
+    quantities: Sequence[Quantity],
+) -> ClipState:
+    """Join the states of ranks that hold parts of one model.
+
+    Args:
+        parts: Per rank its state (NumPy), and the keys whose gradients it has
+            met: under owner-based sharding the other ranks' numbers about a
+            tensor are out of date. Without any observation of a tensor its
+            start value stays.
+        quantities: What the clip keeps.
+
+    Raises:
+        RuntimeError: Ranks disagree about a number that they all follow.
+    """
+    first = parts[0][0]
+    table: dict[str, tuple[dict[str, float], bool]] = {}
+    for state, observed in parts:
+        columns = {n: v.tolist() for n, v in state.values.items()}
+        for i, key in enumerate(state.keys):
+            row = {name: column[i] for name, column in columns.items()}
+            has_seen = key in observed and all(map(math.isfinite, row.values()))
+            if key not in table or (has_seen and not table[key][1]):
+                table[key] = (row, has_seen)
+            elif has_seen:
+                _check_agreement(key, table[key][0], row, quantities)
+        for q in (q for q in quantities if q.is_global):
+            known, other = (s.scalars[q.name].item() for s in (first, state))
+            _check_agreement(GLOBAL, {q.name: known}, {q.name: other}, [q])
+    values = {
+        name: np.array([row[name] for row, _ in table.values()], np.float32)
+        for name in first.values
+    }
+    return dataclasses.replace(first, keys=tuple(table), values=values)
+
+
+def _check_agreement(
+    key: str,
+    known: Mapping[str, float],
+    other: Mapping[str, float],
+    quantities: Sequence[Quantity],
+) -> None:
+    """Refuse numbers of one tensor that differ by more than rounding.
+
+    A deviation is a difference of numbers of gamma's size, so that its rounding
+    errors are of that size too.
+    """
+    size = max(known.values())
+    for quantity in quantities:
+        name = quantity.name
+        if name in known and not (
+            known[name] == other[name]
+            or math.isclose(
+                known[name],
+                other[name],
+                rel_tol=quantity.tolerance,
+                abs_tol=_ROUNDING * size,
+            )
+        ):
+            raise RuntimeError(
+                f"ranks disagree about {name} of {key!r}: {known[name]} and "
+                f"{other[name]}; was bind() given this run's model, were the "
+                "gradients of replicated tensors averaged, and do experts "
+                "have their global numbers in their names?"
+            )
+
+
+def save_state(
+    state: dict[str, Any],
+    directory: str | os.PathLike[str],
+    file_name: str = STATE_FILE,
+) -> Path:
+    """Write a clip's ``state_dict()``, replacing an older one.
+
+    The file appears whole or not at all.
+
+    Args:
+        state: ``step``, ``config``, and per kept quantity a dict of key -> one
+            number, such as AdaGC's ``gamma``.
+        directory: Created if it does not exist.
+        file_name: One for each clip, where there are several.
+
+    Returns:
+        Path of the file.
+    """
+    path = Path(directory) / file_name
+    ClipState.from_dict(state).save(path)
+    return path
+
+
+def load_state(
+    directory: str | os.PathLike[str], file_name: str = STATE_FILE
+) -> dict[str, Any]:
+    """Read what :func:`save_state` wrote under the same name.
+
+    Returns:
+        A dict for a clip's ``set_state_dict()``.
+
+    Raises:
+        FileNotFoundError: There is no state in ``directory``.
+        ValueError: The file is damaged or not a clip's state.
+    """
+    return ClipState.load(Path(directory) / file_name).to_dict()
 
 
 def warn_of_other_arguments(
     mine: Mapping[str, Any], loaded: Mapping[str, Any]
 ) -> None:
-    """Say which arguments a loaded state was made with other values of."""
+    """Warn of arguments that a loaded state was made with other values of."""
     differing = [
         f"{name}={mine[name]!r} (state: {value!r})"
         for name, value in loaded.items()
@@ -117,18 +397,52 @@ def warn_of_other_arguments(
     if differing:
         warnings.warn(
             "the loaded state was made with other arguments than this "
-            f"clip goes on with: {', '.join(differing)}",
+            f"clip resumes with: {', '.join(differing)}",
             stacklevel=3,
         )
 
 
-def as_array(value: Any) -> np.ndarray:
-    """A saved number as NumPy has it; bfloat16, which it has not, as float32.
+def _parts(
+    state: Any,
+) -> tuple[int, dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return step, config and the dicts of numbers."""
+    if not isinstance(state, dict):
+        raise TypeError(f"the state is a {type(state).__name__}, not a dict")
+    for name in ("step", "config"):
+        if name not in state:
+            raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
+    for name, part in state.items():
+        if name != "step" and not isinstance(part, dict):
+            raise ValueError(f"the state's {name} must be a dict")
+    kept = {k: v for k, v in state.items() if k not in ("step", "config")}
+    step = state["step"]
+    if not isinstance(step, numbers.Integral) or int(step) < 0:
+        raise ValueError(f"the state's step={step!r} is not a count of steps")
+    if [*kept] == ["norm"]:  # ZClip's in format 2
+        kept = {name: {GLOBAL: v} for name, v in kept["norm"].items()}
+    return int(step), state["config"], kept
 
-    Raises:
-        ValueError: uint16, as which Paddle gives the bits of a bfloat16.
-    """
-    if isinstance(value, paddle.Tensor) and value.dtype == paddle.bfloat16:
+
+def _vector(
+    name: str, keys: Sequence[str], numbers_by_key: Mapping[str, Any]
+) -> np.ndarray:
+    wide = np.array(
+        [_number(name, key, numbers_by_key[key]) for key in keys], np.float64
+    )
+    with np.errstate(over="ignore"):
+        vector = wide.astype(np.float32)
+    changed = (np.isinf(vector) != np.isinf(wide)) | (
+        (vector == 0) != (wide == 0)
+    )
+    for i in np.flatnonzero(changed):
+        raise ValueError(
+            f"{name} of {keys[int(i)]!r} is {wide[i]}: float32 cannot hold it"
+        )
+    return vector
+
+
+def _number(name: str, key: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.dtype == paddle.bfloat16:
         value = value.astype("float32")
     array = np.asarray(value)
     if array.dtype == np.uint16:
@@ -136,14 +450,16 @@ def as_array(value: Any) -> np.ndarray:
             f"{array} is of dtype uint16, perhaps the bits of a bfloat16: cast "
             "it to float32 before it becomes an array"
         )
-    return array
-
-
-def _number(name: str, key: str, value: Any) -> float:
-    array = as_array(value)
-    if array.size != 1 or not np.issubdtype(array.dtype, np.number):
+    if array.size != 1 or array.dtype.kind not in "fiu":
         raise ValueError(
             f"{name} of {key!r} is not one number: shape "
             f"{list(array.shape)}, dtype {array.dtype}"
         )
     return float(array.reshape(()))
+
+
+def _unbind(vector: Any) -> Sequence[Any]:
+    """Return the entries of ``[n]``, each of shape ``[]``."""
+    if isinstance(vector, Tensor):
+        return paddle.unbind(vector) if vector.shape[0] else []
+    return list(vector)

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
-from paddle_adagc.clips.base import NonFinite, TensorScalingClip
+from paddle_adagc.clips.base import Kept, NonFinite, TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList, dense_float
 from paddle_adagc.clips.units import unit_axes
 from paddle_adagc.parallel.layout import TensorLayout
@@ -138,40 +138,45 @@ class ClipGradByAGC(TensorScalingClip):
                     "nothing says along which axis: set its split_axis"
                 )
 
-    def _advance(self, step: int, norm: Tensor) -> Tensor:
-        return paddle.ones_like(norm)
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
+        return paddle.ones_like(norm), {}
 
-    def _clip_gradients(
+    def _scale_(
         self,
         gradients: GradientList,
-        pairs: Sequence[tuple[Tensor, Tensor]],
-        slots: Sequence[int],
+        pairs: Mapping[int, tuple[Tensor, Tensor]],
         norm: Tensor,
-        finite: Tensor,
+        h: Tensor,
     ) -> Tensor:
-        kept = super()._clip_gradients(gradients, pairs, slots, norm, finite)
+        finite = paddle.isfinite(norm)
+        h, discard = self._treat_nonfinite(h, finite)
         units = {
             slot: _Units(parameter, gradient, self._is_embedding(slot))
-            for slot, (parameter, gradient) in zip(slots, pairs, strict=True)
+            for slot, (parameter, gradient) in pairs.items()
             if self._table.keys[slot] not in self.unclipped
         }
         self._sum_split_units(units)
+        nothing = paddle.zeros([1], "float32")
+        squared = [nothing] * len(self._table)
         for slot, unit in units.items():
-            unit.clip_(self.lambda_rel, self.epsilon, finite[slot])
-        squared_after = self._known_reducer().local_norms(
-            GradientList(self._by_slot(slots, pairs)).squared_norms()
-        )
-        share = rule.square_root(squared_after) / norm
-        is_known = paddle.logical_and(finite, norm > 0)
-        return paddle.where(is_known, share, kept)
-
-    def _by_slot(
-        self, slots: Sequence[int], pairs: Sequence[tuple[Tensor, Tensor]]
-    ) -> list[Tensor | None]:
-        gradients: list[Tensor | None] = [None] * len(self._table)
-        for slot, (_, gradient) in zip(slots, pairs, strict=True):
-            gradients[slot] = gradient
-        return gradients
+            squared[slot] = unit.clip_(
+                self.lambda_rel,
+                self.epsilon,
+                finite[slot],
+                None if discard is None else discard[slot],
+            )
+        if discard is not None and len(units) < len(pairs):
+            others = [
+                pairs[slot][1] if slot in pairs and slot not in units else None
+                for slot in range(len(self._table))
+            ]
+            GradientList(others).scale_(h, discard)
+        squared = self._known_reducer().local_norms(paddle.concat(squared))
+        share = rule.square_root(squared) / norm
+        is_known = paddle.logical_and(finite, squared > 0)
+        return paddle.where(is_known, share, h)
 
     def _is_embedding(self, slot: int) -> bool:
         return self._table.is_bound and self._table.layout[slot].is_embedding
@@ -236,18 +241,39 @@ class _Units:
         ]
         self.weight = _squared_norms(weights, axes)  # [num_units], float32
         self.gradient = _squared_norms(gradient, axes)  # [num_units], float32
+        self._local = self.gradient
 
-    def clip_(self, lambda_rel: float, epsilon: float, finite: Tensor) -> None:
-        """Scale in place, unless the tensor is not finite."""
+    def clip_(
+        self,
+        lambda_rel: float,
+        epsilon: float,
+        finite: Tensor,
+        discard: Tensor | None,
+    ) -> Tensor:
+        """Scale in place, unless the tensor is not finite.
+
+        Args:
+            lambda_rel: See :class:`ClipGradByAGC`; likewise ``epsilon``.
+            epsilon: See above.
+            finite: bool, shape ``[]``.
+            discard: bool, shape ``[]``: set the gradient to 0. None: never.
+
+        Returns:
+            Squared norm of this rank's part afterwards, float32 ``[1]``.
+        """
         norm = self.gradient.sqrt()
         bound = lambda_rel * self.weight.sqrt().clip(min=epsilon)
         h = bound / norm.clip(min=_SMALLEST_NORM)
         h = paddle.where(paddle.logical_and(norm > bound, finite), h, 1.0)
+        squared_norm = (h.square() * self._local).sum(keepdim=True)
         if self._inverse is not None:
             h = paddle.gather(h, self._inverse)
         wide = dense_float(self._target)
         scaled = wide * h.astype(wide.dtype).reshape(self._unit_shape)
+        if discard is not None:
+            scaled = paddle.where(discard, paddle.zeros_like(scaled), scaled)
         paddle.assign(scaled.astype(self._target.dtype), self._target)
+        return squared_norm
 
 
 def _num_split_units(tensor: TensorLayout) -> int:

@@ -22,7 +22,8 @@ gives ``h`` is the subclass's.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -35,13 +36,16 @@ from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.metrics import Call, step_metrics
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
+from paddle_adagc.parallel.gather import gather_state
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.parallel.topology import Topology, read_topology
 from paddle_adagc.parallel.unbound import check_alone, check_unbound
-from paddle_adagc.state import Values, read_clip_state, warn_of_other_arguments
+from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
 NonFinite = Literal["zero", "raise", "propagate"]
+Kept = dict[str, Tensor]
+"""Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
 
 
 class TensorScalingClip(ClipGradBase, abc.ABC):
@@ -82,6 +86,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     _keeps_one_state = False
     """The rule's state is about all tensors: one call has to hold them all."""
 
+    _optional: frozenset[str] = frozenset()
+    """Quantities that a loaded state may lack, or hold in vain."""
+
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         if nonfinite not in get_args(NonFinite):
@@ -89,6 +96,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 f"nonfinite={nonfinite!r} is not one of {get_args(NonFinite)}"
             )
         self.nonfinite: NonFinite = nonfinite
+        self._quantities: tuple[Quantity, ...] = ()
+        self._kept: Kept = {}
         self._table = TensorTable()
         self._steps = StepCount()
         self._calls: list[Call] = []
@@ -96,6 +105,17 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._observed: set[int] = set()
         self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
+
+    def _keep(self, *quantities: Quantity) -> None:
+        """Declare, once, what the rule carries from step to step.
+
+        State, gathering over ranks, reordering and metrics follow from it.
+        """
+        self._quantities = quantities
+        self._kept = {
+            q.name: paddle.full([int(q.is_global)], q.start, "float32")
+            for q in quantities
+        }
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -112,18 +132,43 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
 
     @abc.abstractmethod
-    def _advance(self, step: int, norm: Tensor) -> Tensor:
-        """Take in one call's norms and give the scales.
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
+        """Apply the rule to one call's norms; change nothing.
 
         Args:
             step: Index of the optimizer step, from 0.
             norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
                 those without a gradient in this call.
+            kept: What the rule keeps, with start values for new tensors.
 
         Returns:
-            ``h``, float32 ``[num_tensors]``; entries of tensors with a
-            non-finite norm are of no consequence.
+            ``h``, float32 ``[num_tensors]``, of no consequence for tensors with
+            a non-finite norm; and what the rule keeps from now on.
         """
+
+    def _scale_(
+        self,
+        gradients: GradientList,
+        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        norm: Tensor,
+        h: Tensor,
+    ) -> Tensor:
+        """Scale the gradients in place.
+
+        Args:
+            gradients: One per slot.
+            pairs: Slot -> parameter and gradient, where there is one.
+            norm: float32 ``[num_tensors]``, of the whole tensors.
+            h: float32 ``[num_tensors]``.
+
+        Returns:
+            The part of each norm that is left, float32 ``[num_tensors]``.
+        """
+        h, discard = self._treat_nonfinite(h, paddle.isfinite(norm))
+        gradients.scale_(h, discard)
+        return h
 
     def _config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -136,23 +181,12 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     __repr__ = __str__
 
-    def _tensor_metrics(self) -> dict[str, Tensor]:
-        """What the rule keeps per tensor, each float32 ``[num_tensors]``."""
-        return {}
-
-    def _state(self) -> dict[str, dict[str, Tensor]]:
-        """What the rule carries from step to step: name -> key -> number."""
-        return {}
-
-    def _load(self, values: Values) -> None:
-        """Take over what :meth:`_state` gave; refuse before any change."""
-
-    def _reorder(self, old: Sequence[int]) -> None:
-        """Put what is kept per tensor into a new order.
-
-        Args:
-            old: Per slot, the one that the tensor had before.
-        """
+    def _tensor_metrics(self) -> Kept:
+        """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
+        return {
+            name: vector.expand([len(self._table)])
+            for name, vector in self._extended().items()
+        }
 
     def _check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology
@@ -200,33 +234,37 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             self._table = TensorTable()
         old = self._table.bind(layout)
         if old:
-            self._reorder(old)
+            index = paddle.to_tensor(old, "int64")
+            for name in self._names(is_global=False):
+                self._kept[name] = paddle.gather(self._kept[name], index)
             self._observed = {
                 slot for slot, was in enumerate(old) if was in self._observed
             }
-            self._continue_at(self.num_steps)
+            self._resume_at(self.num_steps)
         self._reducer = None
 
     def state_dict(self) -> dict[str, Any]:
         """State to save beside the optimizer's.
 
         Returns:
-            ``step`` (int, optimizer steps made), ``config`` (the constructor's
-            arguments), and for each quantity that the rule keeps a dict of
-            float32 tensors of shape ``[]``.
+            ``step`` (int, optimizer steps made); for each quantity that the
+            rule keeps, such as AdaGC's ``gamma``, a dict of tensor key ->
+            float32 tensor of shape ``[]``; ``config`` (the constructor's
+            arguments).
         """
-        return {
-            "step": self.num_steps,
-            **self._state(),
-            "config": self._config(),
-        }
+        return self._state().to_dict()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
 
         In a distributed run every rank has to call it; one of them saves.
+
+        Raises:
+            RuntimeError: Ranks disagree about a number that they all follow.
         """
-        return self.state_dict()
+        observed = {self._table.keys[slot] for slot in self._observed}
+        state = gather_state(self._state(), observed, self._quantities)
+        return state.to_dict()
 
     def set_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state; a refused one leaves the clip as it was.
@@ -243,13 +281,19 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ValueError: It is not a state of this class, or the tensors are
                 not this model's.
         """
-        step, values, config = read_clip_state(
-            state, self._state(), self._config(), type(self).__name__
-        )
-        self._load(values)
+        loaded = self._with_optional(ClipState.from_dict(state))
+        loaded.check(self._quantities, self._config(), type(self).__name__)
+        if self._names(is_global=False):
+            self._table.check_state(loaded.keys)
+            self._table.adopt(loaded.keys)
+            loaded = loaded.restrict(self._table.keys)
+        self._kept = {
+            name: paddle.to_tensor(vector, "float32")
+            for name, vector in {**loaded.values, **loaded.scalars}.items()
+        }
         self._has_loaded = True
-        self._continue_at(step)
-        warn_of_other_arguments(self._config(), config)
+        self._resume_at(loaded.step)
+        warn_of_other_arguments(self._config(), loaded.config)
 
     def metrics(self) -> dict[str, Any]:
         """What the last optimizer step was like; may wait for the device.
@@ -280,7 +324,42 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _dygraph_clip(
         self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
     ) -> list[tuple[Tensor, Tensor | None]]:
+        """Clip the gradients of one call in place, and return the pairs.
+
+        1. Measure every gradient, and sum its squared norm over the ranks that
+           hold parts of the tensor.
+        2. Let the rule turn the norms into factors ``h`` and its next state.
+        3. Multiply every gradient by its ``h``; treat non-finite ones.
+        4. Take over step count and state: a step happens, or it does not.
+        """
         pairs = list(params_grads)
+        clipped = self._clipped_pairs(pairs)
+        reducer = self._known_reducer()
+        if not clipped and not reducer.communicates:
+            return pairs
+        slots = self._slots([parameter for parameter, _ in clipped])
+        steps = self._steps.after(slots, self._why_one_group())
+        by_slot = dict(zip(slots, clipped, strict=True))
+        gradients = GradientList(
+            [by_slot.get(i, (None, None))[1] for i in range(len(self._table))]
+        )
+        norm = rule.square_root(reducer.local_norms(gradients.squared_norms()))
+        step = steps.num_steps - 1
+        if self.nonfinite == "raise":
+            self._refuse_nonfinite(norm, step)
+        h, kept = self._advance(step, norm, self._extended())
+        h = self._scale_(gradients, by_slot, norm, h)
+        begins_step = steps.num_steps > self.num_steps
+        earlier = [] if begins_step else self._calls
+        self._calls = [*earlier, Call(slots, norm, h)]
+        self._steps, self._kept = steps, kept
+        self._observed.update(slots)
+        return pairs
+
+    def _clipped_pairs(
+        self, pairs: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return the pairs with a gradient that may be clipped."""
         clipped = [
             (parameter, gradient)
             for parameter, gradient in pairs
@@ -292,69 +371,59 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 f"{type(self).__name__} does not work on the distributed "
                 "tensors of auto-parallel: use fleet's hybrid parallelism"
             )
-        reducer = self._known_reducer()
-        if not clipped and not reducer.communicates:
-            return pairs
-        slots = self._slots([parameter for parameter, _ in clipped])
-        is_next_step = self._is_next_step(slots)
-        gradients: list[Tensor | None] = [None] * len(self._table)
-        for slot, (_, gradient) in zip(slots, clipped, strict=True):
-            gradients[slot] = gradient
-        listed = GradientList(gradients)
-        norm = rule.square_root(reducer.local_norms(listed.squared_norms()))
-        finite = paddle.isfinite(norm)
-        if self.nonfinite == "raise":
-            self._refuse_nonfinite(finite, self.num_steps - 1 + is_next_step)
-        self._steps.add(slots, is_next_step)
-        if is_next_step:
-            self._calls = []
-        self._observed.update(slots)
-        h = self._clip_gradients(listed, clipped, slots, norm, finite)
-        self._calls.append(Call(slots, norm, h))
-        return pairs
+        return clipped
 
-    def _clip_gradients(
-        self,
-        gradients: GradientList,
-        pairs: Sequence[tuple[Tensor, Tensor]],
-        slots: Sequence[int],
-        norm: Tensor,
-        finite: Tensor,
-    ) -> Tensor:
-        """Clip in place.
+    def _names(self, *, is_global: bool) -> list[str]:
+        return [q.name for q in self._quantities if q.is_global == is_global]
 
-        Args:
-            gradients: In the order of the slots.
-            pairs: Parameters and their gradients.
-            slots: Of the pairs.
-            norm: float32 ``[num_tensors]``, of the whole tensors.
-            finite: bool ``[num_tensors]``.
+    def _extended(self) -> Kept:
+        """Return what is kept, with start values for tensors that are new."""
+        extended = dict(self._kept)
+        for quantity in self._quantities:
+            vector = extended[quantity.name]
+            num_new = len(self._table) - vector.shape[0]
+            if num_new > 0 and not quantity.is_global:
+                new = paddle.full([num_new], quantity.start, "float32")
+                extended[quantity.name] = paddle.concat([vector, new])
+        return extended
 
-        Returns:
-            The part of each norm that is left, float32 ``[num_tensors]``.
-        """
-        h = self._advance(self.num_steps - 1, norm)
-        h, discard = self._treat_nonfinite(h, finite)
-        gradients.scale_(h, discard)
-        return h
+    def _state(self) -> ClipState:
+        kept = self._extended()
+        values, scalars = (
+            {name: kept[name] for name in self._names(is_global=is_global)}
+            for is_global in (False, True)
+        )
+        keys = tuple(self._table.keys) if values else ()
+        return ClipState(self.num_steps, self._config(), keys, values, scalars)
 
-    def _continue_at(self, num_steps: int) -> None:
-        """Go on as if ``num_steps`` steps had been made."""
-        self._steps.continue_at(num_steps)
+    def _with_optional(self, state: ClipState) -> ClipState:
+        """Add optional quantities at their start, leave out unused ones."""
+        kept = self._names(is_global=False)
+        values = {
+            name: vector
+            for name, vector in state.values.items()
+            if name in kept or name not in self._optional
+        }
+        for q in self._quantities:
+            if q.name in self._optional and q.name not in values:
+                values[q.name] = np.full(len(state.keys), q.start, np.float32)
+        return dataclasses.replace(state, values=values)
+
+    def _resume_at(self, num_steps: int) -> None:
+        self._steps = self._steps.resumed_at(num_steps)
         self._calls = []
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
-        """Slot of each parameter, after a look at those that are new."""
+        """Return each parameter's slot, after a look at those that are new."""
         slots = self._table.slots(parameters)
         if not (self._table.is_bound or self._observed.issuperset(slots)):
             check_unbound(type(self).__name__, read_topology(), parameters)
         return slots
 
-    def _is_next_step(self, slots: Sequence[int]) -> bool:
-        reason = ""
-        if self._keeps_one_state:
-            reason = f"{type(self).__name__} keeps one state for all tensors"
-        return self._steps.is_next_step(slots, reason)
+    def _why_one_group(self) -> str:
+        if not self._keeps_one_state:
+            return ""
+        return f"{type(self).__name__} keeps one state for all tensors"
 
     def _treat_nonfinite(
         self, h: Tensor, finite: Tensor
@@ -395,8 +464,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         counted = rule.global_squared_norm(reducer.counted(norm))
         return reducer.global_sum(counted).sqrt().astype("float32")
 
-    def _refuse_nonfinite(self, finite: Tensor, step: int) -> None:
-        lost = np.flatnonzero(~finite.numpy())
+    def _refuse_nonfinite(self, norm: Tensor, step: int) -> None:
+        lost = np.flatnonzero(~np.isfinite(norm.numpy()))
         if self._known_reducer().any_rank(bool(lost.size)):
             keys = [self._table.keys[slot] for slot in lost]
             raise FloatingPointError(

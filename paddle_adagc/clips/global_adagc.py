@@ -23,11 +23,9 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
-from paddle_adagc.clips.base import NonFinite
+from paddle_adagc.clips.base import Kept, NonFinite
 from paddle_adagc.clips.global_norm import GlobalNormClip
-from paddle_adagc.state import Values, check_gamma
-
-_KEY = "global"
+from paddle_adagc.state import Quantity
 
 
 class ClipGradByGlobalAdaGC(GlobalNormClip):
@@ -53,7 +51,11 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
-        self._gamma: Tensor = paddle.full([1], math.inf)
+        self._keep(
+            Quantity(
+                name="gamma", start=math.inf, is_global=True, is_positive=True
+            )
+        )
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -64,29 +66,16 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
             **super()._config(),
         }
 
-    def _advance(self, step: int, norm: Tensor) -> Tensor:
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
         total, is_whole = self._observed_norm(norm)
+        gamma = kept["gamma"]
         if step < self.t_start:
             h = rule.global_scale(total, self.lambda_abs)
-            gamma = rule.running_minimum(h * total, self._gamma)
+            new = rule.running_minimum(h * total, gamma)
         else:
-            h = rule.adaptive_scale(total, self._gamma, self.lambda_rel)
-            gamma = rule.moving_average(h * total, self._gamma, self.beta)
-        self._gamma = paddle.where(is_whole, gamma, self._gamma)
-        return h.expand_as(norm)
-
-    def _tensor_metrics(self) -> dict[str, Tensor]:
-        return {"gamma": self._gamma.expand([len(self._table)])}
-
-    def _state(self) -> dict[str, dict[str, Tensor]]:
-        return {"gamma": {_KEY: self._gamma.reshape([])}}
-
-    def _load(self, values: Values) -> None:
-        gamma = values["gamma"]
-        if list(gamma) != [_KEY]:
-            raise ValueError(
-                f"the state holds gamma of {list(gamma)[:3]}, not of "
-                f"{_KEY!r} alone: it is not a state of Global AdaGC"
-            )
-        check_gamma(gamma)
-        self._gamma = paddle.to_tensor([gamma[_KEY]], "float32")
+            h = rule.adaptive_scale(total, gamma, self.lambda_rel)
+            new = rule.moving_average(h * total, gamma, self.beta)
+        new = paddle.where(is_whole, new, gamma)
+        return h.expand_as(norm), {"gamma": new}

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -64,24 +64,29 @@ CLIPS: dict[str, Callable[..., ClipGradBase]] = {
 ``tensor_wise`` are the paper's ablations of locality and of adaptivity."""
 
 
-def make_clip(settings: Mapping[str, Any]) -> ClipGradBase:
-    """The clip that a config's ``clip`` section describes.
+def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
+    """Make a clip by its name.
 
     Args:
-        settings: ``name`` (a key of :data:`CLIPS`) and the clip's arguments.
+        name: A key of :data:`CLIPS`, ``"adagc"`` for example.
+        **values: Arguments of the clip.
 
     Raises:
-        ValueError: An unknown name, or an argument that the clip has not got.
+        TypeError: A value has the wrong type.
+        ValueError: No name or an unknown one, an argument that the clip has
+            not got, or a value out of its range.
     """
-    arguments = dict(settings)
-    if "name" not in arguments:
+    if name is None:
         raise ValueError(f"clip has no name: use one of {[*CLIPS]}")
-    make = CLIPS[check_choice("clip.name", arguments.pop("name"), CLIPS)]
-    known = list(inspect.signature(make).parameters)
-    for key in arguments:
+    make = CLIPS[check_choice("clip.name", name, CLIPS)]
+    known = [
+        argument.name
+        for argument in inspect.signature(make).parameters.values()
+        if argument.kind is not argument.VAR_POSITIONAL
+    ]
+    for key in values:
         if key not in known:
             raise ValueError(
-                f"clip {settings['name']!r} takes no {key!r}"
-                f"{suggestion(key, known)}"
+                f"clip {name!r} takes no {key!r}{suggestion(key, known)}"
             )
-    return make(**arguments)
+    return make(**values)

@@ -15,39 +15,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 
+@dataclasses.dataclass(frozen=True)
 class StepCount:
-    """Counts optimizer steps by the tensors that come by.
+    """Optimizer steps, counted by the tensors that come by.
 
     An optimizer calls its clip once per step and parameter group. A tensor that
     comes by again begins the next step.
-
-    Attributes:
-        num_steps: Steps begun so far.
     """
 
-    def __init__(self) -> None:
-        self.num_steps = 0
-        self._seen: set[int] = set()  # in this step
-        self._has_groups = False  # a step had two calls with gradients
-        self._is_repeating = False  # two calls in a row had gradients
-        self._num_gaps = 0  # calls without gradients after one with some
+    num_steps: int = 0
+    """Steps begun so far."""
 
-    def continue_at(self, num_steps: int) -> None:
-        """Go on as if ``num_steps`` steps had been made."""
-        self.num_steps = num_steps
-        self._seen = set()
+    seen: frozenset[int] = frozenset()
+    """Tensors met in this step."""
 
-    def is_next_step(self, slots: Collection[int], one_group: str = "") -> bool:
-        """Whether a call with these tensors begins a step.
+    has_groups: bool = False
+    """A step had two calls with gradients."""
+
+    is_repeating: bool = False
+    """Two calls in a row had gradients."""
+
+    num_gaps: int = 0
+    """Calls without gradients after one with some."""
+
+    def after(self, slots: Collection[int], one_group: str = "") -> StepCount:
+        """Return the count after one more call.
 
         A call without gradients counts as one: the clip is called so only where
         ranks wait for each other, and on a rank that has none.
 
         Args:
-            slots: Of the tensors that have a gradient in this call.
+            slots: Tensors that have a gradient in this call.
             one_group: Why there must not be several groups, if that is so.
 
         Raises:
@@ -55,33 +57,30 @@ class StepCount:
                 of them has no gradients here, so that this rank cannot tell
                 when a step begins.
         """
-        if slots and self._seen.isdisjoint(slots) and self._seen:
-            if one_group:
-                raise RuntimeError(
-                    f"the clip was called for several parameter groups, and "
-                    f"{one_group}: {_REMEDY}. (Other tensors than in the step "
-                    "before look like a group: give each set its own clip)"
-                )
-            return False
-        is_gap = not self._is_repeating and self._num_gaps > 0
-        if self._seen and not slots and (self._has_groups or is_gap):
+        is_same_step = bool(slots and self.seen and self.seen.isdisjoint(slots))
+        if is_same_step and one_group:
+            raise RuntimeError(
+                f"the clip was called for several parameter groups, and "
+                f"{one_group}: {_REMEDY}. (Other tensors than in the step "
+                "before look like a group: give each set its own clip)"
+            )
+        is_gap = not self.is_repeating and self.num_gaps > 0
+        if self.seen and not slots and (self.has_groups or is_gap):
             raise RuntimeError(
                 "a parameter group has no gradients on this rank, which cannot "
                 f"tell then when a step begins: {_REMEDY}"
             )
-        return True
+        return StepCount(
+            num_steps=self.num_steps + (not is_same_step),
+            seen=self.seen.union(slots) if is_same_step else frozenset(slots),
+            has_groups=self.has_groups or is_same_step,
+            is_repeating=self.is_repeating or bool(self.seen and slots),
+            num_gaps=self.num_gaps + bool(self.seen and not slots),
+        )
 
-    def add(self, slots: Collection[int], is_next_step: bool) -> None:
-        """Count a call, with what :meth:`is_next_step` said of it."""
-        if self._seen:
-            self._is_repeating = self._is_repeating or bool(slots)
-            self._num_gaps += not slots
-        if is_next_step:
-            self.num_steps += 1
-            self._seen = set()
-        else:
-            self._has_groups = True
-        self._seen.update(slots)
+    def resumed_at(self, num_steps: int) -> StepCount:
+        """Return the count as if ``num_steps`` steps had been made."""
+        return dataclasses.replace(self, num_steps=num_steps, seen=frozenset())
 
 
 _REMEDY = "use one group, and apply_decay_param_fun where weight decay differs"

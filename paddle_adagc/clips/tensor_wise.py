@@ -23,8 +23,7 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc.checks import check_choice, check_positive
-from paddle_adagc.clips.base import NonFinite, TensorScalingClip
-from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.clips.base import Kept, NonFinite, TensorScalingClip
 
 Share = Literal["size", "sqrt_size"]
 
@@ -77,22 +76,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
             **super()._config(),
         }
 
-    def _clip_gradients(
-        self,
-        gradients: GradientList,
-        pairs: Sequence[tuple[Tensor, Tensor]],
-        slots: Sequence[int],
-        norm: Tensor,
-        finite: Tensor,
-    ) -> Tensor:
-        known = self._thresholds.shape[0]
-        if known != len(self._table):
-            for slot, (parameter, _) in zip(slots, pairs, strict=True):
-                self._shapes.setdefault(slot, tuple(parameter.shape))
-            self._thresholds = self._make_thresholds()
-        return super()._clip_gradients(gradients, pairs, slots, norm, finite)
-
-    def _reorder(self, old: Sequence[int]) -> None:
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """See :meth:`TensorScalingClip.bind`; counts the values anew."""
+        super().bind(model)
         self._thresholds = paddle.zeros([0], "float32")
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
@@ -105,10 +91,16 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
                     "bind() counted the model's values: call bind(model) again "
                     "after that has changed, on every rank"
                 )
+        for slot, parameter in zip(slots, parameters, strict=True):
+            self._shapes.setdefault(slot, tuple(parameter.shape))
         return slots
 
-    def _advance(self, step: int, norm: Tensor) -> Tensor:
-        return (self._thresholds / norm).clip(max=1.0)
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
+        if self._thresholds.shape[0] != len(self._table):
+            self._thresholds = self._make_thresholds()
+        return (self._thresholds / norm).clip(max=1.0), {}
 
     def _make_thresholds(self) -> Tensor:
         sizes = self._sizes()
@@ -130,5 +122,5 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
             for tensor in self._table.layout
         ]
 
-    def _tensor_metrics(self) -> dict[str, Tensor]:
+    def _tensor_metrics(self) -> Kept:
         return {"threshold": self._thresholds}

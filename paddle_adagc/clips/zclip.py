@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import paddle
@@ -23,9 +22,9 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
-from paddle_adagc.clips.base import NonFinite
+from paddle_adagc.clips.base import Kept, NonFinite
 from paddle_adagc.clips.global_norm import GlobalNormClip
-from paddle_adagc.state import Values
+from paddle_adagc.state import Quantity
 
 _EPSILON = 1e-6
 
@@ -82,9 +81,12 @@ class ClipGradByZClip(GlobalNormClip):
             else check_positive("max_grad_norm", max_grad_norm)
         )
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, 1)
-        self._count = paddle.zeros([1])  # norms observed
-        self._mean = paddle.zeros([1])
-        self._variance = paddle.zeros([1])
+        self._keep(
+            *(
+                Quantity(name=name, start=0.0, is_global=True)
+                for name in ("count", "mean", "variance")
+            )
+        )
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -95,66 +97,41 @@ class ClipGradByZClip(GlobalNormClip):
             **super()._config(),
         }
 
-    def _advance(self, step: int, norm: Tensor) -> Tensor:
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
         total, is_whole = self._observed_norm(norm)
-        is_warm_up = self._count < self.warmup_steps
-        spread = rule.square_root(self._variance)
-        z = (total - self._mean) / (spread + _EPSILON)
-        tau = self._mean + self.z_thres**2 * spread / z
+        is_warm_up = kept["count"] < self.warmup_steps
+        spread = rule.square_root(kept["variance"])
+        z = (total - kept["mean"]) / (spread + _EPSILON)
+        tau = kept["mean"] + self.z_thres**2 * spread / z
         is_outlier = paddle.logical_and(~is_warm_up, z > self.z_thres)
         tau = paddle.where(is_outlier, tau, total)
-        is_observed = paddle.logical_and(is_whole, tau > 0)
-        self._observe(tau, is_warm_up, is_observed)
         bound = (
             tau
             if self.max_grad_norm is None
             else tau.clip(max=self.max_grad_norm)
         )
         h = paddle.where(total > 0, bound / total, paddle.ones_like(total))
-        return h.clip(max=1.0).expand_as(norm)
+        observed = self._observe(tau, is_warm_up, kept)
+        is_observed = paddle.logical_and(is_whole, tau > 0)
+        new = {
+            name: paddle.where(is_observed, observed[name], old)
+            for name, old in kept.items()
+        }
+        return h.clip(max=1.0).expand_as(norm), new
 
-    def _observe(
-        self, tau: Tensor, is_warm_up: Tensor, is_observed: Tensor
-    ) -> None:
+    def _observe(self, tau: Tensor, is_warm_up: Tensor, kept: Kept) -> Kept:
         """Running mean and variance in the warm-up, moving ones after it."""
-        count = self._count + 1
+        count = kept["count"] + 1
         weight = paddle.where(
             is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha)
         )
-        deviation = tau - self._mean
-        mean = self._mean + weight * deviation
+        deviation = tau - kept["mean"]
+        mean = kept["mean"] + weight * deviation
         # In the warm-up this is Welford's sum, divided by the count.
         squared = paddle.where(
             is_warm_up, deviation * (tau - mean), (tau - mean).square()
         )
-        variance = self._variance + weight * (squared - self._variance)
-        self._count = paddle.where(is_observed, count, self._count)
-        self._mean = paddle.where(is_observed, mean, self._mean)
-        self._variance = paddle.where(is_observed, variance, self._variance)
-
-    def _state(self) -> dict[str, dict[str, Tensor]]:
-        return {
-            "norm": {
-                "count": self._count.reshape([]),
-                "mean": self._mean.reshape([]),
-                "variance": self._variance.reshape([]),
-            }
-        }
-
-    def _load(self, values: Values) -> None:
-        kept = values["norm"]
-        if sorted(kept) != ["count", "mean", "variance"]:
-            raise ValueError(
-                f"the state's norm holds {[*kept]}, not count, mean and "
-                "variance: it is not a state of ZClip"
-            )
-        for name, value in kept.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(
-                    f"{name} of the norm is {value}: it must be finite and "
-                    "not negative"
-                )
-        self._count, self._mean, self._variance = (
-            paddle.full([1], kept[name])
-            for name in ("count", "mean", "variance")
-        )
+        variance = kept["variance"] + weight * (squared - kept["variance"])
+        return {"count": count, "mean": mean, "variance": variance}

@@ -22,7 +22,7 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state import load_state, save_state
 
 if TYPE_CHECKING:
     from paddlenlp.trainer import Trainer
@@ -36,7 +36,7 @@ class ClippingMixin(Trainer):
     The optimizer stays the one that the Trainer makes from its arguments, with
     ``clip`` in place of ``ClipGradByGlobalNorm``. The clip is told the model
     before fleet wraps anything. Its state for the whole model is saved in every
-    checkpoint, in a file of its own (:mod:`paddle_adagc.state_file`), and
+    checkpoint, in a file of its own (:mod:`paddle_adagc.state`), and
     ``train(resume_from_checkpoint=...)`` goes on from it; every process reads
     that file. It is written first: a checkpoint that the Trainer has finished
     has it.

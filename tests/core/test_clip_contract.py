@@ -220,3 +220,8 @@ def test_static_graph_is_refused_with_a_way_out():
                 optimizer.minimize(loss)
     finally:
         paddle.disable_static()
+
+
+def test_global_threshold_given_by_position_is_explained():
+    with pytest.raises(TypeError, match=r"\(1\.0,\).*lambda_abs"):
+        ClipGradByAdaGC(1.0)

@@ -25,12 +25,13 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
+from safetensors.numpy import save_file
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel.layout import unwrap
-from paddle_adagc.state_file import STATE_FILE, load_state, save_state
+from paddle_adagc.state import STATE_FILE, load_state, save_state
 
 
 def make_model():
@@ -285,7 +286,7 @@ def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
     path = save_state(clip.state_dict(), tmp_path / "checkpoint")
     old = path.read_bytes()
     monkeypatch.setattr(
-        "paddle_adagc.state_file.os.fsync",
+        "paddle_adagc.state.os.fsync",
         lambda _: (_ for _ in ()).throw(OSError("disk full")),
     )
     with pytest.raises(OSError, match="disk full"):
@@ -443,3 +444,34 @@ def test_two_clips_are_saved_in_one_directory(tmp_path):
     for index, name in enumerate(["g.safetensors", "d.safetensors"]):
         (gamma,) = load_state(tmp_path, name)["gamma"].values()
         assert float(gamma) == pytest.approx(0.2 + 0.5 * index)
+
+
+def test_file_of_format_2_loads(tmp_path):
+    metadata = {
+        "format": "paddle_adagc.state.2",
+        "keys": '{"gamma": ["a", "b"], "deviation": ["a", "b"]}',
+        "step": "7",
+        "config": '{"lambda_dev": 1.0}',
+    }
+    vectors = {
+        "gamma": np.float32([0.5, np.inf]),
+        "deviation": np.float32([0.25, 0.0]),
+    }
+    save_file(vectors, tmp_path / STATE_FILE, metadata)
+    clip = ClipGradByAdaGC(lambda_dev=1.0)
+    clip.set_state_dict(load_state(tmp_path))
+    assert clip.num_steps == 7
+    assert gammas(clip).tolist() == [0.5, np.inf]
+    save_state(clip.state_dict(), tmp_path / "again")
+    again = load_state(tmp_path / "again")
+    assert {k: float(v) for k, v in again["deviation"].items()} == {
+        "a": 0.25,
+        "b": 0.0,
+    }
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e39])
+def test_number_that_float32_cannot_hold_is_refused(value):
+    state = {"step": 1, "gamma": {"a": value}, "config": {}}
+    with pytest.raises(ValueError, match=r"gamma of 'a' .*float32"):
+        ClipGradByAdaGC().set_state_dict(state)

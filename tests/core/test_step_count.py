@@ -19,7 +19,7 @@ from paddle_adagc.clips.step_count import StepCount
 def count(calls, one_group=""):
     steps = StepCount()
     for slots in calls:
-        steps.add(slots, steps.is_next_step(slots, one_group))
+        steps = steps.after(slots, one_group)
     return steps.num_steps
 
 
@@ -55,9 +55,5 @@ def test_several_groups_are_refused_where_one_is_needed(calls):
 
 
 def test_steps_go_on_from_a_saved_number():
-    steps = StepCount()
-    steps.add([0], True)
-    steps.continue_at(7)
-    assert steps.is_next_step([1])
-    steps.add([1], True)
-    assert steps.num_steps == 8
+    steps = StepCount().after([0]).resumed_at(7)
+    assert steps.after([1]).num_steps == 8

@@ -120,7 +120,7 @@ class _Copy:
         with paddle.utils.unique_name.guard():
             self._model = make_task(config).build_model()
         self._model.train()
-        clip = None if settings is None else make_clip(settings)
+        clip = None if settings is None else make_clip(**settings)
         if isinstance(clip, TensorScalingClip):
             clip.bind(self._model)
         self._optimizer = make_optimizer(

@@ -58,7 +58,7 @@ def run_recipe(
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     recipe = load_recipe(path, overrides)
     check_directory("output_dir", recipe["output_dir"])
-    clip = make_clip(recipe["clip"])
+    clip = make_clip(**recipe["clip"])
     settings = formers_settings(recipe, clip)
     if not settings.get("resume_from_checkpoint"):
         settings["resume_from_checkpoint"] = last_checkpoint(

@@ -118,7 +118,7 @@ def _plan_rank(
 ) -> RankPlan:
     model = build_without_memory(config)
     (global_gc,) = _clip_calls(_global_gc(), 1, ranks_of_calls)
-    adagc = make_clip(_adagc_settings(config))
+    adagc = make_clip(**_adagc_settings(config))
     adagc.bind(model)
     warm_up, adaptive = _clip_calls(adagc, 2, ranks_of_calls)
     layout, is_matrix = read_layout(model), hidden_matrices(model)
@@ -228,7 +228,7 @@ def _same_random_numbers() -> Iterator[None]:
 
 def _global_gc() -> ClipGradBase:
     """Paddle's clip, in the wrapper that fleet's optimizer puts it in."""
-    clip = make_clip({"name": "global_norm"})
+    clip = make_clip("global_norm")
     groups = getattr(fleet.fleet, "_hcg", None)
     if groups is None or (
         groups.get_parallel_mode() == ParallelMode.DATA_PARALLEL

@@ -89,7 +89,7 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
     task = make_task(config)
     num_samples = config.train.max_steps * config.global_batch
     train_dataset, eval_dataset = task.build_datasets(num_samples)
-    clip = make_clip(config.clip)
+    clip = make_clip(**config.clip)
     model = task.build_model()
     check_faults(config.faults, model, task.num_words)
     return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)

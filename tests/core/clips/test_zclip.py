@@ -32,6 +32,11 @@ def series(num_steps, seed=0):
     ]
 
 
+def kept_by(clip):
+    state = clip.state_dict()
+    return {k: float(state[k]["global"]) for k in ("count", "mean", "variance")}
+
+
 @pytest.mark.parametrize("max_grad_norm", [None, 1.5])
 @pytest.mark.parametrize("z_thres", [2.0, 2.5])
 def test_equals_the_reference(max_grad_norm, z_thres):
@@ -51,9 +56,9 @@ def test_equals_the_reference(max_grad_norm, z_thres):
         np.testing.assert_allclose(
             np.concatenate(got), np.concatenate(expected), rtol=2e-5
         )
-    kept = clip.state_dict()["norm"]
-    assert float(kept["mean"]) == pytest.approx(twin.mu, rel=1e-5)
-    assert float(kept["variance"]) == pytest.approx(twin.var, rel=1e-4)
+    kept = kept_by(clip)
+    assert kept["mean"] == pytest.approx(twin.mu, rel=1e-5)
+    assert kept["variance"] == pytest.approx(twin.var, rel=1e-4)
     assert 0 < num_clipped < 60
 
 
@@ -79,14 +84,13 @@ def test_a_step_without_gradient_is_no_observation():
     for value in (1.0, 0.0, 3.0):
         (out,) = clip_arrays(clip, parameters, [np.array([value, 0.0])])
         np.testing.assert_array_equal(out, [value, 0.0])
-    kept = {k: float(v) for k, v in clip.state_dict()["norm"].items()}
-    assert kept == {"count": 2.0, "mean": 2.0, "variance": 1.0}
+    assert kept_by(clip) == {"count": 2.0, "mean": 2.0, "variance": 1.0}
 
 
 @pytest.mark.parametrize(
     ("norm", "message"),
     [
-        ({"mean": 1.0, "variance": 1.0}, "not a state of ZClip"),
+        ({"mean": 1.0, "variance": 1.0}, "lacks 'count'"),
         ({"count": 1.0, "mean": 1.0, "variance": -1.0}, "variance"),
     ],
 )
@@ -95,6 +99,14 @@ def test_foreign_or_broken_state_is_refused(norm, message):
     with pytest.raises(ValueError, match=message):
         clip.set_state_dict({"step": 3, "norm": norm, "config": {}})
     assert clip.num_steps == 0
+
+
+def test_state_of_format_2_loads():
+    clip = ClipGradByZClip()
+    norm = {"count": 30.0, "mean": 0.5, "variance": 0.25}
+    clip.set_state_dict({"step": 40, "norm": norm, "config": {}})
+    assert clip.num_steps == 40
+    assert kept_by(clip) == norm
 
 
 @pytest.mark.parametrize(
@@ -118,5 +130,4 @@ def test_norm_without_a_lost_tensor_is_no_observation(warmup_steps):
         clip_arrays(clip, parameters, usual)
         clip_arrays(untouched, parameters, usual)
         clip_arrays(clip, parameters, [np.array([np.nan]), usual[1]])
-    for name, value in untouched.state_dict()["norm"].items():
-        assert float(clip.state_dict()["norm"][name]) == float(value)
+    assert kept_by(clip) == kept_by(untouched)

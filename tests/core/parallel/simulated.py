@@ -21,9 +21,9 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import reduce
-from paddle_adagc.parallel.gather import merge_values
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Axis
+from paddle_adagc.state import merge
 
 SHAPES = {"norm": 6, "dense": 24, "split": 16, "expert.0": 12, "expert.1": 12}
 STEPS = 12
@@ -172,18 +172,12 @@ def check(monkeypatch, topologies, parts, tied_copies=()):
         return clip, {clip._table.keys[slot] for slot in clip._observed}
 
     results = ranks.run(work)
-    merged = merge_values(
-        [
-            {
-                key: (float(value), key in observed)
-                for key, value in clip.state_dict()["gamma"].items()
-            }
-            for clip, observed in results
-        ],
-        "gamma",
+    merged = merge(
+        [(clip._state().to_numpy(), observed) for clip, observed in results],
+        results[0][0]._quantities,
     )
-    assert sorted(merged) == sorted(keys)
-    for key, value in merged.items():
+    assert sorted(merged.keys) == sorted(keys)
+    for key, value in zip(merged.keys, merged.values["gamma"], strict=True):
         np.testing.assert_allclose(value, history[-1][1][key], rtol=1e-5)
     return ranks.calls
 

@@ -26,7 +26,7 @@ from core.parallel.training import (
     assert_same_run,
 )
 
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state import load_state, save_state
 
 _DENSE = {"options": DENSE}
 _MOE = {"options": MOE}

@@ -25,10 +25,10 @@ from core.parallel.simulated import WHOLE, Ranks, axis, check, half
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel.gather import merge_values
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.reduce import check_layout, make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.state import ClipState, Quantity, merge
 
 
 def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
@@ -351,24 +351,60 @@ def test_fused_buffers_are_refused():
     ClipGradByAdaGC().should_comm_on_shard_dim = False
 
 
+QUANTITIES = [
+    Quantity(name="gamma", start=np.inf, is_positive=True),
+    Quantity(name="deviation", start=0.0, tolerance=1e-2),
+]
+
+
+def part(observed, **rows):
+    """State of a rank from key -> (gamma, deviation)."""
+    values = {
+        quantity.name: np.array([row[i] for row in rows.values()], np.float32)
+        for i, quantity in enumerate(QUANTITIES)
+    }
+    return ClipState(3, {}, tuple(rows), values, {}), observed
+
+
+def gammas_of(*parts):
+    state = merge(parts, QUANTITIES)
+    return dict(zip(state.keys, state.values["gamma"].tolist(), strict=True))
+
+
 def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement():
-    stale, fresh = {"a": (9.0, False)}, {"a": (1.0, True), "b": (2.0, True)}
-    assert merge_values([stale, fresh], "gamma") == {"a": 1.0, "b": 2.0}
-    assert merge_values([fresh, stale], "gamma") == {"a": 1.0, "b": 2.0}
-    with pytest.raises(RuntimeError, match=r"'a': 1\.0 and 1\.1"):
-        merge_values([fresh, {"a": (1.1, True)}], "gamma")
+    stale, fresh = part("", a=(9, 0)), part("ab", a=(1, 0), b=(2, 0))
+    assert gammas_of(stale, fresh) == {"a": 1.0, "b": 2.0}
+    assert gammas_of(fresh, stale) == {"a": 1.0, "b": 2.0}
+    with pytest.raises(RuntimeError, match=r"gamma of 'a': 1\.0 and 1\.1"):
+        gammas_of(fresh, part("a", a=(1.125, 0)))
+
+
+def test_gamma_without_an_observation_does_not_count_as_a_disagreement():
+    # A copy that no gradient reaches is zero in every step: gamma stays inf.
+    seen, unused = part("a", a=(0.18, 0)), part("a", a=(np.inf, 0))
+    for parts in ((seen, unused), (unused, seen)):
+        assert gammas_of(*parts) == {"a": pytest.approx(0.18)}
 
 
 def test_deviations_near_zero_may_differ_by_rounding_errors_of_gamma():
-    gamma = {"a": 2.0}
-    first, second = {"a": (0.0, True)}, {"a": (1.9e-5, True)}
-    assert merge_values([first, second], "deviation", gamma) == {"a": 0.0}
+    first = part("a", a=(2, 0))
+    assert gammas_of(first, part("a", a=(2, 1.9e-5))) == {"a": 2.0}
+    for other in (2.1e-5, 1.02):
+        with pytest.raises(RuntimeError, match="deviation of 'a'"):
+            gammas_of(first, part("a", a=(2, other)))
     with pytest.raises(RuntimeError, match="deviation of 'a'"):
-        merge_values([first, {"a": (2.1e-5, True)}], "deviation", gamma)
-    with pytest.raises(RuntimeError, match="deviation of 'a'"):
-        merge_values(
-            [{"a": (1.0, True)}, {"a": (1.02, True)}], "deviation", gamma
-        )
+        gammas_of(part("a", a=(2, 1)), part("a", a=(2, 1.02)))
+
+
+def test_ranks_have_to_agree_about_a_number_for_all_tensors():
+    mean = [Quantity(name="mean", start=0.0, is_global=True)]
+    parts = [
+        (ClipState(3, {}, (), {}, {"mean": np.float32([x])}), "")
+        for x in (1.0, 1.1)
+    ]
+    assert merge(parts[:1] * 2, mean).scalars["mean"] == [1.0]
+    with pytest.raises(RuntimeError, match="mean of 'global'"):
+        merge(parts, mean)
 
 
 def run_groups(monkeypatch, groups, num_steps):

@@ -173,7 +173,7 @@ def train(
     else:
         model = DecoderForCausalLM(config)
     initialize_weights(model, config, SEED)
-    clip = make_clip(clip_settings)
+    clip = make_clip(**clip_settings)
     is_ours = isinstance(clip, TensorScalingClip)
     if is_ours:
         clip.bind(model)

@@ -44,7 +44,7 @@ READ_ON_THE_WAY = {
 
 def settings_of(variant, *overrides):
     recipe = load_recipe(RECIPES / f"{variant}.yaml", overrides)
-    return formers_settings(recipe, make_clip(recipe["clip"]))
+    return formers_settings(recipe, make_clip(**recipe["clip"]))
 
 
 @pytest.fixture

@@ -196,7 +196,7 @@ def test_steady_steps_can_be_given():
 def test_what_cannot_be_expressed_is_refused(override, complaint):
     overrides = [override, "ernie_model_config.use_fp8_mlp=false"]
     with pytest.raises(ValueError, match=complaint):
-        make_clip(as_run_config(RECIPES / "adagc.yaml", overrides).clip)
+        make_clip(**as_run_config(RECIPES / "adagc.yaml", overrides).clip)
 
 
 def test_a_recipe_that_lacks_a_key_is_named(tmp_path):

@@ -52,7 +52,7 @@ def changed(path, value):
 def test_shipped_configs_are_valid(path):
     config = load_config(path)
     make_task(config)
-    make_clip(config.clip)
+    make_clip(**config.clip)
     assert config.train.output_dir == f"outputs/{path.stem}"
 
 
@@ -233,7 +233,7 @@ def test_model_fields_and_presets():
 
 @pytest.mark.parametrize("name", CLIPS)
 def test_every_clip_can_be_made(name):
-    make_clip({"name": name})
+    make_clip(name)
 
 
 @pytest.mark.parametrize(
@@ -247,4 +247,4 @@ def test_every_clip_can_be_made(name):
 )
 def test_bad_clip_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
-        make_clip(settings)
+        make_clip(**settings)

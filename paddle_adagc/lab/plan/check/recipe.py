@@ -77,7 +77,7 @@ def check_recipe(
             )
         )
     _add_batches(report, config, batch_change(config, recipe))
-    report.attempt(lambda: make_clip(config.clip))
+    report.attempt(lambda: make_clip(**config.clip))
     report.add("Optimizer and clip", plan.optimizer_lines(config))
     num_processes = config.parallel.num_processes
     run = ["tools/pretrain.py", recipe, *overrides]

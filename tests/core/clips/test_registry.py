@@ -1,0 +1,108 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The registry: every rule equals its twin, and a new one needs no more."""
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel import training
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import DENSE, Layout, assert_same_run
+from helpers import clip_arrays, make_parameters
+from reference.registry import TWINS
+
+from paddle_adagc import load_state, make_clip, save_state
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.registry import CLIPS
+from paddle_adagc.state import Quantity
+
+SHAPES = [[5, 4], [4], [3, 2]]
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_rule_equals_its_twin(name):
+    clip, twin = make_clip(name), TWINS[name]()
+    parameters = make_parameters(SHAPES)
+    rng = np.random.default_rng(0)
+    for parameter in parameters:
+        parameter.set_value(rng.normal(size=parameter.shape).astype("float32"))
+    weights = [p.numpy().astype("float64") for p in parameters]
+    num_clipped = 0
+    for step in range(130):
+        scale = 30.0 if step % 17 == 16 else 0.05
+        grads = [
+            (scale * rng.normal(size=s)).astype("float32").astype("float64")
+            for s in SHAPES
+        ]
+        expected = twin(weights, grads)
+        got = clip_arrays(clip, parameters, grads)
+        for mine, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-9)
+        num_clipped += not np.array_equal(expected[0], grads[0])
+    assert num_clipped or name == "none"
+
+
+class PeakClip(TensorScalingClip):
+    """A made-up rule: half of the largest norm that a tensor has had."""
+
+    def __init__(self, share=0.5):
+        super().__init__()
+        self.share = share
+        self._keep(Quantity(name="peak", start=0.0))
+
+    def _config(self):
+        return {"share": self.share, **super()._config()}
+
+    def _advance(self, step, norm, kept):
+        peak = paddle.maximum(kept["peak"], norm)
+        return (self.share * peak / norm).clip(max=1.0), {"peak": peak}
+
+
+def train_with_peak_clip(layout=None, **arguments):
+    """A run of this rank, or of one process, with the made-up rule."""
+    CLIPS["peak"] = PeakClip
+    arguments |= {"options": DENSE, "clip_settings": {"name": "peak"}}
+    if layout is None:
+        return training.train_alone(**arguments)
+    return training.train(layout, layout.start(), **arguments)
+
+
+def test_new_rule_with_a_quantity_per_tensor_survives_tp2(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setitem(CLIPS, "peak", PeakClip)
+    whole = train_with_peak_clip(num_steps=8)
+    half = run_on_ranks(
+        train_with_peak_clip, 2, layout=Layout(mp=2), num_steps=4
+    )
+    save_state(half[0]["state"], tmp_path)
+    state = load_state(tmp_path)
+    assert [*state] == ["step", "peak", "config"]
+    assert state["peak"].keys() == whole["state"]["peak"].keys()
+    both = run_on_ranks(
+        train_with_peak_clip, 2, layout=Layout(mp=2), num_steps=8
+    )
+    assert_same_run(both, whole)
+    alone = make_clip("peak")
+    alone.set_state_dict(state)
+    assert alone.num_steps == 4
+    assert "peak" in next(iter(_metrics(alone, state["peak"]).values()))
+
+
+def _metrics(clip, keys):
+    parameters = make_parameters([[2]] * len(keys))
+    for parameter, key in zip(parameters, keys, strict=True):
+        parameter.name = key
+    clip_arrays(clip, parameters, [np.ones(2)] * len(keys))
+    return clip.metrics()["tensors"]

@@ -1,0 +1,72 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The float64 twin of every rule in the registry, with its default arguments.
+
+A twin is called once per step with the weights and the gradients (lists of
+float64 arrays), and returns the clipped gradients.
+"""
+
+import numpy as np
+from reference.adagc import adagc_step
+from reference.clips import ZClip, agc_step, tensor_wise_step
+
+_ADAGC = {"lambda_rel": 1.04, "beta": 0.99, "lambda_abs": 1.0, "t_start": 100}
+
+
+class AdaGC:
+    """Algorithm 1 per tensor."""
+
+    def __init__(self):
+        self.step, self.gamma = 0, None
+
+    def __call__(self, weights, grads):
+        """One step."""
+        clipped, self.gamma = adagc_step(self.step, grads, self.gamma, **_ADAGC)
+        self.step += 1
+        return clipped
+
+
+class GlobalAdaGC(AdaGC):
+    """Algorithm 1 on one tensor that holds all gradients."""
+
+    def __call__(self, weights, grads):
+        """One step."""
+        flat = np.concatenate([g.reshape(-1) for g in grads])
+        (clipped,) = super().__call__(weights, [flat])
+        ends = np.cumsum([g.size for g in grads])[:-1]
+        parts = np.split(clipped, ends)
+        return [p.reshape(g.shape) for p, g in zip(parts, grads, strict=True)]
+
+
+def _global_norm(weights, grads):
+    norm = np.sqrt(sum(np.sum(g * g) for g in grads))
+    return [g * min(1.0, 1.0 / norm) for g in grads]
+
+
+def _zclip():
+    twin = ZClip(alpha=0.97, z_thres=2.5, max_grad_norm=1.0, warmup_steps=25)
+    return lambda weights, grads: twin.step(grads)
+
+
+TWINS = {
+    "adagc": AdaGC,
+    "global_norm": lambda: _global_norm,
+    "value": lambda: lambda _, grads: [np.clip(g, -1e-3, 1e-3) for g in grads],
+    "none": lambda: lambda _, grads: grads,
+    "agc": lambda: lambda weights, grads: agc_step(weights, grads, 0.01, 1e-3),
+    "zclip": _zclip,
+    "global_adagc": GlobalAdaGC,
+    "tensor_wise": lambda: lambda _, grads: tensor_wise_step(grads, 1.0),
+}
+"""Name in the registry -> maker of the twin."""
