@@ -11,33 +11,39 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The compared clips in hybrid parallelism, against one process."""
+"""Every rule of the registry in hybrid parallelism, against one process."""
 
 import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, MOE, Layout, assert_same_run
 
-CLIPS = {
-    "agc": {"name": "agc", "lambda_rel": 0.05},
-    "zclip": {"name": "zclip", "warmup_steps": 5, "z_thres": 1.0},
-    "global_adagc": {**training.ADAGC, "name": "global_adagc"},
-    "tensor_wise": {"name": "tensor_wise", "share": "sqrt_size"},
-    "value": {"name": "value", "lambda_abs": 0.5},
+from paddle_adagc.clips.registry import CLIPS
+
+SETTINGS = {
+    "adagc": training.ADAGC,
+    "agc": {"lambda_rel": 0.05},
+    "zclip": {"warmup_steps": 5, "z_thres": 1.0},
+    "global_adagc": training.ADAGC,
+    "tensor_wise": {"share": "sqrt_size"},
+    "value": {"lambda_abs": 0.5},
 }
+"""Arguments that let a rule clip within few steps; others: the defaults."""
+
+PLAIN = {"none"}  # gradients are not touched
+BY_FLEET = {"global_norm"}  # fleet puts its own clip in its place
+NAMES = [name for name in CLIPS if name not in PLAIN | BY_FLEET]
+WHOLE_TENSORS = {"agc"}  # refused where slices cut through units
+WITH_SLICES = [name for name in NAMES if name not in WHOLE_TENSORS]
 CASES = {
-    "tp2": (Layout(mp=2), [*CLIPS], DENSE),
-    "v1 x2": (Layout(sharding=2), [*CLIPS], DENSE),
-    "tp2 x v1": (Layout(mp=2, sharding=2), ["agc", "tensor_wise"], DENSE),
-    "v2 x2": (
-        Layout(sharding=2, split_param=True),
-        ["zclip", "global_adagc", "tensor_wise"],
-        DENSE,
-    ),
-    "tp2 x pp2": (Layout(mp=2, pp=2), ["agc", "zclip", "tensor_wise"], DENSE),
+    "tp2": (Layout(mp=2), NAMES, DENSE),
+    "v1 x2": (Layout(sharding=2), NAMES, DENSE),
+    "tp2 x v1": (Layout(mp=2, sharding=2), NAMES, DENSE),
+    "v2 x2": (Layout(sharding=2, split_param=True), WITH_SLICES, DENSE),
+    "tp2 x pp2": (Layout(mp=2, pp=2), NAMES, DENSE),
     "ep2": (
         Layout(ep=2, sharding=2, split_param=True),
-        ["zclip", "tensor_wise"],
+        WITH_SLICES,
         MOE,
     ),
 }
@@ -48,7 +54,7 @@ _ALONE: dict[str, dict] = {}
 def arguments(name, options):
     return {
         "options": options,
-        "clip_settings": CLIPS[name],
+        "clip_settings": {**SETTINGS.get(name, {}), "name": name},
         "num_steps": NUM_STEPS,
     }
 
