@@ -120,10 +120,10 @@ def suggestion(
     """``", did you mean 'x'?"`` with the choice nearest to ``value``, or "".
 
     Args:
-        value: What was given.
-        choices: What there is.
+        value: The user's value.
+        choices: The valid values.
         prefix: Put before the choice, as users have to write it.
-        similarity: Of what is still near, from 0 to 1 for equal words.
+        similarity: Least similarity of a suggestion, from 0 to 1 (equal).
     """
     near = difflib.get_close_matches(
         str(value), choices, n=1, cutoff=similarity

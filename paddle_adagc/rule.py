@@ -103,7 +103,7 @@ def adaptive_scale(
     Args:
         norm: ``||g_i||``.
         gamma: Reference norms.
-        lambda_rel: As above.
+        lambda_rel: See the table above.
         margin: How far a norm may exceed gamma in any case, however small
             ``lambda_rel`` is: float32 ``[num_tensors]``. Not in the paper.
 

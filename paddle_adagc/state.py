@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a clip carries from step to step: one shape from the device to the disk.
+"""The state of a clip: one shape from the device to the disk.
 
 A state on disk is one safetensors file: a float32 vector ``[num_tensors]`` per
 quantity, such as AdaGC's ``gamma``, and as JSON in the file's metadata the
@@ -153,7 +153,7 @@ class ClipState:
         """Refuse the state of another clip, and numbers that make no sense.
 
         Args:
-            quantities: What the clip keeps.
+            quantities: Quantities that the clip keeps.
             arguments: Names of the clip's arguments.
             owner: The clip's class, for messages.
 
@@ -290,7 +290,7 @@ def merge(
             met: under owner-based sharding the other ranks' numbers about a
             tensor are out of date. Without any observation of a tensor its
             start value stays.
-        quantities: What the clip keeps.
+        quantities: Quantities that the clip keeps.
 
     Raises:
         RuntimeError: Ranks disagree about a number that they all follow.

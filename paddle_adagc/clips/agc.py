@@ -27,7 +27,6 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.clips.base import Kept, NonFinite, TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList, dense_float
-from paddle_adagc.clips.units import unit_axes
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
 
@@ -274,6 +273,22 @@ class _Units:
             scaled = paddle.where(discard, paddle.zeros_like(scaled), scaled)
         paddle.assign(scaled.astype(self._target.dtype), self._target)
         return squared_norm
+
+
+def unit_axes(num_axes: int, is_embedding: bool) -> tuple[int, ...]:
+    """Return the axes along which a unit of AGC lies: what makes one output.
+
+    A unit is a column of a linear weight ``[in, out]``, a row of an embedding
+    ``[vocabulary, hidden]``, a filter of a convolution ``[out, in, ...]``; a
+    vector is one unit.
+
+    Args:
+        num_axes: Number of the tensor's axes.
+        is_embedding: The tensor is an embedding.
+    """
+    if num_axes == 2 and not is_embedding:
+        return (0,)
+    return tuple(range(1 if num_axes > 1 else 0, num_axes))
 
 
 def _num_split_units(tensor: TensorLayout) -> int:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What every norm-based clip shares of Paddle's ``grad_clip`` contract.
+"""The ``grad_clip`` contract that all norm-based clips share.
 
 A norm-based clip multiplies each tensor's gradient by one number ``h``. Which
 tensors take part, when a step begins, what happens to Inf and NaN, and what can
@@ -71,13 +71,13 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     (alternating blocks) looks like one with groups: give each set a clip.
 
     Args:
-        nonfinite: What to do with a tensor whose gradient holds Inf or NaN, or
+        nonfinite: Treatment of a tensor whose gradient holds Inf or NaN, or
             whose float32 norm overflows. ``"zero"``: its gradient becomes 0.
             ``"raise"``: FloatingPointError that names the tensors, before
             anything is changed (waits for the device). ``"propagate"``: its
             gradient is left as it is. The event is counted on the device.
             ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
-            for an overflow, too: do not combine it with ``"raise"``.
+            for an overflow as well: do not combine it with ``"raise"``.
 
     Raises:
         ValueError: ``nonfinite`` is none of these.
@@ -296,7 +296,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         warn_of_other_arguments(self._config(), loaded.config)
 
     def metrics(self) -> dict[str, Any]:
-        """What the last optimizer step was like; may wait for the device.
+        """Return the numbers of the last optimizer step; may wait for the device.
 
         In a hybrid-parallel run all numbers are about the tensors that this
         rank holds (under owner-based sharding: owns), and so is

@@ -33,7 +33,7 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
 
     Adaptive but not local: the variant that the paper's ablation ("Adaptivity
     Efficacy and Locality Granularity") compares AdaGC with. Arguments, warm-up,
-    and what becomes of non-finite gradients are those of
+    and the treatment of non-finite gradients are those of
     :class:`paddle_adagc.ClipGradByAdaGC`; gamma stays in a step that has one.
     """
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the clips by the norm over all tensors share."""
+"""The base of clips that follow the norm over all tensors."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a clip does to the gradients themselves: measure them, scale them.
+"""A clip's two passes over the gradients: measure them, scale them.
 
 Gradients may be float32, float64, bfloat16 or float16, dense or SelectedRows
 (the gradient of a sparse embedding); norms are float32 whatever they are.

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What an optimizer step was like, for logs."""
+"""The numbers of an optimizer step, for logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paddle import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What one call of a clip leaves behind, still on the device."""
+    """Norms and factors of one call of a clip, still on the device."""
 
     slots: list[int]
     """Entries of the vectors whose tensors had a gradient."""
@@ -44,7 +44,7 @@ def step_metrics(
     Args:
         calls: One call, or one per parameter group.
         keys: Key of every tensor.
-        per_tensor: What else is known of each, float32 ``[num_tensors]``.
+        per_tensor: Further quantities by name, float32 ``[num_tensors]``.
 
     Returns:
         ``global_grad_norm``, ``clipped_fraction``, ``nonfinite`` and

@@ -34,7 +34,7 @@ class NoClip(ClipGradBase):
     """Leaves gradients as they are; the record still measures them."""
 
     def __str__(self) -> str:
-        """What it does."""
+        """Name for logs."""
         return "no gradient clipping"
 
     def _dygraph_clip(self, params_grads: Any) -> Any:

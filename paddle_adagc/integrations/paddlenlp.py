@@ -31,13 +31,13 @@ else:
 
 
 class ClippingMixin(Trainer):
-    """What a ``Trainer`` needs to clip with ``clip``; goes before its class.
+    """Let a ``Trainer`` clip with ``clip``; stands before its class.
 
     The optimizer stays the one that the Trainer makes from its arguments, with
     ``clip`` in place of ``ClipGradByGlobalNorm``. The clip is told the model
     before fleet wraps anything. Its state for the whole model is saved in every
     checkpoint, in a file of its own (:mod:`paddle_adagc.state`), and
-    ``train(resume_from_checkpoint=...)`` goes on from it; every process reads
+    ``train(resume_from_checkpoint=...)`` resumes from it; every process reads
     that file. It is written first: a checkpoint that the Trainer has finished
     has it.
 
@@ -70,7 +70,7 @@ class ClippingMixin(Trainer):
     def train(
         self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Train; from a checkpoint, the clip goes on where it was, too.
+        """Train; from a checkpoint the clip resumes as well.
 
         Raises:
             FileNotFoundError: The checkpoint holds no state of a clip.

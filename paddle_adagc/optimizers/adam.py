@@ -100,9 +100,9 @@ def adamw_step_(
 
     Args:
         weight: float32 or float64; likewise the gradient and the state.
-        gradient: Of the weight's shape.
+        gradient: Same shape as the weight.
         lr: Learning rate, ``[]``.
-        state: Of the weight.
+        state: Moments of the weight.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
         epsilon: Added to the square root of the second moment.

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the optimizers here share: Paddle's side of a decoupled update.
+"""The base of the optimizers: Paddle's side of a decoupled update.
 
 Accumulators, float32 master weights, parameter groups and the choice of the
 weights that decay are Paddle's; an optimizer adds its state and its rule.
@@ -62,8 +62,8 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         hyper_parameters: By name, what a parameter group may set: decays of
             moving averages (``"beta..."``, ``"momentum"``) in [0, 1),
             ``"weight_decay"`` not negative, anything else positive.
-        apply_decay_param_fun: Whether the parameter of this name decays; None:
-            all do.
+        apply_decay_param_fun: Parameter name -> whether the weight decays;
+            None: all do.
         grad_clip: Clips the gradients first.
         multi_precision: Keep float32 master weights of low-precision weights.
         name: Prefix of the accumulators' names.
@@ -115,8 +115,8 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
 
         Args:
             parameter: The parameter.
-            held: What they belong to: the master weight, or the parameter.
-            dtype: Of the accumulators: float32, or float64 of a float64
+            held: The master weight, or the parameter without one.
+            dtype: Type of the accumulators: float32, or float64 of a float64
                 parameter.
             options: The hyper-parameters of the parameter's group.
         """
@@ -134,9 +134,9 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
 
         Args:
             parameter: The parameter, for its name, marks and accumulators.
-            weight: What to change: the parameter, or in low precision its
+            weight: Tensor to change: the parameter, or in low precision its
                 float32 values, float32 or float64.
-            gradient: Of the weight's dtype.
+            gradient: Same dtype as the weight.
             lr: Learning rate, ``[]``, on the device, of the weight's dtype.
             options: The hyper-parameters of the parameter's group;
                 ``weight_decay`` is 0 where it does not decay.

@@ -77,8 +77,8 @@ class Lion(DecoupledOptimizer):
         parameters: Parameters, or groups of them (see
             :class:`~paddle_adagc.optimizers.decoupled.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
-        apply_decay_param_fun: Whether the parameter of this name decays; None:
-            all do.
+        apply_decay_param_fun: Parameter name -> whether the weight decays;
+            None: all do.
         grad_clip: Clips the gradients first.
         multi_precision: Keep float32 master weights of low-precision weights.
         name: Prefix of the accumulators' names.

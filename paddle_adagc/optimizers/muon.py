@@ -66,7 +66,7 @@ def update_scale(shape: Sequence[int], scaling: Scaling) -> float:
     """Factor of an orthogonalised update.
 
     Args:
-        shape: Of the weight as Paddle's ``Linear`` holds it, ``[in, out]``.
+        shape: Shape of the weight of Paddle's ``Linear``, ``[in, out]``.
         scaling: ``"spectral"``: ``sqrt(max(1, out / in))`` (Jordan et al.
             2024); ``"rms"``: ``0.2 * sqrt(max(in, out))``, the size of AdamW's
             updates (Moonlight, arXiv 2502.16982, equation 4).
@@ -132,8 +132,8 @@ class Muon(AdamOptimizer):
             orthogonalise; the embedding, the head and routers should not be.
             :func:`~paddle_adagc.optimizers.matrices.hidden_matrices` makes one
             from a model. None: every parameter with two axes is.
-        apply_decay_param_fun: Whether the parameter of this name decays; None:
-            all do.
+        apply_decay_param_fun: Parameter name -> whether the weight decays;
+            None: all do.
         grad_clip: Clips the gradients first.
         multi_precision: Keep float32 master weights of low-precision weights.
         name: Prefix of the accumulators' names.

@@ -39,7 +39,7 @@ _DEPTH = 0.99
 
 
 class Phase(NamedTuple):
-    """What SPAM does in a step; all ``[1]``, on the device."""
+    """SPAM's schedule in one step; all ``[1]``, on the device."""
 
     resets: Tensor
     """bool: the moments start again from 0."""
@@ -136,8 +136,8 @@ class SPAM(AdamOptimizer):
         parameters: Parameters, or groups of them (see
             :class:`~paddle_adagc.optimizers.decoupled.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
-        apply_decay_param_fun: Whether the parameter of this name decays; None:
-            all do.
+        apply_decay_param_fun: Parameter name -> whether the weight decays;
+            None: all do.
         grad_clip: Clips the gradients first.
         multi_precision: Keep float32 master weights of low-precision weights.
         name: Prefix of the accumulators' names.

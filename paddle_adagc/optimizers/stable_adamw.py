@@ -53,7 +53,7 @@ def stable_learning_rate(
         square: :math:`v`, the second moment with this step's gradient and
             without bias.
         epsilon: :math:`\epsilon`.
-        parts: Of the tensor; the mean is the whole tensor's.
+        parts: The ranks' parts of the tensor; the mean is the whole tensor's.
 
     Returns:
         :math:`\eta'`, as many axes as the gradient, all of size 1.
@@ -80,8 +80,8 @@ class StableAdamW(AdamOptimizer):
         parameters: Parameters, or groups of them (see
             :class:`~paddle_adagc.optimizers.decoupled.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
-        apply_decay_param_fun: Whether the parameter of this name decays; None:
-            all do.
+        apply_decay_param_fun: Parameter name -> whether the weight decays;
+            None: all do.
         grad_clip: Clips the gradients first.
         multi_precision: Keep float32 master weights of low-precision weights.
         name: Prefix of the accumulators' names.

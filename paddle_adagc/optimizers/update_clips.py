@@ -23,7 +23,7 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc.checks import check_choice, check_positive
-from paddle_adagc.clips.units import unit_axes
+from paddle_adagc.clips.agc import unit_axes
 from paddle_adagc.optimizers.whole import Parts
 
 Form = Literal["original", "paper"]
@@ -51,7 +51,7 @@ class UpdateClip(abc.ABC):
                 weight decay; this rank's part of a tensor.
             weight: Before this step, of the update's shape.
             lr: Learning rate, ``[]``.
-            parts: What the whole tensor is made of.
+            parts: The ranks' parts of the tensor.
             is_embedding: The tensor's rows are units.
 
         Returns:

@@ -37,7 +37,7 @@ def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
 
     Args:
         what: The optimizer, for the message.
-        names: Of its parameters.
+        names: Names of its parameters.
 
     Raises:
         ValueError: Sharding splits tensors, or joins them.

@@ -32,7 +32,7 @@ def gather_state(
     Args:
         state: This rank's.
         observed: Keys whose gradients this rank has met.
-        quantities: What the clip keeps.
+        quantities: Quantities that the clip keeps.
 
     Returns:
         The merged state, the same on every rank; on one process its own.

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the model says about each of its tensors, before fleet wraps anything.
+"""Each tensor's layout, read from the model before fleet wraps anything.
 
 Fleet's sharding V2 replaces the parameters by slices that keep their names but
 lose their marks, so the marks are read from the model.
@@ -144,7 +144,7 @@ def refuse_stage_3(what: str, names: Iterable[str]) -> None:
 
     Args:
         what: The optimizer or clip, for the message.
-        names: Of its parameters.
+        names: Names of its parameters.
 
     Raises:
         ValueError: One is such a slice.

@@ -67,7 +67,7 @@ class Reduction:
 
 @dataclasses.dataclass(frozen=True)
 class ReductionPlan:
-    """What a rank sums in every step, and what it counts globally."""
+    """The sums of a rank in every step, and the tensors that it counts."""
 
     reductions: tuple[Reduction, ...]
     """In this order."""
@@ -211,7 +211,7 @@ def _counts(tensor: TensorLayout, topology: Topology) -> bool:
 
 
 def _is_first(tensor: TensorLayout, topology: Topology) -> bool:
-    """As :func:`_counts`, for what is known without being the owner."""
+    """Like :func:`_counts`, but ignores who owns the tensor under V1."""
     return _counts(
         tensor, dataclasses.replace(topology, splits_parameters=True)
     )
@@ -253,7 +253,7 @@ class Reducer:
         """Sum a vector over the tensor-parallel group, in place.
 
         Args:
-            parts: Of the same meaning and length on all of its ranks.
+            parts: float32 ``[n]``; entry i belongs to the same unit on every rank.
         """
         if self._model.size > 1:
             dist.all_reduce(parts, group=self._model.group)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Runs on several ranks that a clip knows too little of.
+"""Refusals: runs on several ranks of which a clip knows too little.
 
 Experts differ from rank to rank, and a clip that takes them for copies gives
 every rank another global norm.
@@ -31,12 +31,12 @@ from paddle_adagc.parallel.topology import Topology
 def check_unbound(
     owner: str, topology: Topology | None, parameters: Sequence[Tensor] = ()
 ) -> None:
-    """Refuse to go on without a bound model where its layout matters.
+    """Refuse a clip without a bound model where the layout matters.
 
     Args:
         owner: The clip's class, for the message.
         topology: This rank's place, if fleet was started.
-        parameters: That the clip is given.
+        parameters: Those that the clip is given.
 
     Raises:
         RuntimeError: No rank holds the whole model, or some of the parameters

@@ -60,7 +60,7 @@ class SpikeMonitor:
     the device, so hand over the number that is logged anyway.
 
     Args:
-        window: As for :func:`spike_score`, like all that follow.
+        window: See :func:`spike_score`; likewise the other settings.
         sigma: Least deviation in standard deviations.
         direction: ``"both"``, ``"up"`` or ``"down"``.
         deviation: ``"sample"`` or ``"population"``.
@@ -68,8 +68,8 @@ class SpikeMonitor:
         event_gap: Largest distance of two spikes of one event.
 
     Raises:
-        TypeError: As for :func:`spike_score`.
-        ValueError: As for :func:`spike_score`.
+        TypeError: See :func:`spike_score`.
+        ValueError: See :func:`spike_score`.
 
     Example:
         >>> monitor = SpikeMonitor(window=4)
@@ -136,7 +136,7 @@ class SpikeMonitor:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on, as plain JSON-serialisable values."""
+        """Return the state to resume from, as JSON-serialisable values."""
         return {
             "config": dataclasses.asdict(self.rule),
             "num_values": self._num_values,

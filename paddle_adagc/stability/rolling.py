@@ -58,7 +58,7 @@ class ExactWindow:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough values to judge another one."""
+        """Whether the window holds enough values to judge the next one."""
         return len(self._integers) == self._size
 
     @property

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What counts as a spike: the settings of the spike score."""
+"""The settings of the spike score: when a value counts as a spike."""
 
 from __future__ import annotations
 

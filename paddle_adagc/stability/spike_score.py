@@ -166,15 +166,15 @@ def robust_spike_score(
 
     Args:
         losses: ``[num_steps]``.
-        window: As for :func:`spike_score`.
+        window: See :func:`spike_score`.
         sigma: Least deviation, in scaled MADs.
-        direction: As for :func:`spike_score`.
-        skip: As for :func:`spike_score`.
-        event_gap: As for :func:`spike_score`.
+        direction: See :func:`spike_score`.
+        skip: See :func:`spike_score`.
+        event_gap: See :func:`spike_score`.
 
     Raises:
-        TypeError: As for :func:`spike_score`.
-        ValueError: As for :func:`spike_score`.
+        TypeError: See :func:`spike_score`.
+        ValueError: See :func:`spike_score`.
     """
     rule = SpikeRule(
         window=window,
