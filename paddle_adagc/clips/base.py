@@ -296,7 +296,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         warn_of_other_arguments(self._config(), loaded.config)
 
     def metrics(self) -> dict[str, Any]:
-        """Return the numbers of the last optimizer step; may wait for the device.
+        """Return numbers of the last optimizer step; may wait for the device.
 
         In a hybrid-parallel run all numbers are about the tensors that this
         rank holds (under owner-based sharding: owns), and so is

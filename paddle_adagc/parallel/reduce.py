@@ -253,7 +253,7 @@ class Reducer:
         """Sum a vector over the tensor-parallel group, in place.
 
         Args:
-            parts: float32 ``[n]``; entry i belongs to the same unit on every rank.
+            parts: float32 ``[n]``; entry i is about the same unit on all ranks.
         """
         if self._model.size > 1:
             dist.all_reduce(parts, group=self._model.group)
