@@ -28,7 +28,9 @@ from paddle_adagc.checks import (
     check_positive,
     check_real,
 )
-from paddle_adagc.clips.base import Kept, NonFinite, TensorScalingClip
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.state import Quantity
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
@@ -104,8 +106,6 @@ class ClipGradByAdaGC(TensorScalingClip):
         ['bias', 'weight']
     """
 
-    _optional = frozenset({"deviation"})
-
     def __init__(
         self,
         *positional: Any,
@@ -133,7 +133,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.lambda_dev = check_real("lambda_dev", lambda_dev)
         if self.lambda_dev < 0:
             raise ValueError(f"lambda_dev={lambda_dev!r} is negative")
-        self._keep(*self._kept_quantities())
+        self._keep(*self._kept_quantities(), optional=["deviation"])
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
         if init not in get_args(Init):

@@ -25,8 +25,10 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
-from paddle_adagc.clips.base import Kept, NonFinite, TensorScalingClip
+from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList, dense_float
+from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
 
@@ -150,7 +152,7 @@ class ClipGradByAGC(TensorScalingClip):
         h: Tensor,
     ) -> Tensor:
         finite = paddle.isfinite(norm)
-        h, discard = self._treat_nonfinite(h, finite)
+        h, discard = self._nonfinite.treat(h, norm)
         units = {
             slot: _Units(parameter, gradient, self._is_embedding(slot))
             for slot, (parameter, gradient) in pairs.items()

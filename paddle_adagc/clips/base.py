@@ -22,9 +22,8 @@ gives ``h`` is the subclass's.
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn
 
 import numpy as np
 import paddle
@@ -33,7 +32,15 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import rule
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.metrics import Call, step_metrics
+from paddle_adagc.clips.memory import Kept, Memory
+from paddle_adagc.clips.metrics import (
+    Call,
+    Rows,
+    step_metrics,
+    step_rows,
+    step_summary,
+)
+from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.parallel.gather import gather_state
@@ -42,10 +49,6 @@ from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.parallel.topology import Topology, read_topology
 from paddle_adagc.parallel.unbound import check_alone, check_unbound
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
-
-NonFinite = Literal["zero", "raise", "propagate"]
-Kept = dict[str, Tensor]
-"""Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
 
 
 class TensorScalingClip(ClipGradBase, abc.ABC):
@@ -86,36 +89,33 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     _keeps_one_state = False
     """The rule's state is about all tensors: one call has to hold them all."""
 
-    _optional: frozenset[str] = frozenset()
-    """Quantities that a loaded state may lack, or hold in vain."""
-
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
-        if nonfinite not in get_args(NonFinite):
-            raise ValueError(
-                f"nonfinite={nonfinite!r} is not one of {get_args(NonFinite)}"
-            )
         self.nonfinite: NonFinite = nonfinite
-        self._quantities: tuple[Quantity, ...] = ()
-        self._kept: Kept = {}
-        self._table = TensorTable()
+        self._nonfinite = NonFiniteTreatment(nonfinite)
+        self._memory = Memory()
         self._steps = StepCount()
         self._calls: list[Call] = []
-        self._num_nonfinite: Tensor | None = None  # [1], int64
         self._observed: set[int] = set()
         self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
 
-    def _keep(self, *quantities: Quantity) -> None:
+    def _keep(
+        self, *quantities: Quantity, optional: Sequence[str] = ()
+    ) -> None:
         """Declare, once, what the rule carries from step to step.
 
         State, gathering over ranks, reordering and metrics follow from it.
+
+        Args:
+            *quantities: What there is, per tensor or about all of them.
+            optional: Names that a loaded state may lack, or hold in vain.
         """
-        self._quantities = quantities
-        self._kept = {
-            q.name: paddle.full([int(q.is_global)], q.start, "float32")
-            for q in quantities
-        }
+        self._memory = Memory(quantities, optional)
+
+    @property
+    def _table(self) -> TensorTable:
+        return self._memory.table
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -166,7 +166,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         Returns:
             The part of each norm that is left, float32 ``[num_tensors]``.
         """
-        h, discard = self._treat_nonfinite(h, paddle.isfinite(norm))
+        h, discard = self._nonfinite.treat(h, norm)
         gradients.scale_(h, discard)
         return h
 
@@ -185,7 +185,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
         return {
             name: vector.expand([len(self._table)])
-            for name, vector in self._extended().items()
+            for name, vector in self._memory().items()
         }
 
     def _check_layout(
@@ -231,12 +231,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
-            self._table = TensorTable()
+            self._memory.table = TensorTable()
         old = self._table.bind(layout)
         if old:
-            index = paddle.to_tensor(old, "int64")
-            for name in self._names(is_global=False):
-                self._kept[name] = paddle.gather(self._kept[name], index)
+            self._memory.reorder(old)
             self._observed = {
                 slot for slot, was in enumerate(old) if was in self._observed
             }
@@ -263,7 +261,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             RuntimeError: Ranks disagree about a number that they all follow.
         """
         observed = {self._table.keys[slot] for slot in self._observed}
-        state = gather_state(self._state(), observed, self._quantities)
+        state = gather_state(self._state(), observed, self._memory.quantities)
         return state.to_dict()
 
     def set_state_dict(self, state: dict[str, Any]) -> None:
@@ -281,16 +279,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ValueError: It is not a state of this class, or the tensors are
                 not this model's.
         """
-        loaded = self._with_optional(ClipState.from_dict(state))
-        loaded.check(self._quantities, self._config(), type(self).__name__)
-        if self._names(is_global=False):
-            self._table.check_state(loaded.keys)
-            self._table.adopt(loaded.keys)
-            loaded = loaded.restrict(self._table.keys)
-        self._kept = {
-            name: paddle.to_tensor(vector, "float32")
-            for name, vector in {**loaded.values, **loaded.scalars}.items()
-        }
+        loaded = ClipState.from_dict(state)
+        self._memory.load(loaded, self._config(), type(self).__name__)
         self._has_loaded = True
         self._resume_at(loaded.step)
         warn_of_other_arguments(self._config(), loaded.config)
@@ -311,13 +301,43 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``tensors``: for the key of each tensor that had a gradient a dict
             of ``norm`` (before the clip), ``h``, and what the rule keeps.
         """
-        total = self._num_nonfinite
+        rows, has_gradient = self._rows()
         return {
             "step": self.num_steps - 1,
-            "nonfinite_total": 0 if total is None else int(total.item()),
-            **step_metrics(
-                self._calls, self._table.keys, self._tensor_metrics()
-            ),
+            **step_metrics(rows.choose(has_gradient)),
+        }
+
+    def full_metrics(self) -> dict[str, Any]:
+        """Return :meth:`metrics` of the whole model, each tensor once.
+
+        Tensors without a gradient, or with one of zero, are left out. In a
+        distributed run every rank has to call it, and gets the same.
+        """
+        return {
+            "step": self.num_steps - 1,
+            **step_metrics(self._rows_of_all_ranks()),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the last optimizer step of the whole model in a few numbers.
+
+        In a distributed run every rank has to call it, and gets the same: one
+        gather of a few numbers per tensor; steps in between cost nothing.
+
+        Returns:
+            ``step`` (its index), ``global_grad_norm`` and
+            ``clipped_grad_norm`` (L2 norms over all finite tensors before and
+            after the clip), ``num_tensors`` (with a gradient that is not zero),
+            ``clipped_fraction`` (share of them with ``h < 1``),
+            ``clipped_norm_fraction`` (share of the global norm that was
+            clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
+            of the most clipped tensors -> h), ``nonfinite`` (number of tensors
+            with Inf or NaN), ``nonfinite_total`` (over all steps of this
+            process).
+        """
+        return {
+            "step": self.num_steps - 1,
+            **step_summary(self._rows_of_all_ranks()),
         }
 
     @paddle.no_grad()
@@ -345,14 +365,14 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         )
         norm = rule.square_root(reducer.local_norms(gradients.squared_norms()))
         step = steps.num_steps - 1
-        if self.nonfinite == "raise":
-            self._refuse_nonfinite(norm, step)
-        h, kept = self._advance(step, norm, self._extended())
+        self._nonfinite.refuse(norm, self._table.keys, step, reducer)
+        h, kept = self._advance(step, norm, self._memory())
         h = self._scale_(gradients, by_slot, norm, h)
         begins_step = steps.num_steps > self.num_steps
         earlier = [] if begins_step else self._calls
         self._calls = [*earlier, Call(slots, norm, h)]
-        self._steps, self._kept = steps, kept
+        self._steps = steps
+        self._memory.update(kept)
         self._observed.update(slots)
         return pairs
 
@@ -373,41 +393,21 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
         return clipped
 
-    def _names(self, *, is_global: bool) -> list[str]:
-        return [q.name for q in self._quantities if q.is_global == is_global]
+    def _rows(self) -> tuple[Rows, np.ndarray]:
+        """Return a row per tensor of this rank, and which had a gradient."""
+        total = self._nonfinite.count(len(self._table))
+        per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
+        return step_rows(self._calls, self._table.keys, per_tensor)
 
-    def _extended(self) -> Kept:
-        """Return what is kept, with start values for tensors that are new."""
-        extended = dict(self._kept)
-        for quantity in self._quantities:
-            vector = extended[quantity.name]
-            num_new = len(self._table) - vector.shape[0]
-            if num_new > 0 and not quantity.is_global:
-                new = paddle.full([num_new], quantity.start, "float32")
-                extended[quantity.name] = paddle.concat([vector, new])
-        return extended
+    def _rows_of_all_ranks(self) -> Rows:
+        reducer = self._known_reducer()
+        rows, _ = self._rows()
+        norm = paddle.to_tensor(rows.columns["norm"])
+        counted = reducer.counted(norm).numpy() != 0
+        return Rows.join(reducer.gather(rows.choose(counted)))
 
     def _state(self) -> ClipState:
-        kept = self._extended()
-        values, scalars = (
-            {name: kept[name] for name in self._names(is_global=is_global)}
-            for is_global in (False, True)
-        )
-        keys = tuple(self._table.keys) if values else ()
-        return ClipState(self.num_steps, self._config(), keys, values, scalars)
-
-    def _with_optional(self, state: ClipState) -> ClipState:
-        """Add optional quantities at their start, leave out unused ones."""
-        kept = self._names(is_global=False)
-        values = {
-            name: vector
-            for name, vector in state.values.items()
-            if name in kept or name not in self._optional
-        }
-        for q in self._quantities:
-            if q.name in self._optional and q.name not in values:
-                values[q.name] = np.full(len(state.keys), q.start, np.float32)
-        return dataclasses.replace(state, values=values)
+        return self._memory.state(self.num_steps, self._config())
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)
@@ -424,21 +424,6 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         if not self._keeps_one_state:
             return ""
         return f"{type(self).__name__} keeps one state for all tensors"
-
-    def _treat_nonfinite(
-        self, h: Tensor, finite: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        if self.nonfinite == "raise":
-            return h, None
-        lost = paddle.logical_not(finite)
-        count = lost.astype("int64").sum(keepdim=True)
-        if self._num_nonfinite is None:
-            self._num_nonfinite = count
-        else:
-            self._num_nonfinite = self._num_nonfinite + count
-        if self.nonfinite == "propagate":
-            return paddle.where(finite, h, paddle.ones_like(h)), None
-        return paddle.where(finite, h, paddle.zeros_like(h)), lost
 
     def _known_reducer(self) -> Reducer:
         """Looks up, once, which ranks each tensor's norm is summed over."""
@@ -463,15 +448,6 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         reducer = self._known_reducer()
         counted = rule.global_squared_norm(reducer.counted(norm))
         return reducer.global_sum(counted).sqrt().astype("float32")
-
-    def _refuse_nonfinite(self, norm: Tensor, step: int) -> None:
-        lost = np.flatnonzero(~np.isfinite(norm.numpy()))
-        if self._known_reducer().any_rank(bool(lost.size)):
-            keys = [self._table.keys[slot] for slot in lost]
-            raise FloatingPointError(
-                f"the gradient of {len(keys)} tensors on this rank is not "
-                f"finite at step {step}: {', '.join(keys)}"
-            )
 
     def _static_clip(self, params_grads: Any) -> NoReturn:
         raise RuntimeError(

@@ -22,6 +22,9 @@ from typing import Any
 import numpy as np
 from paddle import Tensor
 
+_NUM_LOWEST = 5
+_QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -34,47 +37,105 @@ class Call:
     h: Tensor  # [num_tensors], float32
 
 
-def step_metrics(
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Tensors of a step on the host: a row per tensor."""
+
+    keys: list[str]
+    columns: dict[str, np.ndarray]
+    """``norm`` (before the clip), ``h``, what the rule keeps, and
+    ``nonfinite_total``, each ``[num_rows]``."""
+
+    def choose(self, chosen: np.ndarray) -> Rows:
+        """Return the rows where ``chosen``, bool ``[num_rows]``, is true."""
+        return Rows(
+            [key for key, c in zip(self.keys, chosen, strict=True) if c],
+            {name: column[chosen] for name, column in self.columns.items()},
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of all parts."""
+        return cls(
+            [key for part in parts for key in part.keys],
+            {
+                name: np.concatenate([part.columns[name] for part in parts])
+                for name in parts[0].columns
+            },
+        )
+
+
+def step_rows(
     calls: Sequence[Call],
     keys: Sequence[str],
     per_tensor: Mapping[str, Tensor],
-) -> dict[str, Any]:
-    """Numbers of the step that ``calls`` make up; waits for the device.
+) -> tuple[Rows, np.ndarray]:
+    """Read the step that ``calls`` make up; waits for the device.
 
     Args:
         calls: One call, or one per parameter group.
         keys: Key of every tensor.
-        per_tensor: Further quantities by name, float32 ``[num_tensors]``.
+        per_tensor: Further quantities by name, ``[num_tensors]``.
 
     Returns:
-        ``global_grad_norm``, ``clipped_fraction``, ``nonfinite`` and
-        ``tensors``, see :meth:`TensorScalingClip.metrics`.
+        A row for every tensor, and bool ``[num_tensors]``: it had a gradient.
     """
-    slots = [slot for call in calls for slot in call.slots]
+    norm = np.zeros(len(keys), np.float32)
+    h = np.ones(len(keys), np.float32)
+    has_gradient = np.zeros(len(keys), bool)
+    for call in calls:
+        its_norm, its_h = call.norm.numpy(), call.h.numpy()
+        known = its_norm != 0
+        known[call.slots] = has_gradient[call.slots] = True
+        norm[: len(known)][known] = its_norm[known]
+        h[: len(known)][known] = its_h[known]
+    kept = {name: vector.numpy() for name, vector in per_tensor.items()}
+    return Rows([*keys], {"norm": norm, **kept, "h": h}), has_gradient
+
+
+def step_metrics(rows: Rows) -> dict[str, Any]:
+    """Return the numbers of :meth:`TensorScalingClip.metrics`."""
+    norm, h = rows.columns["norm"], rows.columns["h"]
+    finite = np.isfinite(norm)
     columns = {
-        "norm": _gather([(call.norm, call.slots) for call in calls]),
-        **{
-            name: _gather([(values, slots)])
-            for name, values in per_tensor.items()
-        },
-        "h": _gather([(call.h, call.slots) for call in calls]),
+        name: column
+        for name, column in rows.columns.items()
+        if name != "nonfinite_total"
     }
-    finite = np.isfinite(columns["norm"])
-    known = columns["norm"][finite].astype(np.float64)
     return {
-        "global_grad_norm": float(np.sqrt(np.sum(known**2))),
-        "clipped_fraction": float(np.mean(columns["h"] < 1)) if slots else 0.0,
+        "global_grad_norm": _norm(norm[finite]),
+        "clipped_fraction": float(np.mean(h < 1)) if h.size else 0.0,
         "nonfinite": int(np.sum(~finite)),
+        "nonfinite_total": int(rows.columns["nonfinite_total"].sum()),
         "tensors": {
-            keys[slot]: {
-                name: float(column[i]) for name, column in columns.items()
-            }
-            for i, slot in enumerate(slots)
+            key: {name: float(column[i]) for name, column in columns.items()}
+            for i, key in enumerate(rows.keys)
         },
     }
 
 
-def _gather(parts: list[tuple[Tensor, list[int]]]) -> np.ndarray:
-    """The named entries of each vector, one after the other."""
-    arrays = [vector.numpy()[slots] for vector, slots in parts]
-    return np.concatenate([np.zeros(0, np.float32), *arrays])
+def step_summary(rows: Rows) -> dict[str, Any]:
+    """Return the numbers of :meth:`TensorScalingClip.summary`."""
+    finite = np.isfinite(rows.columns["norm"])
+    h, norm = rows.columns["h"][finite], rows.columns["norm"][finite]
+    before, after = _norm(norm), _norm(h * norm)
+    keys = [key for key, f in zip(rows.keys, finite, strict=True) if f]
+    lowest = sorted((x, key) for key, x in zip(keys, h.tolist(), strict=True))
+    return {
+        "global_grad_norm": before,
+        "clipped_grad_norm": after,
+        "num_tensors": len(rows.keys),
+        "clipped_fraction": float(np.mean(h < 1)) if h.size else 0.0,
+        "clipped_norm_fraction": 1 - after / before if before else 0.0,
+        **{
+            name: float(np.quantile(h, q)) if h.size else 1.0
+            for name, q in _QUANTILES.items()
+        },
+        "lowest_h": {key: x for x, key in lowest[:_NUM_LOWEST] if x < 1},
+        "nonfinite": int(np.sum(~finite)),
+        "nonfinite_total": int(rows.columns["nonfinite_total"].sum()),
+    }
+
+
+def _norm(values: np.ndarray) -> float:
+    return float(np.sqrt(np.sum(values.astype(np.float64) ** 2)))

@@ -22,8 +22,9 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
-from paddle_adagc.clips.base import Kept, NonFinite
 from paddle_adagc.clips.global_norm import GlobalNormClip
+from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.state import Quantity
 
 _EPSILON = 1e-6

@@ -42,7 +42,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import paddle
@@ -51,6 +51,8 @@ from paddle import Tensor
 
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Axis, Topology
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,11 +235,9 @@ class Reducer:
         self._world = plan.world if plan else None
         self._is_first = plan.is_first if plan and self._world else None
         self._model = plan.model if plan else Axis()
-        self._counts = (
-            paddle.to_tensor(np.array(plan.counts))
-            if plan and self._world is not None
-            else None
-        )
+        self._counts: Tensor | None = None  # bool [num_tensors]
+        if plan and self._world is not None:
+            self._counts = paddle.to_tensor(np.array(plan.counts))
 
     @property
     def communicates(self) -> bool:
@@ -281,6 +281,19 @@ class Reducer:
             return squared_norm
         zero = paddle.zeros_like(squared_norm)
         return paddle.where(self._counts, squared_norm, zero)
+
+    def gather(self, value: T) -> list[T]:
+        """Give every rank the values of all ranks; waits for them.
+
+        Args:
+            value: This rank's, picklable. Where every rank holds everything
+                the answer is this alone.
+        """
+        if self._world is None:
+            return [value]
+        values: list[T] = []
+        dist.all_gather_object(values, value, group=self._world)
+        return values
 
     def global_sum(self, total: Tensor) -> Tensor:
         """Sum over all ranks of what each has of the tensors that it counts.

@@ -225,3 +225,38 @@ def test_static_graph_is_refused_with_a_way_out():
 def test_global_threshold_given_by_position_is_explained():
     with pytest.raises(TypeError, match=r"\(1\.0,\).*lambda_abs"):
         ClipGradByAdaGC(1.0)
+
+
+def test_summary_and_metrics_of_the_whole_model():
+    parameters = make_parameters([[1], [1], [1], [1]])
+    clip = ClipGradByAdaGC(t_start=0)
+    clip_arrays(clip, parameters, [np.array([x]) for x in (3.0, 4.0, 1.0, 0)])
+    grads = [3.0, 16.0, np.nan, 0.0]
+    clip_arrays(clip, parameters, [np.array([x]) for x in grads])
+    summary = clip.summary()
+    h = 1.04 * 4 / 16
+    lost, clipped = parameters[2].name, parameters[1].name
+    assert summary.pop("lowest_h") == {clipped: pytest.approx(h)}
+    assert summary == pytest.approx(
+        {
+            "step": 1,
+            "global_grad_norm": np.hypot(3, 16),
+            "clipped_grad_norm": np.hypot(3, 16 * h),
+            "num_tensors": 3,
+            "clipped_fraction": 0.5,
+            "clipped_norm_fraction": 1 - np.hypot(3, 16 * h) / np.hypot(3, 16),
+            "h_min": h,
+            "h_p10": h + 0.1 * (1 - h),
+            "h_median": (1 + h) / 2,
+            "nonfinite": 1,
+            "nonfinite_total": 1,
+        }
+    )
+    tensors = clip.full_metrics()["tensors"]
+    assert [*tensors] == [p.name for p in parameters[:3]]
+    assert tensors[lost]["h"] == 0.0
+    assert [*clip.metrics()["tensors"]] == [p.name for p in parameters]
+
+
+def test_summary_before_the_first_step():
+    assert ClipGradByAdaGC().summary()["num_tensors"] == 0

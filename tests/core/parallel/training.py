@@ -216,6 +216,7 @@ def train(
     return {
         "losses": losses,
         "state": plain(clip.full_state_dict()) if is_ours else {},
+        "summary": clip.summary() if is_ours else {},
         "weights": weights,
         "clipped": clipped,
     }
@@ -357,12 +358,21 @@ def assert_close(whole, expected, what):
         assert error <= 1e-5 * np.abs(value).max(), (what, key, error)
 
 
+def assert_same_summary(mine, theirs):
+    """To 1e-5 relative, counts and names exactly."""
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert mine[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
+
+
 def assert_same_run(ranks, expected):
     """Losses, states, clipped gradients and weights, to 1e-5 relative."""
     losses = np.mean([rank["losses"] for rank in ranks], axis=0)
     np.testing.assert_allclose(losses, expected["losses"], rtol=1e-5)
     for rank in ranks:
         assert rank["state"] == ranks[0]["state"]
+        assert rank["summary"] == ranks[0]["summary"]
+    assert_same_summary(ranks[0]["summary"], expected["summary"])
     mine, theirs = ranks[0]["state"], expected["state"]
     assert mine.keys() == theirs.keys()
     assert mine.get("step") == theirs.get("step")
