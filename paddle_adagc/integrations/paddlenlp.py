@@ -15,8 +15,10 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 else:
     Trainer = object
 
+_DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
+
 
 class ClippingMixin(Trainer):
     """Let a ``Trainer`` clip with ``clip``; stands before its class.
@@ -39,24 +43,51 @@ class ClippingMixin(Trainer):
     checkpoint, in a file of its own (:mod:`paddle_adagc.state`), and
     ``train(resume_from_checkpoint=...)`` resumes from it; every process reads
     that file. It is written first: a checkpoint that the Trainer has finished
-    has it.
+    has it. Every training log gets ``clip_...`` numbers of the last step,
+    from :meth:`TensorScalingClip.summary`.
 
     Args:
-        *args: Of the Trainer.
+        *args: Arguments of the Trainer.
         clip: One of this package's, or any ``ClipGradBase`` but
             ``ClipGradByGlobalNorm``, which fleet replaces by its own. Other
-            clips have no state here.
-        **kwargs: Of the Trainer; ``model`` as built, not wrapped.
+            clips have no state and no numbers here.
+        missing_state: What to do with a checkpoint that holds no state of a
+            clip. ``"raise"``: refuse it. ``"start"``: start the clip afresh,
+            with its warm-up: a run that was made without it switches to it.
+        **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
     """
 
-    def __init__(self, *args: Any, clip: ClipGradBase, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        clip: ClipGradBase,
+        missing_state: Literal["raise", "start"] = "raise",
+        **kwargs: Any,
+    ) -> None:
+        if missing_state not in ("raise", "start"):
+            raise ValueError(
+                f"missing_state={missing_state!r} is neither 'raise' nor "
+                "'start'"
+            )
         super().__init__(*args, **kwargs)
         self.clip = clip
+        self._missing_state = missing_state
+        self._take_over_max_grad_norm()
         if isinstance(clip, TensorScalingClip):
             self._bind_clip(clip)
 
     def _bind_clip(self, clip: TensorScalingClip) -> None:
         clip.bind(self.model)
+
+    def _take_over_max_grad_norm(self) -> None:
+        """Set it to 0: PaddleFormers takes any other for its own clip's."""
+        value = self.args.max_grad_norm
+        if value not in (0, _DEFAULT_MAX_GRAD_NORM):
+            warnings.warn(
+                f"max_grad_norm={value} is not used: {self.clip} clips",
+                stacklevel=3,
+            )
+        self.args.max_grad_norm = 0.0
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
         """The Trainer's optimizer, with the clip."""
@@ -72,13 +103,48 @@ class ClippingMixin(Trainer):
     ) -> Any:
         """Train; from a checkpoint the clip resumes as well.
 
+        Args:
+            resume_from_checkpoint: A checkpoint, or True for the newest one in
+                ``output_dir``.
+            *args: Further arguments of the Trainer.
+            **kwargs: Likewise.
+
         Raises:
-            FileNotFoundError: The checkpoint holds no state of a clip.
+            FileNotFoundError: The checkpoint holds no state of a clip, or there
+                is no checkpoint.
             ValueError: It holds another model's, or another clip's.
         """
-        if resume_from_checkpoint and isinstance(self.clip, TensorScalingClip):
-            self.clip.set_state_dict(load_state(resume_from_checkpoint))
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = _newest_checkpoint(self.args.output_dir)
+        if checkpoint and isinstance(self.clip, TensorScalingClip):
+            self._load_clip(self.clip, checkpoint)
+        return super().train(checkpoint, *args, **kwargs)
+
+    def _load_clip(self, clip: TensorScalingClip, checkpoint: str) -> None:
+        try:
+            state = load_state(checkpoint)
+        except FileNotFoundError as error:
+            if self._missing_state == "start":
+                return
+            raise FileNotFoundError(
+                f"{error} To switch a run to this clip, which then starts with "
+                "its warm-up, give missing_state='start'"
+            ) from None
+        clip.set_state_dict(state)
+
+    def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
+        """Log, with the clip's numbers beside a training loss."""
+        if "loss" in logs and isinstance(self.clip, TensorScalingClip):
+            logs = {**logs, **self._clip_logs(self.clip)}
+        super().log(logs, **kwargs)
+
+    def _clip_logs(self, clip: TensorScalingClip) -> dict[str, float]:
+        summary = clip.summary()
+        lowest = summary.pop("lowest_h")
+        del summary["step"]
+        logs = {f"clip_{name}": value for name, value in summary.items()}
+        return logs | {f"clip_h/{key}": h for key, h in lowest.items()}
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         if isinstance(self.clip, TensorScalingClip):
@@ -87,3 +153,16 @@ class ClippingMixin(Trainer):
                 name = f"checkpoint-{self.state.global_step}"
                 save_state(state, Path(self.args.output_dir) / name)
         super()._save_checkpoint(model, metrics=metrics)
+
+
+def _newest_checkpoint(output_dir: str) -> str:
+    steps = [
+        int(match[1])
+        for path in Path(output_dir).glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
+    ]
+    if not steps:
+        raise FileNotFoundError(
+            f"resume_from_checkpoint=True, and {output_dir} holds no checkpoint"
+        )
+    return str(Path(output_dir) / f"checkpoint-{max(steps)}")

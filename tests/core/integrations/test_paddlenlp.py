@@ -23,13 +23,22 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets, collate_batch
+from paddle_adagc.state import STATE_FILE
 
 
-class ClippingTrainer(ClippingMixin, Trainer):
+class Logged(Trainer):
+    """Keeps what it logs."""
+
+    def log(self, logs, **kwargs):
+        self.logged = [*getattr(self, "logged", []), logs]
+        super().log(logs, **kwargs)
+
+
+class ClippingTrainer(ClippingMixin, Logged):
     """What a user writes."""
 
 
-def make_trainer(output_dir, max_steps=20, **arguments):
+def make_trainer(output_dir, max_steps=20, missing_state="raise", **arguments):
     config = LlamaConfig(
         vocab_size=256,
         hidden_size=32,
@@ -42,6 +51,7 @@ def make_trainer(output_dir, max_steps=20, **arguments):
     train, _ = build_datasets(DataConfig(seq_length=32), 20 * 8)
     return ClippingTrainer(
         clip=ClipGradByAdaGC(t_start=5),
+        missing_state=missing_state,
         model=LlamaForCausalLM(config),
         args=TrainingArguments(
             output_dir=str(output_dir),
@@ -101,10 +111,49 @@ def test_the_clip_goes_on_from_the_trainer_s_checkpoint(tmp_path, is_unified):
 
     whole = train("whole")
     train("cut", max_steps=12)
-    resumed = train("cut", checkpoint=str(tmp_path / "cut" / "checkpoint-12"))
+    (tmp_path / "cut" / "checkpoint-9").mkdir()
+    resumed = train("cut", checkpoint=True)
     assert resumed["step"] == 20
     for key, gamma in resumed["gamma"].items():
         assert float(gamma) == float(whole["gamma"][key])
+
+
+def test_run_without_a_clip_s_state_switches_to_it(tmp_path):
+    with paddle.utils.unique_name.guard():
+        make_trainer(tmp_path, max_steps=12).train()
+    (tmp_path / "checkpoint-12" / STATE_FILE).unlink()
+    with paddle.utils.unique_name.guard():
+        trainer = make_trainer(tmp_path)
+        with pytest.raises(FileNotFoundError, match="missing_state='start'"):
+            trainer.train(resume_from_checkpoint=True)
+    with paddle.utils.unique_name.guard():
+        trainer = make_trainer(tmp_path, missing_state="start")
+        trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 20
+    assert trainer.clip.num_steps == 8  # counted from the switch
+
+
+def test_no_checkpoint_to_resume_from_is_said(tmp_path):
+    trainer = make_trainer(tmp_path)
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_logs_have_the_clip_s_numbers(tmp_path):
+    trainer = make_trainer(tmp_path, save_strategy="no")
+    trainer.train()
+    (logs,) = (line for line in trainer.logged if "loss" in line)
+    summary = trainer.clip.summary()
+    for name in ("global_grad_norm", "clipped_fraction", "h_min"):
+        assert logs[f"clip_{name}"] == summary[name]
+    for key, h in summary["lowest_h"].items():
+        assert logs[f"clip_h/{key}"] == h
+
+
+def test_max_grad_norm_is_not_used_and_that_is_said(tmp_path):
+    with pytest.warns(UserWarning, match=r"max_grad_norm=0.5 is not used"):
+        trainer = make_trainer(tmp_path, max_grad_norm=0.5)
+    assert trainer.args.max_grad_norm == 0
 
 
 def test_groups_of_parameters_are_clipped(tmp_path):
