@@ -140,9 +140,7 @@ def with_section(page: str, section: str) -> str:
     return f"{before}{HEADING}\n{block}{after}"
 
 
-def expected_page(
-    page: str, claims: Sequence[Claim], results_dir: Path
-) -> str:
+def expected_page(page: str, claims: Sequence[Claim], results_dir: Path) -> str:
     """The page as the committed results have it; as it is without any.
 
     Raises:
