@@ -25,7 +25,7 @@ results.jsonl and figures/. Runs that have ended are not run again, whichever
 target asked for them, and a killed command goes on where it was when it is
 given again.
 
-"report" writes the reproduction section of the README from the committed
+"report" writes the reproduction section of docs/results.md from the committed
 results in results/.
 """
 
@@ -45,7 +45,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 GRIDS = _ROOT / "configs" / "experiments"
 CLAIMS = _ROOT / "configs" / "claims.yaml"
 RESULTS = _ROOT / "results"
-README = _ROOT / "README.md"
+PAGE = _ROOT / "docs" / "results.md"
 REPRODUCTION = "reproduction.md"
 
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0: done; 1: ``report --check`` found the README out of date; 2: bad
+        0: done; 1: ``report --check`` found the page out of date; 2: bad
         arguments or files, or a run that failed.
     """
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
@@ -129,7 +129,7 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="change nothing; exit status 1 if the README is out of date",
+        help="change nothing; exit status 1 if the page is out of date",
     )
 
 
@@ -165,7 +165,7 @@ def _report(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
     from paddle_adagc.lab.reproduce.readme import (
         collect_results,
-        expected_readme,
+        expected_page,
     )
 
     claims = load_claims(CLAIMS)
@@ -176,23 +176,23 @@ def _report(options: argparse.Namespace) -> int:
             options.collect, RESULTS, targets_of(claims)
         ):
             print(f"collected: {path}")
-    readme = README.read_text(encoding="utf-8")
-    expected = expected_readme(readme, claims, RESULTS)
-    if readme == expected:
+    page = PAGE.read_text(encoding="utf-8")
+    expected = expected_page(page, claims, RESULTS)
+    if page == expected:
         has_results = any(RESULTS.glob("*.jsonl"))
         why = "is up to date" if has_results else "needs no section yet"
         where = "" if has_results else f": no results in {RESULTS.name}"
-        print(f"{README.name} {why}{where}")
+        print(f"{PAGE.name} {why}{where}")
         return 0
     if options.check:
         print(
-            f"{README.name} is not what the results in {RESULTS.name} give: "
+            f"{PAGE.name} is not what the results in {RESULTS.name} give: "
             "run `python tools/reproduce.py report`",
             file=sys.stderr,
         )
         return 1
-    README.write_text(expected, encoding="utf-8")
-    print(f"wrote {README.name}")
+    PAGE.write_text(expected, encoding="utf-8")
+    print(f"wrote {PAGE.name}")
     return 0
 
 

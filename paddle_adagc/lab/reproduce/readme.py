@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The reproduction report: a section of the README, from committed results."""
+"""The reproduction section of docs/results.md, from committed results."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from paddle_adagc.lab.reproduce.writing import RESULTS
 
 BEGIN = "<!-- reproduction: made by `tools/reproduce.py report` -->"
 END = "<!-- end of the reproduction -->"
-HEADING = "## Results\n"
+HEADING = "# Results\n"
 
 _HOW = """\
 Every claim of the paper's abstract and experiments, what was run for it here,
 and a verdict that follows from the numbers by the rule beside the claim in
-[`configs/claims.yaml`](configs/claims.yaml): *reproduced*, *not reproduced*, or
+`configs/claims.yaml`: *reproduced*, *not reproduced*, or
 *not testable here*. The runs are proxies of 0.1 to 0.5 million parameters on
 CPU cores: a verdict is about them, not about the paper's models. Seeds are
 paired: the same initial weights, batches and faults for all methods. Counts are
@@ -121,8 +121,8 @@ def _own_markdown(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def with_section(readme: str, section: str) -> str:
-    """The README's text with the section between its markers.
+def with_section(page: str, section: str) -> str:
+    """The page's text with the section between its markers.
 
     Without markers they come right below the heading of the results.
 
@@ -130,32 +130,30 @@ def with_section(readme: str, section: str) -> str:
         ValueError: It has neither markers nor that heading.
     """
     block = f"{BEGIN}\n{section}{END}\n"
-    start, end = readme.find(BEGIN), readme.find(END)
+    start, end = page.find(BEGIN), page.find(END)
     if start >= 0 and end > start:
-        rest = readme[end + len(END) :].removeprefix("\n")
-        return readme[:start] + block + rest
-    if HEADING not in readme:
-        raise ValueError(f"the README has no heading {HEADING.strip()!r}")
-    before, after = readme.split(HEADING, 1)
+        rest = page[end + len(END) :].removeprefix("\n")
+        return page[:start] + block + rest
+    if HEADING not in page:
+        raise ValueError(f"the page has no heading {HEADING.strip()!r}")
+    before, after = page.split(HEADING, 1)
     return f"{before}{HEADING}\n{block}{after}"
 
 
-def expected_readme(
-    readme: str, claims: Sequence[Claim], results_dir: Path
-) -> str:
-    """The README as the committed results have it; as it is without any.
+def expected_page(page: str, claims: Sequence[Claim], results_dir: Path) -> str:
+    """The page as the committed results have it; as it is without any.
 
     Raises:
         ValueError: A section without results, or a bad result file.
     """
     results = load_all_results(results_dir)
     if results:
-        return with_section(readme, reproduction_markdown(claims, results))
-    if BEGIN in readme:
+        return with_section(page, reproduction_markdown(claims, results))
+    if BEGIN in page:
         raise ValueError(
-            f"the README has a reproduction section, {results_dir} no results"
+            f"the page has a reproduction section, {results_dir} no results"
         )
-    return readme
+    return page
 
 
 def _effort(results: Mapping[str, TargetResult]) -> str:

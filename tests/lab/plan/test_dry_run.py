@@ -43,6 +43,7 @@ from paddle_adagc.lab.train.task import make_task
 from paddle_adagc.parallel.layout import read_layout
 
 ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/parallelism.md"
 CONFIG = ROOT / "configs/proxy/ernie_moe.yaml"
 SMALL = [
     "model.hidden_size=16",
@@ -71,7 +72,7 @@ def rows(collectives):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_equals_the_readme_table_counted_on_real_processes(name):
+def test_equals_the_table_counted_on_real_processes(name):
     rank = plan_ranks(in_layout(name))[0]
     planned = {
         "GlobalGC": {"adaptive": rows(rank.global_gc)},
@@ -85,7 +86,7 @@ def test_equals_the_readme_table_counted_on_real_processes(name):
     )
     counted = [
         line
-        for line in (ROOT / "README.md").read_text("utf-8").splitlines()
+        for line in PAGE.read_text("utf-8").splitlines()
         if line.startswith(tuple(f"| {name} | {clip} |" for clip in CLIPS))
     ]
     assert table.splitlines()[2:] == counted

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The README's section, its tables, and the command line."""
+"""The results page, its tables, and the command line."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from paddle_adagc.lab.reproduce.readme import (
     BEGIN,
     END,
     collect_results,
-    expected_readme,
+    expected_page,
     with_section,
 )
 from paddle_adagc.lab.reproduce.results import (
@@ -78,34 +78,34 @@ def result(spikes=(0, 0, 0)):
     )
 
 
-def test_readme_is_what_the_committed_results_give():
+def test_page_is_what_the_committed_results_give():
     claims = load_claims(command.CLAIMS)
-    readme = command.README.read_text(encoding="utf-8")
-    assert readme == expected_readme(readme, claims, command.RESULTS)
+    page = command.PAGE.read_text(encoding="utf-8")
+    assert page == expected_page(page, claims, command.RESULTS)
 
 
 def test_section_replaces_itself_alone(tmp_path):
     write_results(tmp_path / "t.jsonl", result())
-    readme = "# P\n\n## Results\n\nOld text.\n\n## Next\n"
-    first = expected_readme(readme, [CLAIM], tmp_path)
+    page = "# P\n\n## Results\n\nOld text.\n\n## Next\n"
+    first = expected_page(page, [CLAIM], tmp_path)
     assert first.startswith(f"# P\n\n## Results\n\n{BEGIN}\n")
     assert first.endswith("\nOld text.\n\n## Next\n")
-    assert expected_readme(first, [CLAIM], tmp_path) == first
+    assert expected_page(first, [CLAIM], tmp_path) == first
     assert "| **reproduced** | e: spikes_1000 of AdaGC 0 / 0 / 0 |" in first
     assert r"AdaGC has no spikes. (0 \| none)" in first
     assert "6 runs, 6.0 core-hours; paddlepaddle 3.3.1; commits abc." in first
     assert "Of 1 claims: 1 reproduced." in first
     write_results(tmp_path / "t.jsonl", result(spikes=(0, 1, 0)))
-    second = expected_readme(first, [CLAIM], tmp_path)
+    second = expected_page(first, [CLAIM], tmp_path)
     assert "**not reproduced**" in second
     assert second.count(BEGIN) == second.count(END) == 1
     assert with_section(second, "") == with_section(first, "")
 
 
-def test_readme_without_results(tmp_path):
-    assert expected_readme("## Results\n", [CLAIM], tmp_path) == "## Results\n"
+def test_page_without_results(tmp_path):
+    assert expected_page("## Results\n", [CLAIM], tmp_path) == "## Results\n"
     with pytest.raises(ValueError, match="no results"):
-        expected_readme(f"{BEGIN}\n{END}\n", [CLAIM], tmp_path)
+        expected_page(f"{BEGIN}\n{END}\n", [CLAIM], tmp_path)
     with pytest.raises(ValueError, match="no heading"):
         with_section("# P\n", "text")
 
@@ -159,15 +159,15 @@ def test_collecting_results(tmp_path):
         collect_results(tmp_path, results, ["t"])
 
 
-def test_check_finds_a_stale_readme(tmp_path, monkeypatch, capsys):
-    readme = tmp_path / "README.md"
-    readme.write_text("## Results\n")
-    monkeypatch.setattr(command, "README", readme)
+def test_check_finds_a_stale_page(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "results.md"
+    page.write_text("## Results\n")
+    monkeypatch.setattr(command, "PAGE", page)
     monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
     write_results(tmp_path / "results/t.jsonl", result())
     assert command.main(["report", "--check"]) == 1
     assert "tools/reproduce.py report" in capsys.readouterr().err
-    assert readme.read_text() == "## Results\n"
+    assert page.read_text() == "## Results\n"
     assert command.main(["report"]) == 0
     assert command.main(["report", "--check"]) == 0
 

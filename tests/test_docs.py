@@ -1,0 +1,252 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Links, names, commands and tables of the documentation fit the code."""
+
+import argparse
+import inspect
+import pydoc
+import re
+import runpy
+import shlex
+import sys
+import warnings
+
+import pytest
+import tomllib
+import yaml
+from paddle.distributed.launch.context.args_envs import parse_args
+from pages import CHINESE, PAGES, README, ROOT, blocks, page_name, prose
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips import registry
+from paddle_adagc.lab.recipes import read_run
+from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.train.parse import load_config
+
+PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_HEADING = re.compile(r"^(#+) +(.+)$", re.MULTILINE)
+_FOLDERS = ("paddle_adagc", "configs", "tools", "tests", "docs", "results")
+every_page = pytest.mark.parametrize("page", PAGES, ids=page_name)
+
+
+def anchors(page):
+    """Anchors of a page's headings, on GitHub and in the built site."""
+    found = set()
+    for _, heading in _HEADING.findall(prose(page)):
+        kept = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+        found |= {re.sub(r"\s", "-", kept), re.sub(r"[-\s]+", "-", kept)}
+    return found
+
+
+def commands(page):
+    """Commands of a page: shell blocks, and whole commands in the prose."""
+    lines = []
+    for block in blocks(page, "bash"):
+        lines += block.replace("\\\n", " ").splitlines()
+    for span in _SPAN.findall(prose(page)):
+        if span.startswith(("python tools/", "pip install", "pytest ")):
+            lines.append(span)
+    return [
+        shlex.split(part)
+        for line in lines
+        for part in line.split("&&")
+        if shlex.split(part, comments=True)
+    ]
+
+
+def test_readme_is_one_page_that_begins_with_the_set_up():
+    lines = README.read_text("utf-8").splitlines()
+    assert len(lines) <= 250
+    set_up = [line for line in lines[:60] if line.startswith("pip install -e")]
+    assert len(set_up) == 2
+    assert set_up[1].endswith("&& pytest")
+
+
+@every_page
+def test_links_resolve(page):
+    for link in _LINK.findall(prose(page)):
+        if link.startswith(("https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: no {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name}: no {link}"
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=page_name
+)
+def test_named_files_and_objects_exist(page):
+    for span in _SPAN.findall(prose(page)):
+        path = span.split("::")[0]
+        if re.fullmatch(rf"({'|'.join(_FOLDERS)})/[\w./-]*", path):
+            is_placeholder = re.search(r"[A-Z]{4,}", path)
+            assert is_placeholder or (ROOT / path).exists(), f"no {path}"
+        name = re.fullmatch(r"(paddle_adagc(\.\w+)+)(\(.*\))?", span)
+        if name:
+            assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
+
+
+class _Parsed(Exception):
+    """Carries what a tool's parser made of its arguments."""
+
+
+def parsed(tool, arguments, monkeypatch):
+    """The options that a tool's own parser gives; the tool does nothing."""
+    for name in ("parse_args", "parse_intermixed_args"):
+        original = getattr(argparse.ArgumentParser, name)
+
+        def stop(self, *args, _original=original, **kwargs):
+            raise _Parsed(_original(self, *args, **kwargs))
+
+        monkeypatch.setattr(argparse.ArgumentParser, name, stop)
+    monkeypatch.setattr(sys, "argv", [tool, *arguments])
+    try:
+        runpy.run_path(str(ROOT / tool), run_name="__main__")
+    except _Parsed as found:
+        return found.args[0]
+    except SystemExit:
+        pytest.fail(f"{tool} does not take {arguments}")
+    finally:
+        monkeypatch.undo()
+    raise AssertionError(f"{tool} parses no arguments")
+
+
+def check_tool(tool, arguments, monkeypatch):
+    """Parse a tool's arguments, and read the config that they name."""
+    options = parsed(tool, arguments, monkeypatch)
+    if tool in ("tools/pretrain.py", "tools/plan.py"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read_run(ROOT / options.config, options.overrides)
+
+
+def check_launch(arguments, monkeypatch):
+    """Parse the arguments of Paddle's launcher, then those of the tool."""
+    monkeypatch.setattr(sys, "argv", ["launch", *arguments])
+    options, unknown = parse_args()
+    monkeypatch.undo()
+    assert not unknown
+    if options.training_script != "SCRIPT":
+        rest = options.training_script_args
+        check_tool(options.training_script, rest, monkeypatch)
+
+
+def check_extras(arguments):
+    """The extras are those of the package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extras in re.findall(r"\[(.+)\]", " ".join(arguments)):
+        assert {*extras.split(",")} <= {*project["optional-dependencies"]}
+
+
+def check_pytest(arguments):
+    """The paths exist."""
+    for argument in arguments:
+        is_path = argument.startswith("tests")
+        assert not is_path or (ROOT / argument.split("::")[0]).exists()
+
+
+@every_page
+def test_commands_parse(page, monkeypatch):
+    for command in commands(page):
+        match command:
+            case ["python", "-m", "paddle.distributed.launch", *arguments]:
+                check_launch(arguments, monkeypatch)
+            case ["python", tool, *arguments] if tool.startswith("tools/"):
+                check_tool(tool, arguments, monkeypatch)
+            case ["pip", "install", *arguments]:
+                check_extras(arguments)
+            case ["pytest", *arguments]:
+                check_pytest(arguments)
+            case [".ci/run"]:
+                assert (ROOT / ".ci/run").exists()
+            case ["mkdocs" | "ruff" | "mypy" | "pre-commit" | "source", *_]:
+                pass
+            case ["python", "-m", "venv", _]:
+                pass
+            case _:
+                pytest.fail(f"{page.name}: nothing checks {command}")
+
+
+@every_page
+def test_configs_load(page, tmp_path):
+    for block in blocks(page, "yaml"):
+        file = tmp_path / "block.yaml"
+        if "experiments" in yaml.safe_load(block):
+            file.write_text(block)
+            for experiment in load_target(file).experiments:
+                assert (
+                    ROOT / "configs/experiments" / experiment.config
+                ).exists()
+        else:
+            file.write_text(f"base: {PROXY}\n{block}")
+            load_config(file)
+
+
+def table(page, first):
+    """Cells of the table whose header begins with this cell."""
+    lines = prose(page).splitlines()
+    start = next(i for i, x in enumerate(lines) if x.startswith(f"| {first} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs/method.md"])
+def test_arguments_and_defaults_are_the_class_s(page):
+    known = {
+        name: parameter.default
+        for name, parameter in inspect.signature(
+            ClipGradByAdaGC
+        ).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    shown = {row[0].strip("`"): row[1] for row in table(page, "argument")}
+    assert shown.keys() == known.keys()
+    for name, default in shown.items():
+        value = None if default == "–" else yaml.safe_load(default.strip("`"))
+        assert value == known[name], name
+
+
+def test_every_rule_of_the_registry_is_in_the_table():
+    rows = table(ROOT / "docs/compared-methods.md", "`clip.name`")
+    assert {row[0].strip("`") for row in rows} == {*registry.CLIPS}
+
+
+def test_numbers_of_the_readme_are_those_of_the_results_page():
+    results = (ROOT / "docs/results.md").read_text("utf-8")
+    for row in table(README, "proxy"):
+        for cell in row[2:]:
+            assert f"| {cell} |" in results, cell
+
+
+def test_the_chinese_readme_has_the_same_structure():
+    for language in ("python", "bash", "bibtex"):
+        assert blocks(CHINESE, language) == blocks(README, language)
+    levels = [
+        [len(marks) for marks, _ in _HEADING.findall(prose(page))]
+        for page in (README, CHINESE)
+    ]
+    assert levels[0] == levels[1]
+    numbers = [
+        sorted(re.findall(r"\d+\.\d+", prose(page)))
+        for page in (README, CHINESE)
+    ]
+    assert numbers[0] == numbers[1]

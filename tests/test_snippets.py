@@ -1,0 +1,218 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every Python snippet of README and docs runs."""
+
+import os
+
+import paddle
+import pytest
+from core.parallel.ranks import run_on_ranks
+from pages import PAGES, blocks, page_name
+
+from paddle_adagc import ClipGradByAdaGC, save_state
+from paddle_adagc.clips import registry
+from paddle_adagc.integrations.paddlenlp import ClippingMixin
+
+
+def stand_ins():
+    """What the snippets of a page take for granted, and its checkpoint."""
+    from paddle_adagc.lab.models.config import DecoderConfig
+    from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+
+    paddle.seed(0)
+    model = paddle.nn.Sequential(paddle.nn.Linear(64, 64))
+    loader = [(paddle.randn([8, 64]), paddle.arange(8))] * 3
+    optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
+    os.makedirs("checkpoint-900", exist_ok=True)
+    paddle.save(model.state_dict(), "checkpoint-900/model.pdparams")
+    paddle.save(optimizer.state_dict(), "checkpoint-900/optimizer.pdopt")
+    return {
+        "model": model,
+        "loader": loader,
+        "loss_fn": paddle.nn.CrossEntropyLoss(),
+        "decoder": DecoderForCausalLM(DecoderConfig()),
+    }
+
+
+class Tokens(paddle.io.Dataset):
+    """Random tokens."""
+
+    def __len__(self):
+        """Number of samples."""
+        return 64
+
+    def __getitem__(self, index):
+        """The same tokens as inputs and labels."""
+        tokens = paddle.randint(0, 64, [16]).numpy()
+        return {"input_ids": tokens, "labels": tokens}
+
+
+_LLAMA = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+}
+_ARGUMENTS = {
+    "max_steps": 3,
+    "per_device_train_batch_size": 2,
+    "save_strategy": "no",
+    "report_to": [],
+    "device": "cpu",
+}
+
+
+def run_paddlenlp(code):
+    """Run a snippet for PaddleNLP's Trainer."""
+    pytest.importorskip("paddlenlp")
+    from paddlenlp.trainer import TrainingArguments
+    from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
+
+    names = {
+        "model": LlamaForCausalLM(LlamaConfig(**_LLAMA)),
+        "args": TrainingArguments("out", **_ARGUMENTS),
+        "train_dataset": Tokens(),
+    }
+    exec(code, names)
+    assert names["trainer"].clip.num_steps == 3
+
+
+def run_paddleformers(code):
+    """Run a snippet for PaddleFormers' Trainer."""
+    pytest.importorskip("paddleformers")
+    from paddleformers.transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(**_LLAMA)
+    config.fuse_rms_norm = False  # that kernel needs a GPU
+    names = {
+        "model": LlamaForCausalLM(config),
+        "arguments": {**_ARGUMENTS, "amp_master_grad": False},
+        "train_dataset": Tokens(),
+    }
+    exec(code, names)
+    assert names["trainer"].clip.num_steps == 3
+
+
+def run_fleet(code, folder):
+    """Run a snippet for fleet on this rank, under sharding V2."""
+    from paddle.distributed import fleet
+
+    os.chdir(folder)
+    strategy = fleet.DistributedStrategy()
+    strategy.hybrid_configs = {"dp_degree": 1, "sharding_degree": 2}
+    strategy.hybrid_configs["sharding_configs"].split_param = True
+
+    def train(model, optimizer):
+        for _ in range(3):
+            model(paddle.randn([8, 64])).square().mean().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+
+    names = {
+        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
+        "strategy": strategy,
+        "train": train,
+    }
+    exec(code, names)
+    return names["clip"].num_steps, [*names["state"]["gamma"]]
+
+
+def check_fleet(code, folder):
+    """Run a snippet for fleet on two ranks."""
+    ranks = run_on_ranks(run_fleet, 2, code=code, folder=str(folder))
+    assert ranks == [(3, ["0.weight", "0.bias"])] * 2
+    assert [*folder.glob("checkpoint-1000/*")]
+
+
+KINDS = {
+    "paddlenlp": "from paddlenlp.trainer",
+    "paddleformers": "from paddleformers",
+    "fleet": "import fleet",
+}
+"""Kind of a snippet that needs more than Paddle -> how to tell."""
+
+
+def kind_of(code):
+    """The kind of a snippet; ``"plain"`` ones run in this process."""
+    return next((k for k, text in KINDS.items() if text in code), "plain")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_snippets_for_trainers_and_fleet_run(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    snippets = {
+        code
+        for page in PAGES
+        for code in blocks(page, "python")
+        if kind_of(code) == kind
+    }
+    assert snippets
+    for code in snippets:
+        if kind == "fleet":
+            check_fleet(code, tmp_path)
+        else:
+            {"paddlenlp": run_paddlenlp, "paddleformers": run_paddleformers}[
+                kind
+            ](code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_other_snippets_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "CLIPS", dict(registry.CLIPS))
+    snippets = [c for c in blocks(page, "python") if kind_of(c) == "plain"]
+    names = stand_ins() if snippets else {}
+    for code in snippets:
+        exec(code, names)
+
+
+def test_trainer_switches_from_globalgc_as_the_how_to_says(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("paddlenlp")
+    from paddlenlp.trainer import Trainer, TrainingArguments
+    from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
+
+    class ClippingTrainer(ClippingMixin, Trainer):
+        """As in the how-to."""
+
+    def train(cls, checkpoint=None, **arguments):
+        with paddle.utils.unique_name.guard():  # names of a new process
+            trainer = cls(
+                model=LlamaForCausalLM(LlamaConfig(**_LLAMA)),
+                args=TrainingArguments(
+                    "out",
+                    **{**_ARGUMENTS, "save_strategy": "steps"},
+                    save_steps=2,
+                ),
+                train_dataset=Tokens(),
+                **arguments,
+            )
+            trainer.train(checkpoint)
+        return trainer
+
+    train(Trainer)
+    checkpoint = "out/checkpoint-2"
+    with pytest.raises(FileNotFoundError):
+        train(ClippingTrainer, checkpoint, clip=ClipGradByAdaGC())
+    fresh = ClipGradByAdaGC()
+    fresh.bind(LlamaForCausalLM(LlamaConfig(**_LLAMA)))
+    save_state(fresh.state_dict(), checkpoint)
+    trainer = train(ClippingTrainer, checkpoint, clip=ClipGradByAdaGC())
+    assert trainer.state.global_step == 3
+    assert trainer.clip.num_steps == 1
