@@ -13,6 +13,6 @@
 # limitations under the License.
 """Settings that must stand before the first matrix product."""
 
-from paddle_adagc.lab.models.cpu import use_avx2_matmul
+from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 
-use_avx2_matmul()
+use_portable_arithmetic()

@@ -262,8 +262,8 @@ class _Units:
         Returns:
             Squared norm of this rank's part afterwards, float32 ``[1]``.
         """
-        norm = self.gradient.sqrt()
-        bound = lambda_rel * self.weight.sqrt().clip(min=epsilon)
+        norm = rule.square_root(self.gradient)
+        bound = lambda_rel * rule.square_root(self.weight).clip(min=epsilon)
         h = bound / norm.clip(min=_SMALLEST_NORM)
         h = paddle.where(paddle.logical_and(norm > bound, finite), h, 1.0)
         squared_norm = (h.square() * self._local).sum(keepdim=True)

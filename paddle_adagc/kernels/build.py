@@ -36,7 +36,14 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("host.cpp")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-shared",
+    "-fPIC",
+)
 
 
 @functools.cache
@@ -89,6 +96,13 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.adagc_squared_norms.restype = None
     library.adagc_scale.argtypes = [pointer, pointer, count, pointer, pointer]
     library.adagc_scale.restype = None
+    library.adagc_adamw.argtypes = [
+        *[pointer] * 4,
+        count,
+        pointer,
+        *[ctypes.c_float] * 5,
+    ]
+    library.adagc_adamw.restype = None
     return library
 
 

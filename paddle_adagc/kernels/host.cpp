@@ -15,6 +15,7 @@
 // One pass over a list of float32 tensors in host memory.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace {
@@ -69,6 +70,28 @@ void adagc_scale(float* const* tensors, const int64_t* sizes,
     const float factor = h[i];
     if (factor == 1.0f) continue;
     for (int64_t j = 0; j < sizes[i]; ++j) values[j] *= factor;
+  }
+}
+
+// One step of AdamW, with the roundings of the kernel that Paddle generates for
+// processors with AVX-512: without them Paddle's kernel rounds otherwise.
+// powers = {beta1^t, beta2^t}; without decay weight_decay is 0.
+void adagc_adamw(float* weight, const float* gradient, float* moment1,
+                 float* moment2, int64_t size, const float* powers, float lr,
+                 float beta1, float beta2, float epsilon, float weight_decay) {
+  const float correction = std::sqrt(1.0f - powers[1]);
+  const float rate = lr * (correction / (1.0f - powers[0]));
+  const float floor = epsilon * correction;
+  const float decay = lr * weight_decay;
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = gradient[i];
+    const float mean = std::fma(beta1, moment1[i], (1.0f - beta1) * g);
+    const float square = std::fma(beta2, moment2[i], (1.0f - beta2) * (g * g));
+    const float kept = std::fma(-decay, weight[i], weight[i]);
+    const float direction = mean / (std::sqrt(square) + floor);
+    weight[i] = std::fma(-rate, direction, kept);
+    moment1[i] = mean;
+    moment2[i] = square;
   }
 }
 

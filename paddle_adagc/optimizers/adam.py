@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import paddle
 from paddle import Tensor, _C_ops
 
 from paddle_adagc.optimizers.decoupled import DecoupledOptimizer, assign_
@@ -44,6 +43,13 @@ class AdamState(NamedTuple):
 
     beta2_power: Tensor
     """``beta2 ** t``; ``[1]``."""
+
+
+def square_root(x: Tensor) -> Tensor:
+    """Square root; on CPUs correctly rounded, as :func:`.rule.square_root`."""
+    if not x.place.is_cpu_place():
+        return x.sqrt()
+    return x.astype("float64").sqrt().astype(x.dtype)
 
 
 def next_moments(
@@ -75,7 +81,7 @@ def adam_direction(state: AdamState, epsilon: float) -> Tensor:
         epsilon: Added to the square root of the second moment.
     """
     mean, square = corrected_moments(state)
-    return mean / (paddle.sqrt(square) + epsilon)
+    return mean / (square_root(square) + epsilon)
 
 
 def advance_powers(state: AdamState, beta1: float, beta2: float) -> AdamState:

@@ -30,6 +30,7 @@ from paddle_adagc.optimizers.adam import (
     adam_direction,
     advance_powers,
     next_moments,
+    square_root,
 )
 from paddle_adagc.optimizers.decoupled import Parameters, assign_
 
@@ -108,7 +109,7 @@ def clip_spikes(gradient: Tensor, square: Tensor, threshold: float) -> Tensor:
         square: :math:`v`, the second moment before this step.
         threshold: :math:`\theta`.
     """
-    bound = paddle.sqrt(threshold * square)
+    bound = square_root(threshold * square)
     bound = paddle.where(
         square > 0, bound, paddle.full_like(bound, float("inf"))
     )

@@ -28,6 +28,7 @@ from paddle_adagc.optimizers.adam import (
     advance_powers,
     corrected_moments,
     next_moments,
+    square_root,
 )
 from paddle_adagc.optimizers.decoupled import Parameters, assign_
 from paddle_adagc.optimizers.whole import Parts
@@ -59,7 +60,7 @@ def stable_learning_rate(
         :math:`\eta'`, as many axes as the gradient, all of size 1.
     """
     ratio = gradient.square() / paddle.clip(square, min=epsilon**2)
-    rms = paddle.sqrt(parts.mean(ratio))
+    rms = square_root(parts.mean(ratio))
     return lr / paddle.clip(rms, min=1.0)
 
 

@@ -24,6 +24,7 @@ from paddle import Tensor
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.agc import unit_axes
+from paddle_adagc.optimizers.adam import square_root
 from paddle_adagc.optimizers.whole import Parts
 
 Form = Literal["original", "paper"]
@@ -108,7 +109,7 @@ class AGC(UpdateClip):
     ) -> Tensor:
         """The factor of every unit; see :meth:`UpdateClip.scale`."""
         axes = unit_axes(update.ndim, is_embedding)
-        norms = paddle.sqrt(
+        norms = square_root(
             parts.sum(
                 paddle.stack([weight.square(), update.square()], axis=-1), axes
             )
@@ -196,7 +197,7 @@ class RMSClip(UpdateClip):
         is_embedding: bool,
     ) -> Tensor:
         """One factor of the tensor; see :meth:`UpdateClip.scale`."""
-        rms = paddle.sqrt(parts.mean(update.square()))
+        rms = square_root(parts.mean(update.square()))
         return 1 / paddle.clip(rms / self.threshold, min=1.0)
 
 

@@ -30,7 +30,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
 from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.models.cpu import use_avx2_matmul
+from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.report.formatting import format_quartiles
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.optimizers import make_optimizer
@@ -67,7 +67,7 @@ def compare(config: RunConfig, num_steps: int) -> list[Row]:
         config: The run; its own clip is not used.
         num_steps: Timed steps, after AdaGC's warm-up.
     """
-    use_avx2_matmul()
+    use_portable_arithmetic()
     copies = {name: _Copy(config, clip) for name, clip in CLIPS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in copies}
     order = random.Random(0)

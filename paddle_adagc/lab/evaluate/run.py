@@ -43,7 +43,7 @@ from paddle_adagc.lab.evaluate.tokenizer import (
     document_end,
     tokenizer_of,
 )
-from paddle_adagc.lab.models.cpu import use_avx2_matmul
+from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.train.parse import load_config
 
 PAPER = "paper"
@@ -119,7 +119,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     """
     _check_harness(config)
     data = None if config.data is None else load_config(config.data).data
-    use_avx2_matmul()
+    use_portable_arithmetic()
     saved = load_saved(config.model)
     tokenizer = tokenizer_of(saved, config.tokenizer)
     if config.tasks and tokenizer is None:

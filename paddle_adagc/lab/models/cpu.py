@@ -11,32 +11,64 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""CPU settings that Paddle leaves to the environment."""
+"""Same bits on every x86 processor with AVX2.
 
+Three things differ between processors in Paddle 3.3.1's float32 training:
+MKL's kernels; AdamW, which has one kernel for AVX-512 and another one; and the
+square root and its reciprocal, which start from the processor's own
+approximation (see `rms_norm`).
+"""
+
+import logging
 import os
+from functools import cache
 from pathlib import Path
 
+from paddle_adagc.kernels.adamw import replace_adamw
 
-def use_avx2_matmul() -> bool:
-    """Let Paddle's MKL use AVX2 on AMD processors.
+logger = logging.getLogger(__name__)
 
-    The MKL that Paddle ships takes its slowest path on processors that are
-    not Intel's; `MKL_DEBUG_CPU_TYPE=5` lifts that (about 3 times the speed of
-    a float32 matrix product). It is read at the first product, so call this
-    before any. A value that the user has set stays.
+_MKL_VARIABLE = "MKL_DEBUG_CPU_TYPE"
+_MKL_AVX2 = "5"
+
+
+def use_portable_arithmetic() -> bool:
+    """Choose the kernels that round alike on every x86 processor with AVX2.
+
+    MKL reads its variable at the first matrix product, so call this before
+    any. A value that the user has set stays. On AMD processors, where this MKL
+    takes its slowest path by itself, AVX2 is about 3 times as fast.
 
     Returns:
-        Whether the variable was set by this call.
+        Whether results are the same as on other processors.
     """
-    if "MKL_DEBUG_CPU_TYPE" in os.environ or not _is_amd_with_avx2():
+    flags = processor_fields()["flags"].split()
+    if not {"avx2", "fma"} <= {*flags}:
         return False
-    os.environ["MKL_DEBUG_CPU_TYPE"] = "5"
-    return True
+    chosen = os.environ.setdefault(_MKL_VARIABLE, _MKL_AVX2)
+    is_portable = "avx512f" in flags or replace_adamw()
+    if not is_portable:
+        logger.warning(
+            "AdamW rounds otherwise than on processors with AVX-512: install "
+            "g++ for the compiled loop"
+        )
+    return is_portable and chosen == _MKL_AVX2
 
 
-def _is_amd_with_avx2(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+@cache
+def processor_fields(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """What Linux says about the first core, by its names.
+
+    Returns:
+        `flags`, `model name`, `vendor_id` and others; these three are empty
+        where Linux does not say.
+    """
+    fields = {"flags": "", "model name": "", "vendor_id": ""}
     try:
-        text = cpuinfo.read_text()
+        first, *_ = cpuinfo.read_text().split("\n\n")
     except OSError:
-        return False
-    return "AuthenticAMD" in text and " avx2 " in text
+        return fields
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    return fields

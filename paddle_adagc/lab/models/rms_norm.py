@@ -34,6 +34,15 @@ def _averaging_column(width: int) -> Tensor:
     return paddle.full([width, 1], 1.0 / width, dtype="float32")
 
 
+def _inverse_root(x: Tensor) -> Tensor:
+    """`1 / sqrt(x)`; on CPUs by a power, the same on every processor.
+
+    Paddle's float32 `rsqrt` starts there from an approximation that Intel and
+    AMD compute differently.
+    """
+    return paddle.pow(x, -0.5) if runs_on_cpu(x) else paddle.rsqrt(x)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`weight * x / sqrt(mean(x^2) + eps)` over the last axis, in float32.
 
@@ -51,7 +60,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         mean = paddle.matmul(
             paddle.square(wide), _averaging_column(wide.shape[-1])
         )
-        scale = paddle.matmul(paddle.rsqrt(mean + eps), weight.unsqueeze(0))
+        scale = paddle.matmul(_inverse_root(mean + eps), weight.unsqueeze(0))
         normed = wide * scale
     else:
         mean = paddle.square(wide).mean(-1, keepdim=True)
@@ -78,7 +87,7 @@ def rms_norm_bfloat16(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     with without_autocast():
         held, weight = _rounded(x), _rounded(weight)
         mean = _rounded(_rounded(paddle.square(held)).mean(-1, keepdim=True))
-        scale = _rounded(paddle.rsqrt(_rounded(mean + eps)))
+        scale = _rounded(_inverse_root(_rounded(mean + eps)))
         normed = _rounded(_rounded(held * scale) * weight)
         return normed.astype(x.dtype)
 

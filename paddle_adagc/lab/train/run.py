@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import shutil
 from pathlib import Path
@@ -30,8 +29,9 @@ import paddlenlp
 import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.models.cpu import use_avx2_matmul
+from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.record.files import held, read_run, write_run
+from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import from_first_process, start_processes
 from paddle_adagc.lab.train.task import make_task
@@ -59,7 +59,7 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
         ValueError: Settings that do not go together.
     """
     directory = Path(config.train.output_dir)
-    use_avx2_matmul()
+    use_portable_arithmetic()
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(held(directory)))
@@ -183,7 +183,6 @@ def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
         },
         "machine": {
             "device": paddle.device.get_device(),
-            "processor": platform.machine(),
-            "num_cores": os.cpu_count(),
+            **processor_facts(),
         },
     }

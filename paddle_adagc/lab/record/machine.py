@@ -1,0 +1,76 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The machine of a run, as far as results may depend on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import paddle
+from paddle import _C_ops
+
+from paddle_adagc.kernels.adamw import adamw_
+from paddle_adagc.lab.models.cpu import processor_fields
+
+_INSTRUCTION_SETS = (
+    "avx",
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512_bf16",
+    "amx_tile",
+)
+_VARIABLES = (
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "NPY_DISABLE_CPU_FEATURES",
+    "GLIBC_TUNABLES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
+
+
+def processor_facts() -> dict[str, Any]:
+    """The processor and the settings by which its results may differ.
+
+    Returns:
+        `processor` (model name), `vendor`, `architecture`, `num_cores`,
+        `instruction_sets` (those that numerical libraries ask for), `libc`,
+        `blas`, `adamw` ("loop" or "operator", see
+        :mod:`paddle_adagc.kernels.adamw`), and `environment`: the variables
+        that choose kernels or threads, where set.
+    """
+    fields = processor_fields()
+    flags = fields["flags"].split()
+    return {
+        "processor": fields["model name"] or platform.processor(),
+        "vendor": fields["vendor_id"],
+        "architecture": platform.machine(),
+        "num_cores": os.cpu_count(),
+        "instruction_sets": [s for s in _INSTRUCTION_SETS if s in flags],
+        "libc": " ".join(platform.libc_ver()),
+        "blas": "MKL" if paddle.version.mkl() == "ON" else "OpenBLAS",
+        "adamw": "loop" if _C_ops.adamw_ is adamw_ else "operator",
+        "environment": {
+            name: os.environ[name] for name in _VARIABLES if name in os.environ
+        },
+    }

@@ -1,0 +1,43 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a run records about its machine."""
+
+import json
+
+import pytest
+from paddle import _C_ops
+
+from paddle_adagc.kernels import adamw
+from paddle_adagc.lab.record import machine
+
+
+def test_states_processor_and_settings(monkeypatch):
+    fields = {"model name": "Abacus 9", "vendor_id": "Sum", "flags": "avx fma"}
+    monkeypatch.setattr(machine, "processor_fields", lambda: fields)
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    facts = machine.processor_facts()
+    assert facts["processor"] == "Abacus 9"
+    assert facts["vendor"] == "Sum"
+    assert facts["instruction_sets"] == ["avx", "fma"]
+    assert facts["environment"]["MKL_CBWR"] == "AVX2"
+    assert "GLIBC_TUNABLES" not in facts["environment"]
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize("kind", ["operator", "loop"])
+def test_states_the_kernel_of_adamw(monkeypatch, kind):
+    kernels = {"operator": adamw._OPERATOR, "loop": adamw.adamw_}
+    monkeypatch.setattr(_C_ops, "adamw_", kernels[kind])
+    assert machine.processor_facts()["adamw"] == kind
