@@ -13,6 +13,7 @@
 # limitations under the License.
 """The decoder: Llama-2, Qwen3, Mixtral and ERNIE-4.5 MoE by options."""
 
+import numpy as np
 import paddle
 from paddle import Tensor, nn
 from paddle.distributed import fleet
@@ -194,3 +195,28 @@ def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
     for layer in model.sublayers():
         if isinstance(layer, MoE):
             layer.adjust_correction_bias(rate)
+
+
+def expert_balance(model: nn.Layer) -> dict[str, float]:
+    """How evenly tokens went to the experts since the biases' last change.
+
+    Waits for the device. Under several processes the counts are those of all.
+
+    Returns:
+        ``expert_max_violation``: tokens of the busiest expert above the mean,
+        as a share of the mean, in the worst layer (MaxVio of Wang et al. 2024);
+        ``idle_experts``: experts without a token, over all layers. Empty where
+        no token was counted, as without `moe_correction_bias`.
+    """
+    loads = [
+        layer.expert_load.numpy()
+        for layer in model.sublayers(include_self=True)
+        if isinstance(layer, MoE) and layer.has_correction_bias
+    ]
+    if not np.any(loads):
+        return {}
+    load = np.stack(loads)
+    return {
+        "expert_max_violation": float((load.max(1) / load.mean(1)).max() - 1),
+        "idle_experts": int(np.count_nonzero(load == 0)),
+    }

@@ -35,6 +35,7 @@ import numpy as np
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.config_facts import flatten
 from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.groups import group_measures
 from paddle_adagc.lab.report.measures import (
     EXCESS_THRESHOLDS,
     RunMeasures,
@@ -175,6 +176,7 @@ def measures_as_numbers(
         f"{name}_growth": moment_growth(run.tensors[name], skip_steps)
         for name in ("moment1", "moment2")
     }
+    numbers |= group_measures(run, skip_steps)
     if measures.jump is not None:
         numbers["worst_jump"] = measures.jump.height
     excess = measures.excess

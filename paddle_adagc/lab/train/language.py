@@ -31,6 +31,7 @@ from paddle_adagc.lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from paddle_adagc.lab.models.decoder import (
     DecoderForCausalLM,
     adjust_correction_biases,
+    expert_balance,
 )
 from paddle_adagc.lab.models.fp8.linear import backend
 from paddle_adagc.lab.models.fp8.parameters import quantized_parameters
@@ -111,6 +112,12 @@ class LanguageTask(PretrainTask):
         """Balance the load of the experts by the routers' biases."""
         if self.config.train.expert_bias_rate:
             adjust_correction_biases(model, self.config.train.expert_bias_rate)
+
+    def step_measures(self, model: nn.Layer) -> dict[str, float]:
+        """Balance of the experts, where biases follow it at every step."""
+        return (
+            expert_balance(model) if self.config.train.expert_bias_rate else {}
+        )
 
     def facts(self, model: nn.Layer) -> dict[str, Any]:
         """Which of the model's tensors are multiplied in FP8, and how."""

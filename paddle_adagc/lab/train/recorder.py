@@ -120,10 +120,15 @@ class StepRecorder:
         if self._pending:
             self._pending[-1][0].update(eval_loss=loss, **measures)
 
-    def end_step(self) -> None:
-        """The optimizer step is done; harmless if there is none in hand."""
+    def end_step(self, **measures: float) -> None:
+        """The optimizer step is done; harmless if there is none in hand.
+
+        Args:
+            measures: More numbers of the step, for its line.
+        """
         if not self._row:
             return
+        self._row.update(measures)
         self._row["step_seconds"] = time.perf_counter() - self._started
         self._row["loss"] = self._losses
         if self._faults:

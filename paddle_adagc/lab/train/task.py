@@ -98,6 +98,10 @@ class PretrainTask(abc.ABC):
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Change the model after a step of its optimizer (the innermost)."""
 
+    def step_measures(self, model: nn.Layer) -> dict[str, float]:
+        """Measures of the step that just ended; may wait for the device."""
+        return {}
+
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
         """Measures of a validation besides the loss, for the record."""
         return {}

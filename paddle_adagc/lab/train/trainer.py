@@ -225,7 +225,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
         """Left to the recorder, which does not wait at every step."""
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self.recorder.end_step()
+        measures = {}
+        if self.config.record.tensors:
+            measures = self.task.step_measures(self.model)
+        self.recorder.end_step(**measures)
         self.task.after_step(self.model, self.recorder.optimizer)
         last = self.state.global_step >= self.state.max_steps
         if last:

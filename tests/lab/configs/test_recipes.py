@@ -49,6 +49,8 @@ ERNIE = [
     if path.stem != "base"
 ]
 
+ERNIE_PROXY = "proxy/ernie_10b_a1.4b"
+
 # Sections and keys that a proxy may give other values than its recipe.
 SIZES = {
     "model": {
@@ -59,6 +61,7 @@ SIZES = {
         "num_attention_heads",
         "num_key_value_heads",
         "head_dim",
+        "moe_intermediate_size",
         "max_position_embeddings",
         "initializer_range",
     },
@@ -73,6 +76,7 @@ SIZES = {
     "train": {
         "output_dir",
         "max_steps",
+        "seed",
         "batch_size",
         "gradient_accumulation_steps",
         "precision",
@@ -83,6 +87,7 @@ SIZES = {
     "record": {"tensors", "moments"},
     "parallel": {"dp", "sharding", "tp", "pp", "ep"},
 }
+APPROXIMATE = ("decay_fraction",)
 ADAMW = ("beta1", "beta2", "weight_decay")
 
 
@@ -240,8 +245,7 @@ def test_variants_change_what_their_name_says(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=names)
 def test_proxy_differs_in_size_and_data_alone(recipe):
-    path = CONFIGS / f"proxy/{recipe}.yaml"
-    proxy = read_values(path)
+    proxy = read_values(CONFIGS / f"proxy/{recipe}.yaml")
     full = read_values(CONFIGS / f"{recipe}.yaml")
     for section, values in full.items():
         for key, value in values.items():
@@ -250,16 +254,59 @@ def test_proxy_differs_in_size_and_data_alone(recipe):
     for section, values in proxy.items():
         added = values.keys() - full.get(section, {}).keys()
         assert added <= SIZES.get(section, set()), section
-    assert load_config(path).parallel.num_processes == 1
-    model = make_model_config(proxy["model"])
-    assert num_parameters(model) < 1_000_000
-    assert proxy["train"]["output_dir"] == f"outputs/proxy/{recipe}"
+    check_proxy(f"proxy/{recipe}")
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=names)
-def test_proxy_trains(recipe, tmp_path):
+@pytest.mark.parametrize("recipe", ERNIE, ids=names)
+def test_proxy_of_ernie_differs_in_size_and_data_alone(recipe):
+    """PaddleFormers' keys cannot be a proxy's base: it states them again."""
+    path = f"{ERNIE_PROXY}/{recipe.name}_fp8"
+    proxy = load_config(CONFIGS / f"{path}.yaml").to_dict()
+    full = load(recipe).to_dict()
+    assert proxy["model"].keys() == full["model"].keys()
+    for section in ("model", "optimizer", "schedule", "clip"):
+        for key, value in full[section].items():
+            if key not in SIZES.get(section, ()):
+                value = pytest.approx(value) if key in APPROXIMATE else value
+                assert proxy[section][key] == value, (section, key)
+    for key in ("expert_bias_rate", "precision"):
+        assert proxy["train"][key] == full["train"][key]
+    check_proxy(path)
+
+
+@pytest.mark.parametrize("recipe", ERNIE, ids=names)
+def test_float8_proxy_differs_in_precision_alone(recipe):
+    path = f"{ERNIE_PROXY}/{recipe.name}"
+    float32 = load_config(CONFIGS / f"{path}.yaml").to_dict()
+    float8 = load_config(CONFIGS / f"{path}_fp8.yaml").to_dict()
+    assert float8["model"].pop("float8_linears") == ["mlp", "experts"]
+    assert float8["train"].pop("precision") == "float8"
+    assert float32["train"].pop("precision") == "float32"
+    del float8["train"]["output_dir"], float32["train"]["output_dir"]
+    assert float8 == float32
+    check_proxy(path)
+
+
+def check_proxy(path):
+    """One process, less than 1.3 million parameters, a folder of its own."""
+    config = load_config(CONFIGS / f"{path}.yaml")
+    assert config.parallel.num_processes == 1
+    assert num_parameters(make_model_config(config.model)) < 1_300_000
+    assert config.train.output_dir == f"outputs/{path}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"proxy/{recipe}" for recipe in RECIPES]
+    + [
+        f"{ERNIE_PROXY}/{recipe.name}{end}"
+        for recipe in ERNIE
+        for end in ("", "_fp8")
+    ],
+)
+def test_proxy_trains(path, tmp_path):
     config = load_config(
-        CONFIGS / f"proxy/{recipe}.yaml",
+        CONFIGS / f"{path}.yaml",
         [
             f"train.output_dir={tmp_path}",
             "train.max_steps=6",

@@ -20,6 +20,7 @@ import paddle
 import pytest
 
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import expert_balance
 from paddle_adagc.lab.models.layers import GatedMLP
 from paddle_adagc.lab.models.moe import (
     MoE,
@@ -151,7 +152,13 @@ def test_correction_bias_follows_the_load():
     weight = np.zeros((8, 4), np.float32)
     weight[:, 2] = 1.0
     moe.gate.weight.set_value(weight)
+    assert expert_balance(moe) == {}
     moe(paddle.ones([1, 5, 8]))
+    # All 5 tokens to one expert of 4: 5 / 1.25 - 1 above the mean.
+    assert expert_balance(moe) == {
+        "expert_max_violation": 3.0,
+        "idle_experts": 3,
+    }
     moe.adjust_correction_bias(0.25)
     np.testing.assert_array_equal(
         moe.e_score_correction_bias.numpy(), [0.25, 0.25, -0.25, 0.25]

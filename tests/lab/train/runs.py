@@ -25,7 +25,14 @@ MODEL = {
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
 }
-SAME_EVERY_TIME = ("loss", "learning_rate", "global_grad_norm", "eval_loss")
+SAME_EVERY_TIME = (
+    "loss",
+    "learning_rate",
+    "global_grad_norm",
+    "eval_loss",
+    "expert_max_violation",
+    "idle_experts",
+)
 
 
 def make_values(output_dir, **train):

@@ -87,6 +87,11 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
     assert last_checkpoint(tmp_path / "stopped").name == "checkpoint-8"
     _, resumed = run(values)
     assert_same(whole, resumed)
+    if model:  # 32 assignments of 16 tokens to 12 experts
+        violation = whole.metrics["expert_max_violation"]
+        assert (violation > 0).all()
+        assert (violation <= 16 / (32 / 12) - 1).all()
+        assert whole.metrics["idle_experts"].max() > 0
 
 
 def test_killed_at_random_moments_and_resumed(tmp_path):
