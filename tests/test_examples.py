@@ -1,0 +1,68 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every example runs as a user starts it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+LAUNCHED = {"fleet_hybrid": 2}
+ELSEWHERE = {"paddleformers_trainer"}  # tests/lab/paddleformers
+
+
+def run_example(name, directory):
+    """Everything that the example prints, standard error included."""
+    command = [sys.executable]
+    if name in LAUNCHED:
+        command += ["-m", "paddle.distributed.launch"]
+        command += ["--nproc_per_node", str(LAUNCHED[name])]
+    done = subprocess.run(
+        [*command, str(ROOT / "examples" / f"{name}.py")],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [e for e in EXAMPLES if e not in ELSEWHERE])
+def test_example_runs_and_clips(name, tmp_path):
+    printed = run_example(name, tmp_path)
+    assert re.search(r"clipped_fraction|clipped \d+%", printed)
+
+
+def test_outlier_of_the_plain_loop_is_clipped(tmp_path):
+    lines = run_example("plain_loop", tmp_path).splitlines()
+    norms = [re.search(r"h_min (\S+)", line) for line in lines]
+    h_min = [float(match[1]) for match in norms if match]
+    assert len(h_min) == 6
+    assert h_min[3] < 1e-5 < min(h_min[:3] + h_min[4:])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_is_short(name):
+    source = (ROOT / "examples" / f"{name}.py").read_text()
+    code = [x for x in source.splitlines() if x and not x.startswith("#")]
+    assert len(code) <= 60
