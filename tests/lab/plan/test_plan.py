@@ -193,8 +193,8 @@ def test_an_unusable_output_is_refused_before_planning(
     monkeypatch.setattr("paddle_adagc.lab.plan.plan.make_plan", None)
     (tmp_path / "file").touch()
     assert main([str(PROXY), "--output", str(tmp_path / "file")]) == 2
-    error = f"plan: --output is '{tmp_path}/file', and {tmp_path}/file is a "
-    assert capsys.readouterr().err.startswith(error + "file")
+    error = f"--output is '{tmp_path}/file', and {tmp_path}/file is a file"
+    assert f"tools/plan.py: {error}" in capsys.readouterr().err
 
 
 def test_a_broken_config_is_refused(tmp_path, capsys):

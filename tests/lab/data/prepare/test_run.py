@@ -217,7 +217,7 @@ def test_kills_lose_and_double_nothing(
 
 KILLED_AT = """
 import os, signal, sys
-from tools import prepare_data
+from paddle_adagc.lab.cli import prepare_data
 def kill(function):
     def killer(*arguments, **options):
         if str(arguments[-1]).endswith(sys.argv[1]):
@@ -293,7 +293,7 @@ def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
     os.killpg(process.pid, signal.SIGINT)
     errors = process.communicate(timeout=20)[1]
     assert process.returncode == 130
-    assert errors == "stopped: the same command goes on\n"
+    assert errors == "stopped: the same command resumes\n"
 
 
 def test_a_full_disk_leaves_nothing_half_written(
@@ -377,7 +377,7 @@ def test_errors_of_the_command(tmp_path):
     arguments = ["--output", tmp_path / "o", "--tokenizer", "bytes"]
     code, output, errors = finish(tmp_path / "a.jsonl", *arguments)
     assert (code, output) == (2, "")
-    assert errors.startswith("prepare_data: ")
+    assert errors.startswith("python tools/prepare_data.py: ")
     assert "a.jsonl, line 1: field 'text' is no string: 1" in errors
     assert "Traceback" not in errors
 
