@@ -27,10 +27,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 TRAINING = """
 import importlib.resources as resources
+import os
 import paddle
 import paddle_adagc
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.kernels.build import load_library
 
 files = resources.files(paddle_adagc)
 assert (files / "py.typed").is_file()
@@ -54,9 +54,8 @@ for _ in range(20):
     losses.append(float(loss))
 assert losses[-1] < losses[0] / 2, losses
 assert clip.state_dict()["step"] == 20
-assert load_library.cache_info().hits > 0, "the loops were not asked for"
-assert load_library() is not None
-print(load_library()._name)
+libraries = open("/proc/self/maps").read()
+assert f"{os.environ['XDG_CACHE_HOME']}/paddle_adagc/host-" in libraries
 """
 
 
@@ -108,9 +107,8 @@ def test_wheel_trains_with_paddle_alone(checkout, environment, tmp_path):
     assert not any("/lab/" in name for name in names)
     assert not any(name.endswith("entry_points.txt") for name in names)
     environment("pip", "install", "-q", "--force-reinstall", "--no-deps", wheel)
-    cache = tmp_path / "cache"
-    output = environment("python", "-c", TRAINING, XDG_CACHE_HOME=str(cache))
-    assert Path(output.split()[-1]).parent == cache / "paddle_adagc"
+    # An empty cache: the loops are compiled from the wheel's own source.
+    environment("python", "-c", TRAINING, XDG_CACHE_HOME=str(tmp_path))
 
 
 def test_checkout_has_the_laboratory_and_its_commands(checkout, environment):
