@@ -249,6 +249,7 @@ convert.to_hf(*sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_killed_export_leaves_nothing_under_its_name(runs, tmp_path):
     target = tmp_path / "out"
     process = subprocess.Popen(

@@ -84,6 +84,7 @@ def test_full_recipes_are_sound(capsys, recipe, parameters, processes, tokens):
     )
 
 
+@pytest.mark.slow
 def test_ernie_s_recipe_is_paddleformers(capsys):
     path = CONFIGS / "ernie_10b_a1.4b_fp8/globalgc_eps1e-8.yaml"
     _, out, _ = check(capsys, path)

@@ -60,6 +60,7 @@ def ernie():
     return make_plan(ERNIE, sizes_to_grow=[8, 32, 512])
 
 
+@pytest.mark.slow
 def test_ernie_recipe(ernie):
     assert ernie.config.parallel.num_processes == 256
     assert ernie.sequences_per_step == 4096
@@ -132,6 +133,7 @@ def test_refuses_a_number_of_gpus_with_the_nearest_ones():
         resized(layout, 8)
 
 
+@pytest.mark.slow
 def test_paper_table():
     for run, comparison in zip(
         PAPER_RUNS, compare(Interconnect()), strict=True
@@ -151,6 +153,7 @@ def test_paper_table():
     assert PAPER_RUNS[1].ms_per_step(1468.2) == pytest.approx(9176.25)
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("paddle_adagc.lab.plan.plan.SIZES", (8, 16))
     arguments = [str(PROXY), "--gpus", "16", "train.batch_size=4"]
