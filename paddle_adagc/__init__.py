@@ -11,17 +11,28 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""AdaGC for PaddlePaddle: adaptive per-tensor gradient clipping."""
+"""AdaGC for PaddlePaddle: adaptive per-tensor gradient clipping.
 
-from paddle_adagc.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.agc import ClipGradByAGC
-from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
-from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
-from paddle_adagc.clips.zclip import ClipGradByZClip
-from paddle_adagc.stability.spike_score import spike_score
-from paddle_adagc.state import load_state, save_state
+The names below are imported when they are first used: ``import paddle_adagc``
+alone does not load Paddle, so commands answer ``--help`` at once.
+"""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paddle_adagc.adagc import ClipGradByAdaGC
+    from paddle_adagc.clips.agc import ClipGradByAGC
+    from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+    from paddle_adagc.clips.registry import make_clip
+    from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+    from paddle_adagc.clips.zclip import ClipGradByZClip
+    from paddle_adagc.stability.spike_score import spike_score
+    from paddle_adagc.state import load_state, save_state
+
+__version__ = "0.1.0"
 __all__ = [
     "ClipGradByAGC",
     "ClipGradByAdaGC",
@@ -33,4 +44,28 @@ __all__ = [
     "save_state",
     "spike_score",
 ]
-__version__ = "0.1.0"
+
+_MODULES = {
+    "ClipGradByAGC": "clips.agc",
+    "ClipGradByAdaGC": "adagc",
+    "ClipGradByGlobalAdaGC": "clips.global_adagc",
+    "ClipGradByTensorWiseGC": "clips.tensor_wise",
+    "ClipGradByZClip": "clips.zclip",
+    "load_state": "state",
+    "make_clip": "clips.registry",
+    "save_state": "state",
+    "spike_score": "stability.spike_score",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    globals()[name] = getattr(module, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

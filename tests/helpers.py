@@ -17,6 +17,16 @@ import contextlib
 
 import numpy as np
 import paddle
+import pytest
+
+
+def slow_but(kept, values):
+    """Parameters of a test, of which one alone is in the fast tier."""
+    assert kept in values
+    return [
+        value if value == kept else pytest.param(value, marks=pytest.mark.slow)
+        for value in values
+    ]
 
 
 def make_parameters(shapes, dtype="float32"):

@@ -33,6 +33,11 @@ import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_directory, check_installed
+from paddle_adagc.lab.cli.command import (
+    check_config_file,
+    exit_status,
+    make_parser,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,24 +48,27 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
-    try:
-        check_installed("paddlenlp", "nlp")
-        if options.output is not None:
-            check_directory("--output", options.output)
-        from paddle_adagc.lab.plan.interconnect import parse_interconnect
-        from paddle_adagc.lab.plan.plan import make_plan
-        from paddle_adagc.lab.plan.text import as_json, render
+    return exit_status(parser, _plan, options)
 
-        plan = make_plan(
-            options.config,
-            options.overrides,
-            num_gpus=options.gpus,
-            interconnect=parse_interconnect(options.interconnect),
-            recompute=options.recompute,
-        )
-    except (FileNotFoundError, ImportError, TypeError, ValueError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+
+def _plan(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    check_config_file(options.config)
+    if options.output is not None:
+        for module in ("matplotlib", "jinja2"):
+            check_installed(module, "report")
+        check_directory("--output", options.output)
+    from paddle_adagc.lab.plan.interconnect import parse_interconnect
+    from paddle_adagc.lab.plan.plan import make_plan
+    from paddle_adagc.lab.plan.text import as_json, render
+
+    plan = make_plan(
+        options.config,
+        options.overrides,
+        num_gpus=options.gpus,
+        interconnect=parse_interconnect(options.interconnect),
+        recompute=options.recompute,
+    )
     values = as_json(plan)
     print(json.dumps(values, indent=2) if options.json else render(plan))
     if options.output is None:
@@ -81,11 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     from paddle_adagc.lab.plan.interconnect import Interconnect
 
-    parser = argparse.ArgumentParser(
-        prog="plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("plan", __doc__)
     parser.add_argument("config", help="YAML file, see configs/")
     parser.add_argument(
         "overrides",
@@ -123,7 +127,3 @@ def _parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="print JSON instead of text"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -33,9 +33,11 @@ import sys
 from typing import NoReturn
 
 from paddle_adagc.checks import check_directory, check_installed
-from paddle_adagc.lab.paddleformers.recipe import is_recipe
-from paddle_adagc.lab.recipes import read_run
-from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.cli.command import (
+    check_config_file,
+    exit_status,
+    make_parser,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,11 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
         0: finished, or a sound recipe; 1: the loss stopped being finite; 2:
         bad settings.
     """
-    parser = argparse.ArgumentParser(
-        prog="pretrain",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _parser()
+    options = parser.parse_intermixed_args(arguments)
+    return exit_status(parser, _pretrain, options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("pretrain", __doc__)
     parser.add_argument("config", help="YAML file, see configs/")
     parser.add_argument(
         "overrides",
@@ -70,16 +74,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--verbose", action="store_true", help="show PaddleNLP's own log"
     )
-    options = parser.parse_intermixed_args(arguments)
-    try:
-        if options.check:
-            return check(options.config, options.overrides)
-        if is_recipe(options.config):
-            return launch(options)
-        return train(options)
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+    return parser
+
+
+def _pretrain(options: argparse.Namespace) -> int:
+    check_config_file(options.config)
+    # Reads configs and PaddleFormers' recipes; part of both extras.
+    check_installed("omegaconf", "nlp")
+    from paddle_adagc.lab.paddleformers.recipe import is_recipe
+
+    if options.check:
+        return check(options.config, options.overrides)
+    if is_recipe(options.config):
+        return launch(options)
+    return train(options)
 
 
 def check(path: str, overrides: list[str]) -> int:
@@ -92,7 +100,9 @@ def check(path: str, overrides: list[str]) -> int:
         ImportError: PaddleNLP is missing.
     """
     check_installed("paddlenlp", "nlp")
+    from paddle_adagc.lab.paddleformers.recipe import is_recipe
     from paddle_adagc.lab.plan.check.recipe import check_recipe
+    from paddle_adagc.lab.recipes import read_run
 
     of_ernie = is_recipe(path)
     config = read_run(path, overrides)
@@ -131,6 +141,7 @@ def train(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
+    from paddle_adagc.lab.train.parse import load_config
     from paddle_adagc.lab.train.run import run_pretraining
 
     logging.basicConfig(format="%(message)s")
@@ -145,6 +156,8 @@ def train(options: argparse.Namespace) -> int:
 def run() -> NoReturn:
     """Run the command and leave, together with the run's other processes."""
     code = main()
+    if "paddle" not in sys.modules:  # an early answer
+        sys.exit(code)
     from paddle_adagc.lab.train.processes import leave
 
     leave(code)

@@ -38,14 +38,19 @@ import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed
+from paddle_adagc.lab.cli.command import (
+    ERRORS,
+    ROOT,
+    exit_status,
+    make_parser,
+)
 
 ALL = "all"
 REPORT = "report"
-_ROOT = Path(__file__).resolve().parents[3]
-GRIDS = _ROOT / "configs" / "experiments"
-CLAIMS = _ROOT / "configs" / "claims.yaml"
-RESULTS = _ROOT / "results"
-PAGE = _ROOT / "docs" / "results.md"
+GRIDS = ROOT / "configs" / "experiments"
+CLAIMS = ROOT / "configs" / "claims.yaml"
+RESULTS = ROOT / "results"
+PAGE = ROOT / "docs" / "results.md"
 REPRODUCTION = "reproduction.md"
 
 
@@ -57,11 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments or files, or a run that failed.
     """
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
-    parser = argparse.ArgumentParser(
-        prog="reproduce",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("reproduce", __doc__)
     commands = parser.add_subparsers(
         dest="target",
         metavar="TARGET",
@@ -75,19 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     # As on Ctrl-C the runs are stopped, too; they can be resumed.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        check_installed("paddlenlp", "nlp")
-        if options.target == REPORT:
-            return _report(options)
-        return _reproduce(options)
-    except (
-        ImportError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+        run = _report if options.target == REPORT else _reproduce
+        return exit_status(parser, run, options, (*ERRORS, RuntimeError))
     finally:
         signal.signal(signal.SIGTERM, previous)
 
@@ -134,6 +124,7 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
+    _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
     from paddle_adagc.lab.reproduce.readme import reproduction_markdown
     from paddle_adagc.lab.reproduce.targets import Reproduction
@@ -162,6 +153,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
     from paddle_adagc.lab.reproduce.readme import (
         collect_results,
@@ -196,5 +188,7 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _check_extras() -> None:
+    check_installed("paddlenlp", "nlp")
+    for module in ("matplotlib", "jinja2", "scipy"):
+        check_installed(module, "report")

@@ -70,8 +70,8 @@ def run_recipe(
     except ModuleNotFoundError as error:
         raise ValueError(
             f"{error}: the recipe needs PaddleFormers on a GPU build of "
-            "Paddle; install '.[ernie]' in an environment of its own, without "
-            "'.[nlp]'"
+            "Paddle; install '.[formers]' in an environment of its own, "
+            "without '.[nlp]'"
         ) from error
     with _rebound(workflow, clip):
         run_tuner(settings)

@@ -162,6 +162,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_run_is_that_of_one_process(case):
     layout, options, names = CASES[case]
@@ -212,6 +213,7 @@ def refusals(layout):
     return messages
 
 
+@pytest.mark.slow
 def test_sharding_that_splits_tensors_is_refused():
     layout = Layout(sharding=2, split_param=True)
     ranks = run_on_ranks(refusals, 2, layout=layout)
@@ -257,6 +259,7 @@ def rolled_back(layout, names):
     return same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "names"),
     [

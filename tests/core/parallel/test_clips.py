@@ -78,6 +78,7 @@ def assert_same_runs(layout, names, options):
         assert_same_run(results, alone(name, options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_run_is_that_of_one_process(case):
     assert_same_runs(*CASES[case])

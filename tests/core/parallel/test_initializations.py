@@ -63,6 +63,7 @@ def assert_same(ranks, expected):
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_run_is_that_of_one_process(case):
     layout, runs = CASES[case]

@@ -25,6 +25,7 @@ from core.parallel.training import (
     Layout,
     assert_same_run,
 )
+from helpers import slow_but
 
 from paddle_adagc.state import load_state, save_state
 
@@ -96,7 +97,7 @@ def spread(case):
     return run(*CASES[case])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but("v2 x2", CASES))
 def test_run_is_that_of_one_process(case):
     for arguments, ranks in zip(CASES[case][1], spread(case), strict=True):
         same = {k: v for k, v in arguments.items() if k != "main_grad"}
@@ -121,6 +122,7 @@ def continued(state, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
     dense = spread("tp2 x pp2")[0]
     arguments = {**_DENSE, **continued(dense[0]["state"], tmp_path)}
@@ -139,6 +141,7 @@ def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
     arguments = {**_DENSE, **continued(alone(DENSE)["state"], tmp_path)}
     layout = Layout(mp=2, pp=2, sharding=2, split_param=True)
@@ -146,6 +149,7 @@ def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
     assert_same_run(ranks, training.train_alone(**arguments))
 
 
+@pytest.mark.slow
 def test_state_of_one_process_loads_on_four_ranks(tmp_path):
     arguments = {**_MOE, **continued(alone(MOE)["state"], tmp_path)}
     layout = Layout(ep=2, sharding=4, split_param=True)

@@ -14,6 +14,7 @@
 """The clip's state in PaddleNLP's own pipeline models."""
 
 import paddle
+import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
 from paddlenlp.transformers import (
     LlamaConfig,
@@ -52,6 +53,7 @@ def clip_of_tied_llama(is_pipeline, state=None):
     return state
 
 
+@pytest.mark.slow
 def test_tied_head_has_the_embedding_s_key_on_every_stage():
     whole = clip_of_tied_llama(False)
     assert len(whole["gamma"]) == 1 + 2 * 9 + 1

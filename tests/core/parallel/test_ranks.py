@@ -54,6 +54,7 @@ def test_the_failing_rank_shows_its_traceback_and_ends_the_others():
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.slow
 def test_ranks_that_hang_are_killed_and_show_their_stacks():
     with pytest.raises(TimeoutError, match=r"(?s)after 6 s.*_hang"):
         run_on_ranks(_hang, 2, timeout=6)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from core.parallel.ranks import run_on_ranks
+from helpers import slow_but
 
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS
 from paddle_adagc.lab.benchmark.collectives_run import record_communication
@@ -105,7 +106,7 @@ def run(name, tmp_path):
     return run_on_ranks(count, size, overrides=overrides)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", slow_but("EP2", EXPECTED))
 def test_collectives_of_a_step(name, tmp_path):
     adaptive = [
         ("all_reduce", group, 4 * tensors(kind))
@@ -121,6 +122,7 @@ def test_collectives_of_a_step(name, tmp_path):
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "group", "kind"),
     [("TP2 x PP2", "model", "split"), ("PP2 x V2", "sharding", "all")],

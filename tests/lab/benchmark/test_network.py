@@ -87,6 +87,7 @@ def test_hosts_are_gone_afterwards():
     assert names() == before
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_clip_steps_between_hosts():
     rows = list(hosts_clip.measure(["sharding V1 x2"], [0.0]))

@@ -11,20 +11,23 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The commands in an environment without PaddleNLP, such as PaddleFormers'."""
+"""Commands answer help and mistakes at once, without Paddle's import."""
 
-import runpy
+import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[3] / "tools"
-CONFIG = str(TOOLS.parent / "configs" / "proxy" / "ernie_moe.yaml")
-RECIPE = "configs/ernie_10b_a1.4b_fp8/adagc.yaml"
+ROOT = Path(__file__).parents[3]
+TOOLS = ROOT / "tools"
+CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
+RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
+NAMES = sorted(path.stem for path in TOOLS.glob("*.py"))
 COMMANDS = {
     "pretrain": [CONFIG],
-    "pretrain --check": [str(TOOLS.parent / RECIPE), "--check"],
+    "pretrain --check": [RECIPE, "--check"],
     "plan": [CONFIG],
     "prepare_data": ["c.jsonl", "--output", "c", "--tokenizer", "bytes"],
     "convert": ["to-hf", "run", "hf"],
@@ -32,11 +35,83 @@ COMMANDS = {
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
 }
+EARLY_ANSWER = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as exit:
+    assert "paddle" not in sys.modules
+    sys.exit(exit.code)
+"""
+
+
+def main_of(name):
+    return importlib.import_module(f"paddle_adagc.lab.cli.{name}").main
+
+
+def answer(folder, name, *arguments):
+    """Run a tool as people do; fail if it imported Paddle."""
+    command = [sys.executable, "-c", EARLY_ANSWER, TOOLS / f"{name}.py"]
+    return subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT)},
+    )
 
 
 def test_all_tools_are_covered():
-    names = {path.stem for path in TOOLS.glob("*.py")}
-    assert {name.split()[0] for name in COMMANDS} == names
+    assert {name.split()[0] for name in COMMANDS} == {*NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_comes_before_paddle(name, tmp_path):
+    done = answer(tmp_path, name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: python tools/{name}.py [-h]")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
+    command = next(c for c in COMMANDS if c.startswith(name))
+    done = answer(tmp_path, name, *COMMANDS[command], "--nope")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --nope" in done.stderr
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("paddlenlp") is None,
+    reason="without PaddleNLP that is what is named",
+)
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("pretrain", ["no.yaml"], "there is no config file no.yaml"),
+        ("plan", ["no.yaml"], "there is no config file no.yaml"),
+        ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
+        ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
+        ("convert", COMMANDS["convert"], "there is no directory run"),
+        ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
+    ],
+)
+def test_a_missing_file_is_named_before_paddle(
+    name, arguments, message, tmp_path
+):
+    done = answer(tmp_path, name, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"python tools/{name}.py: ")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_usage_names_the_console_script(name, monkeypatch, capsys):
+    script = f"adagc-{name.replace('_', '-')}"
+    monkeypatch.setattr(sys, "argv", [f"bin/{script}"])
+    with pytest.raises(SystemExit):
+        main_of(name)(["--help"])
+    assert capsys.readouterr().out.startswith(f"usage: {script} [-h]")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -45,11 +120,7 @@ def test_command_says_that_paddlenlp_is_missing(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "paddlenlp", None)
-    path = TOOLS / f"{name.split()[0]}.py"
-    main = runpy.run_path(str(path), run_name="tool").get("main")
-    if main is None:
-        from paddle_adagc.lab.cli.pretrain import main
-    assert main(COMMANDS[name]) == 2
+    assert main_of(name.split()[0])(COMMANDS[name]) == 2
     error = capsys.readouterr().err
     assert "paddlenlp is not installed here: pip install -e '.[nlp]'" in error
     assert not list(tmp_path.iterdir())
@@ -59,9 +130,8 @@ def test_collectives_refuse_a_config_before_any_worker(
     tmp_path, monkeypatch, capsys
 ):
     pytest.importorskip("paddlenlp")
-    main = runpy.run_path(str(TOOLS / "benchmark.py"), run_name="tool")["main"]
     path = str(tmp_path / "nope.yaml")
     monkeypatch.setattr("paddle_adagc.lab.benchmark.collectives.measure", None)
-    assert main(["collectives", "--config", path]) == 2
+    assert main_of("benchmark")(["collectives", "--config", path]) == 2
     error = capsys.readouterr().err
     assert error.endswith(f": there is no config file {path}\n")

@@ -118,6 +118,7 @@ def test_the_seed_decides_the_samples(config, prefix):
     assert digest(train) != digest(build_datasets(other, 100)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stdlib", "mmap"])
 def test_another_process_reads_the_same_samples(kind, prefix):
     values = make_config(kind, prefix)

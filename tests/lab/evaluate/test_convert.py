@@ -249,6 +249,7 @@ convert.to_hf(*sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_killed_export_leaves_nothing_under_its_name(runs, tmp_path):
     target = tmp_path / "out"
     process = subprocess.Popen(
@@ -275,7 +276,7 @@ def test_commands(runs, tmp_path, command, capsys):
     assert "MixtralForCausalLM of step 4" in printed
     assert "tokenizer bytes" in printed
     assert convert(["to-hf", str(tmp_path / "none"), back + "2"]) == 2
-    assert "convert: there is no directory" in capsys.readouterr().err
+    assert "convert.py: there is no directory" in capsys.readouterr().err
     for source, kind in (("", "run"), ("/checkpoint-4", "checkpoint")):
         source = f"{runs('mixtral')}{source}"
         assert convert(["from-hf", source, back + "2"]) == 2

@@ -110,7 +110,7 @@ def test_scores_are_printed_even_if_they_cannot_be_kept(
 
 def test_data_is_read_before_the_model(tmp_path, command, capsys):
     (tmp_path / "run.yaml").write_text("clip: [")
-    arguments = [str(tmp_path / "none"), "--perplexity", "--data"]
+    arguments = [str(tmp_path), "--perplexity", "--data"]
     assert command("evaluate")([*arguments, str(tmp_path / "run.yaml")]) == 2
     assert "run.yaml, line 1: not YAML" in capsys.readouterr().err
 

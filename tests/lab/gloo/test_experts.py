@@ -152,6 +152,7 @@ def expected():
     return _state(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", [2, 4])
 def test_experts_train_like_in_one_process(expected, sharding):
     results = run_on_ranks(_train, sharding, sharding=sharding)
@@ -164,6 +165,7 @@ def test_experts_train_like_in_one_process(expected, sharding):
             )
 
 
+@pytest.mark.slow
 def test_groups_of_experts_beside_tensor_parallelism():
     degrees = {"ep": 2, "mp": 2, "sharding": 2, "moe_sharding": 2}
     for rank, got in enumerate(run_on_ranks(_groups, 4, degrees=degrees)):

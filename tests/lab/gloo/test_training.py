@@ -211,6 +211,7 @@ _V1: dict = {}
 _V2 = {"split_param": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("degrees", "sharding", "main_grad"),
     [
@@ -254,6 +255,7 @@ def test_data_parallel_times_sharding(expected):
         _assert_equal_weights(got, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "first_layers"),
     [
@@ -269,6 +271,7 @@ def test_pipeline(expected, options, first_layers):
         _assert_equal_weights(got, expected)
 
 
+@pytest.mark.slow
 def test_pipeline_of_four_stages(expected):
     results = run_on_ranks(_train_pipeline, 4, num_stages=4)
     for stage, got in enumerate(results):
@@ -276,6 +279,7 @@ def test_pipeline_of_four_stages(expected):
         _assert_equal_weights(got, expected)
 
 
+@pytest.mark.slow
 def test_tensor_parallel_times_pipeline(expected):
     for rank, got in run_on_ranks(_train_tensor_pipeline, 4):
         _assert_equal_weights(

@@ -59,6 +59,7 @@ def build(proxy, overrides):
     return place.pipe.rank, place.expert.rank, shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("proxy", "overrides"),
     [

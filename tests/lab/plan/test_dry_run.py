@@ -116,6 +116,7 @@ def train_a_rank(name, overrides):
     return entries, list(layout.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TP2 x PP2", "EP2 x V2 x4"])
 def test_equals_the_ledger_on_real_ranks(name, tmp_path):
     overrides = [*SMALL, f"train.output_dir={tmp_path}/run"]

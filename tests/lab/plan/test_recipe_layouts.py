@@ -60,6 +60,7 @@ def losses(proxy, output_dir, num_ranks, *overrides):
     return record.loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("proxy", "layout"),
     [

@@ -128,6 +128,7 @@ def test_numbers_of_one_seed(pair, tmp_path):
     assert table["The run"]["Steps"] == ["400", "400"]
 
 
+@pytest.mark.slow
 def test_several_seeds(make_run, tmp_path):
     runs = {
         method: [make_run(method=method, seed=s) for s in (3, 4, 5)]
@@ -144,6 +145,7 @@ def test_several_seeds(make_run, tmp_path):
     assert "fewer than 3 seeds" not in text
 
 
+@pytest.mark.slow
 def test_faults_and_paired_excess(make_run, tmp_path):
     faults = {
         250 + k: {"kind": "repeated_token", "tensors": []} for k in range(3)
@@ -178,6 +180,7 @@ def test_without_faults_nothing_is_said_about_them(pair, tmp_path):
     assert "Excess over the same run without faults" not in page.comparison()
 
 
+@pytest.mark.slow
 def test_diverged_run(make_run, tmp_path):
     runs = {
         "GlobalGC": [
@@ -218,6 +221,7 @@ def test_diverged_run_is_infinitely_above_its_clean_twin(make_run, tmp_path):
     assert excess["Steps until it is gone"] == ["never"]
 
 
+@pytest.mark.slow
 def test_run_without_tensors_has_the_loss_figure_only(make_run, tmp_path):
     runs = {"AdaGC": [make_run(layers=0)]}
     text, _ = write(tmp_path, experiment(runs))
@@ -237,6 +241,7 @@ def test_run_too_short_to_judge(make_run, tmp_path):
     assert "too short for a window of 100 steps" in text
 
 
+@pytest.mark.slow
 def test_loads_nothing(pair, tmp_path):
     text, page = write(tmp_path, experiment(pair), experiment(pair))
     for _, name, value in page.attributes:
@@ -246,6 +251,7 @@ def test_loads_nothing(pair, tmp_path):
     assert "<script" not in text
 
 
+@pytest.mark.slow
 def test_pictures_are_sharp_pngs(pair, tmp_path):
     _, page = write(tmp_path, experiment(pair))
     uris = [v for _, name, v in page.attributes if name in ("src", "srcset")]
@@ -257,6 +263,7 @@ def test_pictures_are_sharp_pngs(pair, tmp_path):
         assert image.width >= 800
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_config_versions_and_raw_files(pair, tmp_path):
     text, page = write(tmp_path, experiment(pair, directory=tmp_path))
@@ -287,6 +294,7 @@ def test_two_experiments_have_their_own_numbers(pair, make_run, tmp_path):
     assert 'href="#experiment-2"' in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_a_failing_report_leaves_the_old_one(pair, tmp_path, monkeypatch):
     path = tmp_path / "report.html"

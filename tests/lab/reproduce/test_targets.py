@@ -126,6 +126,7 @@ def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
     assert len(runs.begun) == 6
 
 
+@pytest.mark.slow
 def test_budget_cuts_and_says_so(
     write_grid, fake_runs, reproduction, tmp_path, clock
 ):
@@ -221,6 +222,7 @@ def test_a_short_run_still_fits_where_a_long_one_does_not(
     assert runs.begun == [long[0], short[0]]
 
 
+@pytest.mark.slow
 def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     path = write_grid(
         "grid.yaml",
@@ -260,6 +262,7 @@ def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     assert before == {d: (d / "run.json").stat().st_mtime_ns for d in links[1:]}
 
 
+@pytest.mark.slow
 def test_timings_and_the_plan_are_results(write_grid, tmp_path):
     timing = {
         "name": "steps",
@@ -286,6 +289,7 @@ def test_timings_and_the_plan_are_results(write_grid, tmp_path):
     assert again.result == done.result
 
 
+@pytest.mark.slow
 def test_run_that_fails_is_reported_with_its_log(write_grid, tmp_path):
     path = write_grid("grid.yaml", {"changes": {"model": {"vocab_size": 100}}})
     cells = cells_of(path, tmp_path / STORE)

@@ -235,6 +235,7 @@ def test_what_was_not_measured_is_not_testable():
     assert judge(claim, {}).evidence == "Too large."
 
 
+@pytest.mark.slow
 def test_shipped_claims_name_what_the_grids_have():
     claims = load_claims(CONFIGS / "claims.yaml")
     grids = {p.stem: p for p in (CONFIGS / "experiments").glob("*.yaml")}

@@ -133,6 +133,7 @@ def pretrain_on_ranks(values):
     return run_pretraining(parse_config(values))
 
 
+@pytest.mark.slow
 def test_all_stages_of_a_pipeline_are_recorded(tmp_path):
     alone = run(make_values(tmp_path / "alone", gradient_accumulation_steps=2))
     values = make_values(tmp_path / "pp2", gradient_accumulation_steps=2)

@@ -78,6 +78,7 @@ def assert_same(first, second):
         np.testing.assert_array_equal(values, second.tensors[key], key)
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
     """Patches are dropped at random: the generator's state is resumed too."""
     faults = [{"kind": "shuffled_labels", "start": 3, "every": 2}]
@@ -120,6 +121,7 @@ def test_tar_shards_are_resumed_in_the_middle(tmp_path):
     assert_same(whole, run(values))
 
 
+@pytest.mark.slow
 def test_workers_prepare_the_same_batches(tmp_path):
     alone = run(make_values(tmp_path / "alone"))
     workers = run(make_values(tmp_path / "workers", data={"num_workers": 2}))
@@ -176,6 +178,7 @@ def of_rank(values):
     return run_pretraining(parse_config(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [{"dp": 2}, {"sharding": 2}])
 def test_two_ranks_train_as_one_process_with_the_whole_batch(
     tmp_path, parallel

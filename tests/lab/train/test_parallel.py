@@ -76,6 +76,7 @@ def alone(tmp_path_factory):
     return output_dir
 
 
+@pytest.mark.slow
 def test_launched_under_tp2_x_pp2(alone, tmp_path):
     batch = ("train.batch_size=8", "train.gradient_accumulation_steps=2")
     output_dir = tmp_path / "run"
@@ -96,6 +97,7 @@ def test_launched_under_tp2_x_pp2(alone, tmp_path):
     assert run["config"]["parallel"]["tp"] == 2
 
 
+@pytest.mark.slow
 def test_under_ep2_x_sharding_v2_on_four_ranks(alone, tmp_path):
     batch = ("train.batch_size=2", "train.gradient_accumulation_steps=2")
     output_dir = tmp_path / "run"
@@ -106,6 +108,7 @@ def test_under_ep2_x_sharding_v2_on_four_ranks(alone, tmp_path):
     np.testing.assert_allclose(losses(output_dir), losses(alone), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_cut_run_under_pp2_x_sharding_v2_is_resumed_bit_for_bit(tmp_path):
     output_dir = tmp_path / "run"
     overrides = settings(

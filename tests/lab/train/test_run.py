@@ -63,6 +63,7 @@ EXPERTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clip", "model"),
     [
@@ -94,6 +95,7 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
         assert whole.metrics["idle_experts"].max() > 0
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(tmp_path):
     """SIGKILL real processes, while they train and while they save."""
     values = make_values(tmp_path / "whole", max_steps=60, save_every=2)

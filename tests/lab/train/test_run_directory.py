@@ -186,6 +186,7 @@ def test_the_last_step_is_saved_and_evaluated(tmp_path):
     assert evaluated.tolist() == [4, 9, 11]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ['{"config": {', "[]", "\0" * 20])
 def test_a_damaged_run_file_is_named(tmp_path, content):
     values = make_values(tmp_path, max_steps=3)

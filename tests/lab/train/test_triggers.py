@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import slow_but
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
@@ -74,7 +75,7 @@ def assert_resumes(tmp_path, monkeypatch, *overrides, **arguments):
     return whole
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", slow_but("muon", OPTIMIZERS))
 def test_every_optimizer_trains_and_resumes(name, tmp_path, monkeypatch):
     moments = str(name not in WITHOUT_MOMENTS).lower()
     record = assert_resumes(
@@ -94,6 +95,7 @@ def test_every_optimizer_trains_and_resumes(name, tmp_path, monkeypatch):
         np.testing.assert_allclose(first[2], share, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -125,6 +127,7 @@ def test_without_a_clip_norms_are_recorded_all_the_same(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_noise_hits_and_a_repeated_batch_begins_as_itself(tmp_path):
     fault = "faults=[{kind: KIND, start: 3, duration: 3}]"
     parts = "train.gradient_accumulation_steps=2"

@@ -95,7 +95,7 @@ def _open_shards(
     if importlib.util.find_spec("webdataset") is None:
         raise ValueError(
             "data.kind='webdataset' needs the package webdataset: install "
-            "the extra [clip]"
+            "the extra [image-text]"
         )
     from paddle_adagc.lab.data.image_text.pairs import HeldOutPairs, PairStreams
     from paddle_adagc.lab.data.image_text.shards import find_shards

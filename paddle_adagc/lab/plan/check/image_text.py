@@ -59,7 +59,7 @@ def _model_lines(model: CLIPConfig) -> list[str]:
 def _missing_data(data: DataConfig) -> list[str]:
     missing = []
     if importlib.util.find_spec("webdataset") is None:
-        missing.append("webdataset: pip install '.[clip]'")
+        missing.append("webdataset: pip install '.[image-text]'")
     if not _may_have_shards(str(data.shards)):
         missing.append(f"data: there are no shards {data.shards}")
     if not Path(str(data.tokenizer)).is_file():

@@ -57,7 +57,9 @@ def missing_for_paddleformers(config: RunConfig) -> list[str]:
     """The package, and what its kernels need."""
     missing = []
     if importlib.util.find_spec("paddleformers") is None:
-        missing.append("PaddleFormers: pip install '.[ernie]', without '[nlp]'")
+        missing.append(
+            "PaddleFormers: pip install '.[formers]', without '[nlp]'"
+        )
     if not paddle.device.is_compiled_with_cuda():
         missing.append(
             f"train.precision={config.train.precision}: PaddleFormers' kernels "

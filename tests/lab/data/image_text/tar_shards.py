@@ -19,7 +19,9 @@ from pathlib import Path
 
 from PIL import Image
 
-TOKENIZER = Path(__file__).parents[3] / "models/clip/golden/tokenizer.json"
+TOKENIZER = (
+    Path(__file__).parents[2] / "models/vision_text/golden/tokenizer.json"
+)
 
 
 def encoded_image(grey, kind="PNG"):

@@ -24,7 +24,7 @@ import pytest
 
 from paddle_adagc.lab.data.image_text.tokenizer import CaptionTokenizer
 
-GOLDEN = Path(__file__).parents[3] / "models/clip/golden"
+GOLDEN = Path(__file__).parents[2] / "models/vision_text/golden"
 
 
 def test_tokens_are_those_of_transformers():

@@ -179,6 +179,7 @@ def test_work_without_a_part_binds_nothing(jsonl, run, tmp_path):
     assert run(jsonl, on_error="skip", chunk_mib=2)["num_bad"] == 1
 
 
+@pytest.mark.slow
 def test_kills_lose_and_double_nothing(
     tmp_path, documents, to_jsonl, run, read_files, tokenizer_json
 ):
@@ -217,7 +218,7 @@ def test_kills_lose_and_double_nothing(
 
 KILLED_AT = """
 import os, signal, sys
-from tools import prepare_data
+from paddle_adagc.lab.cli import prepare_data
 def kill(function):
     def killer(*arguments, **options):
         if str(arguments[-1]).endswith(sys.argv[1]):
@@ -230,6 +231,7 @@ prepare_data.main(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", ["out.bin", "out.idx", "_validation.idx", "t.json", "out.parts"]
 )
@@ -276,6 +278,7 @@ def is_running(group):
     return False
 
 
+@pytest.mark.slow
 def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(to_jsonl(documents * 6))
@@ -293,9 +296,10 @@ def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
     os.killpg(process.pid, signal.SIGINT)
     errors = process.communicate(timeout=20)[1]
     assert process.returncode == 130
-    assert errors == "stopped: the same command goes on\n"
+    assert errors == "stopped: the same command resumes\n"
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_half_written(
     tmp_path, jsonl, run, read_files
 ):
@@ -345,6 +349,7 @@ def test_one_process_at_a_time(tmp_path, jsonl, run):
             run(jsonl)
 
 
+@pytest.mark.slow
 def test_the_bar_shows_rate_and_time_left(tmp_path, jsonl):
     controller, terminal = pty.openpty()
     size = struct.pack("4H", 24, 120, 0, 0)  # rows and columns, in characters
@@ -372,12 +377,13 @@ def test_a_validation_prefix_is_checked():
         DataConfig(validation_prefix="b")
 
 
+@pytest.mark.slow
 def test_errors_of_the_command(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": 1}\n')
     arguments = ["--output", tmp_path / "o", "--tokenizer", "bytes"]
     code, output, errors = finish(tmp_path / "a.jsonl", *arguments)
     assert (code, output) == (2, "")
-    assert errors.startswith("prepare_data: ")
+    assert errors.startswith("python tools/prepare_data.py: ")
     assert "a.jsonl, line 1: field 'text' is no string: 1" in errors
     assert "Traceback" not in errors
 

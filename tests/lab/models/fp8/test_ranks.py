@@ -84,6 +84,7 @@ def assert_equal(parts, expected):
         )
 
 
+@pytest.mark.slow
 def test_ranks_that_split_at_128_equal_one_process(ranks):
     kind, (y, x_grad, column_grad, row_grad) = column_then_row()
     assert kind == Float8Linear.__name__

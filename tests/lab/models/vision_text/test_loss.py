@@ -15,6 +15,7 @@
 
 import numpy as np
 import paddle
+import pytest
 from core.parallel.ranks import run_on_ranks
 
 from paddle_adagc.lab.models.vision_text.config import (
@@ -85,6 +86,7 @@ def step_of_rank():
     return float(loss), gradients
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_loss_and_gradients_of_the_whole_batch():
     model, loss = make_step(0, 1)
     ranks = run_on_ranks(step_of_rank, 2)

@@ -1,0 +1,206 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Benchmarks, as ratios within one interleaved run.
+
+    python tools/benchmark.py clip
+    python tools/benchmark.py step
+    python tools/benchmark.py comm
+    python tools/benchmark.py collectives
+
+clip: a clip step on the tensors of the paper's models, against Paddle's own
+clips, a loop that waits for every tensor, and the speed of memory.
+step: whole training steps of the proxies.
+comm: the clip of a hybrid-parallel run between hosts (network namespaces) with
+a network delay; needs Linux, root, and the command ip.
+collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
+communicate in a clip step, counted on real fleet processes over gloo, layout by
+layout.
+
+Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from paddle_adagc.checks import check_installed
+from paddle_adagc.lab.cli.command import (
+    ERRORS,
+    ROOT,
+    check_config_file,
+    exit_status,
+    make_parser,
+)
+
+CONFIGS = ROOT / "configs" / "proxy"
+ERNIE = CONFIGS / "ernie_moe.yaml"
+PROXIES = [CONFIGS / "llama_low_noise.yaml", ERNIE]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    parser = make_parser("benchmark", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for add in (_add_clip, _add_step, _add_comm, _add_collectives):
+        add(commands)
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return exit_status(parser, _run, options, (*ERRORS, RuntimeError))
+
+
+def _run(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    options.run(options)
+    return 0
+
+
+def _add_clip(commands: argparse._SubParsersAction) -> None:
+    clip = commands.add_parser("clip", help="time of a clip step")
+    clip.add_argument(
+        "--lists", nargs="*", metavar="MODEL", help="default: all of them"
+    )
+    clip.add_argument(
+        "--shares",
+        nargs="*",
+        type=_share,
+        default=[0.1, 1.0],
+        metavar="SHARE",
+        help="shares of the tensors that are clipped (default: 0.1 1)",
+    )
+    clip.add_argument(
+        "--repetitions", type=_at_least_two, default=15, metavar="N"
+    )
+    clip.add_argument(
+        "--no-growth",
+        action="store_true",
+        help="leave out how the time grows with tensors, values and share",
+    )
+    clip.set_defaults(run=_clip)
+
+
+def _clip(options: argparse.Namespace) -> None:
+    from paddle_adagc.lab.benchmark import clip_step
+    from paddle_adagc.lab.benchmark.tensor_lists import LISTS, recipe_shapes
+
+    for name in _chosen(options.lists, LISTS):
+        shapes = recipe_shapes(name)
+        for share in options.shares:
+            rows = clip_step.compare(shapes, share, options.repetitions)
+            print(
+                f"\n{name}: {rows[0].num_tensors:,} tensors, "
+                f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
+                "tensors clipped\n"
+            )
+            print(clip_step.to_markdown(rows), flush=True)
+    if not options.no_growth:
+        print("\nGrowth of the time\n")
+        print(clip_step.growth(options.repetitions))
+
+
+def _add_step(commands: argparse._SubParsersAction) -> None:
+    step = commands.add_parser("step", help="time of a training step")
+    step.add_argument(
+        "--configs", nargs="*", type=Path, default=PROXIES, metavar="YAML"
+    )
+    step.add_argument("--steps", type=_at_least_two, default=200, metavar="N")
+    step.set_defaults(run=_step)
+
+
+def _step(options: argparse.Namespace) -> None:
+    for path in options.configs:
+        check_config_file(path)
+    from paddle_adagc.lab.benchmark import training_step
+    from paddle_adagc.lab.train.parse import load_config
+
+    for path in options.configs:
+        rows = training_step.compare(load_config(path), options.steps)
+        print(f"\n{path}\n")
+        print(training_step.to_markdown(rows), flush=True)
+
+
+def _add_comm(commands: argparse._SubParsersAction) -> None:
+    comm = commands.add_parser(
+        "comm", help="time of a clip step between hosts with a delay"
+    )
+    comm.add_argument(
+        "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
+    )
+    comm.set_defaults(run=_comm)
+
+
+def _comm(options: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from paddle_adagc.lab.benchmark import hosts_clip
+    from paddle_adagc.lab.benchmark.network import why_unavailable
+
+    reason = why_unavailable()
+    if reason is not None:
+        print(f"skipped: no network namespaces here: {reason}")
+        return
+    layouts = _chosen(options.layouts, hosts_clip.LAYOUTS)
+    cells = len(layouts) * len(hosts_clip.DELAYS_MS) * len(hosts_clip.CLIPS)
+    rows = hosts_clip.measure(layouts, hosts_clip.DELAYS_MS)
+    print(hosts_clip.to_markdown([*tqdm(rows, total=cells, unit="run")]))
+
+
+def _add_collectives(commands: argparse._SubParsersAction) -> None:
+    collectives = commands.add_parser(
+        "collectives", help="collectives and bytes of a clip step"
+    )
+    collectives.add_argument(
+        "--config", type=Path, default=ERNIE, help="default: %(default)s"
+    )
+    collectives.add_argument(
+        "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
+    )
+    collectives.set_defaults(run=_collectives)
+
+
+def _collectives(options: argparse.Namespace) -> None:
+    check_config_file(options.config)
+    from paddle_adagc.lab.benchmark.collectives import (
+        LAYOUTS,
+        measure,
+        to_markdown,
+    )
+    from paddle_adagc.lab.train.parse import load_config
+
+    load_config(options.config)  # before the workers, who would not say it
+    chosen = _chosen(options.layouts, LAYOUTS)
+    rows = measure(options.config, {name: LAYOUTS[name] for name in chosen})
+    print(to_markdown(rows))
+
+
+def _chosen(names: Collection[str] | None, known: Collection[str]) -> list[str]:
+    from paddle_adagc.checks import check_choice
+
+    return [check_choice("name", name, known) for name in names or known]
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
+    return value
+
+
+def _at_least_two(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"{text} is less than 2")
+    return value

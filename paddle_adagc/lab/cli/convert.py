@@ -1,0 +1,93 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Models to Hugging Face's format and back.
+
+    python tools/convert.py to-hf outputs/ernie_moe ernie_moe_hf
+    python tools/convert.py from-hf ernie_moe_hf ernie_moe_again
+
+to-hf takes a run's output directory (its newest complete checkpoint) or one
+checkpoint. from-hf writes what a checkpoint holds of the model: config.json and
+model_state.pdparams. Every tensor keeps its bits, both ways. Llama, Qwen3,
+Mixtral and ERNIE-4.5 MoE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from paddle_adagc.checks import check_installed
+from paddle_adagc.lab.cli.command import (
+    check_folder,
+    exit_status,
+    make_parser,
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command == "to-hf" and not (0 < options.max_shard_gb < math.inf):
+        parser.error(f"--max-shard-gb {options.max_shard_gb}: not positive")
+    return exit_status(parser, _convert, options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("convert", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    export = commands.add_parser("to-hf", help="to Hugging Face's format")
+    export.add_argument("source", metavar="RUN", help="run or checkpoint")
+    export.add_argument("target", metavar="OUT", help="new directory")
+    export.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
+        "with one of them (default: what the run was trained with, if it is "
+        "known)",
+    )
+    export.add_argument(
+        "--max-shard-gb",
+        type=float,
+        default=5.0,
+        metavar="GB",
+        help="a file holds so many 10**9 bytes at most (default: %(default)s)",
+    )
+    again = commands.add_parser("from-hf", help="from Hugging Face's format")
+    again.add_argument(
+        "source", metavar="DIR", help="config.json and safetensors"
+    )
+    again.add_argument("target", metavar="OUT", help="new directory")
+    return parser
+
+
+def _convert(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    check_folder(options.source)
+    from paddlenlp.utils.log import logger as paddlenlp_logger
+
+    from paddle_adagc.lab.evaluate.convert import from_hf, to_hf
+
+    paddlenlp_logger.set_level("WARNING")
+    if options.command == "from-hf":
+        done = from_hf(options.source, options.target)
+    else:
+        done = to_hf(
+            options.source,
+            options.target,
+            tokenizer=options.tokenizer,
+            max_shard_bytes=int(options.max_shard_gb * 10**9),
+        )
+    print(done)
+    return 0

@@ -1,0 +1,151 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Score a trained model: perplexity, and tasks of lm-evaluation-harness.
+
+    python tools/evaluate.py outputs/llama2_7b --tasks paper
+    python tools/evaluate.py outputs/ernie_moe --perplexity
+    python tools/evaluate.py outputs/ernie_moe --tasks my_task \\
+        --include-path my_tasks --num-fewshot 0
+
+MODEL is a run's output directory (its newest complete checkpoint), a
+checkpoint, or a directory in Hugging Face's format. --tasks paper stands for
+ARC-E, ARC-C, BoolQ, HellaSwag, OBQA, PIQA, WinoGrande, MMLU and SciQ, with the
+paper's numbers beside; the harness downloads their data. Tasks need the extra
+[eval].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from paddle_adagc.checks import check_installed, check_output_file
+from paddle_adagc.lab.cli.command import (
+    check_config_file,
+    check_folder,
+    exit_status,
+    make_parser,
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = make_parser("evaluate", __doc__)
+    parser.add_argument("model", metavar="MODEL", help="what to score")
+    add = parser.add_argument
+    add("--tasks", nargs="+", default=[], metavar="TASK", help="or 'paper'")
+    add(
+        "--num-fewshot",
+        nargs="+",
+        type=int,
+        default=[0, 2],
+        metavar="N",
+        help="solved examples before each question (default: 0 and 2)",
+    )
+    add("--include-path", metavar="DIR", help="task files (YAML) of your own")
+    add("--limit", type=int, metavar="N", help="examples of each task")
+    add(
+        "--perplexity",
+        action="store_true",
+        help="of the validation part of the run's own data",
+    )
+    add("--data", metavar="CONFIG", help="a run config with other data for it")
+    add("--validation-size", type=int, metavar="N", help="samples of it")
+    add(
+        "--tokenizer",
+        metavar="NAME",
+        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
+        "with one of them (default: the model's, if it is known)",
+    )
+    add(
+        "--add-special-tokens",
+        action="store_true",
+        help="let the tokenizer begin texts with its special token, for "
+        "models of others; what is trained here never saw it",
+    )
+    add("--batch-size", type=int, default=8, metavar="N", help="default: 8")
+    add("--max-length", type=int, metavar="N", help="longest input in tokens")
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="JSON to write (default: MODEL-evaluation.json)",
+    )
+    add("--verbose", action="store_true", help="show the harness' log")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.tasks and not options.perplexity:
+        parser.error("nothing to score: give --tasks or --perplexity")
+    return exit_status(parser, _evaluate, options)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    _check(options)
+    from paddlenlp.utils.log import logger as paddlenlp_logger
+
+    from paddle_adagc.lab.evaluate.run import (
+        EvaluationConfig,
+        default_output,
+        evaluate,
+        to_markdown,
+    )
+
+    level = logging.INFO if options.verbose else logging.ERROR
+    logging.getLogger("lm_eval").setLevel(level)
+    paddlenlp_logger.set_level("WARNING")
+    output = options.output or default_output(options.model)
+    config = EvaluationConfig(
+        model=options.model,
+        tasks=tuple(options.tasks),
+        num_fewshot=tuple(options.num_fewshot),
+        include_path=options.include_path,
+        limit=options.limit,
+        perplexity=options.perplexity,
+        data=options.data,
+        validation_size=options.validation_size,
+        tokenizer=options.tokenizer,
+        adds_special_tokens=options.add_special_tokens,
+        batch_size=options.batch_size,
+        max_length=options.max_length,
+        shows_bar=sys.stderr.isatty(),
+    )
+    check_output_file("--output", output)
+    result = evaluate(config)
+    print(to_markdown(result))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"results: {output}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check what needs no import: extras and paths."""
+    check_installed("paddlenlp", "nlp")
+    if options.tasks:
+        check_installed("lm_eval", "eval")
+    check_folder(options.model)
+    if options.include_path is not None:
+        check_folder(options.include_path)
+    if options.data is not None:
+        check_config_file(options.data)
+    if options.output is not None:
+        check_output_file("--output", options.output)

@@ -1,0 +1,160 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+r"""Tokenise a corpus into a memory-mapped dataset for pretraining.
+
+    python tools/prepare_data.py corpus/*.json.gz --output data/corpus \
+        --tokenizer tokenizer.json --validation-fraction 0.001
+    python tools/prepare_data.py --hub allenai/c4 --hub-name en \
+        --output data/c4 --tokenizer meta-llama/Llama-2-7b-hf
+
+It writes OUTPUT.bin and OUTPUT.idx, with --validation-fraction also
+OUTPUT_validation.bin and .idx, and a manifest, OUTPUT.manifest.json. A command
+that was killed goes on where it was when it is given again. On the disk it
+needs room for the tokens twice. To train on the result:
+
+    data: {kind: mmap, prefix: OUTPUT, validation_prefix: OUTPUT_validation}
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from paddle_adagc.checks import check_installed
+from paddle_adagc.lab.cli.command import ERRORS, exit_status, make_parser
+from paddle_adagc.lab.data.prepare.config import (
+    TEXT_FORMATS,
+    HubConfig,
+    PrepareConfig,
+)
+
+_HUB = ("name", "split", "revision", "max_shards")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0: the dataset is there; 2: bad settings or bad input; 130: stopped by
+        the keyboard.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    hub = {name: getattr(options, f"hub_{name}") for name in _HUB}
+    if options.hub is None and any(hub.values()):
+        parser.error("--hub-... need --hub DATASET")
+    options.command = ["prepare_data.py", *(arguments or sys.argv[1:])]
+    try:
+        return exit_status(parser, _prepare, options, (*ERRORS, RuntimeError))
+    except KeyboardInterrupt:
+        print("stopped: the same command resumes", file=sys.stderr)
+        return 130
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    for path in options.inputs:
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} is not a file")
+    given = {k: v for k, v in vars(options).items() if v is not None}
+    command = given.pop("command")
+    hub = {k: given.pop(f"hub_{k}") for k in _HUB if f"hub_{k}" in given}
+    if "hub" in given:
+        given["hub"] = HubConfig(path=given["hub"], **hub)
+    config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
+    from paddle_adagc.lab.data.prepare.run import prepare
+
+    manifest, was_there = prepare(config, command)
+    if was_there:
+        print(f"{config.output}: finished before, with the same settings")
+    _report(manifest)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("prepare_data", __doc__)
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="FILE",
+        help="file of text or JSON lines, .gz or not, or folder of them",
+    )
+    add = parser.add_argument
+    add("--output", required=True, help="path of the dataset without ending")
+    add(
+        "--tokenizer",
+        required=True,
+        help="bytes, tokenizer.json, SentencePiece .model, a folder with one "
+        "of them, or a model on the Hugging Face hub",
+    )
+    add("--eos-token", help="after each document; default: the tokenizer's")
+    add(
+        "--format",
+        dest="text_format",
+        choices=TEXT_FORMATS,
+        help="jsonl: a JSON object a line; lines: a document a line; text: a "
+        "document a file; auto (default): .jsonl and .json as jsonl, .txt as "
+        "lines",
+    )
+    add("--text-field", help="field of the JSON object; default: text")
+    add(
+        "--validation-fraction",
+        type=float,
+        help="share of the documents, by a hash of their text, for "
+        "OUTPUT_validation; default: 0",
+    )
+    add(
+        "--on-error",
+        choices=("stop", "skip"),
+        help="at a bad document: stop (default), or leave it out and count it",
+    )
+    add(
+        "--workers",
+        dest="num_workers",
+        type=int,
+        help="processes; default: one a core",
+    )
+    add("--chunk-mib", type=float, help="text a worker gets; default: 4")
+    hub = parser.add_argument_group(
+        "instead of FILE, a dataset that Hugging Face datasets streams"
+    )
+    hub.add_argument("--hub", metavar="DATASET", help="name, or local folder")
+    hub.add_argument("--hub-name", metavar="NAME", help="its configuration")
+    hub.add_argument("--hub-split", metavar="SPLIT", help="default: train")
+    hub.add_argument("--hub-revision", metavar="COMMIT", help="default: newest")
+    hub.add_argument(
+        "--hub-max-shards",
+        type=int,
+        metavar="N",
+        help="the first N data files alone",
+    )
+    return parser
+
+
+def _report(manifest: dict[str, Any]) -> None:
+    for split in ("train", "validation"):
+        if split in manifest:
+            part = manifest[split]
+            print(
+                f"{split}: {part['prefix']}, {part['num_documents']:,} "
+                f"documents, {part['num_tokens']:,} tokens ({part['dtype']})"
+            )
+    if manifest["num_empty"]:
+        print(f"left out: {manifest['num_empty']:,} documents without tokens")
+    if manifest["num_bad"]:
+        print(f"left out: {manifest['num_bad']:,} bad documents, among them")
+        for message in manifest["bad"]:
+            print(f"  {message}")

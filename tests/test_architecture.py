@@ -1,0 +1,251 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The walls: the library in front, the laboratory behind, no circles.
+
+Imports are read from the sources: those of modules and of functions, but not
+those under ``TYPE_CHECKING``.
+"""
+
+import ast
+import functools
+import graphlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = "paddle_adagc"
+LAB = "paddle_adagc.lab"
+ROWS = (
+    ("gloo", "data", "faults"),
+    ("models",),
+    ("record",),
+    ("report",),
+    ("train",),
+    ("paddleformers",),
+    ("recipes",),
+    ("evaluate",),
+    ("benchmark",),
+    ("plan",),
+    ("reproduce",),
+    ("cli",),
+)
+"""Rooms of the laboratory from the bottom up; imports go down, not sideways."""
+
+LEVELS = {room: level for level, row in enumerate(ROWS) for room in row}
+ALLOWED = {LIBRARY, "paddle", "numpy", "safetensors", *sys.stdlib_module_names}
+"""What the library imports."""
+
+
+def read_sources():
+    """Source of every module of the package, by the module's name."""
+    sources = {}
+    for path in (ROOT / LIBRARY).rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        sources[".".join(p for p in parts if p != "__init__")] = path.read_text(
+            "utf-8"
+        )
+    return sources
+
+
+def is_type_checking(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith(
+        "TYPE_CHECKING"
+    )
+
+
+@functools.cache
+def names_in(source, package):
+    return [*imported_names(ast.parse(source), package)]
+
+
+def imported_names(node, package, is_inside=False):
+    """Pairs of a dotted name and whether its import is inside a function."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield alias.name, is_inside
+        elif isinstance(child, ast.ImportFrom):
+            base = "." * child.level + (child.module or "")
+            base = importlib.util.resolve_name(base, package)
+            for alias in child.names:
+                yield f"{base}.{alias.name}", is_inside
+        elif not is_type_checking(child):
+            functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+            is_function = isinstance(child, functions)
+            yield from imported_names(child, package, is_inside or is_function)
+
+
+def public_names(sources):
+    """Modules of the names that the package imports when they are used."""
+    names = {}
+    for node in ast.walk(ast.parse(sources[LIBRARY])):
+        if is_type_checking(node):
+            for name, _ in imported_names(node, LIBRARY):
+                home, _, public = name.rpartition(".")
+                names[f"{LIBRARY}.{public}"] = home
+    return names
+
+
+def imports_of(sources):
+    """Per module its imports: pairs of a module and "is inside a function"."""
+    public = public_names(sources)
+
+    def target(name):
+        name = public.get(name, name)
+        while name not in sources and name.startswith(f"{LIBRARY}."):
+            name = name.rpartition(".")[0]
+        return name
+
+    found = {}
+    for module, source in sources.items():
+        is_package = any(name.startswith(f"{module}.") for name in sources)
+        package = module if is_package else module.rpartition(".")[0]
+        names = names_in(source, package)
+        found[module] = {(target(name), inside) for name, inside in names}
+    return found
+
+
+def is_lab(module):
+    return f"{module}.".startswith(f"{LAB}.")
+
+
+def room(module):
+    return module.removeprefix(f"{LAB}.").split(".")[0]
+
+
+def library_problems(imports):
+    for module in imports:
+        if is_lab(module):
+            continue
+        for target, is_inside in imports[module]:
+            top = target.split(".")[0]
+            is_integration = module.startswith(f"{LIBRARY}.integrations.")
+            if is_lab(target):
+                yield f"{module} is the library's and imports {target}"
+            elif top == "paddlenlp" and is_integration and is_inside:
+                continue
+            elif top not in ALLOWED:
+                yield f"{module} is the library's and imports {top}"
+
+
+def lab_problems(imports):
+    for module in imports:
+        if not is_lab(module) or module == LAB:
+            continue
+        if room(module) not in LEVELS:
+            yield f"{module}: give its room a level"
+            continue
+        for target, _ in imports[module]:
+            if not is_lab(target) or room(target) == room(module):
+                continue
+            if LEVELS.get(room(target), 0) >= LEVELS[room(module)]:
+                yield f"{module} imports {target}, which is not below it"
+
+
+def circles(imports):
+    graph = {
+        module: {name for name, _ in found if name in imports} - {module}
+        for module, found in imports.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        yield f"circle: {' <- '.join(error.args[1])}"
+
+
+def problems(sources):
+    imports = imports_of(sources)
+    checks = (library_problems, lab_problems, circles)
+    return sorted(line for check in checks for line in check(imports))
+
+
+@pytest.fixture(scope="module")
+def sources():
+    return read_sources()
+
+
+def test_the_walls_stand(sources):
+    assert problems(sources) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "problem"),
+    [
+        (
+            "paddle_adagc.rule",
+            "from paddle_adagc.lab.data import corpus",
+            "paddle_adagc.rule is the library's and imports "
+            "paddle_adagc.lab.data.corpus",
+        ),
+        (
+            "paddle_adagc.rule",
+            "def f():\n    import matplotlib.pyplot",
+            "paddle_adagc.rule is the library's and imports matplotlib",
+        ),
+        (
+            "paddle_adagc.integrations.paddlenlp",
+            "from paddlenlp.trainer import Trainer",
+            "paddle_adagc.integrations.paddlenlp is the library's and "
+            "imports paddlenlp",
+        ),
+        (
+            "paddle_adagc.lab.models.moe",
+            "from ..train.config import RunConfig",
+            "paddle_adagc.lab.models.moe imports "
+            "paddle_adagc.lab.train.config, which is not below it",
+        ),
+        (
+            "paddle_adagc.lab.gloo.mailbox",
+            "import paddle_adagc.lab.data.corpus",
+            "paddle_adagc.lab.gloo.mailbox imports "
+            "paddle_adagc.lab.data.corpus, which is not below it",
+        ),
+    ],
+)
+def test_a_hole_is_found(sources, module, line, problem):
+    changed = sources | {module: f"{sources[module]}\n{line}\n"}
+    assert problem in problems(changed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from paddle_adagc.adagc import ClipGradByAdaGC",
+        "def f():\n    from paddle_adagc import ClipGradByAdaGC",
+    ],
+)
+def test_a_circle_is_found(sources, line):
+    rule = "paddle_adagc.rule"
+    (found,) = circles(
+        imports_of(sources | {rule: f"{sources[rule]}\n{line}\n"})
+    )
+    assert found.startswith("circle: ")
+    assert rule in found
+
+
+def test_imports_for_types_do_not_count(sources):
+    rule = "paddle_adagc.rule"
+    lines = "if TYPE_CHECKING:\n    from paddle_adagc.lab.train import run\n"
+    changed = sources | {rule: f"{sources[rule]}\n{lines}"}
+    assert problems(changed) == problems(sources)
+
+
+def test_a_new_room_needs_a_level(sources):
+    changed = sources | {"paddle_adagc.lab.new.room": ""}
+    assert "paddle_adagc.lab.new.room: give its room a level" in problems(
+        changed
+    )

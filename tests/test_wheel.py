@@ -1,0 +1,120 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The package as people install it: the wheel, and the checkout."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+TRAINING = """
+import importlib.resources as resources
+import os
+import paddle
+import paddle_adagc
+from paddle_adagc import ClipGradByAdaGC
+
+files = resources.files(paddle_adagc)
+assert (files / "py.typed").is_file()
+assert (files / "kernels" / "host.cpp").is_file()
+assert not (files / "lab").is_dir()
+
+paddle.seed(1)
+model = paddle.nn.Linear(8, 1)
+clip = ClipGradByAdaGC(t_start=5)
+optimizer = paddle.optimizer.AdamW(
+    0.1, parameters=model.parameters(), grad_clip=clip
+)
+inputs = paddle.randn([64, 8])
+targets = inputs.sum(1, keepdim=True)
+losses = []
+for _ in range(20):
+    loss = ((model(inputs) - targets) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    losses.append(float(loss))
+assert losses[-1] < losses[0] / 2, losses
+assert clip.state_dict()["step"] == 20
+libraries = open("/proc/self/maps").read()
+assert f"{os.environ['XDG_CACHE_HOME']}/paddle_adagc/host-" in libraries
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy: a build leaves files in the folder."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("paddle_adagc", "tools"):
+        shutil.copytree(
+            ROOT / name,
+            folder / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A function that runs a program of an environment with Paddle alone."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    def run(program, *arguments, **changes):
+        done = subprocess.run(
+            [folder / "bin" / program, *map(str, arguments)],
+            cwd=folder,
+            env=variables | changes,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    version = importlib.metadata.version("paddlepaddle")
+    run("pip", "install", "-q", f"paddlepaddle=={version}")
+    return run
+
+
+def test_wheel_trains_with_paddle_alone(checkout, environment, tmp_path):
+    environment("pip", "wheel", "-q", "--no-deps", "-w", tmp_path, checkout)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        "paddle_adagc"
+    }
+    assert not any("/lab/" in name for name in names)
+    assert not any(name.endswith("entry_points.txt") for name in names)
+    environment("pip", "install", "-q", "--force-reinstall", "--no-deps", wheel)
+    # An empty cache: the loops are compiled from the wheel's own source.
+    environment("python", "-c", TRAINING, XDG_CACHE_HOME=str(tmp_path))
+
+
+def test_checkout_has_the_laboratory_and_its_commands(checkout, environment):
+    environment("pip", "install", "-q", "--no-deps", "-e", checkout)
+    environment("python", "-c", "import paddle_adagc.lab.train")
+    for tool in (checkout / "tools").glob("*.py"):
+        script = f"adagc-{tool.stem.replace('_', '-')}"
+        usage = environment(script, "--help")
+        assert usage.startswith(f"usage: {script} [-h]")
