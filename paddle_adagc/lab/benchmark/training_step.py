@@ -32,9 +32,9 @@ from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.report.formatting import format_quartiles
+from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.optimizers import make_optimizer
-from paddle_adagc.lab.train.task import make_task
 
 REFERENCE = "GlobalGC"
 CLIPS: dict[str, dict[str, Any] | None] = {

@@ -48,8 +48,8 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
 from paddle_adagc.lab.train import language, processes
+from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.task import make_task
 from paddle_adagc.optimizers.matrices import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 

@@ -46,8 +46,8 @@ from paddle_adagc.lab.plan.memory import (
     rank_memory,
 )
 from paddle_adagc.lab.recipes import batch_change, read_run
+from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.task import make_task
 
 GAMMA_BYTES = 4
 _FUSED_AWAY = ("k_proj.weight", "v_proj.weight", "up_proj.weight")

@@ -32,9 +32,9 @@ from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.record.files import held, read_run, write_run
 from paddle_adagc.lab.record.machine import processor_facts
+from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import from_first_process, start_processes
-from paddle_adagc.lab.train.task import make_task
 from paddle_adagc.lab.train.trainer import PretrainTrainer, last_checkpoint
 
 _ENDED = ("finished", "diverged")

@@ -22,12 +22,8 @@ from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.optimizer import Optimizer
 
-from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.train.config import RunConfig
-
-ARCHITECTURES = ("decoder", "clip")
-"""Values of ``model.architecture``."""
 
 
 class PretrainTask(abc.ABC):
@@ -109,31 +105,3 @@ class PretrainTask(abc.ABC):
     def facts(self, model: nn.Layer) -> dict[str, Any]:
         """Entries of ``run.json`` of this kind; every process calls this."""
         return {}
-
-
-def architecture(config: RunConfig) -> str:
-    """``model.architecture``, a decoder if it is not given.
-
-    Raises:
-        ValueError: It is not one of :data:`ARCHITECTURES`.
-    """
-    return check_choice(
-        "model.architecture",
-        config.model.get("architecture", "decoder"),
-        ARCHITECTURES,
-    )
-
-
-def make_task(config: RunConfig) -> PretrainTask:
-    """The task of a run, by its ``model.architecture``.
-
-    Raises:
-        ValueError: See :class:`PretrainTask`.
-    """
-    if architecture(config) == "clip":
-        from paddle_adagc.lab.train.image_text import ImageTextTask
-
-        return ImageTextTask(config)
-    from paddle_adagc.lab.train.language import LanguageTask
-
-    return LanguageTask(config)

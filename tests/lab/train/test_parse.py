@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc.clips.registry import CLIPS, make_clip
+from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.language import make_model_config
 from paddle_adagc.lab.train.optimizer_config import LionConfig
 from paddle_adagc.lab.train.parse import (
@@ -26,7 +27,6 @@ from paddle_adagc.lab.train.parse import (
     parse_config,
     read_values,
 )
-from paddle_adagc.lab.train.task import make_task
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MINIMAL = {

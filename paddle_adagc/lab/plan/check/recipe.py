@@ -24,11 +24,11 @@ from paddle_adagc.lab.plan.check import image_text, machine, plan
 from paddle_adagc.lab.plan.check.report import CheckReport
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.recipes import batch_change
+from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.image_text import ImageTextTask
 from paddle_adagc.lab.train.language import LanguageTask
 from paddle_adagc.lab.train.launching import launch_lines
-from paddle_adagc.lab.train.task import make_task
 
 
 def check_recipe(

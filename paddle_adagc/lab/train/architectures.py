@@ -1,0 +1,42 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The task of every model architecture that a run can name."""
+
+from __future__ import annotations
+
+from paddle_adagc.checks import check_choice
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.image_text import ImageTextTask
+from paddle_adagc.lab.train.language import LanguageTask
+from paddle_adagc.lab.train.task import PretrainTask
+
+ARCHITECTURES: dict[str, type[PretrainTask]] = {
+    "decoder": LanguageTask,
+    "clip": ImageTextTask,
+}
+"""Task by ``model.architecture``."""
+
+
+def make_task(config: RunConfig) -> PretrainTask:
+    """Make the task that ``model.architecture`` names, by default a decoder's.
+
+    Raises:
+        ValueError: The architecture is unknown, or see :class:`PretrainTask`.
+    """
+    name = check_choice(
+        "model.architecture",
+        config.model.get("architecture", "decoder"),
+        ARCHITECTURES,
+    )
+    return ARCHITECTURES[name](config)
