@@ -15,10 +15,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import warnings
-from typing import Literal, get_args
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
+
+from paddle_adagc.lab.section import Count, Natural, Real, section
 
 Kind = Literal["stdlib", "fixed_sequences", "mmap", "shapes", "webdataset"]
 
@@ -38,14 +41,17 @@ _OPTIONAL = {
 }
 """Fields that these kinds alone read."""
 
+_NEEDED = ("prefix", "shards", "tokenizer")
+"""Fields without a default for those kinds."""
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@section
 class DataConfig:
     """Training and validation data of a run.
 
     Raises:
-        ValueError: A value is out of range, or ``kind="mmap"`` has no prefix.
-        TypeError: A value is of the wrong type.
+        ValueError: A value is of the wrong type or out of range, or ``kind``
+            lacks the path that it needs.
     """
 
     kind: Kind = "stdlib"
@@ -58,15 +64,15 @@ class DataConfig:
     coloured shapes, made on the spot, with captions that describe them;
     ``"webdataset"``: tar shards of images and captions, as LAION's."""
 
-    seq_length: int = 32
+    seq_length: Count = 32
     """Tokens a sample; default 32. CLIP's captions have the length of
     ``model.context_length`` instead."""
 
-    seed: int = 0
+    seed: Annotated[Natural, Field(lt=2**32)] = 0
     """Seed of the order of the samples, of the fixed sequences and of the
     embedded corpus' split, in [0, 2**32); default 0."""
 
-    num_sequences: int = 64
+    num_sequences: Count = 64
     """Number of fixed sequences; default 64, as in the low-noise regime. Read
     for ``"fixed_sequences"`` alone."""
 
@@ -88,84 +94,48 @@ class DataConfig:
     """CLIP's ``tokenizer.json``. Read, and needed, for ``"webdataset"``
     alone."""
 
-    shuffle_size: int = 1000
+    shuffle_size: Count = 1000
     """Neighbouring samples of a shard that are shuffled together, and held in
     memory undecoded; default 1000. Read for ``"webdataset"`` alone."""
 
-    num_workers: int = 0
+    num_workers: Natural = 0
     """Processes per device that prepare batches; default 0: the one that
     trains. Part of the order of ``"webdataset"``'s samples."""
 
-    validation_fraction: float = 0.05
+    validation_fraction: Annotated[Real, Field(gt=0, lt=1)] = 0.05
     """Share of the data held out for validation, by whole documents, in
     (0, 1); default 0.05. A share of the tokens of the embedded corpus, of the
     documents of a memory-mapped dataset (its last ones; not read where there
     is a ``validation_prefix``), of the scenes of the
     drawings, of the shards (the last ones)."""
 
-    validation_size: int = 64
+    validation_size: Count = 64
     """Number of validation samples, spread evenly over the held-out tokens;
     default 64. The set is the same at every evaluation."""
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(_unknown_kind(self.kind))
-        for name in (
-            "seq_length",
-            "num_sequences",
-            "shuffle_size",
-            "validation_size",
-        ):
-            _check_integer(name, getattr(self, name), 1, 2**63)
-        _check_integer("num_workers", self.num_workers, 0, 2**63)
-        _check_integer("seed", self.seed, 0, 2**32)
-        fraction = self.validation_fraction
-        if isinstance(fraction, bool) or not isinstance(fraction, float):
-            raise TypeError(
-                f"validation_fraction is {fraction!r}: give a float"
-            )
-        if not 0 < fraction < 1:
-            raise ValueError(
-                f"validation_fraction is {fraction}: give one in (0, 1)"
-            )
-        for name in ("prefix", "validation_prefix", "shards", "tokenizer"):
-            self._check_path(name)
-        for name in ("prefix", "validation_prefix"):
-            path = getattr(self, name) or ""
-            if path.endswith((".bin", ".idx")):
-                raise ValueError(
-                    f"{name} is {path!r}: leave its ending out, {path[:-4]!r}"
-                )
+    @field_validator("prefix", "validation_prefix")
+    @classmethod
+    def _check_ending(cls, path: str | None) -> str | None:
+        if path is not None and path.endswith((".bin", ".idx")):
+            raise ValueError(f"{path!r}: leave its ending out, {path[:-4]!r}")
+        return path
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
         for name, kinds in _OPTIONAL.items():
             value = getattr(self, name)
-            if self.kind not in kinds and value != getattr(type(self), name):
+            if self.kind in kinds:
+                if not value and name in _NEEDED:
+                    raise ValueError(
+                        f"{name} is {value!r} for kind={self.kind!r}: give "
+                        "the path"
+                        + " without .bin and .idx"
+                        * (name == "prefix")
+                    )
+            elif value != getattr(type(self), name):
                 warnings.warn(
                     f"{name}={value!r} is ignored: kind={self.kind!r} does "
                     f"not read it (kind={kinds[0]!r} does)",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
-
-    def _check_path(self, name: str) -> None:
-        path = getattr(self, name)
-        needed = self.kind in _OPTIONAL[name] and name != "validation_prefix"
-        if path is not None and not isinstance(path, str):
-            raise TypeError(f"{name} is {path!r}: give a path as a string")
-        if needed and not path:
-            raise ValueError(
-                f"{name} is {path!r} for kind={self.kind!r}: give the path"
-                + " without .bin and .idx" * (name == "prefix")
-            )
-
-
-def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}: give an integer")
-    if not low <= value < high:
-        raise ValueError(f"{name} is {value}: give one in [{low}, {high})")
-
-
-def _unknown_kind(kind: object) -> str:
-    valid = get_args(Kind)
-    near = difflib.get_close_matches(str(kind), valid, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"kind is {kind!r}: {hint}valid are {', '.join(map(repr, valid))}"
+        return self

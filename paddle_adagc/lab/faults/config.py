@@ -16,20 +16,31 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from paddle_adagc.checks import (
-    check_choice,
-    check_integer,
-    check_positive,
-    check_real,
-    suggestion,
-)
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
 
-OPTIONS: dict[str, tuple[str, ...]] = {
+from paddle_adagc.lab.section import Count, Natural, Real, Share, section
+
+Kind = Literal[
+    "random_tokens",
+    "token_noise",
+    "repeated_token",
+    "shuffled_labels",
+    "constant_labels",
+    "repeated_batch",
+    "gradient_scale",
+    "gradient_bit_flip",
+    "gradient_inf",
+    "gradient_nan",
+    "activation_scale",
+    "activation_bit_flip",
+    "activation_nan",
+]
+
+OPTIONS: dict[Kind, tuple[str, ...]] = {
     "random_tokens": (),
     "token_noise": ("fraction",),
     "repeated_token": ("token",),
@@ -44,10 +55,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "activation_bit_flip": ("tensor", "exponent_bit"),
     "activation_nan": ("tensor",),
 }
-"""Kinds of faults, each with the options that it takes."""
+"""Options that each kind of fault takes."""
+
+_ALL_OPTIONS = sorted({name for names in OPTIONS.values() for name in names})
+_NEEDED = ("magnitude", "fraction")
+"""Options without a default."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class FaultConfig:
     """One kind of fault and the steps that it hits.
 
@@ -55,12 +70,11 @@ class FaultConfig:
     ``stop``); each of them begins a burst of ``duration`` consecutive steps.
 
     Raises:
-        TypeError: A value of a wrong type.
         ValueError: An unknown kind, an option that the kind does not take,
-            overlapping bursts, or a value out of its range.
+            overlapping bursts, or a value of the wrong type or out of range.
     """
 
-    kind: str
+    kind: Kind
     """Corrupted batch: ``random_tokens`` (inputs and labels),
     ``token_noise`` (a fraction of them), ``repeated_token`` (one token
     everywhere), ``shuffled_labels``, ``constant_labels`` (one token as every
@@ -70,65 +84,59 @@ class FaultConfig:
     ``activation_scale``, or one element by ``activation_bit_flip``,
     ``activation_nan``."""
 
-    steps: tuple[int, ...] | None = None
+    steps: tuple[Natural, ...] | None = None
     """First steps of the bursts, counted from 0."""
 
-    start: int | None = None
+    start: Natural | None = None
     """First step of the first burst, instead of ``steps``."""
 
-    every: int | None = None
+    every: Count | None = None
     """Distance between the first steps of bursts; None: one burst."""
 
-    stop: int | None = None
+    stop: Natural | None = None
     """No burst starts at this step or later; None: no limit."""
 
-    duration: int = 1
+    duration: Count = 1
     """Length of a burst, in steps."""
 
-    tensor: str | None = None
+    tensor: Annotated[str, Field(min_length=1)] | None = None
     """Parameter, or sublayer for activations: a name, a glob pattern for all
     that match (``"*"``: all), or None for one chosen by the seed, anew for
     every burst, among the trainable parameters or the leaf sublayers."""
 
-    magnitude: float | None = None
+    magnitude: Real | None = None
     """Factor of ``gradient_scale`` and ``activation_scale``, needed there."""
 
-    fraction: float | None = None
+    fraction: Share | None = None
     """Share of the tokens that ``token_noise`` replaces, needed there."""
 
-    exponent_bit: int | None = None
+    exponent_bit: Annotated[Natural, Field(le=7)] | None = None
     """Bit to flip, counted from the exponent's lowest (0; the highest is 7 for
     float32 and bfloat16, 4 for float16); None: chosen by the seed."""
 
-    token: int | None = None
+    token: Natural | None = None
     """Token id of ``repeated_token`` and ``constant_labels``; None: chosen by
     the seed, anew for every burst."""
 
+    @field_validator("steps", mode="before")
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> FaultConfig:
-        """Make a config from a mapping, for example one read from YAML.
+    def _check_list(cls, steps: Any) -> Any:
+        if steps is not None and (isinstance(steps, str) or not steps):
+            raise ValueError(
+                f"must be a list of at least one step, got {steps!r}"
+            )
+        return steps
 
-        Raises:
-            TypeError: As for the class.
-            ValueError: As for the class; an unknown key, with the nearest
-                valid name; no ``kind``.
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        for key in values:
-            if key not in names:
-                raise ValueError(
-                    f"unknown key {key!r} of a fault{suggestion(key, names)}"
-                )
-        if "kind" not in values:
-            raise ValueError(f"the fault {dict(values)} has no 'kind'")
-        return cls(**values)
+    @field_validator("steps")
+    @classmethod
+    def _sort(cls, steps: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        return steps and tuple(sorted(steps))
 
-    def __post_init__(self) -> None:
-        """Validate every field, and make ``steps`` a sorted tuple."""
-        check_choice("kind", self.kind, OPTIONS)
-        check_integer("duration", self.duration, 1)
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         self._check_when()
         self._check_options()
+        return self
 
     @property
     def target(self) -> str:
@@ -160,77 +168,42 @@ class FaultConfig:
                 f"a fault needs either steps or start, got steps={self.steps} "
                 f"and start={self.start}"
             )
-        if self.steps is not None:
-            for name in ("every", "stop"):
-                if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"{name}={getattr(self, name)} goes with start, not "
-                        "with steps"
-                    )
+        if self.start is None:
             self._check_steps()
             return
-        start = check_integer("start", self.start, 0)
-        if self.every is not None:
-            check_integer("every", self.every, 1)
-            if self.every < self.duration:
-                raise ValueError(
-                    f"bursts of duration {self.duration} overlap at "
-                    f"every={self.every}"
-                )
-        if self.stop is not None:
-            check_integer("stop", self.stop, start + 1)
+        if self.every is not None and self.every < self.duration:
+            raise ValueError(
+                f"bursts of duration {self.duration} overlap at "
+                f"every={self.every}"
+            )
+        if self.stop is not None and self.stop <= self.start:
+            raise ValueError(
+                f"stop must be after start={self.start}, got {self.stop}"
+            )
 
     def _check_steps(self) -> None:
-        if isinstance(self.steps, (int, str)) or not self.steps:
-            raise ValueError(
-                f"steps must be a list of at least one step, got {self.steps!r}"
-            )
-        steps = sorted(check_integer("step", step, 0) for step in self.steps)
-        for first, second in itertools.pairwise(steps):
+        assert self.steps is not None
+        for name in ("every", "stop"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} goes with start, not "
+                    "with steps"
+                )
+        for first, second in itertools.pairwise(self.steps):
             if second - first < self.duration:
                 raise ValueError(
                     f"bursts of duration {self.duration} overlap at steps "
                     f"{first} and {second}"
                 )
-        object.__setattr__(self, "steps", tuple(steps))
 
     def _check_options(self) -> None:
         taken = OPTIONS[self.kind]
-        for name in (
-            "tensor",
-            "magnitude",
-            "fraction",
-            "exponent_bit",
-            "token",
-        ):
+        for name in _ALL_OPTIONS:
             value = getattr(self, name)
             if value is not None and name not in taken:
                 raise ValueError(
                     f"{self.kind} takes no {name}, got {name}={value!r}"
                 )
-        if "magnitude" in taken:
-            if self.magnitude is None:
-                raise ValueError(f"{self.kind} needs magnitude, a factor")
-            magnitude = check_real("magnitude", self.magnitude)
-            object.__setattr__(self, "magnitude", magnitude)
-        if "fraction" in taken and self.fraction is None:
-            raise ValueError(f"{self.kind} needs fraction, a share of tokens")
-        if self.fraction is not None:
-            fraction = check_positive("fraction", self.fraction)
-            if fraction > 1:
-                raise ValueError(f"fraction must be at most 1, got {fraction}")
-            object.__setattr__(self, "fraction", fraction)
-        if self.tensor is not None and (
-            not isinstance(self.tensor, str) or not self.tensor
-        ):
-            raise ValueError(
-                f"tensor must be a name or a pattern, got {self.tensor!r}"
-            )
-        if self.exponent_bit is not None:
-            check_integer("exponent_bit", self.exponent_bit, 0)
-            if self.exponent_bit > 7:
-                raise ValueError(
-                    f"exponent_bit must be at most 7, got {self.exponent_bit}"
-                )
-        if self.token is not None:
-            check_integer("token", self.token, 0)
+        for name in _NEEDED:
+            if name in taken and getattr(self, name) is None:
+                raise ValueError(f"{self.kind} needs {name}")

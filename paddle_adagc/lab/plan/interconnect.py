@@ -15,18 +15,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from paddle_adagc.checks import check_integer, check_positive, suggestion
+from paddle_adagc.lab.section import Count, Positive, section
 
 Algorithm = Literal["ring", "tree"]
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class Interconnect:
     """Nodes of GPUs on NVLink, and InfiniBand between them.
 
@@ -38,34 +37,29 @@ class Interconnect:
     this was measured here.
     """
 
-    gpus_per_node: int = 8
+    gpus_per_node: Count = 8
     """GPUs on one NVLink; ranks fill the nodes in their order."""
 
-    launch_us: float = 6.6
+    launch_us: Positive = 6.6
     """Microseconds of an all-reduce before its first message."""
 
-    nvlink_us: float = 0.6
+    nvlink_us: Positive = 0.6
     """Microseconds of a message between two GPUs of a node."""
 
-    ib_ring_us: float = 2.7
+    ib_ring_us: Positive = 2.7
     """Microseconds of a message of a ring between two nodes."""
 
-    ib_tree_us: float = 5.0
+    ib_tree_us: Positive = 5.0
     """Microseconds of a message of a tree between two nodes."""
 
-    nvlink_gb_per_s: float = 450.0
+    nvlink_gb_per_s: Positive = 450.0
     """GB/s of a GPU inside of its node."""
 
-    ib_gb_per_s: float = 50.0
+    ib_gb_per_s: Positive = 50.0
     """GB/s of a GPU between nodes."""
 
-    memory_gb_per_s: float = 3350.0
+    memory_gb_per_s: Positive = 3350.0
     """GB/s of a GPU's own memory, for local work."""
-
-    def __post_init__(self) -> None:
-        check_integer("gpus_per_node", self.gpus_per_node, 1)
-        for field in dataclasses.fields(self)[1:]:
-            check_positive(field.name, getattr(self, field.name))
 
     def all_reduce_us(
         self, ranks: Collection[int], num_bytes: int, algorithm: Algorithm
@@ -119,20 +113,11 @@ def parse_interconnect(settings: Sequence[str]) -> Interconnect:
         ValueError: An unknown key (the nearest is named), or a value that is
             not a number or out of its range.
     """
-    known = {f.name: f.type for f in dataclasses.fields(Interconnect)}
-    values: dict[str, float] = {}
+    values = {}
     for setting in settings:
         key, _, text = setting.partition("=")
-        if key not in known:
-            raise ValueError(
-                f"unknown interconnect setting {key!r}"
-                f"{suggestion(key, known)}; use {', '.join(known)}"
-            )
-        try:
-            values[key] = int(text) if known[key] == "int" else float(text)
-        except ValueError:
-            raise ValueError(
-                f"interconnect setting {setting!r}: {text!r} is not a number "
-                f"({known[key]})"
-            ) from None
-    return Interconnect(**values)  # type: ignore[arg-type]
+        values[key] = int(text) if text.isdecimal() else text
+    try:
+        return Interconnect(**values)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ValueError(f"interconnect: {error}") from error

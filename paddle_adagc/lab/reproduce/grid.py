@@ -29,8 +29,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.checks import check_integer, check_positive
 from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig
+from paddle_adagc.lab.section import Count, Share, section
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import merged, parse_config, read_values
 
@@ -39,27 +39,19 @@ MIN_STEPS = 2500
 its window."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class Scale:
     """How much of an experiment is run."""
 
-    num_seeds: int | None = None
+    num_seeds: Count | None = None
     """At most so many of its seeds; ``None``: all."""
 
-    ratio: float = 1.0
+    ratio: Share = 1.0
     """Length of the runs as a share of the config's, not below
     :data:`MIN_STEPS`."""
 
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """Length of every run, whatever the config's."""
-
-    def __post_init__(self) -> None:
-        if self.num_seeds is not None:
-            check_integer("num_seeds", self.num_seeds, 1)
-        if check_positive("ratio", self.ratio) > 1:
-            raise ValueError(f"ratio={self.ratio} is above 1")
-        if self.max_steps is not None:
-            check_integer("max_steps", self.max_steps, 1)
 
     def num_steps(self, full_length: int) -> int:
         """Steps of a run that has ``full_length`` in its config."""

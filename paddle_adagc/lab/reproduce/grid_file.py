@@ -19,15 +19,17 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import dacite
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
-from paddle_adagc.checks import check_integer, suggestion
+from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.section import Count, Flag, Natural, section
 from paddle_adagc.lab.train.parse import read_values
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class GridConfig:
     """Methods that differ in the values of a few settings: all combinations."""
 
@@ -53,7 +55,7 @@ class GridConfig:
         return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class ExperimentConfig:
     """Methods to compare on one run config."""
 
@@ -69,10 +71,10 @@ class ExperimentConfig:
     config: str
     """Run config, relative to the grid's file."""
 
-    seeds: list[int]
+    seeds: Annotated[list[Natural], Field(min_length=1)]
     """One run of each method per seed."""
 
-    methods: dict[str, dict[str, Any]]
+    methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     """Name of the method -> changes to the run config, as nested keys. The
     others are compared with the first."""
 
@@ -86,27 +88,23 @@ class ExperimentConfig:
     """Faults to inject; every run then has a clean twin, for the paired
     excess."""
 
-    skip_steps: int = 200
+    skip_steps: Natural = 200
     """First steps that are not judged."""
 
     paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """The paper's values: label -> method -> value."""
 
-    priority: int = 1
+    priority: Count = 1
     """Where a budget does not pay for all experiments, those with the highest
     number are left out first."""
 
     dynamics: str | None = None
     """Tensor whose norms the figure of the optimizer's dynamics shows."""
 
-    def __post_init__(self) -> None:
-        if not self.seeds or not self.methods:
-            raise ValueError(
-                f"experiment {self.name!r} needs seeds and methods"
-            )
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds={self.seeds} repeats a seed")
-        check_integer("priority", self.priority, 1)
         for label, values in self.paper.items():
             for method in values:
                 if method not in self.all_methods:
@@ -115,6 +113,7 @@ class ExperimentConfig:
                         f"{method!r}, which is no method of it"
                         f"{suggestion(method, self.all_methods)}"
                     )
+        return self
 
     @property
     def all_methods(self) -> dict[str, dict[str, Any]]:
@@ -122,7 +121,7 @@ class ExperimentConfig:
         return self.methods | (self.grid.methods() if self.grid else {})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class TimingConfig:
     """What to time, clip against clip, in turn within one process.
 
@@ -138,22 +137,22 @@ class TimingConfig:
     tensors: str | None = None
     """Name of a list of tensors."""
 
-    repetitions: int = 5
+    repetitions: Annotated[Count, Field(ge=2)] = 5
     """Blocks of :attr:`steps` training steps, or single clip steps."""
 
-    steps: int = 40
+    steps: Annotated[Count, Field(ge=2)] = 40
     """Training steps of a block, whose median is taken."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if (self.config is None) == (self.tensors is None):
             raise ValueError(
                 f"timing {self.name!r} needs either config or tensors"
             )
-        check_integer("steps", self.steps, 2)
-        check_integer("repetitions", self.repetitions, 2)
+        return self
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class TargetConfig:
     """What a grid's file holds: a table or a figure to reproduce."""
 
@@ -162,16 +161,18 @@ class TargetConfig:
         default_factory=list
     )
     timings: list[TimingConfig] = dataclasses.field(default_factory=list)
-    gpu_hours: bool = False
+    gpu_hours: Flag = False
     """Set the plan's prediction beside the paper's table of GPU hours."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if not (self.experiments or self.timings or self.gpu_hours):
             raise ValueError(f"{self.title!r} has no experiments")
         names = [experiment.name for experiment in self.experiments]
         names += [timing.name for timing in self.timings]
         if len(set(names)) < len(names):
             raise ValueError(f"the experiments' names {names} repeat one")
+        return self
 
 
 def load_target(path: str | os.PathLike[str]) -> TargetConfig:
@@ -181,19 +182,9 @@ def load_target(path: str | os.PathLike[str]) -> TargetConfig:
         FileNotFoundError: There is no such file.
         ValueError: An unknown or a missing key, or a bad value.
     """
-    values = read_values(path)
-    check_keys(values, TargetConfig, path)
-    for key, kind in (
-        ("experiments", ExperimentConfig),
-        ("timings", TimingConfig),
-    ):
-        for part in values.get(key, []):
-            check_keys(part, kind, path)
     try:
-        return dacite.from_dict(
-            TargetConfig, values, dacite.Config(strict=True, cast=[float])
-        )
-    except (dacite.DaciteError, TypeError, ValueError) as error:
+        return TargetConfig(**read_values(path))
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -16,26 +16,32 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from paddle_adagc.checks import (
-    check_choice,
-    check_integer,
-    check_positive,
-    check_real,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from typing_extensions import Self
+
 from paddle_adagc.lab.data.config import TEXT_KINDS, DataConfig
 from paddle_adagc.lab.faults.config import FaultConfig
+from paddle_adagc.lab.section import (
+    Count,
+    Flag,
+    Natural,
+    NonNegative,
+    Positive,
+    Real,
+    Share,
+    section,
+)
 from paddle_adagc.lab.train.optimizer_config import (
-    NEED_WHOLE_TENSORS,
+    AdamConfig,
     AdamWConfig,
-    OptimizerConfig,
+    AnyOptimizerConfig,
 )
 
-PRECISIONS = ("float32", "bfloat16", "float16", "float8")
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class ScheduleConfig:
     """Learning rate over the optimizer steps."""
 
@@ -43,57 +49,43 @@ class ScheduleConfig:
     """After the linear warm-up: ``"constant"``; ``"cosine"`` down to the
     minimum at the last step; ``"wsd"``: flat, then a decay to the minimum."""
 
-    learning_rate: float = 3e-4
+    learning_rate: Positive = 3e-4
     """Highest rate."""
 
-    warmup_steps: int = 0
+    warmup_steps: Natural = 0
     """Steps of the linear warm-up; step 0 already has a rate above 0."""
 
-    min_ratio: float = 0.0
+    min_ratio: Annotated[Real, Field(ge=0, le=1)] = 0.0
     """Rate at the end as a share of the highest, for cosine and wsd."""
 
-    decay_fraction: float = 0.1
+    decay_fraction: Share = 0.1
     """Share of the steps that wsd decays over."""
 
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
     """Shape of wsd's decay; ``"sqrt"`` is 1 - sqrt(progress)."""
 
-    def __post_init__(self) -> None:
-        check_choice("kind", self.kind, ("constant", "cosine", "wsd"))
-        check_choice(
-            "decay_shape", self.decay_shape, ("linear", "cosine", "sqrt")
-        )
-        check_positive("learning_rate", self.learning_rate)
-        check_integer("warmup_steps", self.warmup_steps, 0)
-        if not 0 <= check_real("min_ratio", self.min_ratio) <= 1:
-            raise ValueError(f"min_ratio={self.min_ratio}: not in [0, 1]")
-        if not 0 < check_real("decay_fraction", self.decay_fraction) <= 1:
-            raise ValueError(
-                f"decay_fraction={self.decay_fraction}: not in (0, 1]"
-            )
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class TrainConfig:
     """Length, batch, precision, evaluation and checkpoints."""
 
-    output_dir: str
+    output_dir: Annotated[str, Field(min_length=1)]
     """Directory of the run: logs, record, checkpoints."""
 
-    max_steps: int
+    max_steps: Count
     """Optimizer steps."""
 
-    batch_size: int = 32
+    batch_size: Count = 32
     """Sequences per device and forward pass."""
 
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: Count = 1
     """Forward passes per optimizer step."""
 
-    seed: int = 0
+    seed: Natural = 0
     """Seed of the initialisation and of the faults; also of the data, unless
     ``data.seed`` is given."""
 
-    expert_bias_rate: float = 0.0
+    expert_bias_rate: NonNegative = 0.0
     """Step by which the router's correction bias follows the load of the
     experts after every optimizer step (auxiliary-loss-free balancing, as
     ERNIE-4.5's); needs ``model.moe_correction_bias``."""
@@ -105,93 +97,74 @@ class TrainConfig:
     ``model.float8_linears``, by default attention, MLPs and experts; the rest
     is bfloat16 as above, on CPUs float32."""
 
-    log_every: int = 10
+    log_every: Count = 10
     """Steps between two lines of the progress log. The record has every step
     in any case; its values are read from the device this often."""
 
-    eval_every: int = 0
+    eval_every: Natural = 0
     """Steps between two evaluations; 0: only after the last step."""
 
-    save_every: int = 0
+    save_every: Natural = 0
     """Steps between two checkpoints; 0: none."""
 
-    keep_checkpoints: int = 1
+    keep_checkpoints: Count = 1
     """Number of checkpoints kept; older ones are removed once a newer one is
     complete."""
 
-    visualdl: bool = True
+    visualdl: Flag = True
     """Write VisualDL logs to ``output_dir/visualdl``."""
 
-    def __post_init__(self) -> None:
-        check_choice("precision", self.precision, PRECISIONS)
-        for name, minimum in (
-            ("max_steps", 1),
-            ("batch_size", 1),
-            ("gradient_accumulation_steps", 1),
-            ("seed", 0),
-            ("log_every", 1),
-            ("eval_every", 0),
-            ("save_every", 0),
-            ("keep_checkpoints", 1),
-        ):
-            check_integer(name, getattr(self, name), minimum)
-        if check_real("expert_bias_rate", self.expert_bias_rate) < 0:
-            raise ValueError(
-                f"expert_bias_rate={self.expert_bias_rate} is negative"
-            )
-        if not self.output_dir:
-            raise ValueError("output_dir is empty: name a directory")
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class RecordConfig:
     """What is recorded per tensor at every step (waits for the device)."""
 
-    tensors: bool = False
+    tensors: Flag = False
     """Norm before and after the clip, and gamma, of every tensor."""
 
-    moments: bool = False
+    moments: Flag = False
     """Norms of the optimizer's moments of every tensor; needs ``tensors``."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_moments(self) -> Self:
         if self.moments and not self.tensors:
-            raise ValueError("record.moments needs record.tensors: true")
+            raise ValueError("moments=True needs tensors=True")
+        return self
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class ParallelConfig:
     """Degrees of fleet's hybrid parallelism; one process by default."""
 
-    dp: int = 1
+    dp: Count = 1
     """Data-parallel ranks."""
 
-    tp: int = 1
+    tp: Count = 1
     """Tensor-parallel ranks."""
 
-    pp: int = 1
+    pp: Count = 1
     """Pipeline stages; micro-batches are
     ``train.gradient_accumulation_steps``."""
 
-    sharding: int = 1
+    sharding: Count = 1
     """Ranks that share the optimizer states (stage 1) and split the data."""
 
-    ep: int = 1
+    ep: Count = 1
     """Ranks that share the experts: a divisor of ``sharding``."""
 
-    sequence_parallel: bool = False
+    sequence_parallel: Flag = False
     """Split activations along the sequence over the tensor-parallel ranks."""
 
-    sharding_split_param: bool = True
+    sharding_split_param: Flag = True
     """Sharding splits every tensor (V2), rather than giving each to one rank
     (V1)."""
 
-    def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "sharding", "ep"):
-            check_integer(name, getattr(self, name), 1)
+    @model_validator(mode="after")
+    def _check_layout(self) -> Self:
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel=True needs tp > 1")
         if self.ep == 1:
-            return
+            return self
         if self.sharding % self.ep or not self.sharding_split_param:
             raise ValueError(
                 f"ep={self.ep} with sharding={self.sharding} and "
@@ -203,6 +176,7 @@ class ParallelConfig:
                 f"ep={self.ep} with dp={self.dp} and tp={self.tp}: use "
                 "sharding instead of dp, and no tensor parallelism"
             )
+        return self
 
     @property
     def num_processes(self) -> int:
@@ -215,7 +189,7 @@ class ParallelConfig:
         return self.dp * self.sharding
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class RunConfig:
     """Everything that determines a run."""
 
@@ -231,7 +205,9 @@ class RunConfig:
 
     train: TrainConfig
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=AdamWConfig)
+    optimizer: AnyOptimizerConfig = dataclasses.field(
+        default_factory=AdamWConfig
+    )
     """AdamW by default, see :mod:`paddle_adagc.lab.train.optimizer_config`."""
 
     schedule: ScheduleConfig = dataclasses.field(default_factory=ScheduleConfig)
@@ -241,20 +217,36 @@ class RunConfig:
 
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
 
-    def __post_init__(self) -> None:
+    @field_validator("clip", "optimizer", mode="before")
+    @classmethod
+    def _check_named(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            raise ValueError(
+                f"must be a map of keys to values, got {value!r}; did you "
+                f"mean {info.field_name}.name={value}?"
+            )
+        if info.field_name == "optimizer" and isinstance(value, Mapping):
+            return {"name": "adamw", **value}
+        return value
+
+    @model_validator(mode="after")
+    def _check_sections_fit(self) -> Self:
         if "float8_linears" in self.model and self.train.precision != "float8":
             raise ValueError(
                 f"model.float8_linears={self.model['float8_linears']} with "
                 f"train.precision={self.train.precision!r}: set that to "
                 "'float8'"
             )
-        if self.record.moments and not isinstance(self.optimizer, AdamWConfig):
+        if self.record.moments and not isinstance(self.optimizer, AdamConfig):
             raise ValueError(
                 f"record.moments with optimizer.name={self.optimizer.name!r}: "
                 "they are Adam's; set it to false"
             )
-        if self.parallel.num_processes == 1:
-            return
+        if self.parallel.num_processes > 1:
+            self._check_parallel()
+        return self
+
+    def _check_parallel(self) -> None:
         if self.record.tensors:
             raise ValueError(
                 "record.tensors with more than one process: no rank sees every "
@@ -274,7 +266,7 @@ class RunConfig:
         splits_tensors = (
             self.parallel.sharding > 1 and self.parallel.sharding_split_param
         )
-        if self.optimizer.name in NEED_WHOLE_TENSORS and splits_tensors:
+        if self.optimizer.needs_whole_tensors and splits_tensors:
             raise ValueError(
                 f"optimizer.name={self.optimizer.name!r} needs whole tensors, "
                 f"which parallel.sharding={self.parallel.sharding} splits: "

@@ -25,6 +25,7 @@ from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.lab.train.optimizer_config import (
+    AdamConfig,
     AdamWConfig,
     AGCAdamWConfig,
     ClippyAdamWConfig,
@@ -80,7 +81,7 @@ def make_optimizer(
     )
 
 
-def _adam_arguments(settings: AdamWConfig) -> dict[str, Any]:
+def _adam_arguments(settings: AdamConfig) -> dict[str, Any]:
     return {
         "beta1": settings.beta1,
         "beta2": settings.beta2,

@@ -16,24 +16,19 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 import os
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import dacite
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from paddle_adagc.checks import check_choice, suggestion
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS, OptimizerConfig
 
-T = TypeVar("T")
 _BASE = "base"
 _NAMED = ("clip", "optimizer")
 """Sections whose keys depend on their ``name``."""
@@ -154,38 +149,18 @@ def merged(
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
-    """Check plain values and make a :class:`RunConfig` of them.
+    """Make a :class:`RunConfig` of plain values.
+
+    ``data.seed`` is ``train.seed`` unless it is given.
 
     Raises:
         ValueError: See :func:`load_config`.
     """
     values = {key: value for key, value in values.items() if value is not None}
-    if isinstance(values.get("optimizer"), Mapping):
-        values["optimizer"] = _optimizer(values["optimizer"])
-    _check_keys(values, RunConfig, "")
-    train = values.get("train")
-    if isinstance(train, Mapping):
-        data = {"seed": train.get("seed", 0), **values.get("data", {})}
-        values["data"] = data
-    return _typed(RunConfig, values)
-
-
-def _optimizer(values: Mapping[str, Any]) -> OptimizerConfig:
-    name = check_choice(
-        "optimizer.name", values.get("name", "adamw"), OPTIMIZERS
-    )
-    kind = OPTIMIZERS[name]
-    _check_keys(values, kind, "optimizer.", f" of {name}")
-    return _typed(kind, values)
-
-
-def _typed(kind: type[T], values: Mapping[str, Any]) -> T:
-    try:
-        return dacite.from_dict(
-            kind, values, dacite.Config(strict=True, cast=[tuple, float])
-        )
-    except (dacite.DaciteError, TypeError) as error:
-        raise ValueError(f"bad config: {error}") from error
+    train, data = values.get("train"), values.get("data", {})
+    if isinstance(train, Mapping) and isinstance(data, Mapping):
+        values["data"] = {"seed": train.get("seed", 0), **data}
+    return RunConfig(**values)
 
 
 def _plain(config: Any, path: Any) -> dict[str, Any]:
@@ -197,51 +172,3 @@ def _plain(config: Any, path: Any) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise ValueError(f"{path} holds a {type(plain).__name__}, not a map")
     return typing.cast("dict[str, Any]", plain)
-
-
-def _check_keys(values: Any, kind: Any, where: str, of: str = "") -> None:
-    """Reject what the dataclass ``kind`` does not have, at any depth.
-
-    That is unknown keys, values that are none of a field's choices, and
-    what is no number, list or map where one belongs.
-    """
-    name, origin = where.removesuffix("."), typing.get_origin(kind)
-    if origin is typing.Literal:
-        check_choice(name, values, typing.get_args(kind))
-    if origin is list and not isinstance(values, list):
-        raise ValueError(
-            f"{name} must be a list, got {values!r}: give all of it, as in "
-            f"{name}=[...]"
-        )
-    if origin is list:
-        for index, value in enumerate(values):
-            _check_keys(value, typing.get_args(kind)[0], f"{where}{index}.")
-    if kind is float and not _is_number(values):
-        raise ValueError(f"{name} must be a number, got {values!r}")
-    is_section = dataclasses.is_dataclass(kind) or origin is dict
-    if is_section and not isinstance(values, (Mapping, OptimizerConfig)):
-        hint = f"; did you mean {name}.name={values}?" * (name in _NAMED)
-        raise ValueError(
-            f"{name} must be a map of keys to values, got {values!r}{hint}"
-        )
-    if not dataclasses.is_dataclass(kind) or not isinstance(values, Mapping):
-        return
-    types = typing.get_type_hints(kind)
-    for key, value in values.items():
-        if key not in types:
-            raise ValueError(
-                f"unknown key {where + str(key)!r}{of}"
-                f"{suggestion(key, types, where)}"
-            )
-        _check_keys(value, types[key], f"{where}{key}.")
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is one, or text of one; YAML reads ``1e-4`` as text."""
-    if isinstance(value, bool):
-        return False
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True

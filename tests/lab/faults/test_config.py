@@ -63,10 +63,8 @@ def test_target(kind, target):
     assert FaultConfig(kind=kind, start=0).target == target
 
 
-def test_from_dict():
-    config = FaultConfig.from_dict(
-        {"kind": "gradient_scale", "steps": [4], "magnitude": 1000}
-    )
+def test_values_are_converted():
+    config = FaultConfig(kind="gradient_scale", steps=[4], magnitude=1000)
     assert config == FaultConfig(
         kind="gradient_scale", steps=(4,), magnitude=1000.0
     )
@@ -80,7 +78,7 @@ def test_from_dict():
         ({"kind": "gradient_scal"}, "did you mean 'gradient_scale'"),
         ({"kind": "bit_flip"}, "did you mean '.*_bit_flip'"),
         ({"kind": 3}, "got 3"),
-        ({}, "has no 'kind'"),
+        ({}, "kind is missing"),
         ({"kind": "gradient_nan", "step": [1]}, "'step'.*mean 'steps'"),
         ({"kind": "gradient_nan", "tensors": "x"}, "mean 'tensor'"),
         ({"kind": "gradient_nan"}, "either steps or start"),
@@ -93,7 +91,10 @@ def test_from_dict():
             "duration 3 overlap at steps 1 and 3",
         ),
         ({"kind": "gradient_nan", "steps": [1], "every": 5}, "every=5"),
-        ({"kind": "gradient_nan", "start": -1}, "start .* got -1"),
+        (
+            {"kind": "gradient_nan", "start": -1},
+            "start must be at least 0, got -1",
+        ),
         ({"kind": "gradient_nan", "start": 5, "stop": 5}, "stop .* got 5"),
         ({"kind": "gradient_nan", "start": 5, "every": 0}, "every .* got 0"),
         (
@@ -104,7 +105,7 @@ def test_from_dict():
         ({"kind": "gradient_scale", "start": 5}, "needs magnitude"),
         (
             {"kind": "gradient_scale", "start": 5, "magnitude": float("inf")},
-            "finite, got inf",
+            "must be finite, got inf",
         ),
         (
             {"kind": "gradient_nan", "start": 5, "magnitude": 2.0},
@@ -117,7 +118,7 @@ def test_from_dict():
         ({"kind": "token_noise", "start": 5}, "needs fraction"),
         (
             {"kind": "token_noise", "start": 5, "fraction": 0.0},
-            "fraction must be positive, got 0",
+            "fraction must be greater than 0, got 0",
         ),
         (
             {"kind": "token_noise", "start": 5, "fraction": 1.5},
@@ -136,7 +137,7 @@ def test_from_dict():
 )
 def test_bad_values(values, message):
     with pytest.raises(ValueError, match=message):
-        FaultConfig.from_dict(values)
+        FaultConfig(**values)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +146,9 @@ def test_bad_values(values, message):
         ({"start": 1.5}, "start must be an integer, got 1.5"),
         ({"steps": [1.5]}, "1.5"),
         ({"start": 1, "duration": True}, "got True"),
-        ({"start": 1, "magnitude": "1e3"}, "'1e3'"),
+        ({"start": 1, "magnitude": "a lot"}, "'a lot'"),
     ],
 )
 def test_bad_types(values, message):
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(ValueError, match=message):
         FaultConfig(kind="gradient_scale", **{"magnitude": 10.0, **values})

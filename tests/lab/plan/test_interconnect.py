@@ -62,10 +62,10 @@ def test_parse():
     ("setting", "message"),
     [
         ("ib_gb_pr_s=25", "did you mean 'ib_gb_per_s'"),
-        ("ib_gb_per_s=fast", "'fast' is not a number"),
-        ("ib_gb_per_s=0", "ib_gb_per_s must be positive, got 0"),
+        ("ib_gb_per_s=fast", "ib_gb_per_s must be a number, got 'fast'"),
+        ("ib_gb_per_s=0", "ib_gb_per_s must be greater than 0, got '?0"),
         ("gpus_per_node=0", "gpus_per_node must be at least 1, got 0"),
-        ("gpus_per_node=1.5", "'1.5' is not a number"),
+        ("gpus_per_node=1.5", "gpus_per_node must be an integer, got '1.5'"),
     ],
 )
 def test_refuses(setting, message):

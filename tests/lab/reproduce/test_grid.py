@@ -158,15 +158,15 @@ def test_scale_cuts_seeds_and_steps(grid_file):
     assert Scale(ratio=0.5).num_steps(4000) == MIN_STEPS
     assert Scale(ratio=0.5).num_steps(1500) == 1500
     assert Scale(ratio=0.5, max_steps=7).num_steps(4000) == 7
-    with pytest.raises(ValueError, match=r"ratio=1\.5"):
+    with pytest.raises(ValueError, match=r"ratio must be at most 1, got 1\.5"):
         Scale(ratio=1.5)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": [1]}, "'seed', did you mean 'seeds'"),
-        ({"seeds": []}, "needs seeds"),
+        ({"seed": [1]}, r"seed', did you mean 'experiments\.0\.seeds'"),
+        ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
         ({"seeds": [1, 1]}, "repeats"),
         ({"priority": 0}, "priority must be at least 1"),
         ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),

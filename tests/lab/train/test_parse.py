@@ -13,6 +13,7 @@
 # limitations under the License.
 """YAML and overrides into a run's config; every mistake is named."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,7 @@ def test_data_follows_the_run_s_seed_unless_given():
         ("schedule.learning_rate", -1.0, "learning_rate.*-1.0"),
         ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
         ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
-        ("record.moments", True, "record.tensors"),
+        ("record.moments", True, "^record: moments=True needs tensors"),
         ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
         ("faults", [{"kind": "gradient_nan"}], "steps or start"),
     ],
@@ -248,3 +249,25 @@ def test_every_clip_can_be_made(name):
 def test_bad_clip_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         make_clip(**settings)
+
+
+def test_all_mistakes_are_named_at_once_a_line_each():
+    values = changed("train.max_step", 3)
+    values["train"] |= {"batch_size": 0, "visualdl": "yes"}
+    values["optimizer"] = {"beta2": "high", "epsilom": 1.0}
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        parse_config(values)
+    assert sorted(str(caught.value).splitlines()) == [
+        "optimizer.beta2 must be a number, got 'high'",
+        "train.batch_size must be at least 1, got 0",
+        "train.visualdl must be true or false, got 'yes'",
+        "unknown key 'optimizer.epsilom' of adamw, did you mean "
+        "'optimizer.epsilon'?",
+        "unknown key 'train.max_step', did you mean 'train.max_steps'?",
+    ]
+
+
+def test_a_changed_copy_is_checked_too():
+    train = parse_config(MINIMAL).train
+    with pytest.raises(ValueError, match=r"^max_steps must be at least 1"):
+        dataclasses.replace(train, max_steps=0)

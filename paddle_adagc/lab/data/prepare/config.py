@@ -17,16 +17,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
-from paddle_adagc.checks import check_choice, check_integer, check_real
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
 
-TEXT_FORMATS = ("auto", "jsonl", "lines", "text")
+from paddle_adagc.lab.section import Count, Real, section
+
+TextFormat = Literal["auto", "jsonl", "lines", "text"]
+
+TEXT_FORMATS = get_args(TextFormat)
 """How local files hold documents: by the file's ending; one JSON object a
 line; one document a line; one document a file."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class HubConfig:
     """A dataset that Hugging Face ``datasets`` streams."""
 
@@ -42,22 +47,17 @@ class HubConfig:
     revision: str | None = None
     """Commit, tag or branch; default: the newest."""
 
-    max_shards: int | None = None
+    max_shards: Count | None = None
     """Read the first shards (data files) alone; default: all of them."""
 
-    def __post_init__(self) -> None:
-        if self.max_shards is not None:
-            check_integer("max_shards", self.max_shards, 1)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@section
 class PrepareConfig:
     """Source, tokenizer and destination of a tokenised dataset.
 
     Raises:
-        ValueError: A value is out of range, or there is not exactly one
-            source.
-        TypeError: A value is of the wrong type.
+        ValueError: A value is of the wrong type or out of range, or there is
+            not exactly one source.
     """
 
     output: str
@@ -76,57 +76,47 @@ class PrepareConfig:
     eos_token: str | None = None
     """Token after each document; default: the tokenizer's own."""
 
-    text_format: str = "auto"
+    text_format: TextFormat = "auto"
     """One of :data:`TEXT_FORMATS`. ``"auto"`` takes ``.json`` and ``.jsonl``
     for ``"jsonl"`` and ``.txt`` for ``"lines"``, with or without ``.gz``."""
 
     text_field: str = "text"
     """Field of the JSON object or of the hub's example; default ``"text"``."""
 
-    validation_fraction: float = 0.0
+    validation_fraction: Annotated[Real, Field(ge=0, lt=1)] = 0.0
     """Share of the documents, chosen by a hash of their text, that goes to
     ``<output>_validation`` instead, in [0, 1); default 0."""
 
     on_error: Literal["stop", "skip"] = "stop"
     """A bad document stops the work, or is left out and counted."""
 
-    num_workers: int = dataclasses.field(
+    num_workers: Count = dataclasses.field(
         default_factory=lambda: len(os.sched_getaffinity(0))
     )
     """Worker processes; default: one a core. The result does not depend on
     it."""
 
-    chunk_mib: float = 4.0
+    chunk_mib: Annotated[Real, Field(gt=0, le=64)] = 4.0
     """Text a worker gets at a time, in MiB; default 4. Memory grows with it;
     the result does not depend on it."""
 
-    def __post_init__(self) -> None:
+    @field_validator("output")
+    @classmethod
+    def _check_output(cls, output: str) -> str:
+        if not output or output.endswith((".bin", ".idx", "/")):
+            raise ValueError(
+                f"{output!r}: give the dataset's path without .bin and .idx"
+            )
+        return output
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
         if bool(self.inputs) == (self.hub is not None):
             raise ValueError(
                 f"inputs is {self.inputs!r} and hub {self.hub!r}: give local "
                 "files or a dataset of the hub"
             )
-        if not self.output or self.output.endswith((".bin", ".idx", "/")):
-            raise ValueError(
-                f"output is {self.output!r}: give the dataset's path without "
-                ".bin and .idx"
-            )
-        check_choice("text_format", self.text_format, TEXT_FORMATS)
-        check_choice("on_error", self.on_error, ("stop", "skip"))
-        if (
-            not 0
-            <= check_real("validation_fraction", self.validation_fraction)
-            < 1
-        ):
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}: give one "
-                "in [0, 1)"
-            )
-        check_integer("num_workers", self.num_workers, 1)
-        if not 0 < check_real("chunk_mib", self.chunk_mib) <= 64:
-            raise ValueError(
-                f"chunk_mib is {self.chunk_mib}: give one in (0, 64]"
-            )
+        return self
 
     @property
     def chunk_bytes(self) -> int:

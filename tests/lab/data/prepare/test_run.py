@@ -371,7 +371,7 @@ def test_the_bar_shows_rate_and_time_left(tmp_path, jsonl):
 def test_a_validation_prefix_is_checked():
     with pytest.raises(ValueError, match="leave its ending out, 'b'"):
         DataConfig(kind="mmap", prefix="a", validation_prefix="b.bin")
-    with pytest.raises(TypeError, match="validation_prefix is 3"):
+    with pytest.raises(ValueError, match="validation_prefix must be text"):
         DataConfig(kind="mmap", prefix="a", validation_prefix=3)
     with pytest.warns(UserWarning, match="validation_prefix='b' is ignored"):
         DataConfig(validation_prefix="b")

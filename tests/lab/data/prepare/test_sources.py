@@ -205,12 +205,15 @@ def test_a_damaged_streamed_file_is_named(hub_folder, run):
     ("values", "message"),
     [
         ({"inputs": ()}, "give local files or a dataset of the hub"),
-        ({"output": "a.bin"}, "output is 'a.bin'"),
+        ({"output": "a.bin"}, "output: 'a.bin'"),
         ({"text_format": "xml"}, "text_format must be one of"),
         ({"on_error": "stp"}, "did you mean 'stop'"),
-        ({"validation_fraction": 1.0}, "validation_fraction is 1.0"),
+        (
+            {"validation_fraction": 1.0},
+            "validation_fraction must be less than 1, got 1.0",
+        ),
         ({"num_workers": 0}, "num_workers must be at least 1"),
-        ({"chunk_mib": 0}, "chunk_mib is 0"),
+        ({"chunk_mib": 0}, "chunk_mib must be greater than 0, got 0"),
     ],
 )
 def test_a_bad_setting_is_named(values, message):

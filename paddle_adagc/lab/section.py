@@ -1,0 +1,194 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Sections of config files: typed by pydantic, one line for every mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import pydantic
+from pydantic import BeforeValidator, Field
+from pydantic_core import ErrorDetails, PydanticCustomError
+from typing_extensions import dataclass_transform
+
+from paddle_adagc.checks import suggestion
+
+T = TypeVar("T")
+
+
+def _refuse_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "not a number")
+    return value
+
+
+Natural = Annotated[int, Field(strict=True, ge=0)]
+"""Integer, at least 0."""
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+"""Integer, at least 1."""
+
+Real = Annotated[
+    float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)
+]
+"""Finite number; text such as ``"1e-4"`` is read as a number."""
+
+NonNegative = Annotated[Real, Field(ge=0)]
+Positive = Annotated[Real, Field(gt=0)]
+
+Decay = Annotated[Real, Field(ge=0, lt=1)]
+"""Decay of a moving average, in [0, 1)."""
+
+Share = Annotated[Real, Field(gt=0, le=1)]
+"""Part of a whole, in (0, 1]."""
+
+Flag = pydantic.StrictBool
+
+_MAP = "be a map of keys to values"
+_LIST = "be a list"
+_RULES = {
+    "bool_type": "be true or false",
+    "dataclass_type": _MAP,
+    "dict_type": _MAP,
+    "finite_number": "be finite",
+    "float_parsing": "be a number",
+    "float_type": "be a number",
+    "greater_than": "be greater than {gt:.10g}",
+    "greater_than_equal": "be at least {ge:.10g}",
+    "int_type": "be an integer",
+    "less_than": "be less than {lt:.10g}",
+    "less_than_equal": "be at most {le:.10g}",
+    "list_type": _LIST,
+    "model_attributes_type": _MAP,
+    "string_too_short": "not be empty",
+    "string_type": "be text",
+    "too_short": "not be empty",
+    "tuple_type": _LIST,
+}
+"""What a value must be, by pydantic's type of error."""
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(dataclasses.field,),
+)
+def section(kind: type[T]) -> type[T]:
+    """Make a class a config section.
+
+    A section is a frozen dataclass with keyword arguments. pydantic checks
+    the values of every new one, :func:`dataclasses.replace` included, and
+    refuses unknown keys.
+
+    Raises:
+        ValueError: Bad values, when a section is made; one line for each.
+    """
+    config = pydantic.ConfigDict(extra="forbid")
+    made: Any = pydantic.dataclasses.dataclass(
+        frozen=True, kw_only=True, config=config
+    )(kind)
+    check = made.__init__
+
+    def __init__(self: Any, **values: Any) -> None:
+        try:
+            check(self, **values)
+        except pydantic.ValidationError as error:
+            mistakes = sorted(error.errors(), key=_is_missing)
+            lines = [_describe(made, mistake) for mistake in mistakes]
+            raise ValueError("\n".join(lines)) from error
+
+    made.__init__ = __init__
+    return made
+
+
+def _is_missing(mistake: ErrorDetails) -> bool:
+    """Sort key: a missing key is often just misspelt, so that comes first."""
+    return mistake["type"] == "missing"
+
+
+@dataclasses.dataclass
+class _Place:
+    """Where in a section pydantic saw a mistake."""
+
+    keys: list[str]
+    """Keys from the outside in."""
+
+    section: Any
+    """Innermost section around the mistake."""
+
+    kind: Any
+    """Declared type of the value; None for an unknown key."""
+
+    name: str = ""
+    """Name that told the section from its alternatives, if there are any."""
+
+
+def _describe(kind: type, mistake: ErrorDetails) -> str:
+    """Say which key is wrong, what it holds and what it takes, in one line."""
+    place = _locate(kind, mistake["loc"])
+    key, value = ".".join(place.keys), mistake["input"]
+    problem, context = mistake["type"], mistake.get("ctx", {})
+    if problem == "unexpected_keyword_argument":
+        known = [field.name for field in dataclasses.fields(place.section)]
+        prefix = key.removesuffix(place.keys[-1])
+        near = suggestion(place.keys[-1], known, prefix)
+        return f"unknown key {key!r}{place.name and f' of {place.name}'}{near}"
+    if problem == "missing":
+        return f"{key} is missing"
+    if problem == "value_error":
+        return f"{key}: {context['error']}" if key else str(context["error"])
+    if problem == "union_tag_invalid":
+        choices = [option.name for option in _options(place.kind)]
+        return _choice_line(f"{key}.name", context["tag"], choices)
+    if problem == "literal_error":
+        return _choice_line(key, value, typing.get_args(place.kind))
+    rule = _RULES.get(problem, f"be valid: {mistake['msg']}").format(**context)
+    how = f": give all of it, as in {key}=[...]" * (rule == _LIST)
+    return f"{key} must {rule}, got {value!r}{how}"
+
+
+def _choice_line(key: str, value: Any, choices: Sequence[str]) -> str:
+    near = suggestion(value, choices)
+    return f"{key} must be one of {', '.join(choices)}; got {value!r}{near}"
+
+
+def _locate(kind: Any, location: Sequence[int | str]) -> _Place:
+    """Follow pydantic's location: keys, indices, and names of alternatives."""
+    place = _Place([], kind, kind)
+    for part in location:
+        options = _options(place.kind)
+        if len(options) > 1:
+            place.name = str(part)
+            place.kind = next(o for o in options if o.name == part)
+            continue
+        place.keys.append(str(part))
+        if dataclasses.is_dataclass(options[0]):
+            place.section = options[0]
+            hints = typing.get_type_hints(place.section)
+            place.kind = hints.get(str(part))
+        else:
+            arguments = typing.get_args(options[0])
+            place.kind = arguments[0 if isinstance(part, int) else -1]
+    return place
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """Alternatives of a union, without None; of another type that one."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return (kind,)
+    return tuple(k for k in typing.get_args(kind) if k is not types.NoneType)
