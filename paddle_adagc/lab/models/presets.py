@@ -13,7 +13,8 @@
 # limitations under the License.
 """The paper's language models at full size (table of hyper-parameters)."""
 
-import difflib
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from paddle_adagc.lab.models.config import DecoderConfig
@@ -97,26 +98,36 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset(name: str, **overrides: Any) -> DecoderConfig:
-    """Config of one of the paper's language models.
+def decoder_config(fields: Mapping[str, Any], **layout: Any) -> DecoderConfig:
+    """Make the decoder's config from a run's `model` section.
 
     Args:
-        name: A key of `PRESETS`.
-        **overrides: `DecoderConfig` options that replace the preset's.
+        fields: Options of `DecoderConfig`; with `preset`, a key of `PRESETS`,
+            they replace that preset's.
+        **layout: PaddleNLP's own keys, such as `tensor_parallel_degree`.
 
     Raises:
-        ValueError: Unknown name or option, or a value out of range.
+        ValueError: An unknown preset or option (the nearest is named), or a
+            value out of range.
     """
-    if name not in PRESETS:
-        raise ValueError(_unknown("preset", name, list(PRESETS)))
-    legal = DecoderConfig.field_names()
-    for key in overrides:
-        if key not in legal:
-            raise ValueError(_unknown("model option", key, list(legal)))
-    return DecoderConfig(**{**PRESETS[name], **overrides})
+    config: DecoderConfig = DecoderConfig.from_fields(fields, PRESETS, **layout)
+    if config.initialization != "normal" and "initializer_range" in fields:
+        warnings.warn(
+            f"model.initializer_range={fields['initializer_range']} is "
+            f"ignored: initialization={config.initialization!r} has its own",
+            stacklevel=2,
+        )
+    return config
 
 
-def _unknown(kind: str, name: str, legal: list[str]) -> str:
-    near = difflib.get_close_matches(name, legal, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"use one of {legal}."
-    return f"Unknown {kind} {name!r}: {hint}"
+def preset(name: str, **overrides: Any) -> DecoderConfig:
+    """Make the config of one of the paper's language models.
+
+    Args:
+        name: Key of `PRESETS`.
+        **overrides: Options that replace the preset's.
+
+    Raises:
+        ValueError: See `decoder_config`.
+    """
+    return decoder_config({"preset": name, **overrides})

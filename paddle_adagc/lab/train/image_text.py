@@ -32,7 +32,7 @@ from paddle_adagc.lab.data.image_text.build import (
     build_image_text_datasets,
 )
 from paddle_adagc.lab.faults import Fault, apply_to_pairs
-from paddle_adagc.lab.models.vision_text.config import make_clip_config
+from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
 from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig
@@ -56,9 +56,7 @@ class ImageTextTask(PretrainTask):
         super().__init__(config)
         check_choice("data.kind with clip", config.data.kind, IMAGE_TEXT_KINDS)
         _refuse_unsupported(config)
-        fields = dict(config.model)
-        del fields["architecture"]
-        self.model_config = make_clip_config(fields)
+        self.model_config = CLIPConfig.from_fields(config.model, PRESETS)
 
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
         """Pairs of the model's size and vocabulary."""

@@ -15,19 +15,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 from paddle.optimizer import Optimizer
 
-from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.data.datasets import TokenDataset, build_datasets
 from paddle_adagc.lab.faults import Fault, apply_to_batch
-from paddle_adagc.lab.models.config import FLOAT8_LINEARS, DecoderConfig
+from paddle_adagc.lab.models.config import FLOAT8_LINEARS
 from paddle_adagc.lab.models.decoder import (
     DecoderForCausalLM,
     adjust_correction_biases,
@@ -36,7 +34,7 @@ from paddle_adagc.lab.models.decoder import (
 from paddle_adagc.lab.models.fp8.linear import backend
 from paddle_adagc.lab.models.fp8.parameters import quantized_parameters
 from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
-from paddle_adagc.lab.models.presets import PRESETS
+from paddle_adagc.lab.models.presets import decoder_config
 from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import gather_names
@@ -49,7 +47,7 @@ class LanguageTask(PretrainTask):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         check_choice("data.kind with a decoder", config.data.kind, TEXT_KINDS)
-        self.model_config = make_model_config(
+        self.model_config = decoder_config(
             _model_fields(config),
             tensor_parallel_degree=config.parallel.tp,
             sequence_parallel=config.parallel.sequence_parallel,
@@ -131,40 +129,6 @@ class LanguageTask(PretrainTask):
             "not_quantized": [name for name in names if name not in quantized],
         }
         return {"float8": float8}
-
-
-def make_model_config(
-    fields: Mapping[str, Any], **layout: Any
-) -> DecoderConfig:
-    """The decoder's config from a run's ``model`` section.
-
-    Args:
-        fields: The section.
-        **layout: PaddleNLP's own keys, such as ``tensor_parallel_degree``.
-
-    Raises:
-        ValueError: An unknown preset or field (the nearest one is named).
-    """
-    values = dict(fields)
-    values.pop("architecture", None)
-    preset = values.pop("preset", None)
-    if preset is not None:
-        check_choice("model.preset", preset, PRESETS)
-        values = {**PRESETS[preset], **values}
-    known = DecoderConfig.field_names()
-    for key in values:
-        if key not in known:
-            raise ValueError(
-                f"unknown key 'model.{key}'{suggestion(key, known)}"
-            )
-    initialization = values.get("initialization", "normal")
-    if initialization != "normal" and "initializer_range" in fields:
-        warnings.warn(
-            f"model.initializer_range={fields['initializer_range']} is "
-            f"ignored: initialization={initialization!r} has its own",
-            stacklevel=2,
-        )
-    return DecoderConfig(**values, **layout)
 
 
 def _model_fields(config: RunConfig) -> dict[str, Any]:

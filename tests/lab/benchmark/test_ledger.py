@@ -22,9 +22,9 @@ from helpers import slow_but
 
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS
 from paddle_adagc.lab.benchmark.collectives_run import record_communication
+from paddle_adagc.lab.models.presets import decoder_config
 from paddle_adagc.lab.models.sizes import parameter_shapes
 from paddle_adagc.lab.train.config import ParallelConfig
-from paddle_adagc.lab.train.language import make_model_config
 from paddle_adagc.lab.train.parse import load_config
 
 CONFIG = Path(__file__).parents[3] / "configs/proxy/ernie_moe.yaml"
@@ -46,9 +46,7 @@ SMALL = (
 
 def tensors(kind):
     """Number of the model's tensors of a kind."""
-    shapes = parameter_shapes(
-        make_model_config(load_config(CONFIG, SMALL).model)
-    )
+    shapes = parameter_shapes(decoder_config(load_config(CONFIG, SMALL).model))
     experts = [key for key in shapes if ".experts." in key]
     split = [
         key for key in shapes if "norm" not in key and ".gate.weight" not in key

@@ -24,6 +24,7 @@ from lab.configs.paper_table import (
     TOKENS,
 )
 
+from paddle_adagc.lab.models.presets import decoder_config
 from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
 from paddle_adagc.lab.paddleformers.recipe import (
     as_run_config,
@@ -32,7 +33,6 @@ from paddle_adagc.lab.paddleformers.recipe import (
 )
 from paddle_adagc.lab.paddleformers.recipe import load_recipe as load_ernie
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.language import make_model_config
 from paddle_adagc.lab.train.parse import load_config, read_values
 from paddle_adagc.lab.train.run import run_pretraining
 
@@ -117,7 +117,7 @@ def test_there_is_every_recipe():
 @pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
 def test_model_and_run_are_the_table_s(recipe):
     config = load(recipe)
-    model = make_model_config(config.model)
+    model = decoder_config(config.model)
     paper = HYPER_PARAMETERS[recipe.parts[0]]
     sizes = {
         "num_layers": model.num_hidden_layers,
@@ -222,7 +222,7 @@ def test_tokens_are_those_of_the_text(recipe):
     ],
 )
 def test_models_have_the_size_of_their_names(recipe, billions):
-    count = num_parameters(make_model_config(load(recipe).model))
+    count = num_parameters(decoder_config(load(recipe).model))
     assert count / 1e9 == pytest.approx(billions, abs=0.005)
 
 
@@ -291,7 +291,7 @@ def check_proxy(path):
     """One process, less than 1.3 million parameters, a folder of its own."""
     config = load_config(CONFIGS / f"{path}.yaml")
     assert config.parallel.num_processes == 1
-    assert num_parameters(make_model_config(config.model)) < 1_300_000
+    assert num_parameters(decoder_config(config.model)) < 1_300_000
     assert config.train.output_dir == f"outputs/{path}"
 
 

@@ -21,6 +21,7 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.presets import decoder_config
 from paddle_adagc.lab.models.shards import (
     Degrees,
     local_shapes,
@@ -29,7 +30,7 @@ from paddle_adagc.lab.models.shards import (
 )
 from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
 from paddle_adagc.lab.models.whole import parameters_by_key
-from paddle_adagc.lab.train.language import LanguageTask, make_model_config
+from paddle_adagc.lab.train.language import LanguageTask
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import start_processes
 
@@ -71,7 +72,7 @@ def test_plan_is_what_the_ranks_of_a_proxy_hold(proxy, overrides):
     config = load_config(PROXIES / proxy, overrides)
     parallel = config.parallel
     degrees = Degrees(parallel.tp, parallel.pp, parallel.ep)
-    model = make_model_config(config.model)
+    model = decoder_config(config.model)
     ranks = run_on_ranks(build, 4, proxy=proxy, overrides=overrides)
     assert len({(stage, expert) for stage, expert, _ in ranks}) == (
         parallel.pp * parallel.ep

@@ -177,7 +177,10 @@ def test_command(tmp_path, capsys, monkeypatch):
     [
         ([str(PROXY), "parallel.tp=2", "--gpus", "3"], "3 GPUs are not a"),
         ([str(PROXY), "train.batch=1"], "unknown key 'train.batch'"),
-        ([str(PROXY), "--interconnect", "ib=1"], "interconnect: unknown key 'ib'"),
+        (
+            [str(PROXY), "--interconnect", "ib=1"],
+            "interconnect: unknown key 'ib'",
+        ),
         (["nowhere.yaml"], "no config file nowhere.yaml"),
         ([str(PROXY), "--gpus", "0"], "GPUs must be at least 1, got 0"),
         ([str(PROXY), "--gpus", "-4"], "GPUs must be at least 1, got -4"),

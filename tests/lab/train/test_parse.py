@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc.clips.registry import CLIPS, make_clip
+from paddle_adagc.lab.models.presets import decoder_config
 from paddle_adagc.lab.train.architectures import make_task
-from paddle_adagc.lab.train.language import make_model_config
 from paddle_adagc.lab.train.optimizer_config import LionConfig
 from paddle_adagc.lab.train.parse import (
     load_config,
@@ -224,12 +224,12 @@ def test_missing_parts_are_named(tmp_path):
 
 
 def test_model_fields_and_presets():
-    config = make_model_config({"preset": "llama2-7b", "num_hidden_layers": 2})
+    config = decoder_config({"preset": "llama2-7b", "num_hidden_layers": 2})
     assert (config.hidden_size, config.num_hidden_layers) == (4096, 2)
     with pytest.raises(ValueError, match="did you mean 'hidden_size'"):
-        make_model_config({"hiden_size": 3})
+        decoder_config({"hiden_size": 3})
     with pytest.raises(ValueError, match="llama2-8b"):
-        make_model_config({"preset": "llama2-8b"})
+        decoder_config({"preset": "llama2-8b"})
 
 
 @pytest.mark.parametrize("name", CLIPS)

@@ -16,8 +16,8 @@
 import pytest
 
 from paddle_adagc.lab.models.vision_text.config import (
+    PRESETS,
     CLIPConfig,
-    make_clip_config,
 )
 from paddle_adagc.lab.models.vision_text.model import CLIP
 from paddle_adagc.lab.models.vision_text.sizes import (
@@ -27,7 +27,7 @@ from paddle_adagc.lab.models.vision_text.sizes import (
 
 
 def test_vit_b_32_has_openai_s_size():
-    config = make_clip_config({"preset": "clip-vit-b-32"})
+    config = CLIPConfig.from_fields({"preset": "clip-vit-b-32"}, PRESETS)
     assert num_parameters(config) == 151_277_313
     assert len(parameter_shapes(config)) == 302
     assert config.num_patches == 49
@@ -48,11 +48,11 @@ def test_shapes_are_the_model_s():
         ({"image_size": 30}, "image_size=30 is not a multiple"),
         ({"vision_heads": 5}, "vision_width=64"),
         ({"text_heads": 7}, "text_width=64"),
-        ({"patch_dropout": 1.0}, "patch_dropout=1.0"),
-        ({"patch_dropout": -0.1}, "patch_dropout=-0.1"),
+        ({"patch_dropout": 1.0}, "patch_dropout must be less than 1"),
+        ({"patch_dropout": -0.1}, "patch_dropout must be at least 0"),
         ({"activation": "gelo"}, "did you mean 'gelu'"),
         ({"end_token": 64}, "end_token=64"),
-        ({"logit_scale_init": 5.0}, "above ln 100"),
+        ({"logit_scale_init": 5.0}, "logit_scale_init must be at most 4.6"),
         ({"text_layers": 0}, "text_layers"),
         ({"text_layer": 2}, "did you mean 'text_layers'"),
         ({"preset": "vit-b-32"}, "did you mean 'clip-vit-b-32'"),
@@ -60,9 +60,11 @@ def test_shapes_are_the_model_s():
 )
 def test_bad_options_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
-        make_clip_config(fields)
+        CLIPConfig.from_fields(fields, PRESETS)
 
 
 def test_options_replace_those_of_a_preset():
-    config = make_clip_config({"preset": "clip-vit-b-32", "vision_layers": 1})
+    config = CLIPConfig.from_fields(
+        {"preset": "clip-vit-b-32", "vision_layers": 1}, PRESETS
+    )
     assert (config.vision_layers, config.vision_width) == (1, 768)
