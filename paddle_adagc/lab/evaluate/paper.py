@@ -80,8 +80,8 @@ _TABLES = """
 2 mixtral-8x1b AdaGC       53.83 28.42 58.69 55.66 33.80 73.07 54.14 25.12 81.80
 """
 
-PRESETS = ("llama2-1.3b", "llama2-7b", "qwen3-1.7b", "mixtral-8x1b")
-"""Models that the paper reports these accuracies of."""
+PRESETS = (*dict.fromkeys(row.split()[1] for row in _TABLES.split("\n")[1:-1]),)
+"""Models whose accuracies the paper reports."""
 
 
 def paper_accuracies(

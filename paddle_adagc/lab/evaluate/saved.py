@@ -29,7 +29,7 @@ import paddle
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
-from paddle_adagc.lab.models.hf_config import config_from_hf
+from paddle_adagc.lab.models.hf_config import config_from_hf, find_family
 from paddle_adagc.lab.models.hf_files import read_json, read_weights
 from paddle_adagc.lab.models.sizes import parameter_shapes
 from paddle_adagc.lab.train.trainer import COMPLETE
@@ -93,7 +93,7 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
     if options.get("model_type") != DecoderConfig.model_type:
         config = config_from_hf(options)
         weights = read_weights(directory)
-        family = str(options["model_type"])
+        family = find_family(options["model_type"])
         state = state_from_hf(weights, config, family)
         return SavedDecoder(directory, config, _checked(state, config), {})
     known = DecoderConfig.field_names()

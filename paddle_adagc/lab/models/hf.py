@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.families import Family
 from paddle_adagc.lab.models.folding import folded_tensors
-from paddle_adagc.lab.models.hf_config import hf_family
+from paddle_adagc.lab.models.hf_config import family_of
 from paddle_adagc.lab.models.initialization import plain_config
 from paddle_adagc.lab.models.sizes import parameter_shapes
 
@@ -29,8 +30,6 @@ Array = npt.NDArray[np.generic]
 
 _ROTARY = ".rotary_emb.inv_freq"
 _HEAD = "lm_head.weight"
-# A matrix of ours is [in, out], theirs is [out, in]; the lookup is the same.
-_MIXTRAL_EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
 class HFTensor(NamedTuple):
@@ -41,7 +40,7 @@ class HFTensor(NamedTuple):
     """Theirs is the transpose of ours."""
 
 
-def hf_tensors(config: DecoderConfig, family: str) -> dict[str, HFTensor]:
+def hf_tensors(config: DecoderConfig, family: Family) -> dict[str, HFTensor]:
     """Our name of every tensor, correction biases too, to theirs.
 
     Our names are those without multipliers, see `folding`.
@@ -52,7 +51,7 @@ def hf_tensors(config: DecoderConfig, family: str) -> dict[str, HFTensor]:
     """
     tensors = {
         name: HFTensor(
-            _hf_name(name, family),
+            family.tensor_name(name),
             transpose=len(shape) == 2 and "embed_tokens" not in name,
         )
         for name, shape in parameter_shapes(plain_config(config)).items()
@@ -75,7 +74,7 @@ def correction_biases(config: DecoderConfig) -> list[str]:
 
 
 def state_from_hf(
-    weights: Mapping[str, Array], config: DecoderConfig, family: str
+    weights: Mapping[str, Array], config: DecoderConfig, family: Family
 ) -> dict[str, Array]:
     """A state dict for `DecoderForCausalLM` out of a checkpoint's arrays.
 
@@ -128,7 +127,7 @@ def state_to_hf(
     Raises:
         ValueError: Names missing from `state`, or not the config's.
     """
-    tensors = hf_tensors(config, hf_family(config))
+    tensors = hf_tensors(config, family_of(config))
     own = {*parameter_shapes(config), *correction_biases(config)}
     missing, unknown = own - state.keys(), state.keys() - own
     if missing or unknown:
@@ -151,12 +150,3 @@ def _holds_tied_head(weights: Mapping[str, Array]) -> bool:
     if embedding is None or head is None:
         return False
     return np.array_equal(embedding, head)
-
-
-def _hf_name(name: str, family: str) -> str:
-    if family != "mixtral" or ".mlp." not in name:
-        return name
-    name = name.replace(".mlp.", ".block_sparse_moe.")
-    for ours, theirs in _MIXTRAL_EXPERT.items():
-        name = name.replace(f".{ours}.", f".{theirs}.")
-    return name

@@ -21,11 +21,11 @@ import paddle
 import pytest
 
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.families import FAMILIES
 from paddle_adagc.lab.models.hf import hf_tensors, state_from_hf, state_to_hf
 from paddle_adagc.lab.models.hf_config import config_from_hf
 
 GOLDEN = Path(__file__).parent / "golden"
-FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
 
 
 def load(family):
@@ -46,7 +46,7 @@ def test_logits(family):
     config = config_from_hf(options)
     model = DecoderForCausalLM(config)
     missing, unexpected = model.set_state_dict(
-        state_from_hf(weights, config, options["model_type"])
+        state_from_hf(weights, config, FAMILIES[family])
     )
     assert not missing
     assert not unexpected
@@ -59,7 +59,7 @@ def test_logits(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_cover_the_checkpoint_once(family):
     options, weights, _, _ = load(family)
-    tensors = hf_tensors(config_from_hf(options), family)
+    tensors = hf_tensors(config_from_hf(options), FAMILIES[family])
     names = [tensor.name for tensor in tensors.values()]
     assert len(set(names)) == len(names)
     assert set(names) == weights.keys()
@@ -103,14 +103,16 @@ def test_refuses_a_checkpoint_that_does_not_fit():
     options, weights, _, _ = load("llama")
     weights["surplus"] = weights.pop("model.norm.weight")
     with pytest.raises(ValueError, match=r"model\.norm\.weight.*surplus"):
-        state_from_hf(weights, config_from_hf(options), "llama")
+        state_from_hf(weights, config_from_hf(options), FAMILIES["llama"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_checkpoint_goes_out_as_it_came_in(family):
     options, weights, _, _ = load(family)
     config = config_from_hf(options)
-    exported = dict(state_to_hf(state_from_hf(weights, config, family), config))
+    exported = dict(
+        state_to_hf(state_from_hf(weights, config, FAMILIES[family]), config)
+    )
     assert exported.keys() == weights.keys()
     for name, array in weights.items():
         assert exported[name].flags["C_CONTIGUOUS"]
@@ -120,7 +122,7 @@ def test_a_checkpoint_goes_out_as_it_came_in(family):
 def test_refuses_weights_that_do_not_fit():
     options, weights, _, _ = load("llama")
     config = config_from_hf(options)
-    state = state_from_hf(weights, config, "llama")
+    state = state_from_hf(weights, config, FAMILIES["llama"])
     state["surplus"] = state.pop("lm_head.weight")
     with pytest.raises(ValueError, match=r"missing \['lm_head.*surplus"):
         dict(state_to_hf(state, config))
@@ -131,12 +133,14 @@ def test_a_tied_head_that_is_there_all_the_same_is_left_out():
     config = config_from_hf(options)
     embedding = weights["model.embed_tokens.weight"]
     state = state_from_hf(
-        {**weights, "lm_head.weight": embedding}, config, "qwen3"
+        {**weights, "lm_head.weight": embedding}, config, FAMILIES["qwen3"]
     )
     assert "lm_head.weight" not in state
     with pytest.raises(ValueError, match="lm_head"):
         state_from_hf(
-            {**weights, "lm_head.weight": embedding + 1}, config, "qwen3"
+            {**weights, "lm_head.weight": embedding + 1},
+            config,
+            FAMILIES["qwen3"],
         )
 
 
@@ -144,5 +148,7 @@ def test_rotary_frequencies_of_old_checkpoints_are_left_out():
     options, weights, _, _ = load("llama")
     config = config_from_hf(options)
     old = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4)}
-    state = state_from_hf(weights | old, config, "llama")
-    assert state.keys() == state_from_hf(weights, config, "llama").keys()
+    state = state_from_hf(weights | old, config, FAMILIES["llama"])
+    assert (
+        state.keys() == state_from_hf(weights, config, FAMILIES["llama"]).keys()
+    )

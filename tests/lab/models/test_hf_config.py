@@ -19,7 +19,7 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.hf_config import (
     config_from_hf,
     config_to_hf,
-    hf_family,
+    family_of,
 )
 from paddle_adagc.lab.models.presets import PRESETS, preset
 
@@ -53,7 +53,7 @@ def options_of(config):
 )
 def test_configs_come_back(fields, family):
     config = DecoderConfig(**fields)
-    assert hf_family(config) == family
+    assert family_of(config).model_type == family
     exported = config_to_hf(config)
     assert exported["model_type"] == family
     assert options_of(config_from_hf(exported)) == options_of(config)
