@@ -13,6 +13,7 @@
 # limitations under the License.
 """What a rank of a parallel layout holds of the decoder, nothing allocated."""
 
+import math
 import re
 from typing import NamedTuple
 
@@ -37,6 +38,20 @@ class Degrees(NamedTuple):
     tp: int = 1
     pp: int = 1
     ep: int = 1
+
+
+class ShardSize(NamedTuple):
+    """What a tensor-parallel rank of some expert-parallel ranks holds."""
+
+    stage: int
+    """Pipeline stage, from 0."""
+
+    expert_ranks: tuple[int, ...]
+    """Expert-parallel ranks that hold as much as each other."""
+
+    num_layers: int
+    num_tensors: int
+    num_parameters: int
 
 
 def split_axis(key: str) -> int | None:
@@ -114,6 +129,32 @@ def local_shapes(
             continue
         held[key] = _part(shape, split_axis(key), degrees.tp)
     return held
+
+
+def shard_sizes(config: DecoderConfig, degrees: Degrees) -> list[ShardSize]:
+    """Count what the ranks of every pipeline stage hold.
+
+    Raises:
+        ValueError: The decoder cannot be spread over these ranks.
+    """
+    sizes = []
+    for stage in range(degrees.pp):
+        ranks_by_counts: dict[tuple[int, int, int], list[int]] = {}
+        for rank in range(degrees.ep):
+            shapes = local_shapes(
+                config, degrees, stage=stage, expert_parallel_rank=rank
+            )
+            layers = {
+                match[1] for key in shapes if (match := _LAYER.match(key))
+            }
+            size = sum(map(math.prod, shapes.values()))
+            counts = (len(layers), len(shapes), size)
+            ranks_by_counts.setdefault(counts, []).append(rank)
+        sizes += [
+            ShardSize(stage, tuple(ranks), *counts)
+            for counts, ranks in ranks_by_counts.items()
+        ]
+    return sizes
 
 
 def _part(shape: Shape, axis: int | None, tp: int) -> Shape:

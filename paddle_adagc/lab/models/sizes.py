@@ -13,6 +13,7 @@
 # limitations under the License.
 """Names, shapes and counts of the decoder's parameters, nothing allocated."""
 
+import dataclasses
 import math
 import re
 
@@ -20,6 +21,33 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.initialization import ALPHA
 
 Shape = tuple[int, ...]
+
+_FUSED_AWAY = ("k_proj.weight", "v_proj.weight", "up_proj.weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """Counts of a whole model."""
+
+    parameters: int
+    """Trained values."""
+
+    active_parameters: int
+    """Values that take part in the product for one token."""
+
+    tensors: int
+    tensors_without_routers: int
+    """The paper's count, (9 + 3E) L + 3 for ERNIE."""
+
+    tensors_if_fused: int | None = None
+    """With q, k, v as one tensor, and gate and up as another: what
+    PaddleFormers trains under ``fuse_attn_ffn``. None: the model has no such
+    form."""
+
+    @property
+    def gamma_bytes(self) -> int:
+        """Bytes of the float32 reference norms of all tensors."""
+        return 4 * self.tensors
 
 
 def parameter_shapes(config: DecoderConfig) -> dict[str, Shape]:
@@ -46,6 +74,18 @@ def parameter_shapes(config: DecoderConfig) -> dict[str, Shape]:
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (hidden, config.vocab_size)
     return _with_alphas(shapes) if config.initialization == "wesar" else shapes
+
+
+def model_size(config: DecoderConfig) -> ModelSize:
+    """Count the decoder's parameters and tensors."""
+    names = parameter_shapes(config)
+    return ModelSize(
+        parameters=num_parameters(config),
+        active_parameters=num_active_parameters(config),
+        tensors=len(names),
+        tensors_without_routers=num_tensors(config, routers=False),
+        tensors_if_fused=sum(not name.endswith(_FUSED_AWAY) for name in names),
+    )
 
 
 def num_parameters(config: DecoderConfig) -> int:

@@ -51,7 +51,7 @@ class Memory:
     """float32 moments and master weights, of this rank's share."""
 
     activations: int
-    """See :mod:`paddle_adagc.lab.plan.activations`."""
+    """See :mod:`paddle_adagc.lab.models.activations`."""
 
     @property
     def total(self) -> int:
@@ -104,7 +104,7 @@ def rank_memory(
         tensors: What the rank holds before sharding.
         matrices: Keys of those that Muon would train itself.
         config: The run.
-        activations: Bytes, from :mod:`paddle_adagc.lab.plan.activations`.
+        activations: Bytes, from :mod:`paddle_adagc.lab.models.activations`.
     """
     precision, values = config.train.precision, num_values(tensors)
     name = config.optimizer.name

@@ -24,16 +24,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import paddle_adagc
-from paddle_adagc.lab.models import sizes
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.vision_text import sizes as clip_sizes
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+from paddle_adagc.lab.models.sizes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
     is_recipe,
     load_recipe,
     model_settings,
 )
-from paddle_adagc.lab.plan.activations import activation_bytes
 from paddle_adagc.lab.plan.cluster import SIZES, resized, with_parallel
 from paddle_adagc.lab.plan.costs import StepCost, step_costs
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
@@ -48,9 +44,9 @@ from paddle_adagc.lab.plan.memory import (
 from paddle_adagc.lab.recipes import batch_change, read_run
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.task import PretrainTask
 
 GAMMA_BYTES = 4
-_FUSED_AWAY = ("k_proj.weight", "v_proj.weight", "up_proj.weight")
 _FORMERS_NOTE = (
     "PaddleFormers runs this recipe; stages and tensors below are those of "
     "this package's decoder, GlobalGC is fleet's. PaddleFormers cuts stages by "
@@ -60,28 +56,6 @@ _FORMERS_NOTE = (
 )
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSize:
-    """Counts of the whole model."""
-
-    parameters: int
-    active_parameters: int
-    """Values that take part in the product for one token."""
-
-    tensors: int
-    tensors_without_routers: int
-    """The paper's count, (9 + 3E) L + 3 for ERNIE."""
-
-    tensors_if_fused: int | None
-    """With q, k, v as one tensor, and gate and up as another: what
-    PaddleFormers trains under ``fuse_attn_ffn``. None: it does not."""
-
-    @property
-    def gamma_bytes(self) -> int:
-        """float32 reference norms of all tensors."""
-        return GAMMA_BYTES * self.tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +101,9 @@ class Plan:
     interconnect: Interconnect
     recompute: bool
     size: ModelSize
+    sample_length: str
+    """Length of a sample in tokens, for people."""
+
     stages: tuple[StagePlan, ...]
     steps: tuple[StepCost, ...]
     growth: tuple[Growth, ...]
@@ -142,16 +119,6 @@ class Plan:
     def worst_stage(self) -> StagePlan:
         """The stage with the most memory."""
         return max(self.stages, key=lambda stage: stage.memory.total)
-
-    @property
-    def sequences_per_step(self) -> int:
-        """The global batch."""
-        train = self.config.train
-        return (
-            train.batch_size
-            * train.gradient_accumulation_steps
-            * self.config.parallel.num_data_ranks
-        )
 
 
 def make_plan(
@@ -186,10 +153,12 @@ def make_plan(
         parallel = resized(config.parallel, num_gpus)
         config = with_parallel(config, parallel)
     ranks, notes = _warnings_of(partial(plan_ranks, config))
-    model = model_config(config)
+    task = make_task(config)
+    size = task.model_size()
+    if not formers.get("fuse_attn_ffn", False):
+        size = dataclasses.replace(size, tensors_if_fused=None)
     stages = tuple(
-        _stage(stage, rank, model, config, recompute)
-        for stage, rank in enumerate(ranks)
+        _stage(stage, rank, task, recompute) for stage, rank in enumerate(ranks)
     )
     numbers = SIZES if sizes_to_grow is None else sizes_to_grow
     growth = _grow(config, numbers, interconnect)
@@ -199,7 +168,8 @@ def make_plan(
         config=config,
         interconnect=interconnect,
         recompute=recompute,
-        size=model_size(model, fuses=formers.get("fuse_attn_ffn", False)),
+        size=size,
+        sample_length=task.sample_length,
         stages=stages,
         steps=tuple(step_costs(ranks, interconnect)),
         growth=tuple(growth),
@@ -213,45 +183,6 @@ def make_plan(
                 _FORMERS_NOTE if formers else None,
             )
             if note is not None
-        ),
-    )
-
-
-def model_config(config: RunConfig) -> DecoderConfig | CLIPConfig:
-    """Architecture of the run's model."""
-    task: Any = make_task(config)
-    return task.model_config
-
-
-def model_size(
-    model: DecoderConfig | CLIPConfig, *, fuses: bool = False
-) -> ModelSize:
-    """Counts of a model, nothing allocated.
-
-    Args:
-        model: The architecture.
-        fuses: Projections are fused, as PaddleFormers' ``fuse_attn_ffn`` does.
-    """
-    if isinstance(model, CLIPConfig):
-        num_tensors = len(clip_sizes.parameter_shapes(model))
-        num_parameters = clip_sizes.num_parameters(model)
-        return ModelSize(
-            parameters=num_parameters,
-            active_parameters=num_parameters,
-            tensors=num_tensors,
-            tensors_without_routers=num_tensors,
-            tensors_if_fused=None,
-        )
-    names = sizes.parameter_shapes(model)
-    return ModelSize(
-        parameters=sizes.num_parameters(model),
-        active_parameters=sizes.num_active_parameters(model),
-        tensors=len(names),
-        tensors_without_routers=sizes.num_tensors(model, routers=False),
-        tensors_if_fused=(
-            sum(not name.endswith(_FUSED_AWAY) for name in names)
-            if fuses
-            else None
         ),
     )
 
@@ -271,13 +202,11 @@ def _read(
 def _stage(
     stage: int,
     rank: RankPlan,
-    model: DecoderConfig | CLIPConfig,
-    config: RunConfig,
+    task: PretrainTask,
     recompute: bool,
 ) -> StagePlan:
-    activations = activation_bytes(
-        model, config, stage, rank.tensors, recompute=recompute
-    )
+    config, keys = task.config, [tensor.key for tensor in rank.tensors]
+    activations = task.activation_bytes(stage, keys, recompute=recompute)
     return StagePlan(
         stage=stage,
         rank=rank.rank,

@@ -21,19 +21,18 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 from paddle_adagc.lab.plan.check.report import table
 from paddle_adagc.lab.plan.costs import StepCost
 from paddle_adagc.lab.plan.dry_run import Collective
 from paddle_adagc.lab.plan.gpu_hours import Comparison
-from paddle_adagc.lab.plan.plan import Plan, model_config
+from paddle_adagc.lab.plan.plan import Plan
 
 _WIDTH = 96
 _GIB = 2**30
 
 _MEMORY_NOTE = """
 Activations are those that the backward pass needs (Korthikanti et al. 2022;
-the formula stands in paddle_adagc/lab/plan/activations.py), of as many
+the formula stands in paddle_adagc/lab/models/activations.py), of as many
 micro-batches as 1F1B keeps on a stage. Left out: workspaces, fragments of the
 allocator, buffers of NCCL and of the pipeline, unfused operators' float32
 copies, FP8 copies of weights, the CUDA context: allow for some GiB more.
@@ -80,7 +79,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "parallel": dataclasses.asdict(plan.config.parallel),
         "precision": plan.config.train.precision,
         "recompute": plan.recompute,
-        "sequences_per_step": plan.sequences_per_step,
+        "sequences_per_step": plan.config.global_batch,
         "interconnect": dataclasses.asdict(plan.interconnect),
         "model": {
             **dataclasses.asdict(plan.size),
@@ -139,8 +138,8 @@ def _run_lines(plan: Plan) -> list[str]:
     layout = ", ".join(f"{d} {getattr(parallel, d)}" for d in degrees)
     rows = {
         "GPUs": f"{parallel.num_processes:,} ({layout})",
-        "sequences per step": f"{plan.sequences_per_step:,} of "
-        f"{_length(plan)} tokens",
+        "sequences per step": f"{plan.config.global_batch:,} of "
+        f"{plan.sample_length} tokens",
         "precision, optimizer": f"{plan.config.train.precision}, "
         f"{plan.config.optimizer.name}",
         "parameters": f"{size.parameters:,} ({size.parameters / 1e9:.2f}B)",
@@ -167,13 +166,6 @@ def _run_lines(plan: Plan) -> list[str]:
     for note in plan.notes:
         lines += textwrap.wrap(f"Note: {note}", _WIDTH)
     return lines
-
-
-def _length(plan: Plan) -> str:
-    model = model_config(plan.config)
-    if isinstance(model, CLIPConfig):
-        return f"{model.num_patches} patches and {model.context_length}"
-    return f"{plan.config.data.seq_length:,}"
 
 
 def _memory_lines(plan: Plan) -> list[str]:

@@ -99,9 +99,9 @@ def gpu_hours() -> ExperimentResult:
     see :mod:`paddle_adagc.lab.plan.gpu_hours`.
     """
     from paddle_adagc.lab.models.presets import preset
+    from paddle_adagc.lab.models.sizes import model_size
     from paddle_adagc.lab.plan.gpu_hours import compare
     from paddle_adagc.lab.plan.interconnect import Interconnect
-    from paddle_adagc.lab.plan.plan import model_size
 
     cells = []
     for comparison in compare(Interconnect()):

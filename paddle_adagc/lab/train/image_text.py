@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,17 @@ from paddle_adagc.lab.data.image_text.build import (
     PairFormat,
     build_image_text_datasets,
 )
+from paddle_adagc.lab.data.image_text.inspection import inspect_pairs
+from paddle_adagc.lab.data.inspection import DataFindings
 from paddle_adagc.lab.faults import Fault, apply_to_pairs
+from paddle_adagc.lab.models.sizes import ModelSize
+from paddle_adagc.lab.models.vision_text.activations import pair_batch_bytes
 from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.lab.models.vision_text.sizes import model_size
 from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.task import PretrainTask, value_bytes
 
 NUM_RETRIEVED = 1024
 """Validation pairs, at most, whose captions are told apart."""
@@ -101,6 +106,50 @@ class ImageTextTask(PretrainTask):
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Keep the logits' scale in CLIP's bounds."""
         model.clamp_logit_scale(optimizer)
+
+    def model_size(self) -> ModelSize:
+        """See :func:`paddle_adagc.lab.models.vision_text.sizes.model_size`."""
+        return model_size(self.model_config)
+
+    def model_lines(self) -> list[str]:
+        """Counts, and the widths of both towers."""
+        model, size = self.model_config, self.model_size()
+        return [
+            f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
+            "whole on every rank",
+            f"images of {model.image_size} pixels in {model.num_patches} "
+            f"patches: {model.vision_layers} layers, width "
+            f"{model.vision_width}, {model.vision_heads} heads; patch dropout "
+            f"{model.patch_dropout}",
+            f"captions of {model.context_length} tokens of "
+            f"{model.vocab_size:,}: {model.text_layers} layers, width "
+            f"{model.text_width}, {model.text_heads} heads",
+        ]
+
+    @property
+    def sample_length(self) -> str:
+        """Lengths of both towers' sequences."""
+        model = self.model_config
+        return f"{model.num_patches} patches and {model.context_length}"
+
+    def activation_bytes(
+        self, stage: int, keys: Sequence[str], *, recompute: bool = False
+    ) -> int:
+        """See :mod:`paddle_adagc.lab.models.vision_text.activations`."""
+        return pair_batch_bytes(
+            self.model_config,
+            self.config.train.batch_size,
+            self.config.parallel.num_data_ranks,
+            value_bytes(self.config.train),
+            recompute=recompute,
+        )
+
+    def inspect_data(self) -> DataFindings:
+        """Look for shards; build the datasets if nothing is missing."""
+        findings = inspect_pairs(self.config.data)
+        if not findings.missing:
+            self.build_datasets(self.config.train.batch_size)
+        return findings
 
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
         """Retrieval accuracy over the first :data:`NUM_RETRIEVED` pairs."""

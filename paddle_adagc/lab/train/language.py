@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import paddle
@@ -24,7 +26,9 @@ from paddle.optimizer import Optimizer
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.data.datasets import TokenDataset, build_datasets
+from paddle_adagc.lab.data.inspection import DataFindings, inspect_tokens
 from paddle_adagc.lab.faults import Fault, apply_to_batch
+from paddle_adagc.lab.models.activations import stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
 from paddle_adagc.lab.models.decoder import (
     DecoderForCausalLM,
@@ -33,12 +37,20 @@ from paddle_adagc.lab.models.decoder import (
 )
 from paddle_adagc.lab.models.fp8.linear import backend
 from paddle_adagc.lab.models.fp8.parameters import quantized_parameters
-from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
+from paddle_adagc.lab.models.parallel import check_degrees
+from paddle_adagc.lab.models.pipeline import (
+    DecoderForCausalLMPipe,
+    stage_bounds,
+)
 from paddle_adagc.lab.models.presets import decoder_config
+from paddle_adagc.lab.models.shards import Degrees, ShardSize, shard_sizes
+from paddle_adagc.lab.models.sizes import ModelSize, model_size
 from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import gather_names
-from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.task import PretrainTask, value_bytes
+
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
 class LanguageTask(PretrainTask):
@@ -115,6 +127,85 @@ class LanguageTask(PretrainTask):
         """Balance of the experts, where biases follow it at every step."""
         return (
             expert_balance(model) if self.config.train.expert_bias_rate else {}
+        )
+
+    def model_size(self) -> ModelSize:
+        """See :func:`paddle_adagc.lab.models.sizes.model_size`."""
+        return model_size(self.model_config)
+
+    def model_lines(self) -> list[str]:
+        """Counts, widths and experts."""
+        model, size = self.model_config, self.model_size()
+        lines = [
+            f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
+            f"{size.active_parameters:,} active per token",
+            f"{model.num_hidden_layers} layers, hidden {model.hidden_size}, "
+            f"{model.num_attention_heads} heads with "
+            f"{model.num_key_value_heads} for keys and values, vocabulary "
+            f"{model.vocab_size:,}",
+        ]
+        if model.moe_num_experts:
+            lines.append(
+                f"{model.moe_num_experts} experts of width "
+                f"{model.moe_intermediate_size}, {model.moe_top_k} per token, "
+                f"{model.moe_num_shared_experts} shared"
+            )
+        return lines
+
+    @property
+    def sample_length(self) -> str:
+        """Length of a token window."""
+        return f"{self.config.data.seq_length:,}"
+
+    def activation_bytes(
+        self, stage: int, keys: Sequence[str], *, recompute: bool = False
+    ) -> int:
+        """See :mod:`paddle_adagc.lab.models.activations`."""
+        train, num_stages = self.config.train, self.config.parallel.pp
+        layers = {int(m[1]) for key in keys if (m := _LAYER.search(key))}
+        per_token = stage_bytes(
+            self.model_config,
+            sorted(layers),
+            value_bytes(train),
+            num_held=min(num_stages - stage, train.gradient_accumulation_steps),
+            has_head=stage == num_stages - 1,
+            recompute=recompute,
+        )
+        return train.batch_size * self.config.data.seq_length * per_token
+
+    def check_layout(self) -> None:
+        """Check degrees against experts and layers, and the sequence length."""
+        model, config = self.model_config, self.config
+        parallel, length = config.parallel, config.data.seq_length
+        check_degrees(model, parallel.tp, parallel.ep)
+        stage_bounds(model.num_hidden_layers, parallel.pp)
+        if parallel.ep > 1 and not model.moe_num_experts:
+            raise ValueError(
+                f"parallel.ep={parallel.ep}: the model has no experts"
+            )
+        if length > model.max_position_embeddings:
+            raise ValueError(
+                f"data.seq_length={length} is more than "
+                f"model.max_position_embeddings={model.max_position_embeddings}"
+            )
+        if parallel.sequence_parallel and length % parallel.tp:
+            raise ValueError(
+                f"data.seq_length={length} is not a multiple of the "
+                f"{parallel.tp} tensor-parallel ranks that share it "
+                "(parallel.sequence_parallel)"
+            )
+
+    def shard_sizes(self) -> list[ShardSize]:
+        """See :func:`paddle_adagc.lab.models.shards.shard_sizes`."""
+        parallel = self.config.parallel
+        degrees = Degrees(parallel.tp, parallel.pp, parallel.ep)
+        return shard_sizes(self.model_config, degrees)
+
+    def inspect_data(self) -> DataFindings:
+        """See :func:`paddle_adagc.lab.data.inspection.inspect_tokens`."""
+        num_samples = self.config.train.max_steps * self.config.global_batch
+        return inspect_tokens(
+            self.config.data, num_samples, self.model_config.vocab_size
         )
 
     def facts(self, model: nn.Layer) -> dict[str, Any]:

@@ -16,14 +16,18 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.optimizer import Optimizer
 
+from paddle_adagc.lab.data.inspection import DataFindings
 from paddle_adagc.lab.faults import Fault
-from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.models.shards import ShardSize
+from paddle_adagc.lab.models.sizes import ModelSize
+from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 
 
 class PretrainTask(abc.ABC):
@@ -98,6 +102,51 @@ class PretrainTask(abc.ABC):
         """Measures of the step that just ended; may wait for the device."""
         return {}
 
+    @abc.abstractmethod
+    def model_size(self) -> ModelSize:
+        """Count the whole model's parameters and tensors."""
+
+    @abc.abstractmethod
+    def model_lines(self) -> list[str]:
+        """Describe the model's size and shape, a line each."""
+
+    @property
+    @abc.abstractmethod
+    def sample_length(self) -> str:
+        """Length of a sample in tokens, for people."""
+
+    @abc.abstractmethod
+    def activation_bytes(
+        self, stage: int, keys: Sequence[str], *, recompute: bool = False
+    ) -> int:
+        """Return the bytes that a rank keeps for the backward pass, at most.
+
+        Args:
+            stage: Pipeline stage, from 0.
+            keys: Structured names of the rank's tensors.
+            recompute: Every layer keeps only its input.
+        """
+
+    def check_layout(self) -> None:
+        """Refuse a layout that cannot share out the model or its batches.
+
+        Raises:
+            ValueError: The layout does not fit; the message names the sizes.
+        """
+        return
+
+    def shard_sizes(self) -> list[ShardSize]:
+        """Count what the ranks hold; empty for a model whole on every rank."""
+        return []
+
+    @abc.abstractmethod
+    def inspect_data(self) -> DataFindings:
+        """Look for the data on this machine.
+
+        Raises:
+            ValueError: The data is broken or does not fit the model.
+        """
+
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
         """Measures of a validation besides the loss, for the record."""
         return {}
@@ -105,3 +154,8 @@ class PretrainTask(abc.ABC):
     def facts(self, model: nn.Layer) -> dict[str, Any]:
         """Entries of ``run.json`` of this kind; every process calls this."""
         return {}
+
+
+def value_bytes(train: TrainConfig) -> int:
+    """Return the bytes of an activation's value."""
+    return 4 if train.precision == "float32" else 2

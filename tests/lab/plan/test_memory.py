@@ -17,13 +17,14 @@ import dataclasses
 
 import pytest
 
+from paddle_adagc.lab.models.activations import layer_bytes
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.plan.activations import activation_bytes, layer_bytes
 from paddle_adagc.lab.plan.memory import (
     clipped_bytes,
     optimizer_share,
     rank_memory,
 )
+from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
 from paddle_adagc.parallel.layout import TensorLayout
@@ -88,26 +89,27 @@ def test_sharding_splits_or_deals_out():
     assert [share for _, share in experts] == [25, 15, 13, 40]
 
 
-DENSE = DecoderConfig(
-    vocab_size=32,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-)  # q = 32, k = 16
+DENSE = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}  # q = 32, k = 16
 
 
 def test_activations_of_a_layer():
     # norms 32, projections 32, q k v 64, attention 32, network 72
-    assert layer_bytes(DENSE, ParallelConfig(), 2, 0) == 232 * 2 + 4 * 4
+    assert layer_bytes(DecoderConfig(**DENSE), 0, 2) == 232 * 2 + 4 * 4
     # tensor parallelism halves what comes after the projections' inputs
     half = 64 + (64 + 32 + 72) // 2
-    assert layer_bytes(DENSE, ParallelConfig(tp=2), 2, 0) == half * 2 + 2 * 4
+    model = DecoderConfig(**DENSE, tensor_parallel_degree=2)
+    assert layer_bytes(model, 0, 2) == half * 2 + 2 * 4
     # sequence parallelism halves the norms' inputs as well
-    parallel = ParallelConfig(tp=2, sequence_parallel=True)
-    assert layer_bytes(DENSE, parallel, 2, 0) == (half - 16) * 2 + 2 * 4
+    model.sequence_parallel = True
+    assert layer_bytes(model, 0, 2) == (half - 16) * 2 + 2 * 4
 
 
 def test_activations_of_experts():
@@ -122,9 +124,7 @@ def test_activations_of_experts():
         moe_intermediate_size=5,
     )
     values = 160 + 2 * 3 * 16 + 3 * (3 + 1) * 5
-    assert (
-        layer_bytes(model, ParallelConfig(), 4, 0) == values * 4 + (4 + 12) * 4
-    )
+    assert layer_bytes(model, 0, 4) == values * 4 + (4 + 12) * 4
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,11 @@ def test_activations_of_experts():
     ],
 )
 def test_activations_of_a_stage(stage, recompute, layers_held, head):
-    config = run(pp=4)
-    tensors = [TensorLayout(key=f"model.layers.{stage}.mlp.up_proj.weight")]
+    config = dataclasses.replace(run(pp=4), model=DENSE)
+    keys = [f"model.layers.{stage}.mlp.up_proj.weight"]
     layer = 232 * 4 + 16
     per_token = 3 * 16 * 4 + layer if recompute else layers_held * layer
     if head:
         per_token += 32 * 4 + 32 * 8
-    assert activation_bytes(
-        DENSE, config, stage, tensors, recompute=recompute
-    ) == (2 * config.data.seq_length * per_token)
+    found = make_task(config).activation_bytes(stage, keys, recompute=recompute)
+    assert found == 2 * config.data.seq_length * per_token

@@ -20,11 +20,12 @@ import pytest
 
 from paddle_adagc.lab.cli.plan import main
 from paddle_adagc.lab.models.presets import preset
+from paddle_adagc.lab.models.sizes import model_size
 from paddle_adagc.lab.plan.cluster import resized
 from paddle_adagc.lab.plan.costs import ADAGC, GLOBAL_GC
 from paddle_adagc.lab.plan.gpu_hours import PAPER_RUNS, compare
 from paddle_adagc.lab.plan.interconnect import Interconnect
-from paddle_adagc.lab.plan.plan import make_plan, model_size
+from paddle_adagc.lab.plan.plan import make_plan
 from paddle_adagc.lab.plan.text import as_json, render
 from paddle_adagc.lab.train.config import ParallelConfig
 
@@ -63,7 +64,7 @@ def ernie():
 @pytest.mark.slow
 def test_ernie_recipe(ernie):
     assert ernie.config.parallel.num_processes == 256
-    assert ernie.sequences_per_step == 4096
+    assert ernie.config.global_batch == 4096
     # 25 layers x (qkv, o, 2 norms, router, 2 each of 49 experts) + 3
     assert ernie.size.tensors_if_fused == 25 * 103 + 3
     assert len(ernie.stages) == 4

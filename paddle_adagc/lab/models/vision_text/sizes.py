@@ -15,9 +15,8 @@
 
 import math
 
+from paddle_adagc.lab.models.sizes import ModelSize, Shape
 from paddle_adagc.lab.models.vision_text.config import CLIPConfig
-
-Shape = tuple[int, ...]
 
 
 def parameter_shapes(config: CLIPConfig) -> dict[str, Shape]:
@@ -50,6 +49,17 @@ def parameter_shapes(config: CLIPConfig) -> dict[str, Shape]:
     for index in range(config.text_layers):
         shapes |= _block(f"textual.blocks.{index}", text, config.mlp_ratio)
     return {**shapes, **_norm("textual.ln_final", text)}
+
+
+def model_size(config: CLIPConfig) -> ModelSize:
+    """Count CLIP's parameters and tensors."""
+    parameters, tensors = num_parameters(config), len(parameter_shapes(config))
+    return ModelSize(
+        parameters=parameters,
+        active_parameters=parameters,
+        tensors=tensors,
+        tensors_without_routers=tensors,
+    )
 
 
 def num_parameters(config: CLIPConfig) -> int:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a run needs and this machine lacks: devices, precision, data."""
+"""What a run needs and this machine lacks: devices, precision, packages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ import importlib.util
 import paddle
 
 from paddle_adagc.checks import check_directory
-from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.datasets import (
-    build_datasets,
-    manifest_vocab_size,
-    num_windows,
-)
 from paddle_adagc.lab.train.arguments import check_precision, uses_amp
 from paddle_adagc.lab.train.config import RunConfig
 
@@ -66,53 +60,3 @@ def missing_for_paddleformers(config: RunConfig) -> list[str]:
             "need a GPU build of Paddle"
         )
     return missing
-
-
-def check_data(
-    config: DataConfig, num_samples: int, vocab_size: int
-) -> tuple[list[str], list[str]]:
-    """Look at the data without reading a memory-mapped dataset's tokens.
-
-    Args:
-        config: The data.
-        num_samples: Sequences of the whole run.
-        vocab_size: Of the model.
-
-    Returns:
-        Lines that describe it, and what is missing here.
-
-    Raises:
-        ValueError: The files are broken or too small, or the model's vocabulary
-            is smaller than theirs.
-    """
-    try:
-        train, _ = build_datasets(config, num_samples)
-    except FileNotFoundError as error:
-        tokens = num_samples * config.seq_length + 1
-        lines = [
-            f"{config.kind}, {config.prefix}: the run needs {tokens:,} tokens"
-        ]
-        return lines, [f"data: {error}"]
-    if config.kind != "mmap":
-        _check_vocabulary(train.vocab_size, vocab_size)
-        return [f"{config.kind}, {len(train.tokens):,} tokens"], []
-    windows = num_windows(len(train.tokens), config.seq_length)
-    lines = [
-        f"mmap, {config.prefix}: {len(train.tokens):,} tokens for training, "
-        f"the run takes {num_samples / windows:.2f} epochs"
-    ]
-    assert config.prefix is not None
-    of_data = manifest_vocab_size(config.prefix)
-    if of_data is None:
-        manifest = f"{config.prefix}.manifest.json"
-        return lines, [f"data: no {manifest} to tell the vocabulary by"]
-    _check_vocabulary(of_data, vocab_size)
-    return lines, []
-
-
-def _check_vocabulary(of_data: int, of_model: int) -> None:
-    if of_data > of_model:
-        raise ValueError(
-            f"model.vocab_size={of_model}: the data's vocabulary has "
-            f"{of_data} tokens; raise it"
-        )

@@ -16,45 +16,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 from paddle_adagc.lab.data.config import TEXT_KINDS
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.parallel import check_degrees
-from paddle_adagc.lab.models.pipeline import stage_bounds
-from paddle_adagc.lab.models.shards import Degrees, local_shapes
-from paddle_adagc.lab.models.sizes import (
-    num_active_parameters,
-    num_parameters,
-    num_tensors,
-)
+from paddle_adagc.lab.models.shards import ShardSize
 from paddle_adagc.lab.plan.check.report import table
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
 from paddle_adagc.lab.train.schedule import learning_rate
-
-
-def check_layout(model: DecoderConfig, config: RunConfig) -> None:
-    """Refuse a layout that cannot share out the model or its batches.
-
-    Raises:
-        ValueError: It names the sizes that do not fit.
-    """
-    parallel, length = config.parallel, config.data.seq_length
-    check_degrees(model, parallel.tp, parallel.ep)
-    stage_bounds(model.num_hidden_layers, parallel.pp)
-    if parallel.ep > 1 and not model.moe_num_experts:
-        raise ValueError(f"parallel.ep={parallel.ep}: the model has no experts")
-    if length > model.max_position_embeddings:
-        raise ValueError(
-            f"data.seq_length={length} is more than "
-            f"model.max_position_embeddings={model.max_position_embeddings}"
-        )
-    if parallel.sequence_parallel and length % parallel.tp:
-        raise ValueError(
-            f"data.seq_length={length} is not a multiple of the {parallel.tp} "
-            "tensor-parallel ranks that share it (parallel.sequence_parallel)"
-        )
 
 
 def check_validation(config: RunConfig) -> None:
@@ -76,24 +44,6 @@ def check_validation(config: RunConfig) -> None:
         )
 
 
-def model_lines(model: DecoderConfig) -> list[str]:
-    """Size of the whole model."""
-    lines = [
-        f"{num_parameters(model):,} parameters in {num_tensors(model):,} "
-        f"tensors, {num_active_parameters(model):,} active per token",
-        f"{model.num_hidden_layers} layers, hidden {model.hidden_size}, "
-        f"{model.num_attention_heads} heads with {model.num_key_value_heads} "
-        f"for keys and values, vocabulary {model.vocab_size:,}",
-    ]
-    if model.moe_num_experts:
-        lines.append(
-            f"{model.moe_num_experts} experts of width "
-            f"{model.moe_intermediate_size}, {model.moe_top_k} per token, "
-            f"{model.moe_num_shared_experts} shared"
-        )
-    return lines
-
-
 def layout_lines(parallel: ParallelConfig) -> list[str]:
     """Ranks along every axis, and what they share."""
     lines = [
@@ -112,24 +62,16 @@ def layout_lines(parallel: ParallelConfig) -> list[str]:
     return [*lines, f"optimizer's states: {states}"]
 
 
-def shard_lines(model: DecoderConfig, parallel: ParallelConfig) -> list[str]:
+def shard_lines(shards: Sequence[ShardSize]) -> list[str]:
     """What a rank of every pipeline stage and expert rank holds."""
-    degrees = Degrees(parallel.tp, parallel.pp, parallel.ep)
-    rows = []
-    for stage in range(parallel.pp):
-        counts: dict[tuple[int, int, int], list[int]] = {}
-        for rank in range(parallel.ep):
-            shapes = local_shapes(
-                model, degrees, stage=stage, expert_parallel_rank=rank
-            )
-            layers = {key.split(".")[2] for key in shapes if ".layers." in key}
-            size = sum(map(math.prod, shapes.values()))
-            count = (len(layers), len(shapes), size)
-            counts.setdefault(count, []).append(rank)
-        for count, ranks in counts.items():
-            rows.append([str(stage), _span(ranks), *(f"{n:,}" for n in count)])
+    if not shards:
+        return []
+    rows = [
+        [str(stage), _span(ranks), *(f"{count:,}" for count in counts)]
+        for stage, ranks, *counts in shards
+    ]
     head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
-    return [*layout_lines(parallel), *table(head, rows)]
+    return table(head, rows)
 
 
 def batch_lines(config: RunConfig) -> list[str]:

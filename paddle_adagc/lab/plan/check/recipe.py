@@ -19,16 +19,14 @@ from collections.abc import Sequence
 
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.plan.check import image_text, machine, plan
+from paddle_adagc.lab.plan.check import machine, plan
 from paddle_adagc.lab.plan.check.report import CheckReport
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.image_text import ImageTextTask
-from paddle_adagc.lab.train.language import LanguageTask
 from paddle_adagc.lab.train.launching import launch_lines
+from paddle_adagc.lab.train.task import PretrainTask
 
 
 def check_recipe(
@@ -59,11 +57,8 @@ def check_recipe(
     else:
         report.attempt(lambda: plan.check_validation(config))
     task = report.attempt(lambda: make_task(config))
-    if isinstance(task, LanguageTask):
-        _add_decoder(report, task.model_config, config, with_paddleformers)
-    elif isinstance(task, ImageTextTask):
-        image_text.add_model_and_data(report, task)
-        report.add("Layout", plan.layout_lines(config.parallel))
+    if task is not None:
+        _add_task(report, task, with_paddleformers)
     if (
         task is not None
         and config.faults
@@ -85,30 +80,25 @@ def check_recipe(
     return report
 
 
-def _add_decoder(
-    report: CheckReport,
-    model: DecoderConfig,
-    config: RunConfig,
-    with_paddleformers: bool,
+def _add_task(
+    report: CheckReport, task: PretrainTask, with_paddleformers: bool
 ) -> None:
-    report.add("Model", plan.model_lines(model))
+    parallel = task.config.parallel
+    report.add("Model", task.model_lines())
     num_mistakes = len(report.mistakes)
-    report.attempt(lambda: plan.check_layout(model, config))
+    report.attempt(task.check_layout)
     if len(report.mistakes) == num_mistakes:
-        lines = plan.shard_lines(model, config.parallel)
-        if with_paddleformers and config.parallel.pp > 1:
+        lines = plan.layout_lines(parallel)
+        lines += plan.shard_lines(task.shard_sizes())
+        if with_paddleformers and parallel.pp > 1:
             lines.append(
                 "(by this package's stages; PaddleFormers cuts its own)"
             )
         report.add("Layout", lines)
-    num_samples = config.train.max_steps * config.global_batch
-    data = report.attempt(
-        lambda: machine.check_data(config.data, num_samples, model.vocab_size)
-    )
+    data = report.attempt(task.inspect_data)
     if data is not None:
-        lines, missing = data
-        report.add("Data", lines)
-        report.missing += missing
+        report.add("Data", data.lines)
+        report.missing += data.missing
 
 
 def _add_batches(

@@ -1,0 +1,119 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a rank keeps from the forward pass for the backward pass.
+
+Counted like Korthikanti et al. (2022, arXiv 2205.05198, section 4): the inputs
+that every operator saves, here for RMSNorm, grouped queries, fused attention
+(which saves the log-sum-exp instead of the scores), SwiGLU and experts with a
+balanced load. With h the hidden size, q and k the widths of all query heads and
+of all key heads, a the heads, f and F the widths of a dense network and of an
+expert, E experts of which K take a token, S shared ones, V the vocabulary, t
+the tensor-parallel ranks (s = t under sequence parallelism, else 1), and w the
+bytes of a value, per token and layer:
+
+    both norms' inputs          2 h / s           x w
+    inputs of the projections   2 h               x w
+    queries, keys, values       (q + 2 k) / t     x w
+    with QK-norm, its inputs    (q + k) / t       x w
+    attention's output          q / t             x w
+    log-sum-exp                 a / t             x 4
+    dense network               3 f / t           x w
+    or: routed rows, in, out    2 K h             x w
+        experts, shared too     3 (K + S) F / t   x w
+        router                  2 E               x 4
+
+On the last stage also the final norm and the head: (h / s + h) w + V / t (w +
+4). With recomputation a layer keeps its input, h / s x w, and one layer at a
+time has all of the above. A pipeline (1F1B; Narayanan et al. 2021) keeps
+min(P - p, micro-batches) micro-batches on stage p of P, counted from 0.
+
+Left out: workspaces of kernels, fragments of the allocator, buffers of NCCL and
+of the pipeline, float32 copies inside of unfused operators, FP8 copies of
+weights and of what is saved (an FP8 product saves its bfloat16 inputs, as
+:mod:`paddle_adagc.lab.models.fp8.linear` does; PaddleFormers can save less),
+the CUDA context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paddle_adagc.lab.models.config import DecoderConfig
+
+FLOAT32_BYTES = 4
+
+
+def stage_bytes(
+    model: DecoderConfig,
+    layers: Sequence[int],
+    value_bytes: int,
+    *,
+    num_held: int,
+    has_head: bool,
+    recompute: bool,
+) -> int:
+    """Return the bytes per token on a rank of a pipeline stage, at the peak.
+
+    Args:
+        model: The decoder, with its tensor and sequence parallelism.
+        layers: Indices of the stage's layers.
+        value_bytes: Bytes of a value.
+        num_held: Micro-batches that the stage keeps at the same time.
+        has_head: The stage ends in the head.
+        recompute: Every layer keeps only its input.
+    """
+    sizes = [layer_bytes(model, index, value_bytes) for index in layers]
+    if recompute:
+        inputs = model.hidden_size // _split(model) * value_bytes
+        total = num_held * len(sizes) * inputs + max(sizes)
+    else:
+        total = num_held * sum(sizes)
+    return total + (_head_bytes(model, value_bytes) if has_head else 0)
+
+
+def layer_bytes(model: DecoderConfig, index: int, value_bytes: int) -> int:
+    """Return the bytes per token of one decoder layer on one rank.
+
+    Args:
+        model: The decoder, with its tensor and sequence parallelism.
+        index: Index of the layer, from 0.
+        value_bytes: Bytes of a value.
+    """
+    hidden, tp = model.hidden_size, model.tensor_parallel_degree
+    queries = model.num_attention_heads * model.head_dim
+    keys = model.num_key_value_heads * model.head_dim
+    values = 2 * hidden // _split(model) + 2 * hidden
+    values += (2 * queries + 2 * keys) // tp
+    if model.qk_norm:
+        values += (queries + keys) // tp
+    extra = model.num_attention_heads // tp
+    if model.is_moe_layer(index):
+        called = model.moe_top_k + model.moe_num_shared_experts
+        values += 2 * model.moe_top_k * hidden
+        values += 3 * called * model.moe_intermediate_size // tp
+        extra += 2 * model.moe_num_experts
+    else:
+        values += 3 * model.intermediate_size // tp
+    return values * value_bytes + extra * FLOAT32_BYTES
+
+
+def _head_bytes(model: DecoderConfig, value_bytes: int) -> int:
+    hidden = model.hidden_size // _split(model) + model.hidden_size
+    logits = model.vocab_size // model.tensor_parallel_degree
+    return hidden * value_bytes + logits * (value_bytes + FLOAT32_BYTES)
+
+
+def _split(model: DecoderConfig) -> int:
+    """Ranks that share the sequence."""
+    return model.tensor_parallel_degree if model.sequence_parallel else 1
