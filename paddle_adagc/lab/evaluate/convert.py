@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import paddle
 
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.evaluate.saved import load_saved
 from paddle_adagc.lab.evaluate.tokenizer import tokenizer_of, write_tokenizer
 from paddle_adagc.lab.models.config import DecoderConfig
@@ -32,7 +33,6 @@ from paddle_adagc.lab.models.hf_files import (
     MAX_SHARD_BYTES,
     new_directory,
     read_json,
-    write_json,
     write_weights,
 )
 from paddle_adagc.lab.models.hf_tokenizer import copy_tokenizer
@@ -79,10 +79,11 @@ def to_hf(
             eos = write_tokenizer(name, directory, saved)
             ids.update(eos_token_id=eos, pad_token_id=eos)
         dtype = saved.state["model.embed_tokens.weight"].dtype.name
-        write_json(
-            directory / "config.json", {**options, "torch_dtype": dtype, **ids}
+        atomic_write_json(
+            directory / "config.json",
+            {**options, "torch_dtype": dtype, **ids},
         )
-        write_json(directory / "generation_config.json", ids)
+        atomic_write_json(directory / "generation_config.json", ids)
         weights = state_to_hf(saved.state, saved.config)
         write_weights(directory, weights, max_shard_bytes)
     step = "" if saved.step is None else f" of step {saved.step}"

@@ -24,9 +24,10 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer as TokenizerModel
 
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
 from paddle_adagc.lab.evaluate.saved import SavedDecoder
-from paddle_adagc.lab.models.hf_files import read_json, write_json
+from paddle_adagc.lab.models.hf_files import read_json
 from paddle_adagc.lab.models.hf_tokenizer import (
     FILES,
     byte_tokenizer,
@@ -121,7 +122,7 @@ def write_tokenizer(name: str, directory: Path, saved: SavedDecoder) -> int:
     else:
         _warn_of_normalisation(path)
         shutil.copyfile(path, directory / "tokenizer.model")
-        write_json(
+        atomic_write_json(
             directory / "tokenizer_config.json",
             {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False},
         )

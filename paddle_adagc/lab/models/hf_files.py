@@ -19,7 +19,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+
+from paddle_adagc.files import atomic_write_json
 
 Array = npt.NDArray[np.generic]
 
@@ -108,7 +110,7 @@ def write_weights(
         file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
         (directory / f"shard-{number}").rename(directory / file)
         files.update(dict.fromkeys(names, file))
-    write_json(
+    atomic_write_json(
         directory / INDEX,
         {"metadata": {"total_size": total}, "weight_map": files},
     )
@@ -150,11 +152,6 @@ def read_weights(directory: Path) -> dict[str, Array]:
             f"{sorted(weight_map.keys() ^ weights.keys())}"
         )
     return weights
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write indented JSON."""
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.data.corpus import END_OF_DOCUMENT, VOCAB_SIZE
-from paddle_adagc.lab.models.hf_files import write_json
 
 FILES = (
     "tokenizer.json",
@@ -69,7 +69,7 @@ def write_byte_tokenizer(directory: Path, max_length: int) -> None:
         max_length: Tokens that the model has positions for.
     """
     byte_tokenizer().save(str(directory / "tokenizer.json"))
-    write_json(
+    atomic_write_json(
         directory / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",

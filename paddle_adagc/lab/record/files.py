@@ -39,6 +39,8 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.files import atomic_write_json
+
 QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
 
 
@@ -77,7 +79,7 @@ class RunWriter:
                 f"{names_file} lists other tensors than this run logs: "
                 "resume with the config that the run was started with"
             )
-        names_file.write_text(json.dumps(self.tensor_names))
+        atomic_write_json(names_file, self.tensor_names, indent=None)
         metrics = self.directory / "metrics.jsonl"
         lines = metrics.read_bytes().splitlines(True) if start_step else []
         block = len(QUANTITIES) * len(self.tensor_names) * 4
@@ -143,11 +145,8 @@ def read_run(directory: str | os.PathLike[str]) -> dict[str, Any]:
 def write_run(directory: str | os.PathLike[str], **facts: Any) -> None:
     """Replace ``run.json`` atomically by its old content plus ``facts``."""
     target = Path(directory) / "run.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
     old = read_run(directory)
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(json.dumps({**old, **facts}, indent=1))
-    temporary.replace(target)
+    atomic_write_json(target, {**old, **facts}, indent=1)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ import jinja2
 import markupsafe
 from matplotlib.figure import Figure
 
+from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.report.config_facts import common_and_different, flatten
 from paddle_adagc.lab.report.dynamics import dynamics_figure
 from paddle_adagc.lab.report.experiment import Experiment
@@ -128,13 +129,7 @@ def write_report(
         cuts=cuts,
         picture=lambda figure: markupsafe.Markup(picture.render(figure=figure)),
     )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
+    return atomic_write(target, page)
 
 
 def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.config_facts import flatten
 from paddle_adagc.lab.report.experiment import Experiment
@@ -264,16 +265,11 @@ def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
         cells = fields.pop("cells")
         lines.append({"kind": "experiment", **fields})
         lines += [{"kind": "cell", **_without_defaults(c)} for c in cells]
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")
     text = "".join(
         json.dumps(_encoded(line), ensure_ascii=False, allow_nan=False) + "\n"
         for line in lines
     )
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(target)
-    return target
+    return atomic_write(path, text)
 
 
 def read_results(path: str | os.PathLike[str]) -> TargetResult:

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.reproduce.grid import digest
 from paddle_adagc.lab.reproduce.grid_file import TimingConfig
 from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
@@ -241,9 +242,7 @@ def main(specification: str, output: str) -> None:
             "python": platform.python_version(),
         },
     }
-    temporary = Path(output).with_suffix(".tmp")
-    temporary.write_text(json.dumps(facts))
-    temporary.replace(output)
+    atomic_write_json(output, facts, indent=None)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.dynamics import dynamics_figure
 from paddle_adagc.lab.report.experiment import Experiment
@@ -108,9 +109,9 @@ def write_target(
         text = target_markdown(result, level=1)
         if verdicts:
             text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
-        (directory / TABLES).write_text(f"{text}\n{detailed}")
+        atomic_write(directory / TABLES, f"{text}\n{detailed}")
     else:
-        (directory / TABLES).write_text(text)
+        atomic_write(directory / TABLES, text)
     (directory / REPORT).unlink(missing_ok=True)
     if experiments:
         write_report(

@@ -29,6 +29,7 @@ from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.faults import (
@@ -268,9 +269,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             "monitor": self.recorder.monitor.state_dict(),
             "has_diverged": self.recorder.has_diverged,
         }
-        temporary = checkpoint / f".{COMPLETE}"
-        temporary.write_text(json.dumps(facts))
-        temporary.replace(checkpoint / COMPLETE)
+        atomic_write_json(checkpoint / COMPLETE, facts, indent=None)
         super()._rotate_checkpoints(output_dir=self.args.output_dir)
 
     def _rotate_checkpoints(

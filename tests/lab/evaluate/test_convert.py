@@ -22,11 +22,12 @@ import numpy as np
 import paddle
 import pytest
 
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.evaluate.convert import from_hf, to_hf
 from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.hf_files import read_json, write_json
+from paddle_adagc.lab.models.hf_files import read_json
 
 FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
 
@@ -194,14 +195,14 @@ def test_refuses_what_is_no_model(runs, tmp_path):
         load_saved(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match=r"neither run\.json"):
         load_saved(tmp_path)
-    write_json(tmp_path / "config.json", {"model_type": "gpt2"})
+    atomic_write_json(tmp_path / "config.json", {"model_type": "gpt2"})
     with pytest.raises(ValueError, match="model_type='gpt2'"):
         load_saved(tmp_path)
 
 
 def test_refuses_broken_weights(runs, tmp_path):
     options = {"model_type": DecoderConfig.model_type, "hidden_size": 16}
-    write_json(tmp_path / "config.json", options)
+    atomic_write_json(tmp_path / "config.json", options)
     with pytest.raises(FileNotFoundError, match="holds no model_state"):
         load_saved(tmp_path)
     weights = tmp_path / "model_state.pdparams"

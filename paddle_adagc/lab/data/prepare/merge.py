@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from paddle_adagc.files import temporary_path
 from paddle_adagc.lab.data.index_format import token_dtype, write_index
-from paddle_adagc.lab.data.prepare.atomic import written_atomically
 from paddle_adagc.lab.data.prepare.parts import (
     SPLITS,
     Part,
@@ -69,7 +69,10 @@ class Parts:
         """
         num_documents = num_tokens = 0
         path = _with_ending(prefix, ".bin")
-        with written_atomically(path, self._folder) as file:
+        with (
+            temporary_path(path, self._folder) as temporary,
+            temporary.open("wb") as file,
+        ):
             hashed = _HashingWriter(file)
             for part in self:
                 num_documents += part.header.num_documents[split]
@@ -77,7 +80,10 @@ class Parts:
                 _copy(part, split, hashed)
         bin_sha256 = hashed.digest.hexdigest()
         path = _with_ending(prefix, ".idx")
-        with written_atomically(path, self._folder) as file:
+        with (
+            temporary_path(path, self._folder) as temporary,
+            temporary.open("wb") as file,
+        ):
             hashed = _HashingWriter(file)
             write_index(
                 cast(BinaryIO, hashed),

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paddle_adagc.lab.data.prepare.atomic import written_atomically
+from paddle_adagc.files import temporary_path
 
 SPLITS = ("train", "validation")
 _NAME = re.compile(r"(\d{6,})-(\d{6,})\.part")
@@ -122,7 +122,7 @@ def write_part(
     path: Path, header: PartHeader, splits: Sequence[Tokens]
 ) -> None:
     """Write a part atomically."""
-    with written_atomically(path, path.parent) as file:
+    with temporary_path(path) as temporary, temporary.open("wb") as file:
         file.write(json.dumps(dataclasses.asdict(header)).encode() + b"\n")
         for split in splits:
             file.write(split.sizes.data)

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.files import TEMPORARY, atomic_write_json, temporary_path
 from paddle_adagc.lab.data.index_format import token_dtype
-from paddle_adagc.lab.data.prepare.atomic import remove_leftovers, write_json
 from paddle_adagc.lab.data.prepare.chunks import Chunk, Source, read_chunks
 from paddle_adagc.lab.data.prepare.config import PrepareConfig
 from paddle_adagc.lab.data.prepare.encode import Job
@@ -111,7 +111,8 @@ def prepare(
         manifest = _write_dataset(config, parts, settings)
         manifest["versions"] = _versions(tokenizer)
         manifest["command"] = list(command)
-        write_json(manifest_path, manifest, folder)
+        with temporary_path(manifest_path, folder) as temporary:
+            temporary.write_text(json.dumps(manifest, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
     return manifest, False
 
@@ -149,8 +150,9 @@ def _work_folder(
                     f"{difference}; repeat those, remove the folder, or give "
                     "another output"
                 )
-        write_json(journal, settings, folder)
-        remove_leftovers(folder)
+        atomic_write_json(journal, settings)
+        for leftover in folder.glob(f"*{TEMPORARY}"):
+            leftover.unlink(missing_ok=True)
         yield
 
 

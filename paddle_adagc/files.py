@@ -1,0 +1,96 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Files that appear whole or not at all.
+
+A new file is written under a temporary name and put on the disk before it takes
+its final name. A killed process or a full disk leaves the old file as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = ".tmp"
+"""Ending of temporary files; only a killed process leaves one behind."""
+
+
+@contextlib.contextmanager
+def temporary_path(
+    path: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None
+) -> Iterator[Path]:
+    """Give a path to write to, whose file takes the place of ``path``.
+
+    After an exception ``path`` is untouched and the temporary file removed.
+
+    Args:
+        path: File to make or replace; its folder is made if it is missing.
+        folder: Folder of the temporary file, on the same file system as
+            ``path``; default: the folder of ``path``.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    name = f".{target.name}.{os.getpid()}{TEMPORARY}"
+    temporary = Path(target.parent if folder is None else folder) / name
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(target)
+        _sync(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Write a file; text is stored as UTF-8.
+
+    Returns:
+        The file's path.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    with temporary_path(path) as temporary:
+        temporary.write_bytes(data)
+    return Path(path)
+
+
+def atomic_write_json(
+    path: str | os.PathLike[str], value: Any, indent: int | None = 2
+) -> Path:
+    """Write a value as JSON and a line's end.
+
+    Args:
+        path: File to make or replace.
+        value: Anything that ``json`` can write.
+        indent: Spaces per level; None: all in one line.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        TypeError: JSON cannot hold ``value``; nothing is written.
+    """
+    return atomic_write(path, json.dumps(value, indent=indent) + "\n")
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

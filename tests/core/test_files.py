@@ -1,0 +1,84 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Files appear whole or not at all."""
+
+import json
+import os
+
+import pytest
+
+from paddle_adagc.files import (
+    TEMPORARY,
+    atomic_write,
+    atomic_write_json,
+    temporary_path,
+)
+
+
+@pytest.mark.parametrize("content", ["größer", b"\x00\xff"])
+def test_writes_text_and_bytes(tmp_path, content):
+    path = atomic_write(tmp_path / "new" / "file", content)
+    expected = content if isinstance(content, bytes) else content.encode()
+    assert path.read_bytes() == expected
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_writes_json_as_a_line(tmp_path):
+    path = atomic_write_json(tmp_path / "facts.json", {"step": 3}, indent=None)
+    assert path.read_text() == '{"step": 3}\n'
+
+
+def test_what_json_cannot_hold_leaves_the_old_file(tmp_path):
+    path = atomic_write_json(tmp_path / "facts.json", [1])
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        atomic_write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == [1]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = atomic_write(tmp_path / "file", "old")
+
+    def write_half():
+        with temporary_path(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_temporary_file_can_lie_in_another_folder(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with temporary_path(tmp_path / "file", folder) as temporary:
+        assert temporary.parent == folder
+        assert temporary.name.endswith(TEMPORARY)
+        temporary.write_text("new")
+        assert not (tmp_path / "file").exists()
+    assert (tmp_path / "file").read_text() == "new"
+    assert os.listdir(folder) == []
+
+
+def test_content_and_folder_are_on_the_disk_before_and_after_the_rename(
+    tmp_path, monkeypatch
+):
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda d: synced.append(os.readlink(f"/proc/self/fd/{d}"))
+    )
+    atomic_write(tmp_path / "file", "new")
+    assert synced[0].endswith(TEMPORARY)
+    assert synced[1] == str(tmp_path)
