@@ -30,7 +30,7 @@ from pages import CHINESE, PAGES, README, ROOT, blocks, page_name, prose
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
-from paddle_adagc.lab.recipes import read_run
+from paddle_adagc.lab.recipes import read_run_config
 from paddle_adagc.lab.reproduce.grid_file import load_target
 from paddle_adagc.lab.train.parse import load_config
 
@@ -132,7 +132,7 @@ def check_tool(tool, arguments, monkeypatch):
     if tool in ("tools/pretrain.py", "tools/plan.py"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            read_run(ROOT / options.config, options.overrides)
+            read_run_config(ROOT / options.config, options.overrides)
 
 
 def check_launch(arguments, monkeypatch):

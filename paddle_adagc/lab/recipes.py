@@ -24,7 +24,7 @@ from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import load_config
 
 
-def read_run(
+def read_run_config(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> RunConfig:
     """The run of a config, or of a recipe for PaddleFormers.
@@ -51,7 +51,7 @@ def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            original = read_run(path)
+            original = read_run_config(path)
     except (FileNotFoundError, ValueError):
         return None
     if original.global_batch == config.global_batch:

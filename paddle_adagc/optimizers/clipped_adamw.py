@@ -28,8 +28,8 @@ from paddle_adagc.optimizers.adam import (
     next_moments,
 )
 from paddle_adagc.optimizers.decoupled import Parameters, assign_
+from paddle_adagc.optimizers.tensor_parts import Parts
 from paddle_adagc.optimizers.update_clips import UpdateClip
-from paddle_adagc.optimizers.whole import Parts
 
 
 class ClippedAdamW(AdamOptimizer):

@@ -36,7 +36,7 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
-from paddle_adagc.optimizers.whole import check_whole_tensors
+from paddle_adagc.optimizers.tensor_parts import check_whole_tensors
 
 _LOW_PRECISION = (paddle.float16, paddle.bfloat16)
 _GROUP_KEYS = ("params", "learning_rate", "grad_clip")

@@ -27,7 +27,7 @@ from paddle.optimizer.lr import LRScheduler
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.optimizers.adam import AdamOptimizer, adamw_step_
 from paddle_adagc.optimizers.decoupled import Parameters, assign_
-from paddle_adagc.optimizers.whole import Parts
+from paddle_adagc.optimizers.tensor_parts import Parts
 
 Scaling = Literal["spectral", "rms"]
 

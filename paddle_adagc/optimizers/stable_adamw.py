@@ -31,7 +31,7 @@ from paddle_adagc.optimizers.adam import (
     square_root,
 )
 from paddle_adagc.optimizers.decoupled import Parameters, assign_
-from paddle_adagc.optimizers.whole import Parts
+from paddle_adagc.optimizers.tensor_parts import Parts
 
 
 def stable_learning_rate(

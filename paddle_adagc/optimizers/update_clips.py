@@ -25,7 +25,7 @@ from paddle import Tensor
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.agc import unit_axes
 from paddle_adagc.optimizers.adam import square_root
-from paddle_adagc.optimizers.whole import Parts
+from paddle_adagc.optimizers.tensor_parts import Parts
 
 Form = Literal["original", "paper"]
 FORMS = get_args(Form)

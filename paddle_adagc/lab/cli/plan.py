@@ -59,10 +59,10 @@ def _plan(options: argparse.Namespace) -> int:
             check_installed(module, "report")
         check_directory("--output", options.output)
     from paddle_adagc.lab.plan.interconnect import parse_interconnect
-    from paddle_adagc.lab.plan.plan import make_plan
+    from paddle_adagc.lab.plan.plan import plan_run
     from paddle_adagc.lab.plan.text import as_json, render
 
-    plan = make_plan(
+    plan = plan_run(
         options.config,
         options.overrides,
         num_gpus=options.gpus,

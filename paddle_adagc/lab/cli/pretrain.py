@@ -102,10 +102,10 @@ def check(path: str, overrides: list[str]) -> int:
     check_installed("paddlenlp", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import is_recipe
     from paddle_adagc.lab.plan.check.recipe import check_recipe
-    from paddle_adagc.lab.recipes import read_run
+    from paddle_adagc.lab.recipes import read_run_config
 
     of_ernie = is_recipe(path)
-    config = read_run(path, overrides)
+    config = read_run_config(path, overrides)
     report = check_recipe(config, path, overrides, with_paddleformers=of_ernie)
     print(report.text())
     return report.exit_status

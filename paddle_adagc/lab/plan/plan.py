@@ -41,7 +41,7 @@ from paddle_adagc.lab.plan.memory import (
     num_values,
     rank_memory,
 )
-from paddle_adagc.lab.recipes import batch_change, read_run
+from paddle_adagc.lab.recipes import batch_change, read_run_config
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.task import PretrainTask
@@ -121,7 +121,7 @@ class Plan:
         return max(self.stages, key=lambda stage: stage.memory.total)
 
 
-def make_plan(
+def plan_run(
     path: str | os.PathLike[str],
     overrides: Sequence[str] = (),
     *,
@@ -191,10 +191,10 @@ def _read(
     path: str | os.PathLike[str], overrides: Sequence[str]
 ) -> tuple[RunConfig, dict[str, Any]]:
     """The run, and PaddleFormers' model settings if that is its trainer."""
-    config = read_run(path, overrides)
+    config = read_run_config(path, overrides)
     if not is_recipe(path):
         return config, {}
-    with warnings.catch_warnings():  # said once, by read_run
+    with warnings.catch_warnings():  # said once, by read_run_config
         warnings.simplefilter("ignore")
         return config, model_settings(load_recipe(path, overrides))
 

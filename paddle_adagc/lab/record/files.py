@@ -121,7 +121,7 @@ class RunWriter:
         self._metrics.close()
 
 
-def read_run(directory: str | os.PathLike[str]) -> dict[str, Any]:
+def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Content of ``run.json``; empty where there is none.
 
     Raises:
@@ -142,10 +142,10 @@ def read_run(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return run
 
 
-def write_run(directory: str | os.PathLike[str], **facts: Any) -> None:
+def update_run_json(directory: str | os.PathLike[str], **facts: Any) -> None:
     """Replace ``run.json`` atomically by its old content plus ``facts``."""
     target = Path(directory) / "run.json"
-    old = read_run(directory)
+    old = read_run_json(directory)
     atomic_write_json(target, {**old, **facts}, indent=1)
 
 
@@ -284,7 +284,7 @@ class RunRecord:
         }
         return cls(
             name=path.name,
-            run=read_run(path),
+            run=read_run_json(path),
             metrics=metrics,
             faults={
                 row["step"]: row["faults"] for row in rows if row.get("faults")

@@ -31,7 +31,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from paddle_adagc.lab.record.files import write_run
+from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.reproduce.grid import Cell, as_json
 
 ENDED = ("finished", "diverged")
@@ -216,7 +216,7 @@ def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
         return
     run = json.loads(run_file.read_text())
     commits = [*(run.get("commit") or "").split(", "), code]
-    write_run(
+    update_run_json(
         directory,
         commit=", ".join(dict.fromkeys(filter(None, commits))) or None,
         elapsed_seconds=run.get("elapsed_seconds", 0.0) + seconds,

@@ -43,9 +43,12 @@ from paddle_adagc.lab.models.pipeline import (
     stage_bounds,
 )
 from paddle_adagc.lab.models.presets import decoder_config
+from paddle_adagc.lab.models.rank_weights import (
+    initialize_weights,
+    parameters_by_key,
+)
 from paddle_adagc.lab.models.shards import Degrees, ShardSize, shard_sizes
 from paddle_adagc.lab.models.sizes import ModelSize, model_size
-from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import gather_names
 from paddle_adagc.lab.train.task import PretrainTask, value_bytes

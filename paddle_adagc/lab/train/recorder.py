@@ -28,7 +28,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.faults import Fault
-from paddle_adagc.lab.record.files import RunWriter, write_run
+from paddle_adagc.lab.record.files import RunWriter, update_run_json
 from paddle_adagc.lab.record.observe import ObservedClip
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import (
@@ -207,7 +207,7 @@ class StepRecorder:
         if self._writer is None:
             return
         self._writer.close()
-        write_run(self._config.train.output_dir, **facts)
+        update_run_json(self._config.train.output_dir, **facts)
 
 
 def _mean(losses: list[Tensor]) -> float | None:

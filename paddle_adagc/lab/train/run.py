@@ -30,7 +30,7 @@ import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
-from paddle_adagc.lab.record.files import held, read_run, write_run
+from paddle_adagc.lab.record.files import held, read_run_json, update_run_json
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
@@ -108,7 +108,7 @@ def _earlier_run(
         return {}
     if overwrite:
         return {}
-    run = read_run(directory)
+    run = read_run_json(directory)
     differing = _differing(run.get("config"), _as_json(config))
     if differing:
         raise FileExistsError(
@@ -135,7 +135,7 @@ def _start(
             f"{directory} holds a run on other data ({old}, now {new}): put "
             "the data back, or give --overwrite to start anew"
         )
-    write_run(directory, **facts, status="running")
+    update_run_json(directory, **facts, status="running")
     return checkpoint
 
 

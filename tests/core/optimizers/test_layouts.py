@@ -27,7 +27,10 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
-from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
+from paddle_adagc.lab.models.rank_weights import (
+    initialize_weights,
+    parameters_by_key,
+)
 from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.matrices import hidden_matrices

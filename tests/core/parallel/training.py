@@ -30,8 +30,11 @@ from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
+from paddle_adagc.lab.models.rank_weights import (
+    initialize_weights,
+    parameters_by_key,
+)
 from paddle_adagc.lab.models.sizes import parameter_shapes
-from paddle_adagc.lab.models.whole import initialize_weights, parameters_by_key
 
 NUM_STEPS = 30
 T_START = 10

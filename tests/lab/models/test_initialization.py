@@ -27,6 +27,10 @@ from paddle_adagc.lab.models.hf import state_from_hf, state_to_hf
 from paddle_adagc.lab.models.hf_config import config_from_hf, config_to_hf
 from paddle_adagc.lab.models.initialization import plain_config
 from paddle_adagc.lab.models.presets import decoder_config
+from paddle_adagc.lab.models.rank_weights import (
+    initialize_weights,
+    load_weights,
+)
 from paddle_adagc.lab.models.shards import stage_of
 from paddle_adagc.lab.models.sizes import (
     num_active_parameters,
@@ -34,7 +38,6 @@ from paddle_adagc.lab.models.sizes import (
     num_tensors,
     parameter_shapes,
 )
-from paddle_adagc.lab.models.whole import initialize_weights, load_weights
 from paddle_adagc.optimizers.matrices import hidden_matrices
 
 HIDDEN, LAYERS = 128, 3

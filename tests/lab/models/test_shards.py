@@ -22,6 +22,7 @@ from core.parallel.ranks import run_on_ranks
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.presets import decoder_config
+from paddle_adagc.lab.models.rank_weights import parameters_by_key
 from paddle_adagc.lab.models.shards import (
     Degrees,
     local_shapes,
@@ -29,7 +30,6 @@ from paddle_adagc.lab.models.shards import (
     stage_of,
 )
 from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
-from paddle_adagc.lab.models.whole import parameters_by_key
 from paddle_adagc.lab.train.language import LanguageTask
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import start_processes

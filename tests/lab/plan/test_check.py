@@ -322,10 +322,12 @@ def test_values_of_another_type_are_named(capsys, tmp_path, override, message):
 
 
 def test_a_full_disk_is_an_error_with_status_2(capsys, tmp_path, monkeypatch):
-    def write_run(directory, **facts):
+    def update_run_json(directory, **facts):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("paddle_adagc.lab.train.run.write_run", write_run)
+    monkeypatch.setattr(
+        "paddle_adagc.lab.train.run.update_run_json", update_run_json
+    )
     assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 2
     assert "No space left on device" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ from paddle_adagc.lab.plan.cluster import resized
 from paddle_adagc.lab.plan.costs import ADAGC, GLOBAL_GC
 from paddle_adagc.lab.plan.gpu_hours import PAPER_RUNS, compare
 from paddle_adagc.lab.plan.interconnect import Interconnect
-from paddle_adagc.lab.plan.plan import make_plan
+from paddle_adagc.lab.plan.plan import plan_run
 from paddle_adagc.lab.plan.text import as_json, render
 from paddle_adagc.lab.train.config import ParallelConfig
 
@@ -58,7 +58,7 @@ def test_sizes_are_those_of_the_names(
 
 @pytest.fixture(scope="module")
 def ernie():
-    return make_plan(ERNIE, sizes_to_grow=[8, 32, 512])
+    return plan_run(ERNIE, sizes_to_grow=[8, 32, 512])
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_command_refuses(arguments, message, capsys):
 def test_an_unusable_output_is_refused_before_planning(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("paddle_adagc.lab.plan.plan.make_plan", None)
+    monkeypatch.setattr("paddle_adagc.lab.plan.plan.plan_run", None)
     (tmp_path / "file").touch()
     assert main([str(PROXY), "--output", str(tmp_path / "file")]) == 2
     error = f"--output is '{tmp_path}/file', and {tmp_path}/file is a file"

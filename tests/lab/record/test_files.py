@@ -25,7 +25,7 @@ from paddle_adagc.lab.record.files import (
     RunRecord,
     RunWriter,
     held,
-    write_run,
+    update_run_json,
 )
 
 NAMES = ["a", "b"]
@@ -73,8 +73,8 @@ def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
 
 def test_round_trip(tmp_path):
     write(tmp_path, range(4))
-    write_run(tmp_path, status="running", seed=3)
-    write_run(tmp_path, status="finished")
+    update_run_json(tmp_path, status="running", seed=3)
+    update_run_json(tmp_path, status="finished")
     record = RunRecord.load(tmp_path)
     assert record.num_steps == 4
     np.testing.assert_array_equal(record.loss, [10.0, 9.0, 8.0, 7.0])

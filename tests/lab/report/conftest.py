@@ -27,7 +27,7 @@ from paddle_adagc.lab.record.files import (
     QUANTITIES,
     RunRecord,
     RunWriter,
-    write_run,
+    update_run_json,
 )
 
 LAYER_TENSORS = (
@@ -150,7 +150,7 @@ def make_directory(directory: Path, spec: Spec) -> RunRecord:
             metrics["faults"] = [spec.faults[step]]
         writer.append(metrics, blocks[step] if names else None)
     writer.close()
-    write_run(
+    update_run_json(
         directory,
         config={"clip": clip, "optimizer": {"beta2": 0.999}, "seed": spec.seed},
         seed=spec.seed,

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from paddle_adagc.lab.record.files import RunWriter, write_run
+from paddle_adagc.lab.record.files import RunWriter, update_run_json
 from paddle_adagc.lab.reproduce.grid import as_json
 
 RUN = {
@@ -85,7 +85,7 @@ class FakeRuns:
             loss = level + 3 * np.exp(-step / 3) + 0.001 * rng.normal()
             writer.append({**row, "loss": loss})
         writer.close()
-        write_run(
+        update_run_json(
             cell.directory,
             config=as_json(cell.config),
             seed=cell.seed,

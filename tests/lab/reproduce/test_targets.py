@@ -23,7 +23,7 @@ import time
 
 import pytest
 
-from paddle_adagc.lab.record.files import RunRecord, write_run
+from paddle_adagc.lab.record.files import RunRecord, update_run_json
 from paddle_adagc.lab.reproduce import running
 from paddle_adagc.lab.reproduce.claims import Claim, Condition
 from paddle_adagc.lab.reproduce.grid import make_cells
@@ -333,7 +333,7 @@ def test_pieces_of_a_run_add_up(write_grid, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "commit", lambda: next(commits))
     monkeypatch.setattr(running, "run_until", lambda *_, **__: None)
     monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
-    write_run(cell.directory, status="running")
+    update_run_json(cell.directory, status="running")
     for _ in range(3):
         run_process(cell, NEVER)
     run = json.loads((cell.directory / "run.json").read_text())

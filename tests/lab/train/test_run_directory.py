@@ -23,7 +23,7 @@ from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
-from paddle_adagc.lab.record.files import RunRecord, held, write_run
+from paddle_adagc.lab.record.files import RunRecord, held, update_run_json
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.trainer import COMPLETE, last_checkpoint
@@ -53,7 +53,7 @@ def test_directory_that_another_process_writes_to_is_left_alone(tmp_path):
     ):
         run_pretraining(config, overwrite=True)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
-    write_run(tmp_path, status="running")
+    update_run_json(tmp_path, status="running")
     with (
         held(tmp_path),
         pytest.raises(FileExistsError, match="another process"),
@@ -114,7 +114,7 @@ def test_what_is_no_run_is_not_overwritten(tmp_path):
 def test_a_checkpoint_that_another_process_writes_is_left_alone(tmp_path):
     values = make_values(tmp_path, max_steps=3)
     run(values)
-    write_run(tmp_path, status="running")
+    update_run_json(tmp_path, status="running")
     (tmp_path / "checkpoint-2").mkdir()  # its last file is not there yet
     config = parse_config(values)
     with (

@@ -16,7 +16,7 @@
 from paddle import nn
 
 from paddle_adagc.lab.models.fp8.linear import is_float8
-from paddle_adagc.lab.models.whole import parameters_by_key
+from paddle_adagc.lab.models.rank_weights import parameters_by_key
 
 
 def quantized_parameters(model: nn.Layer) -> list[str]:

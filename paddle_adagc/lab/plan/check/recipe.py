@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.plan.check import machine, plan
+from paddle_adagc.lab.plan.check import machine, run_lines
 from paddle_adagc.lab.plan.check.report import CheckReport
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.recipes import batch_change
@@ -55,7 +55,7 @@ def check_recipe(
     if with_paddleformers:
         report.missing += machine.missing_for_paddleformers(config)
     else:
-        report.attempt(lambda: plan.check_validation(config))
+        report.attempt(lambda: run_lines.check_validation(config))
     task = report.attempt(lambda: make_task(config))
     if task is not None:
         _add_task(report, task, with_paddleformers)
@@ -73,7 +73,7 @@ def check_recipe(
         )
     _add_batches(report, config, batch_change(config, recipe))
     report.attempt(lambda: make_clip(**config.clip))
-    report.add("Optimizer and clip", plan.optimizer_lines(config))
+    report.add("Optimizer and clip", run_lines.optimizer_lines(config))
     num_processes = config.parallel.num_processes
     run = ["tools/pretrain.py", recipe, *overrides]
     report.add("Launch", launch_lines(run, num_processes))
@@ -88,8 +88,8 @@ def _add_task(
     num_mistakes = len(report.mistakes)
     report.attempt(task.check_layout)
     if len(report.mistakes) == num_mistakes:
-        lines = plan.layout_lines(parallel)
-        lines += plan.shard_lines(task.shard_sizes())
+        lines = run_lines.layout_lines(parallel)
+        lines += run_lines.shard_lines(task.shard_sizes())
         if with_paddleformers and parallel.pp > 1:
             lines.append(
                 "(by this package's stages; PaddleFormers cuts its own)"
@@ -104,9 +104,9 @@ def _add_task(
 def _add_batches(
     report: CheckReport, config: RunConfig, change: str | None
 ) -> None:
-    first, *rest = plan.batch_lines(config)
+    first, *rest = run_lines.batch_lines(config)
     report.add("Batches", [first, *([change] if change else []), *rest])
-    lines = plan.schedule_lines(config)
+    lines = run_lines.schedule_lines(config)
     for name, steps in (
         ("schedule.warmup_steps", config.schedule.warmup_steps),
         ("clip.t_start", config.clip.get("t_start", 0)),

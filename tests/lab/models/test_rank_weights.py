@@ -19,7 +19,7 @@ import pytest
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.whole import (
+from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
     load_weights,
     parameters_by_key,
