@@ -37,6 +37,8 @@ from paddle import Tensor
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from paddle_adagc.files import temporary_path
+
 STATE_FILE = "adagc_state.safetensors"
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
@@ -205,7 +207,7 @@ class ClipState:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; it appears whole or not at all."""
-        state, target = self.to_numpy(), Path(path)
+        state = self.to_numpy()
         metadata = {
             "format": _FORMAT,
             "keys": json.dumps(state.keys),
@@ -213,15 +215,8 @@ class ClipState:
             "step": json.dumps(state.step),
             "config": json.dumps(state.config),
         }
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
+        with temporary_path(path) as temporary:
             save_file({**state.values, **state.scalars}, temporary, metadata)
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClipState:

@@ -308,7 +308,7 @@ def test_faults_that_the_model_has_nothing_for(capsys, fault, message):
     [
         ("clip.lambda_rel=abc", "lambda_rel must be a number, got 'abc'"),
         ("clip.t_start=1.5", "t_start must be an integer, got 1.5"),
-        ("model.hidden_size=abc", "hidden_size='abc'"),
+        ("model.hidden_size=abc", "hidden_size must be an integer, got 'abc'"),
         ("schedule.learning_rate=true", "schedule.learning_rate must be a"),
         ("faults.0.kind=gradient_nan", "faults must be a list"),
     ],
