@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Recipes of either trainer, and what overrides make of their batch."""
+"""Read recipes of either trainer, and compare their batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from paddle_adagc.lab.train.parse import load_config
 def read_run_config(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> RunConfig:
-    """The run of a config, or of a recipe for PaddleFormers.
+    """Read a run config, or a recipe for PaddleFormers as one.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -38,15 +38,15 @@ def read_run_config(
 
 
 def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
-    """A line where a run has another global batch than its file.
+    """Say in a line that a run's global batch differs from its file's.
 
     Args:
-        config: The run, with all that changes it.
-        path: Its file.
+        config: The run, with all overrides.
+        path: File of the run.
 
     Returns:
-        Both batches; None where they are equal, or where the file is no run
-        without overrides.
+        Both batches; None if they are equal, or if the file alone is not a
+        valid run.
     """
     try:
         with warnings.catch_warnings():

@@ -134,7 +134,7 @@ class Corpus:
         )
 
     def fingerprint(self) -> dict[str, str | int]:
-        """What to write down so that others can tell whether theirs is equal.
+        """Return facts that tell whether another corpus is equal.
 
         Returns:
             ``sha256`` (hexadecimal, over names, sizes and tokens),

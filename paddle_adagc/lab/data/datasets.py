@@ -230,7 +230,7 @@ def manifest_vocab_size(prefix: str) -> int | None:
     """Vocabulary of a dataset that ``tools/prepare_data.py`` has made.
 
     Args:
-        prefix: Of its ``.bin`` and ``.idx``.
+        prefix: Path of the dataset without ``.bin`` and ``.idx``.
 
     Returns:
         What its manifest says; None if it has none.

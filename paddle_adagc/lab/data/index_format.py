@@ -52,7 +52,7 @@ def write_index(
         sizes: Gives the documents' numbers of tokens, int32 ``[n]`` a block;
             called twice.
         num_documents: Sum of the ``n``.
-        dtype: Of the tokens in the ``.bin``.
+        dtype: NumPy type of the tokens in the ``.bin``.
     """
     item_size = np.dtype(dtype).itemsize
     file.write(MAGIC)

@@ -129,7 +129,7 @@ class IndexedTokens:
         return self.documents(0, cut), self.documents(cut, count)
 
     def fingerprint(self) -> dict[str, str | int]:
-        """What to write down to recognise the dataset by.
+        """Return facts by which the dataset can be recognised.
 
         Returns:
             ``sha256`` (hexadecimal, of the ``.idx``), ``sampled_sha256`` (of

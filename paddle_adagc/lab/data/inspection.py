@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a run's data is, and what of it is missing on this machine."""
+"""Describe a run's data and find what of it this machine lacks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from paddle_adagc.lab.data.datasets import (
 
 @dataclasses.dataclass(frozen=True)
 class DataFindings:
-    """Lines for people."""
+    """Findings, as lines for people."""
 
     lines: list[str]
-    """What the data is."""
+    """Description of the data."""
 
     missing: list[str]
-    """What is not on this machine."""
+    """Files and packages that this machine lacks."""
 
 
 def inspect_tokens(

@@ -14,7 +14,7 @@
 """Where each sample starts: pure functions of the seed and the sample's index.
 
 An order maps sample ``i`` to the position of its first token. Nothing is
-drawn in sequence, so a resumed run goes on at any sample without replay, and
+drawn in sequence, so a resumed run starts at any sample without replay, and
 every rank and worker sees the same order.
 """
 

@@ -49,8 +49,8 @@ def to_hf(
 ) -> str:
     """Export a saved decoder for transformers.
 
-    Llama, Qwen3, Mixtral and ERNIE-4.5 MoE, by what the config describes.
-    Every tensor keeps its dtype and bits. `target` appears when it is
+    The config decides the family (see `paddle_adagc.lab.models.families`).
+    Every tensor keeps its dtype and bits. `target` appears only when it is
     complete.
 
     Args:
@@ -62,7 +62,7 @@ def to_hf(
         max_shard_bytes: Weights of more bytes become several files.
 
     Returns:
-        What was exported, in a line for people.
+        A line that says what was exported.
 
     Raises:
         FileNotFoundError: There is no decoder or no tokenizer.
@@ -107,7 +107,7 @@ def from_hf(
             files.
 
     Returns:
-        What was imported, in a line for people.
+        A line that says what was imported.
 
     Raises:
         FileNotFoundError: Files are missing.
@@ -127,7 +127,7 @@ def from_hf(
 
 
 def _family(source: Path) -> str | None:
-    """`model_type` of a directory in Hugging Face's format."""
+    """Return the `model_type` of a directory in Hugging Face's format."""
     config = source / "config.json"
     is_run = (source / "run.json").exists()
     if not is_run and not config.exists():
@@ -146,7 +146,7 @@ def _family(source: Path) -> str | None:
 
 
 def to_paddle(array: npt.NDArray[np.generic]) -> paddle.Tensor:
-    """A tensor on the CPU with the array's dtype and bits."""
+    """Make a CPU tensor with the array's dtype and bits."""
     is_bfloat16 = array.dtype == ml_dtypes.bfloat16
     bits = array.view(np.uint16) if is_bfloat16 else array
     return paddle.to_tensor(bits, place=paddle.CPUPlace())

@@ -56,7 +56,7 @@ def find_tasks(
 
     Args:
         tasks: Names of tasks, groups or tags.
-        include_path: Directory with task files (YAML) of one's own.
+        include_path: Directory with your own task files (YAML).
 
     Raises:
         ValueError: An unknown name (the nearest one is given).
@@ -92,7 +92,7 @@ def evaluate_tasks(
     Args:
         model: The decoder.
         tasks: Names that `manager` knows.
-        manager: From :func:`find_tasks`.
+        manager: Result of :func:`find_tasks`.
         num_fewshot: Solved examples before each question; a task whose file
             fixes it to 0 keeps that.
         limit: Score the first examples of each task alone (for a trial).

@@ -34,14 +34,14 @@ _MAX_NEW_TOKENS = 256  # the harness' default
 
 
 class DecoderLM(TemplateLM):
-    """What the harness asks of a model, answered by a :class:`Scorer`.
+    """The harness' interface to a :class:`Scorer`.
 
     Tokens, truncation and the treatment of empty contexts are those of the
     harness' own Hugging Face models, so that scores can be compared.
 
     Args:
         scorer: Runs the decoder.
-        tokenizer: Of the decoder.
+        tokenizer: The decoder's tokenizer.
         shows_bar: Show progress bars.
     """
 

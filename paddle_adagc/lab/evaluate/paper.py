@@ -87,15 +87,15 @@ PRESETS = (*dict.fromkeys(row.split()[1] for row in _TABLES.split("\n")[1:-1]),)
 def paper_accuracies(
     preset_name: str | None, num_fewshot: int
 ) -> dict[str, dict[str, float]]:
-    """The paper's percentages for a model.
+    """Return the paper's percentages for a model.
 
     Args:
         preset_name: One of :data:`PRESETS`.
         num_fewshot: 0 or 2; the paper has no others.
 
     Returns:
-        By method, by task in lm-evaluation-harness; empty where the paper
-        has none.
+        Percentage by method and by task of lm-evaluation-harness; empty if
+        the paper has none.
     """
     rows = {}
     for line in _TABLES.strip().splitlines():
@@ -107,7 +107,7 @@ def paper_accuracies(
 
 
 def matching_preset(config: DecoderConfig) -> str | None:
-    """Which of the paper's models has the same matrices, if any."""
+    """Return the paper's model with the same parameter shapes, if any."""
     shapes = parameter_shapes(plain_config(config))
     for name in PRESETS:
         if parameter_shapes(preset(name)) == shapes:

@@ -47,12 +47,12 @@ from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.train.parse import load_config
 
 PAPER = "paper"
-"""Name for all of the paper's benchmarks."""
+"""Task name that stands for all of the paper's benchmarks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """What to score, and how."""
+    """Settings of an evaluation."""
 
     model: str | os.PathLike[str]
     """See :func:`paddle_adagc.lab.evaluate.saved.load_saved`."""
@@ -64,7 +64,7 @@ class EvaluationConfig:
     """Solved examples before each question; the paper has 0 and 2."""
 
     include_path: str | None = None
-    """Directory with task files of one's own."""
+    """Directory with your own task files."""
 
     limit: int | None = None
     """Examples of each task; default: all of them."""
@@ -73,11 +73,11 @@ class EvaluationConfig:
     """Measure the perplexity of validation data."""
 
     data: str | None = None
-    """Run config (YAML) whose ``data`` section says which; default: the data
-    that the run was trained with."""
+    """Run config (YAML) whose ``data`` section names the data; default: the
+    data that the run was trained with."""
 
     validation_size: int | None = None
-    """Samples of it, instead of the config's ``validation_size``."""
+    """Validation samples, instead of the config's ``validation_size``."""
 
     tokenizer: str | None = None
     """See :func:`paddle_adagc.lab.evaluate.tokenizer.tokenizer_of`."""
@@ -184,7 +184,7 @@ def _perplexity(
 def _data_config(
     config: EvaluationConfig, data: DataConfig | None, saved: SavedDecoder
 ) -> DataConfig:
-    """The given data, else that of the run."""
+    """Return the given data, or else the run's."""
     if data is None and saved.run:
         data = DataConfig(**saved.run["config"]["data"])
     if data is None:
@@ -219,11 +219,11 @@ def _run_tasks(
 
 
 def to_markdown(result: dict[str, Any]) -> str:
-    """What :func:`evaluate` found, for people.
+    """Format the result of :func:`evaluate` as Markdown.
 
-    Accuracies are percentages. Where the model is one of the paper's, its
-    numbers stand beside; of the paper's benchmarks its metric is shown, of
-    other tasks every metric that the task defines.
+    Accuracies are percentages, with the paper's numbers beside them if the
+    model is one of the paper's. The paper's benchmarks show the paper's metric;
+    for your own tasks all metrics are shown.
     """
     step = "" if result["step"] is None else f", step {result['step']}"
     lines = [f"{result['model']}{step}", ""]
@@ -278,7 +278,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _value(score: dict[str, Any]) -> str:
-    """Percent for shares of examples, other metrics as they are."""
+    """Format a metric; shares of examples become percentages."""
     is_share = score["metric"].startswith(("acc", "exact_match"))
     factor, spec = (100, ".2f") if is_share else (1, ".4g")
     value = f"{factor * score['value']:{spec}}"
@@ -288,10 +288,9 @@ def _value(score: dict[str, Any]) -> str:
 
 
 def default_output(model: str | os.PathLike[str]) -> Path:
-    """Where the results of a model are kept: beside it, never inside.
+    """Return the default file for the results, beside the model's directory.
 
-    A run's directory holds what the run wrote, an exported one what is to be
-    loaded.
+    The directory itself holds only what the run or the export wrote.
     """
     path = Path(model)
     return path.absolute().with_name(f"{path.absolute().name}-evaluation.json")

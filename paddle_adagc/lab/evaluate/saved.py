@@ -42,13 +42,13 @@ _PART = re.compile(r"model_state\.(?:(?:tp(\d+))?_?(?:pp(\d+))?\.)?pdparams")
 
 @dataclasses.dataclass(frozen=True)
 class SavedDecoder:
-    """A decoder's weights in one piece, and where they come from."""
+    """A decoder's whole weights, and their source."""
 
     directory: Path
     """Holds the weights: a checkpoint, or a Hugging Face directory."""
 
     config: DecoderConfig
-    """Of the model in one piece."""
+    """Config of the whole model."""
 
     state: dict[str, Array]
     """Every parameter and correction bias, in the dtype it was saved in;
@@ -59,13 +59,13 @@ class SavedDecoder:
 
     @property
     def step(self) -> int | None:
-        """Optimizer steps behind the weights, if that is known."""
+        """Optimizer steps that made the weights, if known."""
         facts = self.directory / COMPLETE
         return int(read_json(facts)["step"]) if facts.exists() else None
 
 
 def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
-    """Read a saved decoder; the run may still be going on.
+    """Read a saved decoder; its run may still be in progress.
 
     Args:
         path: A run's output directory (its newest complete checkpoint is
@@ -107,7 +107,7 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
 
 
 def newest_checkpoint(output_dir: Path) -> Path:
-    """Newest complete checkpoint of a run.
+    """Return the newest complete checkpoint of a run.
 
     Raises:
         FileNotFoundError: There is none.
@@ -125,7 +125,7 @@ def newest_checkpoint(output_dir: Path) -> Path:
 
 
 def build_decoder(saved: SavedDecoder) -> DecoderForCausalLM:
-    """The decoder in float32, in evaluation mode."""
+    """Build the decoder in float32, in evaluation mode."""
     model = DecoderForCausalLM(saved.config)
     arrays = {k: v.astype(np.float32) for k, v in saved.state.items()}
     missing, unexpected = model.set_state_dict(arrays)
@@ -136,7 +136,7 @@ def build_decoder(saved: SavedDecoder) -> DecoderForCausalLM:
 
 
 def _merged_parts(directory: Path, config: DecoderConfig) -> dict[str, Array]:
-    """Tensors in one piece out of the files of all ranks of a layout."""
+    """Join the tensors from the files of all ranks of a layout."""
     parts: dict[str, dict[int, Array]] = {}
     files = sorted(directory.glob("model_state*.pdparams"))
     for file in files:
@@ -161,7 +161,7 @@ def _merged_parts(directory: Path, config: DecoderConfig) -> dict[str, Array]:
 def _joined(
     name: str, parts: list[Array], shapes: dict[str, tuple[int, ...]]
 ) -> Array:
-    """A tensor out of the parts of the tensor-parallel ranks."""
+    """Join a tensor from the parts of the tensor-parallel ranks."""
     first, whole = parts[0], shapes.get(name, parts[0].shape)
     if first.shape == whole:
         return first
@@ -184,7 +184,7 @@ def _load(file: Path) -> dict[str, Array]:
 
 
 def to_numpy(tensor: paddle.Tensor) -> Array:
-    """A tensor's array; bfloat16, which Paddle gives as bits, by its name."""
+    """Convert a tensor to NumPy; bfloat16 stays (Paddle gives its bits)."""
     array = tensor.numpy()
     is_bfloat16 = tensor.dtype == paddle.bfloat16
     return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
@@ -193,7 +193,7 @@ def to_numpy(tensor: paddle.Tensor) -> Array:
 def _checked(
     state: dict[str, Array], config: DecoderConfig
 ) -> dict[str, Array]:
-    """The state in the model's order.
+    """Return the state in the model's order, checked.
 
     Raises:
         ValueError: Tensors are missing, unknown, or of another shape.

@@ -49,7 +49,7 @@ def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 class Score(NamedTuple):
-    """What a decoder says of a continuation."""
+    """A decoder's score of a continuation."""
 
     log_likelihood: float
     """Sum over the continuation's tokens, in nats."""
@@ -66,8 +66,8 @@ class Scorer:
     over the whole list.
 
     Args:
-        model: In evaluation mode, in one piece.
-        batch_size: Lists at a time.
+        model: Whole decoder in evaluation mode.
+        batch_size: Token lists per forward pass.
         max_length: Tokens that the model sees at once; default its
             `max_position_embeddings`.
 
@@ -178,7 +178,7 @@ class Scorer:
         return continuations
 
     def _input(self, context: Tokens, continuation: Tokens) -> tuple[int, ...]:
-        """What the model sees; its last outputs are for the continuation."""
+        """Return the input whose last outputs predict the continuation."""
         if not context or not continuation:
             raise ValueError(
                 f"context {[*context]} and continuation {[*continuation]}: "
@@ -235,8 +235,8 @@ def measure_perplexity(
     """Loss over all labels of a dataset that count, each with equal weight.
 
     Args:
-        model: In evaluation mode.
-        dataset: Such as the validation part of a run.
+        model: Decoder in evaluation mode.
+        dataset: Token windows, such as the validation part of a run.
         batch_size: Samples at a time.
         shows_bar: Show a progress bar.
 

@@ -82,7 +82,7 @@ def document_end(saved: SavedDecoder) -> int | None:
 
 
 def _manifest_tokenizer(saved: SavedDecoder) -> dict[str, Any]:
-    """What tools/prepare_data.py wrote down of the tokenizer, if it did."""
+    """Return the tokenizer's entry in the data's manifest, or nothing."""
     prefix = _data(saved).get("prefix")
     manifest = Path(f"{prefix}.manifest.json")
     if prefix is None or not manifest.exists():
@@ -95,8 +95,8 @@ def write_tokenizer(name: str, directory: Path, saved: SavedDecoder) -> int:
 
     Args:
         name: See :func:`tokenizer_of`.
-        directory: Where to.
-        saved: The decoder that it belongs to.
+        directory: Folder to write to.
+        saved: Decoder that the tokenizer belongs to.
 
     Returns:
         Id of the token that ends a document.

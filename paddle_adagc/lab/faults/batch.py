@@ -42,7 +42,7 @@ def apply_to_batch(
     labels of the whole batch.
 
     Args:
-        fault: Of a batch kind.
+        fault: A fault whose target is the batch.
         input_ids: Integers ``[batch, seq]``; not changed.
         labels: Integers ``[batch, seq]``; not changed.
         vocab_size: Number of token ids to draw from.
@@ -112,7 +112,7 @@ def repeated_samples(
     """Samples that ``repeated_batch`` puts in place of those of the step.
 
     Args:
-        fault: Of that kind.
+        fault: A fault of kind ``repeated_batch``.
         batch_size: Samples in a micro-batch.
         num_parts: Micro-batches in a step.
         part: Index of the micro-batch in its step.
@@ -128,7 +128,7 @@ def repeated_samples(
 def hit_places(
     fault: Fault, rng: np.random.Generator, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Which places of a batch get a random token."""
+    """Choose the places of a batch that get a random token."""
     if fault.config.fraction is None:
         return np.ones(shape, dtype=bool)
     return rng.random(shape) < fault.config.fraction

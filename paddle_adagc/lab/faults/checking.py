@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Faults that a model has nothing for, found before it is trained."""
+"""Refuse faults that do not fit a model, before it is trained."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def check_faults(
     faults: Sequence[FaultConfig], model: Layer, num_words: int
 ) -> None:
-    """Refuse faults that could not be injected when they are due.
+    """Refuse faults that could not be injected.
 
     Args:
-        faults: Settings.
-        model: Its trainable parameters and its sublayers can be hit.
+        faults: Faults of the run.
+        model: Model whose trainable parameters and sublayers can be hit.
         num_words: Number of token ids that a batch may hold.
 
     Raises:
@@ -55,10 +55,10 @@ def check_faults(
 
 
 def check_token(token: int, num_words: int) -> None:
-    """Refuse what is no token id.
+    """Check a token id.
 
     Raises:
-        ValueError: See above.
+        ValueError: It is not below ``num_words``.
     """
     if token >= num_words:
         raise ValueError(f"token {token} is not below {num_words}")

@@ -39,7 +39,7 @@ def apply_to_pairs(
     end stay.
 
     Args:
-        fault: Of a batch kind.
+        fault: A fault whose target is the batch.
         input_ids: Integers ``[batch, length]``, each row with ``end_token``;
             not changed.
         vocab_size: Number of token ids.

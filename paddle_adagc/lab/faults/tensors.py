@@ -55,8 +55,8 @@ def apply_to_gradients(
     depend on which of them have a gradient at this step.
 
     Args:
-        fault: Of a gradient kind.
-        named_parameters: As ``model.named_parameters()`` gives them.
+        fault: A fault whose target is the gradient.
+        named_parameters: Result of ``model.named_parameters()``.
 
     Returns:
         Names of the parameters whose gradients were hit, sorted; empty if the
@@ -102,8 +102,8 @@ def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
     backward pass of the sublayer does not know of.
 
     Args:
-        fault: Of an activation kind.
-        model: Its sublayers, by the names of ``named_sublayers()``, are what
+        fault: A fault whose target is an activation.
+        model: Model whose sublayers (``named_sublayers()``) the fault's
             ``tensor`` selects from.
 
     Yields:

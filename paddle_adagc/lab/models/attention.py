@@ -94,7 +94,7 @@ def attend_batched(
     Args:
         query: [batch, length, heads, head_dim].
         key: [batch, length, key-value heads, head_dim].
-        value: As `key`.
+        value: Same shape and dtype as `key`.
         theta: Base of the rotary frequencies.
         layout: "half" or "interleaved".
 

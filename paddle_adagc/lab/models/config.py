@@ -78,7 +78,7 @@ class DecoderOptions:
     """Base of the rotary frequencies."""
 
     rope_layout: Literal["half", "interleaved"] = "half"
-    """Which two components of a head one rotation turns: "half" pairs i with
+    """Pairs of components that the rotary embedding turns: "half" pairs i with
     i + head_dim / 2 (Llama), "interleaved" pairs 2i with 2i + 1 (ERNIE-4.5).
     """
 

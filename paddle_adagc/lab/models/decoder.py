@@ -37,7 +37,7 @@ from paddle_adagc.lab.models.rms_norm import residual_norm
 
 
 class DecoderPretrainedModel(PretrainedModel):
-    """What PaddleNLP needs to know to save and load the decoder."""
+    """Settings by which PaddleNLP saves and loads the decoder."""
 
     config_class = DecoderConfig
     base_model_prefix = "model"

@@ -72,7 +72,7 @@ class AllToAll(PyLayer):
         """Exchange rows.
 
         Args:
-            ctx: Of the PyLayer.
+            ctx: Context of the PyLayer.
             rows: [sum(num_sent), width], grouped by destination.
             num_sent: Rows for each rank of the group.
             num_received: Rows from each rank of the group.
@@ -104,7 +104,7 @@ def _exchange(
 
 
 class Dispatch:
-    """Where one batch of token-expert assignments goes, and back.
+    """The way of a batch of token-expert assignments to the ranks and back.
 
     An expert's gradient is a sum over the ranks whose tokens it got, where
     fleet averages dense gradients over them: on the way back into the experts

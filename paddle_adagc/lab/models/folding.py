@@ -43,7 +43,7 @@ def folded_tensors(
 
     Args:
         state: Our name to the whole tensor.
-        config: Of the decoder.
+        config: The decoder's config.
 
     Yields:
         Parameters in the order of the model, then whatever else `state`

@@ -33,21 +33,22 @@ _HEAD = "lm_head.weight"
 
 
 class HFTensor(NamedTuple):
-    """Where a tensor lies in a Hugging Face checkpoint."""
+    """Place of a tensor in a Hugging Face checkpoint."""
 
     name: str
     transpose: bool
-    """Theirs is the transpose of ours."""
+    """The checkpoint holds the transpose of our matrix."""
 
 
 def hf_tensors(config: DecoderConfig, family: Family) -> dict[str, HFTensor]:
-    """Our name of every tensor, correction biases too, to theirs.
+    """Map our names, correction biases included, to the checkpoint's.
 
-    Our names are those without multipliers, see `folding`.
+    Our names are those of a decoder without multipliers (see `folding`). Our
+    matrices are [in, out], the checkpoint's [out, in].
 
     Args:
-        config: Of the decoder.
-        family: The Hugging Face `model_type`.
+        config: The decoder's config.
+        family: Family of the checkpoint.
     """
     tensors = {
         name: HFTensor(
@@ -63,7 +64,7 @@ def hf_tensors(config: DecoderConfig, family: Family) -> dict[str, HFTensor]:
 
 
 def correction_biases(config: DecoderConfig) -> list[str]:
-    """Our names of the routers' correction biases, each [num_experts]."""
+    """Return our names of the correction biases, each [num_experts]."""
     if not config.moe_correction_bias:
         return []
     return [
@@ -76,18 +77,18 @@ def correction_biases(config: DecoderConfig) -> list[str]:
 def state_from_hf(
     weights: Mapping[str, Array], config: DecoderConfig, family: Family
 ) -> dict[str, Array]:
-    """A state dict for `DecoderForCausalLM` out of a checkpoint's arrays.
+    """Convert a checkpoint's arrays to a state dict of `DecoderForCausalLM`.
 
-    A tied head that the checkpoint holds all the same is left out, and so are
-    the rotary frequencies of old Llama checkpoints, as in transformers.
+    Like transformers, it leaves out a stored copy of a tied head and the rotary
+    frequencies of old Llama checkpoints.
 
     Args:
-        weights: Hugging Face name to array.
-        config: Of the decoder, see `hf_config.config_from_hf`.
-        family: The Hugging Face `model_type`.
+        weights: Array by Hugging Face name.
+        config: The decoder's config, see `hf_config.config_from_hf`.
+        family: Family of the checkpoint.
 
     Raises:
-        ValueError: Names missing from `weights`, or not known here.
+        ValueError: `weights` lacks names or holds unknown ones.
     """
     tensors = hf_tensors(config, family)
     if config.tie_word_embeddings and _holds_tied_head(weights):
@@ -112,20 +113,20 @@ def state_from_hf(
 def state_to_hf(
     state: Mapping[str, Array], config: DecoderConfig
 ) -> Iterator[tuple[str, Array]]:
-    """A decoder's tensors in Hugging Face's naming and layout, one by one.
+    """Convert a decoder's tensors to Hugging Face's names and layout.
 
-    Multipliers of the initialisation, which transformers does not know, are
-    folded into the weights.
+    Transformers knows no multipliers of the initialisation: they are folded
+    into the weights.
 
     Args:
-        state: Our name to the whole tensor, correction biases too.
-        config: Of the decoder.
+        state: Whole tensor by our name, correction biases included.
+        config: The decoder's config.
 
     Yields:
-        Their name and a contiguous array.
+        Hugging Face name and contiguous array, one tensor at a time.
 
     Raises:
-        ValueError: Names missing from `state`, or not the config's.
+        ValueError: `state` lacks names or holds unknown ones.
     """
     tensors = hf_tensors(config, family_of(config))
     own = {*parameter_shapes(config), *correction_biases(config)}

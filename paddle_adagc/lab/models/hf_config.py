@@ -20,7 +20,7 @@ from typing import Any
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import FAMILIES, Family
 
-# Config keys that must have this value: the decoder has no such option.
+# The decoder supports these values only.
 _FIXED = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -124,10 +124,10 @@ def family_of(config: DecoderConfig) -> Family:
 
 
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
-    """The `config.json` of a decoder, the inverse of `config_from_hf`.
+    """Return a decoder's `config.json`, the inverse of `config_from_hf`.
 
-    Transformers has no router z-loss, no products in FP8 and no norms in
-    bfloat16: these options are left out, with a warning.
+    Transformers has no router z-loss, no FP8 products and no bfloat16 norms:
+    these options are left out, with a warning.
 
     Raises:
         ValueError: No class of transformers computes the same.
@@ -153,7 +153,7 @@ def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
 
 
 def _rope_theta(options: Mapping[str, Any]) -> float:
-    """The rotary base, of transformers 5 (`rope_parameters`) or before."""
+    """Read the rotary base; transformers 5 stores it in `rope_parameters`."""
     rope = options.get("rope_parameters") or options.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise ValueError(f"rope_scaling={rope!r}: use a map, or null.")

@@ -77,7 +77,7 @@ def write_weights(
     """Write tensors as one safetensors file, or as several and an index.
 
     Args:
-        directory: Where to.
+        directory: Folder to write to.
         weights: Names and contiguous arrays, read one by one: one shard is
             in memory at a time.
         max_shard_bytes: A file ends before the tensor that would exceed this.

@@ -65,7 +65,7 @@ def write_byte_tokenizer(directory: Path, max_length: int) -> None:
     """Write `byte_tokenizer` so that transformers' AutoTokenizer loads it.
 
     Args:
-        directory: Where to.
+        directory: Folder to write to.
         max_length: Tokens that the model has positions for.
     """
     byte_tokenizer().save(str(directory / "tokenizer.json"))

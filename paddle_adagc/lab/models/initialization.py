@@ -37,7 +37,7 @@ from typing import Literal
 from paddle_adagc.lab.models.config import DecoderConfig
 
 Role = Literal["embedding", "input", "attention_output", "mlp_output"]
-"""What a matrix does; "input" is any that reads the residual stream."""
+"""Task of a matrix; "input" is any that reads the residual stream."""
 
 ALPHA = "alpha"
 """Name of a matrix's scale beside its "weight"."""
@@ -84,7 +84,7 @@ def initial_alpha(config: DecoderConfig, role: Role) -> float:
 
 
 def embedding_factor(config: DecoderConfig) -> float:
-    """What the embedding's output is multiplied by, not trained."""
+    """Return the fixed factor of the embedding's output."""
     if config.initialization == "scaled_embed":
         return math.sqrt(config.hidden_size)
     return 1.0

@@ -94,7 +94,7 @@ def whole_sequence(x: Tensor) -> Tensor:
 def weight_initializer(
     config: DecoderConfig, role: Role
 ) -> nn.initializer.Initializer:
-    """How a weight matrix is drawn."""
+    """Return the initializer of a weight matrix."""
     return nn.initializer.Normal(0.0, initial_deviation(config, role))
 
 
@@ -121,9 +121,9 @@ def _reparametrized(
     rounding of FP8 products.
 
     Args:
-        layer: With a weight and no bias.
-        config: Of the decoder.
-        role: Of its weight.
+        layer: Layer with a weight and no bias.
+        config: The decoder's config.
+        role: Role of the layer's weight.
         is_partial: Each TP rank has another part of the output, while all
             have the same scale: its gradient is summed over them.
     """
@@ -149,12 +149,13 @@ def column_linear(
     """Linear map without bias whose output is split over the TP ranks.
 
     Args:
-        config: Of the decoder.
+        config: The decoder's config.
         in_features: Width of the input.
         out_features: Width of the output, of all ranks together.
         from_split_sequence: The input is of the shape of `split_sequence`,
             the output holds all positions.
-        kind: Its name in `DecoderConfig.float8_linears`, if it has one.
+        kind: The layer's name in `DecoderConfig.float8_linears`; None: it
+            is never in FP8.
     """
     attr = _weight_attr(config, "input")
     if tensor_parallel_degree() > 1:
@@ -187,11 +188,11 @@ def row_linear(
     """Linear map without bias whose input is split over the TP ranks.
 
     Args:
-        config: Of the decoder.
+        config: The decoder's config.
         in_features: Width of the input, of all ranks together.
         out_features: Width of the output.
         to_split_sequence: The output is of the shape of `split_sequence`.
-        kind: Its name in `DecoderConfig.float8_linears`.
+        kind: The layer's name in `DecoderConfig.float8_linears`.
     """
     role: Role = "attention_output" if kind == "attention" else "mlp_output"
     attr = _weight_attr(config, role)

@@ -62,8 +62,8 @@ def training_loss(
     """The loss to minimise, and its parts.
 
     Args:
-        config: Of the decoder.
-        lm_loss: From `cross_entropy`.
+        config: The decoder's config.
+        lm_loss: Result of `cross_entropy`.
         router_losses: Load-balancing loss and z-loss, averaged over the MoE
             layers, [2]; None without experts.
         adds_router_losses: Whether they are part of the loss (in training).

@@ -61,7 +61,7 @@ def router_z_loss(logits: Tensor) -> Tensor:
     """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5).
 
     Args:
-        logits: Of the router, [tokens, E], float32.
+        logits: The router's logits, [tokens, E], float32.
     """
     return paddle.square(paddle.logsumexp(logits, axis=-1)).mean()
 
@@ -258,7 +258,7 @@ class MoE(nn.Layer):
 
 
 def _call_idle(expert: GatedMLP, part: Tensor) -> Tensor:
-    """No rows in, no rows out, and gradients of zero for the expert.
+    """Return no rows; the expert gets gradients of zero.
 
     It is called on one row of zeros: not every kernel takes empty tensors.
     """

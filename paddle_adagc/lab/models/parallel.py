@@ -68,7 +68,7 @@ def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
     """Refuse degrees that the decoder cannot be spread over.
 
     Args:
-        config: Of the decoder.
+        config: The decoder's config.
         tp: Tensor-parallel ranks.
         ep: Expert-parallel ranks.
 

@@ -45,7 +45,7 @@ the router losses so far, [2]."""
 
 
 def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
-    """Where each stage begins in [embedding, decoder layers, norm, head].
+    """Return where each stage begins in [embedding, layers, norm, head].
 
     Stages differ by one decoder layer at most. The spare ones go to the
     middle, then to the first stage, because the head is the largest extra.
@@ -191,7 +191,7 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
     tensors. Uneven stages are fine: 25 layers on 4 are 6, 7, 6 and 6.
 
     Args:
-        config: Of the decoder.
+        config: The decoder's config.
 
     Attributes:
         loss: The loss of the last stage.

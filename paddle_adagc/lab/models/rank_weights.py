@@ -31,7 +31,7 @@ Array = npt.NDArray[np.generic]
 
 
 def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's part of a tensor.
+    """Return this rank's part of a tensor.
 
     Args:
         whole: The logical tensor.
@@ -45,10 +45,10 @@ def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
 
 
 def parameters_by_key(model: nn.Layer) -> dict[str, Tensor]:
-    """This rank's parameters by the names of the model in one piece.
+    """Return this rank's parameters by their names in the whole model.
 
     Args:
-        model: A decoder, spread or not, in fleet's wrappers or not.
+        model: Decoder of any layout, with or without fleet's wrappers.
     """
     model = unwrap(model)
     layout = read_layout(model)
@@ -67,10 +67,10 @@ def initialize_weights(
     by bit (on the same kind of device).
 
     Args:
-        model: The decoder, of any layout.
-        config: Its config.
+        model: Decoder of any layout.
+        config: The decoder's config.
         seed: Seed of Paddle's generator, which is left as after building the
-            model in one piece.
+            whole model.
     """
     parameters = parameters_by_key(model)
     paddle.seed(seed)
@@ -101,9 +101,9 @@ def load_weights(model: nn.Layer, weights: Mapping[str, Array]) -> None:
     """Load whole tensors into a decoder of any layout.
 
     Args:
-        model: The decoder.
-        weights: Name in one piece to the whole tensor; may hold more than
-            this rank needs.
+        model: Decoder of any layout.
+        weights: Whole tensor by its name in the whole model; may hold more
+            than this rank needs.
 
     Raises:
         KeyError: A tensor that this rank holds is missing.

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a rank of a parallel layout holds of the decoder, nothing allocated."""
+"""A rank's part of the decoder in a parallel layout; allocates nothing."""
 
 import math
 import re
@@ -33,7 +33,7 @@ _EMBEDDING = "model.embed_tokens."
 
 
 class Degrees(NamedTuple):
-    """How many ranks share the model along each axis."""
+    """Number of ranks that share the model along each axis."""
 
     tp: int = 1
     pp: int = 1
@@ -41,7 +41,7 @@ class Degrees(NamedTuple):
 
 
 class ShardSize(NamedTuple):
-    """What a tensor-parallel rank of some expert-parallel ranks holds."""
+    """Counts of what one tensor-parallel rank holds."""
 
     stage: int
     """Pipeline stage, from 0."""
@@ -55,13 +55,13 @@ class ShardSize(NamedTuple):
 
 
 def split_axis(key: str) -> int | None:
-    """Axis along which tensor-parallel ranks split a parameter.
+    """Return the axis along which tensor-parallel ranks split a parameter.
 
     Args:
-        key: Name in the model in one piece.
+        key: Name in the whole model.
 
     Returns:
-        0 or 1; None for what all of them hold: norms and routers.
+        0 or 1; None: every rank holds all of it (norms and routers).
     """
     if _SPLIT_IN_ROWS.search(key):
         return 0
@@ -69,16 +69,16 @@ def split_axis(key: str) -> int | None:
 
 
 def stage_of(key: str, config: DecoderConfig, num_stages: int) -> list[int]:
-    """Pipeline stages that hold a parameter.
+    """Return the pipeline stages that hold a parameter.
 
     Args:
-        key: Name in the model in one piece.
-        config: Of the decoder.
+        key: Name in the whole model.
+        config: The decoder's config.
         num_stages: Pipeline stages.
 
     Returns:
-        One stage; for an embedding that the head shares the first and the
-        last.
+        One stage; the first and the last for an embedding that the head
+        shares.
     """
     last = num_stages - 1
     if key.startswith(_EMBEDDING):
@@ -99,15 +99,15 @@ def local_shapes(
     stage: int = 0,
     expert_parallel_rank: int = 0,
 ) -> dict[str, Shape]:
-    """Name and shape of every parameter that a rank of the layout holds.
+    """Return name and shape of every parameter that a rank holds.
 
     Tensor-parallel ranks hold equal shapes, data-parallel ranks the same
-    tensors. The optimizer's states, which sharding splits further, are not
-    meant.
+    tensors. Sharding splits the optimizer's states further, not the
+    parameters.
 
     Args:
-        config: Of the decoder.
-        degrees: Of the layout.
+        config: The decoder's config.
+        degrees: Ranks along the layout's axes.
         stage: The rank's pipeline stage.
         expert_parallel_rank: The rank's place in its expert group.
 

@@ -20,8 +20,8 @@ that all of them see):
         --gpus 0,1,2,3,4,5,6,7 tools/pretrain.py \\
         configs/ernie_10b_a1.4b_fp8/adagc.yaml max_steps=60000
 
-(tools/pretrain.py hands recipes to this command.) The same command goes on from
-the newest complete checkpoint.
+(tools/pretrain.py hands recipes to this command.) The same command resumes
+from the newest complete checkpoint.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ from paddleformers.trainer.trainer_callback import TrainerCallback
 class CorrectionBiasCallback(TrainerCallback):
     """Move each correction bias by ``rate`` towards an even load.
 
-    After every optimizer step, by the tokens that the expert got in it on all
-    ranks with data of their own: up where they are fewer than the average, down
-    where they are more.
+    After every optimizer step a bias goes up if its expert got fewer tokens
+    than the average, and down if it got more, counted over all ranks with data
+    of their own.
 
     Args:
         rate: Step of a bias.

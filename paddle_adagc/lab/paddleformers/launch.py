@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Hand a recipe to PaddleFormers' ``ernie_pretrain``, with our clip in it."""
+"""Run a recipe in PaddleFormers' ``ernie_pretrain`` with this clip."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def run_recipe(
 ) -> ClipGradBase:
     """Pretrain as the recipe says; every process of the run calls this.
 
-    Without ``resume_from_checkpoint`` the run goes on from the newest complete
-    checkpoint in ``output_dir``, which all processes have to see.
+    Without ``resume_from_checkpoint`` the run resumes from the newest complete
+    checkpoint in ``output_dir``, which all processes must see.
 
     Args:
         path: The recipe.
         overrides: ``key=value``, see :func:`load_recipe`.
 
     Returns:
-        The clip, after the last step; under GlobalGC not in use, as
+        The clip after the last step. Under GlobalGC it is unused, because
         PaddleFormers makes its own.
 
     Raises:
@@ -81,10 +81,10 @@ def run_recipe(
 def formers_settings(
     recipe: Mapping[str, Any], clip: ClipGradBase
 ) -> dict[str, Any]:
-    """The recipe's values as PaddleFormers takes them.
+    """Convert a recipe to PaddleFormers' settings.
 
-    GlobalGC is left to PaddleFormers, which has its own over hybrid-parallel
-    ranks: ``max_grad_norm`` is its threshold, and 0 under any other clip.
+    PaddleFormers itself clips by the global norm over hybrid-parallel ranks:
+    ``max_grad_norm`` is its threshold, and 0 under any other clip.
     """
     settings = {key: value for key, value in recipe.items() if key != "clip"}
     is_global = isinstance(clip, ClipGradByGlobalNorm)
@@ -93,7 +93,7 @@ def formers_settings(
 
 
 def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
-    """Newest checkpoint that every process has finished; None without any.
+    """Return the newest checkpoint that every process finished, if any.
 
     Raises:
         ValueError: There are checkpoints, and none is complete for this number
@@ -118,9 +118,9 @@ def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
 
 @contextlib.contextmanager
 def _rebound(workflow: Any, clip: ClipGradBase) -> Iterator[None]:
-    """Inside, ``ernie_pretrain`` uses our trainer and balances its experts.
+    """Make ``ernie_pretrain`` use :class:`ClippingTrainer` and balance experts.
 
-    GlobalGC keeps PaddleFormers' trainer.
+    Under GlobalGC it keeps PaddleFormers' trainer.
     """
     from paddle_adagc.lab.paddleformers.balance import CorrectionBiasCallback
     from paddle_adagc.lab.paddleformers.trainer import ClippingTrainer

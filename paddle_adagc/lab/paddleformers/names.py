@@ -34,7 +34,7 @@ def global_expert_name(name: str, first_expert: int) -> str:
     """The parameter's name with the number of its expert in the whole model.
 
     Args:
-        name: As the model gives it.
+        name: The parameter's name in the model.
         first_expert: Number of this rank's first expert in the whole model.
     """
     return _EXPERT.sub(lambda m: str(int(m.group()) + first_expert), name)

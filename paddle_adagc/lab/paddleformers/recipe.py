@@ -13,9 +13,9 @@
 # limitations under the License.
 """Recipes of PaddleFormers' ``ernie_pretrain``, read without PaddleFormers.
 
-A recipe is a YAML file of flat keys, those of PaddleFormers' own command line,
-with two of ours: ``base`` names another file whose values it changes, and
-``clip`` is the section that this package's other configs have
+A recipe is a YAML file with the flat keys of PaddleFormers' own command line
+and two more: ``base`` names another file whose values it changes, and ``clip``
+is the section of this package's other configs
 (:mod:`paddle_adagc.clips.registry`).
 """
 
@@ -47,7 +47,7 @@ STAGE = "ernie_pretrain"
 
 _MODEL = "ernie_model_config"
 _MISSPELT = 0.92
-"""Similarity from which on a new key counts as one of the recipe's misspelt.
+"""Similarity from which a new key counts as a misspelt key of the recipe.
 PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
 
 _DECAY_SHAPES = {"1-sqrt": "sqrt"}
@@ -78,12 +78,11 @@ _MODELLED = {
     "hybrid_parallel_topo_order": "sharding_first",
     "use_recompute": False,
 }
-"""What PaddleFormers can do otherwise and this package's plan knows no other
-way."""
+"""Options of PaddleFormers for which the plan knows one value only."""
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is a recipe for ``ernie_pretrain``."""
+    """Tell whether the file is a recipe for ``ernie_pretrain``."""
     try:
         return read_values(path).get("stage") == STAGE
     except (FileNotFoundError, ValueError):
@@ -93,7 +92,7 @@ def is_recipe(path: str | os.PathLike[str]) -> bool:
 def load_recipe(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Values of a recipe over those of its ``base``.
+    """Read a recipe's values over those of its ``base``.
 
     Args:
         path: YAML file.
@@ -131,7 +130,7 @@ def load_recipe(
 
 
 def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's ``config.json`` with the recipe's ``ernie_model_config``."""
+    """Read the model's ``config.json``, changed by ``ernie_model_config``."""
     path = Path(recipe["model_name_or_path"]) / "config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     return {**settings, **recipe.get(_MODEL, {})}
@@ -140,13 +139,14 @@ def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def as_run_config(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> RunConfig:
-    """The same run in this package's own terms, to plan and to check it.
+    """Convert a recipe to a run config, to plan and to check it.
 
     Three things have no counterpart and are left out: PaddleFormers'
-    checkpoints (``train.save_every`` is 0: this package's trainer refuses them
-    under expert parallelism), the rate 0 of its very first warm-up step (ours
-    starts one step further), and its fused tensors (``fuse_attn_ffn``): the
-    counts are those of the paper, with q, k, v, gate and up on their own.
+    checkpoints (``train.save_every`` is 0, because this package's trainer
+    refuses them under expert parallelism); the learning rate 0 of its first
+    warm-up step (this package starts one step further); its fused tensors
+    (``fuse_attn_ffn``): q, k, v, gate and up count as separate tensors, as in
+    the paper.
 
     Raises:
         FileNotFoundError: See :func:`load_recipe`.
@@ -210,10 +210,10 @@ def _warn_of_what_is_not_modelled(recipe: Mapping[str, Any]) -> None:
 
 
 def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
-    """Refuse keys that are a known one misspelt, and warn of other new ones.
+    """Refuse misspelt keys and warn about other new keys.
 
-    PaddleFormers stops at a key of its own that it does not know, but only
-    once the run has been launched, and ignores one of the model's.
+    PaddleFormers refuses an unknown key of its own only after the launch, and
+    ignores an unknown key of the model.
     """
     for override in overrides:
         key = override.partition("=")[0]
@@ -258,8 +258,8 @@ def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
             "dense: our decoder's twin has experts in every layer"
         )
     options = {ours: model[theirs] for theirs, ours in _MODEL_KEYS.items()}
-    # The experts' shares of the tokens add up to moe_k in PaddleFormers' loss,
-    # to 1 in ours.
+    # The experts' shares of the tokens sum to moe_k in PaddleFormers' loss,
+    # to 1 in this package's.
     coefficient = model["router_aux_loss_coef"] * model["moe_k"]
     if _is_float8(model):
         options["float8_linears"] = ["mlp", "experts"]
@@ -271,7 +271,7 @@ def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_float8(model: Mapping[str, Any]) -> bool:
-    """Whether the products of the experts, shared one included, are in FP8."""
+    """Tell whether the products of all experts are in FP8."""
     return bool(model.get("use_fp8_mlp"))
 
 

@@ -21,7 +21,7 @@ three places break on another one:
 - ``MoeLoggingCallback`` copies its ``stat``, a mapping, into the log.
 
 The first two look at ``max_grad_norm``, 0 here: PaddleFormers then makes no
-clip of its own and leaves ours alone. The third finds a ``stat``,
+clip of its own and leaves this one alone. The third finds a ``stat``,
 :class:`ClipStat`.
 """
 
@@ -42,10 +42,10 @@ from paddle_adagc.lab.paddleformers.names import global_expert_names
 
 
 class ClipStat(Mapping[str, float]):
-    """What the clip's last step was like, for the log; may wait for the device.
+    """Numbers of the clip's last step for the log; reading may wait.
 
-    Of the tensors of this rank: after every step ``clipped_fraction`` and
-    ``nonfinite``, see :meth:`TensorScalingClip.metrics`.
+    They are ``clipped_fraction`` and ``nonfinite`` of this rank's tensors, see
+    :meth:`TensorScalingClip.metrics`.
     """
 
     _NAMES = ("clipped_fraction", "nonfinite")

@@ -11,4 +11,4 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a run will need, before it costs anything: memory, communication."""
+"""Plan a run before it costs anything: memory, communication."""

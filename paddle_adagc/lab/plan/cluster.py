@@ -30,7 +30,7 @@ SIZES = tuple(2**power for power in range(3, 15))
 
 
 def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
-    """The run in another layout, without what only few layouts can record."""
+    """Return the run in another layout, without records and faults."""
     return dataclasses.replace(
         config,
         parallel=parallel,
@@ -41,15 +41,14 @@ def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
 
 
 def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
-    """The layout on a number of GPUs.
+    """Return the layout on another number of GPUs.
 
-    Tensor, pipeline and expert parallelism stay, and so does data parallelism
-    beside sharding: the sharding degree follows; without sharding, the
-    data-parallel one.
+    With sharding only the sharding degree changes, without it only the
+    data-parallel degree.
 
     Raises:
-        ValueError: Less than one GPU; or no such layout has this many GPUs:
-            the nearest that has is named.
+        ValueError: Less than one GPU, or no such layout has this many GPUs; the
+            message names the nearest numbers.
     """
     check_integer("the number of GPUs", num_gpus, 1)
     fixed = {"tp": parallel.tp, "pp": parallel.pp}

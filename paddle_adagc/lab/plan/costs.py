@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What every kind of clip step costs, on the rank that it costs most."""
+"""Communication cost of each kind of clip step, on its slowest rank."""
 
 from __future__ import annotations
 
@@ -39,29 +39,30 @@ class StepCost:
     """:data:`GLOBAL_GC`, :data:`ADAGC_WARM_UP` or :data:`ADAGC`."""
 
     rank: int
-    """First rank of the pipeline stage that the rest is about."""
+    """First rank of the pipeline stage with the longest communication."""
 
     collectives: tuple[Collective, ...]
     ring_us: float
-    """Microseconds of them, one after the other, with rings; and with trees:"""
+    """Microseconds of the collectives, one after the other, with rings."""
 
     tree_us: float
+    """The same with trees."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the rank passes to collectives."""
+        """Bytes that the rank passes to the collectives."""
         return sum(c.num_bytes for c in self.collectives)
 
     @property
     def us(self) -> float:
-        """Microseconds with the faster algorithm, which NCCL looks for."""
+        """Microseconds with the faster algorithm, which NCCL chooses."""
         return min(self.ring_us, self.tree_us)
 
 
 def step_costs(
     ranks: Sequence[RankPlan], interconnect: Interconnect
 ) -> list[StepCost]:
-    """Costs of GlobalGC's step and of AdaGC's two kinds, in this order."""
+    """Return the costs of GlobalGC's step, AdaGC's warm-up and AdaGC's step."""
     by_step = {
         GLOBAL_GC: [(r.rank, r.global_gc) for r in ranks],
         ADAGC_WARM_UP: [(r.rank, r.adagc[WARM_UP]) for r in ranks],

@@ -13,11 +13,11 @@
 # limitations under the License.
 """One rank of a run of any size, in this process and without its tensors.
 
-The plan does not repeat the rules by which a run lies over its ranks: it goes
-through them. A rank is started as :mod:`paddle_adagc.lab.train.processes` does,
-fleet makes its groups, the model is built, the clip is bound and makes its
-steps. Three things are replaced: groups are lists of ranks that nobody joins,
-collectives do nothing, and parameters have shapes but no memory.
+The plan runs the code of the real run instead of repeating its rules:
+:mod:`paddle_adagc.lab.train.processes` starts the rank, fleet makes its groups,
+the model is built, the clip is bound and makes its steps. Three things are
+replaced: groups are lists of ranks that nobody joins, collectives do nothing,
+and parameters have shapes but no memory.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Collective:
     """Function of ``paddle.distributed``."""
 
     group: str
-    """As :class:`paddle_adagc.lab.benchmark.ledger.Entry` has it."""
+    """Name of the group, as in :mod:`paddle_adagc.lab.benchmark.ledger`."""
 
     ranks: tuple[int, ...]
-    """Of the group."""
+    """Ranks of the group."""
 
     num_bytes: int
     """Size of the tensor that the rank passes in."""
@@ -75,14 +75,14 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class RankPlan:
-    """What one rank of a run holds, and what its clip communicates."""
+    """Tensors of one rank, and the communication of its clip."""
 
     rank: int
     tensors: tuple[TensorLayout, ...]
     """In the order of the model, before sharding."""
 
     matrices: frozenset[str]
-    """Keys of those that Muon would train itself."""
+    """Keys of the tensors that Muon trains itself."""
 
     global_gc: tuple[Collective, ...]
     """Every step of fleet's GlobalGC."""
@@ -92,11 +92,11 @@ class RankPlan:
 
 
 def plan_ranks(config: RunConfig) -> list[RankPlan]:
-    """The first rank of every pipeline stage.
+    """Plan the first rank of every pipeline stage.
 
-    All ranks of a stage hold as much and communicate as often: data-parallel
-    and sharding ranks by their construction, tensor- and expert-parallel ones
-    because they share evenly.
+    All ranks of a stage hold the same number of values and communicate equally
+    often: data-parallel and sharding ranks by construction, tensor- and
+    expert-parallel ranks because they share evenly.
 
     Raises:
         ValueError: The model or the clip refuses the layout.
@@ -135,10 +135,10 @@ def _plan_rank(
 
 @contextlib.contextmanager
 def as_rank(config: RunConfig, rank: int) -> Iterator[list[tuple[int, ...]]]:
-    """Be a rank of the run: fleet's topology is that rank's.
+    """Act as a rank of the run: fleet's topology is that rank's.
 
     Yields:
-        Ranks of every all-reduce so far, none of which takes place.
+        Ranks of every all-reduce so far; no all-reduce is carried out.
     """
     world = Group(rank, 0, list(range(config.parallel.num_processes)))
     calls: list[tuple[int, ...]] = []
@@ -177,7 +177,7 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[list[tuple[int, ...]]]:
 
 
 def build_without_memory(config: RunConfig) -> nn.Layer:
-    """This rank's model; its parameters have shapes and no values."""
+    """Build this rank's model; its parameters have shapes but no values."""
     task = make_task(config)
     with (
         paddle.LazyGuard(),
@@ -187,7 +187,7 @@ def build_without_memory(config: RunConfig) -> nn.Layer:
 
 
 def _make_groups(is_collective: bool, strategy: Any) -> None:
-    """What is left of ``fleet.init`` without other processes."""
+    """Do the part of ``fleet.init`` that needs no other process."""
     fleet.fleet._user_defined_strategy = strategy
     fleet.fleet._init_hybrid_parallel_env()
 
@@ -195,10 +195,10 @@ def _make_groups(is_collective: bool, strategy: Any) -> None:
 def axis_list(
     topology: CommunicateTopology, axis_name: str, index: int
 ) -> list[int]:
-    """``get_axis_list`` without a pass over all ranks for every index.
+    """Replace fleet's ``get_axis_list``; pass over the ranks once per axis.
 
-    Fleet asks for each index of an axis: with 16,384 data-parallel ranks its
-    own takes 10 seconds.
+    Fleet asks for each index of an axis, and its own function passes over all
+    ranks each time: 10 seconds for 16,384 data-parallel ranks.
     """
     axis = topology.get_hybrid_group_names().index(axis_name)
     known = topology.__dict__.setdefault("_lists_of_axis", {})
@@ -214,7 +214,7 @@ def axis_list(
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Leave generators as they were: fleet seeds one for each layout."""
+    """Restore the random generators, which fleet seeds for each layout."""
     tracker = get_rng_state_tracker()
     state, states = paddle.get_rng_state(), tracker.get_states_tracker()
     places, seeds = dict(tracker.states_), set(tracker.seeds_)
@@ -227,7 +227,7 @@ def _same_random_numbers() -> Iterator[None]:
 
 
 def _global_gc() -> ClipGradBase:
-    """Paddle's clip, in the wrapper that fleet's optimizer puts it in."""
+    """Make Paddle's clip in the wrapper of fleet's optimizer."""
     clip = make_clip("global_norm")
     groups = getattr(fleet.fleet, "_hcg", None)
     if groups is None or (
@@ -238,7 +238,7 @@ def _global_gc() -> ClipGradBase:
 
 
 def _adagc_settings(config: RunConfig) -> dict[str, Any]:
-    """The run's arguments if its clip is AdaGC; one step of warm-up."""
+    """Return AdaGC's arguments, the run's if it has any, with ``t_start`` 1."""
     settings = dict(config.clip)
     if settings.get("name") != "adagc":
         settings = {"name": "adagc"}
@@ -248,10 +248,10 @@ def _adagc_settings(config: RunConfig) -> dict[str, Any]:
 def _clip_calls(
     clip: ClipGradBase, num_steps: int, ranks_of_calls: list[tuple[int, ...]]
 ) -> Sequence[tuple[Collective, ...]]:
-    """What each of the clip's first steps communicates, by the ledger.
+    """Record the collectives of the clip's first steps.
 
-    No gradient is there to be clipped; what is communicated does not depend on
-    that, or a rank without a gradient would hold up the others.
+    The clip gets no gradients: its communication must not depend on them, or a
+    rank without a gradient would block the others.
     """
     ledger = CommunicationLedger()
     watched = ledger.watch(clip)

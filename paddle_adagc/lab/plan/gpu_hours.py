@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The paper's GPU hours beside what its clips can account for."""
+"""The paper's GPU hours, and the share that the clips explain."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ PAPER_RUNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What the clip's communication takes in a layout that "DP" may mean."""
+    """Time of the clips' communication in one meaning of the paper's "DP"."""
 
     layout: str
     global_gc_us: float

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How long an all-reduce takes: latency per link, and bytes per second."""
+"""Time of an all-reduce, from latency per link and bytes per second."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
 class Interconnect:
     """Nodes of GPUs on NVLink, and InfiniBand between them.
 
-    Latencies are those by which NCCL itself predicts its low-latency (LL)
-    protocol, which it takes for messages of a few kB: ``baseLat`` and ``hwLat``
+    Latencies are NCCL's own for its low-latency (LL) protocol, which it takes
+    for messages of a few kB: ``baseLat`` and ``hwLat``
     of ``src/graph/tuning.cc`` in NCCL 2.19 and later. Bandwidths are those of
     data sheets, one direction: NVLink 4 of an H100 (900 GB/s both ways), one
-    400 Gbit/s InfiniBand adapter per GPU, the HBM3 of an H100 SXM. Nothing of
-    this was measured here.
+    400 Gbit/s InfiniBand adapter per GPU, the HBM3 of an H100 SXM. None of
+    these numbers was measured here.
     """
 
     gpus_per_node: Count = 8
@@ -73,8 +73,8 @@ class Interconnect:
         sets the bandwidth (Thakur et al. 2005; NCCL counts the same hops).
 
         Args:
-            ranks: Of the group.
-            num_bytes: Of the tensor.
+            ranks: Ranks of the group.
+            num_bytes: Bytes of the tensor.
             algorithm: ``"ring"`` or ``"tree"``.
         """
         size = len(ranks)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a rank keeps on its GPU: weights, gradients, optimizer states."""
+"""A rank's GPU memory: weights, gradients, optimizer states."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Sum of all of them."""
+        """Bytes of all four."""
         return sum(dataclasses.astuple(self))
 
 
@@ -67,12 +67,12 @@ def num_values(tensors: Sequence[TensorLayout]) -> int:
 def optimizer_share(
     tensors: Sequence[TensorLayout], parallel: ParallelConfig
 ) -> list[tuple[TensorLayout, int]]:
-    """Tensors whose optimizer states a rank keeps, and how many values each.
+    """Return a rank's tensors with the number of values that it optimizes.
 
-    Under sharding V2 a slice of every tensor, over the sharding group or, of
-    experts under expert parallelism, over the ranks that hold the same ones.
-    Under V1 whole tensors, as fleet deals them out; the share is that of the
-    rank with the most values.
+    Sharding V2 gives every rank a slice of every tensor: over the sharding
+    group, or for experts under expert parallelism over the ranks that hold the
+    same experts. V1 gives whole tensors to ranks, as fleet does; the result is
+    the share of the rank with the most values.
     """
     if parallel.sharding == 1:
         return [(t, math.prod(t.shape)) for t in tensors]
@@ -98,13 +98,14 @@ def rank_memory(
     config: RunConfig,
     activations: int,
 ) -> Memory:
-    """Memory of a rank.
+    """Return the memory of a rank.
 
     Args:
-        tensors: What the rank holds before sharding.
-        matrices: Keys of those that Muon would train itself.
+        tensors: The rank's tensors before sharding.
+        matrices: Keys of the tensors that Muon trains itself.
         config: The run.
-        activations: Bytes, from :mod:`paddle_adagc.lab.models.activations`.
+        activations: Bytes of activations, see
+            :meth:`.PretrainTask.activation_bytes`.
     """
     precision, values = config.train.precision, num_values(tensors)
     name = config.optimizer.name

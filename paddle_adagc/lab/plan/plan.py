@@ -71,7 +71,7 @@ class StagePlan:
     gamma_bytes: int
     memory: Memory
     clipped_bytes: int
-    """Of the gradients that the rank's clip is given."""
+    """Bytes of the gradients that the rank's clip gets."""
 
     def local_us(self, interconnect: Interconnect) -> float:
         """Microseconds of the clip's own passes over the gradients.
@@ -92,7 +92,7 @@ class Growth:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that is planned of a run."""
+    """Plan of a run."""
 
     name: str
     """The config's file."""
@@ -112,8 +112,8 @@ class Plan:
 
     paper: tuple[Comparison, ...]
     notes: tuple[str, ...]
-    """What this package warns of in this layout, and another global batch
-    than the file's."""
+    """Warnings about this layout, and a global batch that differs from the
+    file's."""
 
     @property
     def worst_stage(self) -> StagePlan:
@@ -133,15 +133,16 @@ def plan_run(
     """Plan the run of a config file, without its tensors and its GPUs.
 
     Args:
-        path: As :func:`paddle_adagc.lab.train.parse.load_config` reads it, or a
-            recipe for PaddleFormers.
+        path: Run config (see :func:`paddle_adagc.lab.train.parse.load_config`)
+            or recipe for PaddleFormers.
         overrides: ``key=value``.
-        num_gpus: Instead of the config's; see
+        num_gpus: Number of GPUs, instead of the config's; see
             :func:`paddle_adagc.lab.plan.cluster.resized`.
-        interconnect: Of the cluster.
-        recompute: Layers recompute their activations.
-        sizes_to_grow: Numbers of GPUs; default :data:`.cluster.SIZES`. Those
-            that the layout does not fit on are left out.
+        interconnect: Links of the cluster; default: :class:`Interconnect`.
+        recompute: Layers keep their input and recompute the rest.
+        sizes_to_grow: Numbers of GPUs to compare; default
+            :data:`.cluster.SIZES`. Numbers that the layout does not fit on
+            are left out.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -234,7 +235,7 @@ def _grow(
 
 
 def _warnings_of(function: Callable[[], T]) -> tuple[T, list[str]]:
-    """A function's result and what this package warns of, each text once."""
+    """Return a function's result, and the texts of this package's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = function()

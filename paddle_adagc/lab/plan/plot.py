@@ -43,8 +43,8 @@ def save_growth(plan: Plan, directory: Path) -> list[Path]:
     """Draw the time per step with trees and with rings, as SVG and PNG.
 
     Args:
-        plan: With at least one size of the cluster.
-        directory: Made if it is not there.
+        plan: Plan with at least one size of the cluster.
+        directory: Folder of the figure; made if it is missing.
 
     Returns:
         The files.

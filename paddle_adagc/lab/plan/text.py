@@ -58,7 +58,7 @@ nothing to do with the clip. The paper does not say which.
 
 
 def render(plan: Plan) -> str:
-    """The plan for readers."""
+    """Return the plan as text."""
     blocks = [
         _section(f"Plan of {plan.name}", _run_lines(plan)),
         _section("Memory of a GPU (GiB)", _memory_lines(plan), _MEMORY_NOTE),
@@ -72,7 +72,7 @@ def render(plan: Plan) -> str:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The plan for programs: plain dicts and lists; sizes in bytes."""
+    """Return the plan as plain dicts and lists; sizes are in bytes."""
     return {
         "config": plan.name,
         "num_gpus": plan.config.parallel.num_processes,
@@ -216,7 +216,7 @@ def _calls(collectives: Sequence[Collective]) -> list[str]:
 
 
 def _group(collective: Collective) -> str:
-    """Name of the group; one that is no axis has all its ranks for a name."""
+    """Name the group; a group over several axes has no name of its own."""
     unnamed = collective.group.startswith("ranks ")
     return "several axes" if unnamed else collective.group
 

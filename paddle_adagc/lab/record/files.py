@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a run leaves behind, step by step: written append-only, read as arrays.
+"""Files of a run: written step by step, read as arrays.
 
 A run directory holds three files:
 
@@ -20,9 +20,8 @@ A run directory holds three files:
 - ``tensors.f32``: per step a ``[len(QUANTITIES), num_tensors]`` block of
   little-endian float32, with the tensor names in ``tensors.json``.
 
-Appending never rewrites what is there, and :meth:`RunWriter.resume` cuts the
-files back to a step: a killed and resumed run leaves the same files as one
-that was not.
+Steps are only appended. A resumed run first cuts the files back to its step
+(:class:`RunWriter`), so that it leaves the same files as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ class RunWriter:
     """Append the steps of a run to the files of ``directory``.
 
     Args:
-        directory: Created if it does not exist.
+        directory: Folder of the run; created if it is missing.
         tensor_names: One name per logged tensor; empty logs no tensors.
-        start_step: Steps from this index on are cut off first (0: start anew).
+        start_step: First step to write; later steps in the files are cut off.
 
     Raises:
         ValueError: The files hold fewer than ``start_step`` steps, or other
@@ -111,7 +110,7 @@ class RunWriter:
         self._metrics.write(json.dumps(metrics).encode() + b"\n")
 
     def flush(self) -> None:
-        """Hand everything written so far to the operating system."""
+        """Hand all data to the operating system."""
         self._tensors.flush()
         self._metrics.flush()
 
@@ -122,10 +121,10 @@ class RunWriter:
 
 
 def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Content of ``run.json``; empty where there is none.
+    """Read ``run.json``; empty if there is no such file.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The file is damaged.
     """
     path = Path(directory) / "run.json"
     if not path.exists():
@@ -151,18 +150,18 @@ def update_run_json(directory: str | os.PathLike[str], **facts: Any) -> None:
 
 @contextlib.contextmanager
 def held(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other processes from writing to a run directory meanwhile.
+    """Lock a run directory against other processes that would write to it.
 
-    The system gives it free when this process ends, however it does; processes
-    forked meanwhile, such as those that load data, do not hold it. On a file
-    system without locks nothing is kept, with a warning.
+    The lock ends with this process, even if it is killed; forked processes,
+    such as data loaders, do not hold it. On a file system without locks there
+    is only a warning.
 
     Args:
-        directory: Created if it does not exist, and removed again if nothing
-            was put there.
+        directory: Folder to lock; created if it is missing, and removed again
+            if it stays empty.
 
     Raises:
-        FileExistsError: Another process holds it.
+        FileExistsError: Another process holds the lock.
     """
     is_new = not Path(directory).exists()
     Path(directory).mkdir(parents=True, exist_ok=True)
@@ -297,7 +296,7 @@ class RunRecord:
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    """Objects of the whole lines of a file."""
+    """Read the objects of a file's complete lines."""
     rows = []
     for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
         if not line.endswith(b"\n"):

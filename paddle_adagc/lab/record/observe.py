@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Measure, for the record, what any clip does to every tensor."""
+"""Measure what a clip does to every tensor, for the record."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from paddle_adagc.lab.record.files import QUANTITIES
 
 
 class ObservedClip(ClipGradBase):
-    """Calls another clip, and keeps norms before and after, and its time.
+    """Call another clip; measure its time, and norms before and after it.
 
-    The norms are measured outside of the clip and the same for every method,
-    by reading them back: for the record of small runs, not for large ones.
+    The norms are measured outside of the clip, in the same way for every
+    method. Reading them waits for the device: this is for small runs.
 
     Args:
-        clip: The clip to call; its result is what the optimizer gets.
-        parameters: Key -> parameter, for the order of the tensors.
+        clip: Clip to call; the optimizer gets its result.
+        parameters: Parameter by key, in the order of the record.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ObservedClip(ClipGradBase):
         return np.sqrt(squared_norms(gradients).numpy())
 
     def step_metrics(self) -> dict[str, float]:
-        """Numbers of the last step for its line of the record."""
+        """Return the last step's numbers for its line of the record."""
         finite = np.isfinite(self.norm)
         norm = self.norm[finite].astype(np.float64)
         present = ~finite | (self.norm > 0)
@@ -84,7 +84,7 @@ class ObservedClip(ClipGradBase):
         }
 
     def scales(self) -> dict[str, float]:
-        """Key -> h of the last step, of the tensors with a finite gradient."""
+        """Return the last step's h by key, for finite norms above 0."""
         return {
             key: float(clipped / norm)
             for key, clipped, norm in zip(
@@ -94,7 +94,7 @@ class ObservedClip(ClipGradBase):
         }
 
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
-        """The last step's block for :class:`RunWriter`.
+        """Return the last step's block for :class:`RunWriter`.
 
         Args:
             moments: Norms of the optimizer's moments, ``[2, num_tensors]``.

@@ -24,7 +24,7 @@ from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 
 
 def uses_amp(train: TrainConfig) -> bool:
-    """Whether weights are in low precision, with float32 master weights."""
+    """Tell whether weights are in low precision with float32 masters."""
     if train.precision == "float8":
         return paddle.device.is_compiled_with_cuda()
     return train.precision != "float32"
@@ -34,7 +34,7 @@ def check_precision(train: TrainConfig) -> None:
     """Refuse low precision on a machine without a GPU.
 
     Raises:
-        ValueError: See above.
+        ValueError: The precision needs a GPU.
     """
     if uses_amp(train) and not paddle.device.is_compiled_with_cuda():
         raise ValueError(
@@ -45,7 +45,7 @@ def check_precision(train: TrainConfig) -> None:
 
 
 def training_arguments(config: RunConfig) -> TrainingArguments:
-    """Arguments for the Trainer.
+    """Make the Trainer's arguments.
 
     Raises:
         ValueError: Low precision is asked for on a machine without a GPU.

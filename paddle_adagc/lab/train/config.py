@@ -79,7 +79,7 @@ class TrainConfig:
     """Sequences per device and forward pass."""
 
     gradient_accumulation_steps: Count = 1
-    """Forward passes per optimizer step."""
+    """Forward passes per optimizer step and device."""
 
     seed: Natural = 0
     """Seed of the initialisation and of the faults; also of the data, unless
@@ -117,7 +117,7 @@ class TrainConfig:
 
 @section
 class RecordConfig:
-    """What is recorded per tensor at every step (waits for the device)."""
+    """Record of every tensor at every step; recording waits for the device."""
 
     tensors: Flag = False
     """Norm before and after the clip, and gamma, of every tensor."""
@@ -156,8 +156,8 @@ class ParallelConfig:
     """Split activations along the sequence over the tensor-parallel ranks."""
 
     sharding_split_param: Flag = True
-    """Sharding splits every tensor (V2), rather than giving each to one rank
-    (V1)."""
+    """Sharding splits every tensor (V2); otherwise every tensor belongs to one
+    rank (V1)."""
 
     @model_validator(mode="after")
     def _check_layout(self) -> Self:
@@ -185,13 +185,13 @@ class ParallelConfig:
 
     @property
     def num_data_ranks(self) -> int:
-        """Number of ranks with data of their own."""
+        """Number of ranks that read different data."""
         return self.dp * self.sharding
 
 
 @section
 class RunConfig:
-    """Everything that determines a run."""
+    """All settings of a run."""
 
     model: dict[str, Any]
     """``architecture``, ``decoder`` if it is left out, or ``clip``; and fields
@@ -240,7 +240,7 @@ class RunConfig:
         if self.record.moments and not isinstance(self.optimizer, AdamConfig):
             raise ValueError(
                 f"record.moments with optimizer.name={self.optimizer.name!r}: "
-                "they are Adam's; set it to false"
+                "only Adam has these moments; set it to false"
             )
         if self.parallel.num_processes > 1:
             self._check_parallel()
@@ -284,7 +284,7 @@ class RunConfig:
 
     @property
     def sample_name(self) -> str:
-        """What :attr:`global_batch` counts."""
+        """Unit of :attr:`global_batch`."""
         return "sequences" if self.data.kind in TEXT_KINDS else "pairs"
 
     def to_dict(self) -> dict[str, Any]:

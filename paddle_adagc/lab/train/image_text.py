@@ -44,7 +44,7 @@ from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.task import PretrainTask, value_bytes
 
 NUM_RETRIEVED = 1024
-"""Validation pairs, at most, whose captions are told apart."""
+"""Most validation pairs that the retrieval accuracy compares."""
 
 
 class ImageTextTask(PretrainTask):
@@ -64,7 +64,7 @@ class ImageTextTask(PretrainTask):
         self.model_config = CLIPConfig.from_fields(config.model, PRESETS)
 
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
-        """Pairs of the model's size and vocabulary."""
+        """Build pairs of the model's image size and vocabulary."""
         model, config = self.model_config, self.config
         wanted = PairFormat(
             image_size=model.image_size,
@@ -77,13 +77,13 @@ class ImageTextTask(PretrainTask):
         return build_image_text_datasets(config.data, num_train_samples, wanted)
 
     def build_model(self) -> CLIP:
-        """CLIP, whole on every rank."""
+        """Build CLIP, whole on every rank."""
         paddle.seed(self.config.train.seed)
         return CLIP(self.model_config)
 
     @property
     def num_words(self) -> int:
-        """Token ids below that of a caption's end."""
+        """Number of token ids below a caption's end token."""
         return min(self.model_config.vocab_size, self.model_config.end_token)
 
     def corrupt(
@@ -99,12 +99,12 @@ class ImageTextTask(PretrainTask):
         return {**inputs, "input_ids": paddle.to_tensor(captions)}
 
     def take_losses(self, model: CLIP) -> list[Tensor]:
-        """The contrastive loss of this rank's pairs."""
+        """Return the contrastive loss of this rank's pairs."""
         assert model.last_loss is not None
         return [model.last_loss]
 
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
-        """Keep the logits' scale in CLIP's bounds."""
+        """Clamp the logits' scale to CLIP's bounds."""
         model.clamp_logit_scale(optimizer)
 
     def model_size(self) -> ModelSize:
@@ -152,7 +152,7 @@ class ImageTextTask(PretrainTask):
         return findings
 
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
-        """Retrieval accuracy over the first :data:`NUM_RETRIEVED` pairs."""
+        """Measure the retrieval accuracy, see :data:`NUM_RETRIEVED`."""
         batches = self._batches(dataset)
         return {"retrieval_accuracy": retrieval_accuracy(model, batches)}
 

@@ -71,7 +71,7 @@ class LanguageTask(PretrainTask):
     def build_datasets(
         self, num_train_samples: int
     ) -> tuple[TokenDataset, TokenDataset]:
-        """Token windows whose vocabulary the model holds."""
+        """Build token windows; the model must know all their tokens."""
         datasets = build_datasets(self.config.data, num_train_samples)
         for dataset in datasets:
             if dataset.vocab_size > self.model_config.vocab_size:
@@ -82,7 +82,7 @@ class LanguageTask(PretrainTask):
         return datasets
 
     def build_model(self) -> DecoderForCausalLM | DecoderForCausalLMPipe:
-        """The decoder of the run's layout."""
+        """Build the decoder of the run's layout."""
         paddle.seed(self.config.train.seed)
         parallel = self.config.parallel
         if parallel.num_processes == 1:
@@ -94,7 +94,7 @@ class LanguageTask(PretrainTask):
 
     @property
     def num_words(self) -> int:
-        """All token ids."""
+        """Size of the vocabulary."""
         return self.model_config.vocab_size
 
     def corrupt(
@@ -114,7 +114,7 @@ class LanguageTask(PretrainTask):
         }
 
     def take_losses(self, model: Any) -> list[Tensor]:
-        """Language-model losses, without those of routers."""
+        """Return the language-model losses without the routers' losses."""
         if isinstance(model, DecoderForCausalLMPipe):
             losses = model.take_losses()
         else:
@@ -212,7 +212,7 @@ class LanguageTask(PretrainTask):
         )
 
     def facts(self, model: nn.Layer) -> dict[str, Any]:
-        """Which of the model's tensors are multiplied in FP8, and how."""
+        """Name the tensors multiplied in FP8, and the kind of products."""
         if self.config.train.precision != "float8":
             return {}
         names = gather_names(parameters_by_key(model))
@@ -226,7 +226,7 @@ class LanguageTask(PretrainTask):
 
 
 def _model_fields(config: RunConfig) -> dict[str, Any]:
-    """The ``model`` section; float8 is for all linears that can be."""
+    """Return the ``model`` section; by default every possible linear is FP8."""
     if config.train.precision != "float8":
         return config.model
     return {"float8_linears": FLOAT8_LINEARS, **config.model}

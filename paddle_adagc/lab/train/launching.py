@@ -22,11 +22,11 @@ GPUS_PER_NODE = 8
 
 
 def launch_lines(run: Sequence[str], num_processes: int) -> list[str]:
-    """The command that starts a run, and before it where to give it.
+    """Return the command that starts a run, after a line on where to run it.
 
     Args:
-        run: The Python file and its arguments.
-        num_processes: One for each GPU.
+        run: Python file and its arguments.
+        num_processes: Number of processes, one per GPU.
     """
     command = shlex.join(run)
     if num_processes == 1:

@@ -55,15 +55,15 @@ def make_optimizer(
     grad_clip: ClipGradBase | None,
     multi_precision: bool,
 ) -> Optimizer:
-    """The optimizer that a config's ``optimizer`` section describes.
+    """Make the optimizer that a config's ``optimizer`` section describes.
 
     Matrices decay; vectors (norms, biases) and scalars do not.
 
     Args:
         settings: Optimizer and its arguments.
-        model: Of any layout, before fleet wraps it.
+        model: Model of any layout, before fleet wraps it.
         learning_rate: A number or a scheduler.
-        grad_clip: The clip.
+        grad_clip: Clip for the optimizer; None: no clip.
         multi_precision: Keep float32 copies of weights in low precision.
     """
     decayed = {
@@ -176,5 +176,5 @@ _MAKERS: dict[str, Callable[..., Optimizer]] = {
     "adamw_clippy": _adamw_clippy,
     "adamw_rms_clip": _adamw_rms_clip,
 }
-"""Optimizer by name: a function of the settings, of the model, and of the
-arguments that all optimizers take."""
+"""Function by the optimizer's name. It takes the settings, the model, and the
+arguments of every optimizer."""

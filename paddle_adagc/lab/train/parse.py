@@ -39,8 +39,8 @@ def load_config(
 ) -> RunConfig:
     """Read a run's config.
 
-    A file may name another one under ``base`` (relative to itself), or a list
-    of them, whose values are then changed, see :func:`merged`.
+    A file may name another file, or a list of files, under ``base`` (relative
+    to itself) and change their values, see :func:`merged`.
 
     Args:
         path: YAML file.
@@ -57,10 +57,10 @@ def load_config(
 
 
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Nested values of ``key=value`` with dotted keys and YAML values.
+    """Read ``key=value`` with dotted keys and YAML values into nested values.
 
     Raises:
-        ValueError: One is not of that form.
+        ValueError: An override does not have that form.
     """
     for override in overrides:
         if "=" not in override:
@@ -77,11 +77,11 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Values of a YAML file merged over those of its ``base``.
+    """Read a YAML file's values, merged over those of its ``base``.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not a map of keys to values, not YAML, or not UTF-8.
+        ValueError: The file is no map of keys to values, no YAML, or not UTF-8.
     """
     path = Path(path)
     if not path.is_file():
@@ -115,7 +115,7 @@ def _load_yaml(path: Path) -> Any:
 
 
 def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
-    """``", line 3: not YAML: ..."``, as far as the error knows."""
+    """Return ``", line 3: not YAML: ..."``, as exact as the error is."""
     if not isinstance(error, yaml.MarkedYAMLError) or not error.problem_mark:
         return f": not YAML: {str(error).splitlines()[0]}"
     last = max(len(text.splitlines()), 1)
@@ -129,11 +129,11 @@ def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
 def merged(
     values: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Deep copy of ``values`` with ``changes``, key by key at any depth.
+    """Return a deep copy of ``values`` with ``changes``, key by key.
 
     Lists are replaced as a whole. So are the sections ``clip`` and
-    ``optimizer`` where the change gives a ``name``: another clip's or
-    optimizer's arguments do not go with it.
+    ``optimizer`` if the change gives a ``name``: the arguments of another clip
+    or optimizer do not apply to it.
     """
     result = copy.deepcopy(dict(values))
     for key, change in changes.items():

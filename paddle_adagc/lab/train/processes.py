@@ -44,8 +44,8 @@ _ORDER_WITH_EXPERTS = [
 def start_processes(config: RunConfig) -> None:
     """Start fleet as ``config.parallel`` says; nothing for one process.
 
-    PaddleNLP starts fleet itself where nobody has. It knows nothing of
-    fleet's groups for experts, and takes the topology that it finds.
+    PaddleNLP starts fleet if nobody has, without groups for experts; it
+    keeps a topology that exists.
 
     Raises:
         ValueError: Another number of processes was launched.
@@ -90,7 +90,7 @@ def start_processes(config: RunConfig) -> None:
 
 
 def is_first_process() -> bool:
-    """Whether this process writes the record and the logs."""
+    """Tell whether this process writes the record and the logs."""
     return dist.get_rank() == 0
 
 
@@ -103,8 +103,8 @@ def wait_for_all() -> None:
 def leave(code: int) -> NoReturn:
     """End this process with an exit status, together with the others.
 
-    Over gloo without the interpreter's teardown: a rank that owns the store of
-    a group must not go first, and gloo's threads abort some that go last.
+    Over gloo it skips the interpreter's teardown: the rank that owns a group's
+    store must not end first, and gloo's threads abort some ranks that end last.
     """
     if dist.is_initialized() and dist.get_world_size() > 1:
         if code in (0, 1):  # else the others may not be here
@@ -117,10 +117,10 @@ def leave(code: int) -> NoReturn:
 
 
 def from_first_process(function: Callable[[], T]) -> T:
-    """Result of a function that only the first process calls.
+    """Call a function in the first process; return its result in every one.
 
     Raises:
-        Exception: What the function raised, on every process.
+        Exception: The function's exception, on every process.
     """
     if dist.get_world_size() == 1:
         return function()
@@ -138,7 +138,7 @@ def from_first_process(function: Callable[[], T]) -> T:
 
 
 def gather_names(names: Iterable[str]) -> list[str]:
-    """Sorted names that any process has; every process calls this."""
+    """Return the sorted names of all processes; every process calls this."""
     mine = sorted(names)
     if dist.get_world_size() == 1:
         return mine
@@ -148,11 +148,11 @@ def gather_names(names: Iterable[str]) -> list[str]:
 
 
 def mean_over_processes(values: Sequence[float | None]) -> list[float]:
-    """Mean of each value over the processes that have it.
+    """Average each value over the processes that know it.
 
     Args:
-        values: This process's; None for what it does not know (a loss, on
-            all pipeline stages but the last). At least one process knows it.
+        values: This process's values; None for a value that only other
+            processes know (a loss, on all pipeline stages but the last).
     """
     known = [value for value in values if value is not None]
     if dist.get_world_size() == 1 or not values:

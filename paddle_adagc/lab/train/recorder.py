@@ -52,9 +52,10 @@ class StepRecorder:
 
     Attributes:
         monitor: Follows the losses and reports spikes.
-        has_diverged: A loss was not finite, other than that of a corrupted
-            batch or activation.
-        optimizer: To be set once it exists, for its moments.
+        has_diverged: A loss was not finite although no fault had corrupted the
+            batch or an activation.
+        optimizer: Optimizer whose moments are recorded; set it before the first
+            step.
     """
 
     def __init__(
@@ -80,14 +81,14 @@ class StepRecorder:
         self._started = 0.0
 
     def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
-        """The clip for the optimizer: measured if tensors are recorded."""
+        """Wrap the clip to measure it, if tensors are recorded."""
         if clip is None or not self._config.record.tensors:
             return clip
         self._observed = ObservedClip(clip, self._parameters)
         return self._observed
 
     def open(self, first_step: int) -> None:
-        """Start writing; steps from ``first_step`` on are cut off first."""
+        """Start writing; cut off earlier records from ``first_step`` on."""
         if not is_first_process():
             return
         names = [*self._parameters] if self._config.record.tensors else []
@@ -96,35 +97,36 @@ class StepRecorder:
         )
 
     def begin_step(self, step: int, learning_rate: float) -> None:
-        """A new optimizer step begins."""
+        """Begin an optimizer step."""
         self._row = {"step": step, "learning_rate": learning_rate}
         self._losses = []
         self._faults = []
         self._started = time.perf_counter()
 
     def add_loss(self, loss: Tensor) -> None:
-        """Loss of a micro-batch."""
+        """Add the loss of a micro-batch, a scalar on the device."""
         self._losses.append(loss)
 
     def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
-        """A fault that is injected into this step.
+        """Add a fault that this step gets.
 
         Args:
             fault: The fault.
-            tensors: Names hit; may grow until the step ends.
+            tensors: Names of the tensors hit; the list may grow until the step
+                ends.
         """
         self._faults.append((fault, tensors))
 
     def add_evaluation(self, loss: float, **measures: float) -> None:
-        """Validation loss after the last step, and other measures of it."""
+        """Add the validation loss and other measures to the last step."""
         if self._pending:
             self._pending[-1][0].update(eval_loss=loss, **measures)
 
     def end_step(self, **measures: float) -> None:
-        """The optimizer step is done; harmless if there is none in hand.
+        """Finish the optimizer step, if one is in progress.
 
         Args:
-            measures: More numbers of the step, for its line.
+            **measures: More numbers of the step, for its line.
         """
         if not self._row:
             return
@@ -164,11 +166,11 @@ class StepRecorder:
             self.has_diverged = True
 
     def log_line(self) -> dict[str, float]:
-        """The clip's numbers of the step that just ended, for the logs.
+        """Return the clip's numbers of the last step, for the log.
 
-        With ``h/NAME`` for the tensors that were clipped most. Enters the
-        step's record as well. Nothing with several processes: each knows only
-        some of the tensors.
+        The line has ``h/NAME`` for the tensors that were clipped most, and is
+        added to the step's record. With several processes it is empty, because
+        each process knows only some of the tensors.
         """
         if self._config.parallel.num_processes > 1:
             return {}

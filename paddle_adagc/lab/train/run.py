@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""One pretraining run from its config to its record, resumed if it was cut."""
+"""One pretraining run from its config to its record; killed runs resume."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ _ENDED = ("finished", "diverged")
 
 
 def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
-    """Train as ``config`` says, or go on where a killed run left off.
+    """Train as ``config`` says, or resume a killed run.
 
     A run that has ended is not run again.
 
     Args:
-        config: The run; ``train.output_dir`` holds all that it writes.
-        overwrite: Start anew, and remove the run that the directory holds, once
-            the new one is known to be sound.
+        config: The run; it writes to ``train.output_dir`` only.
+        overwrite: Start anew. The directory's earlier run is removed once the
+            new one is known to be sound.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
 
     Raises:
-        FileExistsError: The directory holds something else than a run of
-            this config on this data, or another process is writing to it.
+        FileExistsError: The directory holds something other than a run of
+            this config on this data, or another process writes to it.
         ValueError: Settings that do not go together.
     """
     directory = Path(config.train.output_dir)
@@ -80,7 +80,7 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
 
 
 def build_trainer(config: RunConfig) -> PretrainTrainer:
-    """Model, data and clip of a run, in their trainer.
+    """Build the model, the data and the clip of a run in their trainer.
 
     Raises:
         ValueError: An unknown option of the model or of the clip, or data
@@ -98,7 +98,7 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
 def _earlier_run(
     directory: Path, config: RunConfig, overwrite: bool
 ) -> dict[str, Any]:
-    """``run.json`` of the same run, to go on with; else nothing."""
+    """Read ``run.json`` of the same run to resume; empty if there is none."""
     if not (directory / "run.json").exists():
         if any(directory.iterdir()):
             raise FileExistsError(
@@ -125,7 +125,7 @@ def _start(
     facts: dict[str, Any],
     overwrite: bool,
 ) -> Path | None:
-    """Write the run's facts; the checkpoint where it goes on."""
+    """Write the run's facts; return the checkpoint to resume from."""
     if overwrite:
         _empty(directory)
     checkpoint = last_checkpoint(directory)
@@ -140,7 +140,7 @@ def _start(
 
 
 def _empty(directory: Path) -> None:
-    """Remove what is in a directory, which stays, and stays held."""
+    """Empty a directory; the directory itself, and its lock, stay."""
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -155,7 +155,7 @@ def _as_json(config: RunConfig) -> dict[str, Any]:
 
 
 def _differing(old: Any, new: Any, where: str = "") -> list[str]:
-    """Dotted keys whose values are not the same."""
+    """Return the dotted keys whose values differ."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return [] if old == new else [where]
     return [
@@ -168,7 +168,7 @@ def _differing(old: Any, new: Any, where: str = "") -> list[str]:
 
 
 def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
-    """How the run is made, for ``run.json``; every process calls this."""
+    """Return the run's facts for ``run.json``; every process calls this."""
     return {
         "config": _as_json(config),
         "seed": config.train.seed,

@@ -23,7 +23,7 @@ from paddle_adagc.lab.train.config import ScheduleConfig
 
 
 def learning_rate(config: ScheduleConfig, step: int, max_steps: int) -> float:
-    """Rate of the optimizer step with index ``step``, from 0.
+    """Return the rate of the optimizer step with index ``step``, from 0.
 
     WSD (warm-up, stable, decay) is flat until the last ``decay_fraction`` of
     the steps; the paper gives neither its length nor its shape.
@@ -36,7 +36,7 @@ def learning_rate(config: ScheduleConfig, step: int, max_steps: int) -> float:
 def make_scheduler(
     config: ScheduleConfig, max_steps: int
 ) -> paddle.optimizer.lr.LRScheduler:
-    """:func:`learning_rate` as Paddle's scheduler, stepped once per step."""
+    """Make Paddle's scheduler of :func:`learning_rate`, stepped once a step."""
     return paddle.optimizer.lr.LambdaDecay(
         config.learning_rate,
         lambda step: (

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What pretraining needs to know about one kind of model and its data."""
+"""The interface of one kind of model and its data to pretraining."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PretrainTask(abc.ABC):
         config: The run.
 
     Raises:
-        ValueError: Settings that this kind of model has no use for, or an
+        ValueError: A setting that this kind of model does not support, or an
             unknown option of the model.
 
     Attributes:
@@ -55,10 +55,10 @@ class PretrainTask(abc.ABC):
 
     @abc.abstractmethod
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
-        """Training and validation dataset.
+        """Build the training and the validation dataset.
 
-        Both are map-style, in the order of training, with dictionaries of
-        arrays as samples: the model's arguments by name, of one shape each.
+        Both are map-style and in the order of training. A sample is a
+        dictionary of arrays: the model's arguments by name, each of one shape.
         The training dataset has a ``fingerprint`` for the run's record.
 
         Raises:
@@ -67,36 +67,41 @@ class PretrainTask(abc.ABC):
 
     @abc.abstractmethod
     def build_model(self) -> nn.Layer:
-        """The model with the run's initial weights, which no layout changes."""
+        """Build the model; its initial weights are the same in every layout."""
 
     @property
     @abc.abstractmethod
     def num_words(self) -> int:
-        """Token ids, from 0, that a fault may put into a batch."""
+        """Number of token ids, from 0, that a fault may put into a batch."""
 
     @abc.abstractmethod
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:
-        """A batch with a fault of the batch in it.
+        """Return the batch with a fault in it.
 
         Args:
-            inputs: The batch; not changed.
-            fault: Of a batch kind.
+            inputs: The batch, tensors by name; not changed.
+            fault: A fault whose target is the batch.
             part: Index of the micro-batch in its step.
         """
 
     @abc.abstractmethod
     def take_losses(self, model: Any) -> list[Tensor]:
-        """Losses to record of the last training step, one a micro-batch.
+        """Return the losses to record since the last call.
 
-        A pipeline computes those of all micro-batches at once, on its last
-        stage.
+        There is one for each micro-batch. A pipeline computes those of all
+        micro-batches at once, on its last stage.
         """
 
     @abc.abstractmethod
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
-        """Change the model after a step of its optimizer (the innermost)."""
+        """Change the model after an optimizer step.
+
+        Args:
+            model: The model.
+            optimizer: Its innermost optimizer, without fleet's wrappers.
+        """
 
     def step_measures(self, model: nn.Layer) -> dict[str, float]:
         """Measures of the step that just ended; may wait for the device."""
@@ -148,11 +153,11 @@ class PretrainTask(abc.ABC):
         """
 
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
-        """Measures of a validation besides the loss, for the record."""
+        """Return validation measures besides the loss, for the record."""
         return {}
 
     def facts(self, model: nn.Layer) -> dict[str, Any]:
-        """Entries of ``run.json`` of this kind; every process calls this."""
+        """Return entries for ``run.json``; every process calls this."""
         return {}
 
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""PaddleNLP's Trainer with our clip, faults, and a record of every step."""
+"""PaddleNLP's Trainer with a clip, faults, and a record of every step."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from paddle_adagc.lab.train.schedule import make_scheduler
 from paddle_adagc.lab.train.task import PretrainTask
 
 COMPLETE = "complete.json"
-"""Written last into a checkpoint: without it the checkpoint is half-written."""
+"""File that is written last: a checkpoint without it is incomplete."""
 
 
 def last_checkpoint(output_dir: Path) -> Path | None:
-    """Newest complete checkpoint; removes what a killed run half wrote."""
+    """Return the newest complete checkpoint; remove incomplete ones."""
     complete = {}
     for path in output_dir.glob("checkpoint-*"):
         if (path / COMPLETE).exists():
@@ -66,9 +66,9 @@ def last_checkpoint(output_dir: Path) -> Path | None:
 def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
     """Give every trainable parameter a gradient, 0 for now.
 
-    Clearing keeps gradients as zeros, so a parameter that had one once, such as
-    an expert, gets optimizer steps without tokens too. With this they all do,
-    from the first step on, and after a resume as before it.
+    Paddle clears gradients to zeros, so an expert that got tokens once takes
+    optimizer steps without tokens too. With this function every parameter does,
+    from the first step on and after a resume.
     """
     for parameter in model.parameters():
         if not parameter.stop_gradient and parameter.grad is None:
@@ -78,10 +78,9 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
 class PretrainTrainer(ClippingMixin, Trainer):
     """Trains a model as a task and its config say.
 
-    The clip's state, the spike monitor's and the record are saved with every
-    checkpoint, so that a run that is killed and resumed gives the losses of one
-    that was not. Gradient accumulation, AMP, evaluation, checkpoints and logs
-    are the Trainer's own.
+    Every checkpoint holds the state of the clip and of the spike monitor: a
+    killed and resumed run has the same losses as an uninterrupted one. Gradient
+    accumulation, AMP, evaluation, checkpoints and logs are the Trainer's own.
     """
 
     def __init__(
@@ -108,14 +107,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.label_names = [*task.label_names]
 
     def create_scheduler(self, num_training_steps: int) -> Any:
-        """The config's schedule, by optimizer step."""
+        """Make the config's schedule, stepped once per optimizer step."""
         self.lr_scheduler = make_scheduler(
             self.config.schedule, num_training_steps
         )
         return self.lr_scheduler
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
-        """The config's optimizer with the clip."""
+        """Make the config's optimizer with the clip."""
         self.optimizer = make_optimizer(
             self.config.optimizer,
             self.model,
@@ -127,7 +126,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return self.optimizer
 
     def _get_train_sampler(self) -> Any:
-        """PaddleNLP's sampler, which resumes by a count of samples."""
+        """Return PaddleNLP's sampler, which resumes by a count of samples."""
         return DistributedBatchSampler(
             self.train_dataset,
             batch_size=self.args.per_device_train_batch_size,
@@ -166,7 +165,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return status
 
     def _wall_seconds(self) -> float:
-        """Training time of the steps so far, over all processes."""
+        """Return the training seconds so far, earlier processes included."""
         return self._earlier_seconds + time.perf_counter() - self._train_started
 
     def training_step(
@@ -212,7 +211,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return loss
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
-        """The batch of the burst's first step."""
+        """Return the batch of the burst's first step."""
         samples = repeated_samples(
             fault,
             self.config.train.batch_size,
@@ -223,7 +222,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return {key: paddle.to_tensor(array) for key, array in batch.items()}
 
     def _check_loss_valid(self, loss: Tensor) -> None:
-        """Left to the recorder, which does not wait at every step."""
+        """Do nothing: the recorder checks losses without waiting."""
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         measures = {}
@@ -275,4 +274,4 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _rotate_checkpoints(
         self, use_mtime: bool = False, output_dir: Any = None
     ) -> None:
-        """Not before the new checkpoint is complete."""
+        """Do nothing: ``_save_checkpoint`` rotates at its end."""

@@ -26,7 +26,7 @@ from paddle_adagc.lab.data.image_text.shapes import ShapesDataset, split_scenes
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairFormat:
-    """What a model and its run ask of image-text data."""
+    """Form that a model and its run need image-text data in."""
 
     image_size: int
     """Height and width of an image, in pixels."""
@@ -53,7 +53,7 @@ def build_image_text_datasets(
     """Open what ``config`` describes.
 
     Args:
-        config: Of kind ``"shapes"`` or ``"webdataset"``.
+        config: Data of kind ``"shapes"`` or ``"webdataset"``.
         num_train_samples: Length of the training dataset, over all ranks.
         wanted: Sizes and tokens.
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What of a run's images and captions is missing on this machine."""
+"""Find which images, captions and packages this machine lacks."""
 
 from __future__ import annotations
 

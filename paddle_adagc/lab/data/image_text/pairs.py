@@ -82,11 +82,11 @@ class PairStreams(Dataset):
     Args:
         shards: Shards to train on.
         num_samples: Length of the dataset, over all ranks and steps.
-        tokenizer: Of the captions.
+        tokenizer: Tokenizer of the captions.
         image_size: Height and width of a prepared image, in pixels.
         batch_size: Pairs per rank and step.
         num_streams: Ranks with data of their own, times worker processes.
-        seed: Of the order and of the crops.
+        seed: Seed of the order and of the crops.
         shuffle_size: See :class:`ShardStream`.
 
     Raises:
@@ -169,7 +169,7 @@ class HeldOutPairs(Dataset):
     Args:
         shards: Held-out shards.
         num_samples: Number of pairs.
-        tokenizer: Of the captions.
+        tokenizer: Tokenizer of the captions.
         image_size: Height and width of a prepared image, in pixels.
 
     Raises:

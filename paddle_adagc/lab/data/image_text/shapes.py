@@ -71,7 +71,7 @@ _NOISE = 0.2
 
 
 class Scene(NamedTuple):
-    """What a drawing shows, in the words of its caption."""
+    """Content of a drawing, in the words of its caption."""
 
     size: str
     colour: str
@@ -135,9 +135,9 @@ def draw(scene: Scene, size: int, seed: int) -> np.ndarray:
     """A drawing of a scene.
 
     Args:
-        scene: What to draw.
+        scene: Scene to draw.
         size: Height and width, in pixels.
-        seed: Of the noise, the tint and the shift, in [0, 2**32).
+        seed: Seed of the noise, the tint and the shift, in [0, 2**32).
 
     Returns:
         float32 ``[3, size, size]``, normalised as CLIP's images.
@@ -159,7 +159,7 @@ def draw(scene: Scene, size: int, seed: int) -> np.ndarray:
 
 
 def _inside(shape: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Where a shape of radius 1 around 0 is; ``y`` grows downwards."""
+    """Return which points a shape of radius 1 around 0 covers; y is down."""
     if shape == "circle":
         return y**2 + x**2 <= 1
     if shape == "square":
@@ -179,7 +179,7 @@ class ShapesDataset(Dataset):
         image_size: Height and width of a drawing, in pixels.
         context_length: Tokens of a caption, padding included.
         end_token: Token that ends a caption, at least :data:`NUM_TOKENS`.
-        seed: Of all that is random.
+        seed: Seed of everything random.
         is_random: Draw the scenes at random, with replacement; else in turn.
 
     Raises:

@@ -102,9 +102,9 @@ class ShardStream:
 
     Args:
         shards: All shards.
-        number: Of this stream.
+        number: Index of this stream.
         num_streams: Number of streams, at most that of the shards.
-        seed: Of the orders.
+        seed: Seed of the orders.
         shuffle_size: Neighbouring samples of a shard that are shuffled, and
             held in memory.
 
@@ -180,7 +180,7 @@ class ShardStream:
             self._order = self._epoch_order(self._epoch)
 
     def _read(self, key: tuple[int, int, int]) -> list[Sample]:
-        """A chunk in the shard's order; goes on reading where it can."""
+        """Read a chunk in the shard's order; resume reading where possible."""
         epoch, turn, number = key
         shard = self._order[turn]
         first = number * self._shuffle_size

@@ -31,7 +31,7 @@ class Block(NamedTuple):
     """Number of the first line, from 1."""
 
     num_raw_bytes: int
-    """What of the source was read for it, before decompression."""
+    """Bytes of the source that were read for it, before decompression."""
 
 
 class Source(Protocol):

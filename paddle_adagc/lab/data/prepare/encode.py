@@ -42,7 +42,7 @@ _BATCH_CHARACTERS = 2**19  # tokenised at a time; bounds a worker's memory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is the same for all chunks."""
+    """Settings that all chunks share."""
 
     folder: Path
     """For the parts."""
@@ -55,7 +55,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What has become of a chunk."""
+    """Outcome of a chunk."""
 
     header: PartHeader
     num_raw_bytes: int

@@ -32,8 +32,8 @@ class HubShard:
 
     Args:
         dataset: The examples of this file alone.
-        name: For messages and the manifest.
-        origin: Changes when the file does.
+        name: Name of the shard in messages and in the manifest.
+        origin: Text that changes when the file does.
         text_field: The one field that is kept.
     """
 

@@ -38,9 +38,9 @@ class Parts:
     """All parts of a dataset, in order; read from the disk at each pass.
 
     Args:
-        folder: Where they are.
-        num_parts: Of each source.
-        vocab_size: Of the tokenizer.
+        folder: Folder of the parts.
+        num_parts: Number of parts of each source.
+        vocab_size: Size of the tokenizer's vocabulary.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ def split_prefix(output: str, split: int) -> Path:
 def dataset_files(output: str) -> list[Path]:
     """The files that a dataset may consist of, without the manifest.
 
-    A loss mask (``.lsm``) is none of ours, but would be read with them.
+    A loss mask (``.lsm``) of another dataset would be read with the new files.
     """
     return [
         _with_ending(split_prefix(output, split), ending)

@@ -24,14 +24,15 @@ from paddle_adagc.lab.data.prepare.chunks import Chunk
 def read_documents(
     chunk: Chunk, text_field: str, reserved: str | None
 ) -> Iterator[str | ValueError]:
-    """Documents of ``chunk``, or what is wrong with them, by file and line.
-
-    Lines of white space alone are no documents.
+    """Read the documents of a chunk; lines of white space are skipped.
 
     Args:
         chunk: Whole lines.
-        text_field: Of the JSON objects.
-        reserved: A character that no document may contain.
+        text_field: Field of the JSON objects that holds the text.
+        reserved: Character that no document may contain; None: none.
+
+    Yields:
+        A document, or an error that names its file and line.
     """
     first = chunk.block.first_line
     if chunk.text_format == "text":

@@ -48,7 +48,7 @@ class PartHeader:
     """First line of a part, as JSON; the two splits' arrays follow."""
 
     chunk_sha256: str
-    """Of the chunk's format and text."""
+    """Digest of the chunk's format and text."""
 
     num_documents: tuple[int, int]
     """In each of :data:`SPLITS`."""
@@ -114,7 +114,7 @@ class Part:
 
 
 def part_path(folder: Path, source: int, index: int) -> Path:
-    """Where the part of chunk ``index`` of a source is, or will be."""
+    """Return the path of the part for chunk ``index`` of a source."""
     return folder / f"{source:06}-{index:06}.part"
 
 

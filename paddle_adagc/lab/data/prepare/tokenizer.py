@@ -56,7 +56,7 @@ class Tokenizer:
         return chr(self.eos_id) if self.kind == "bytes" else None
 
     def identity(self) -> dict[str, Any]:
-        """What the tokens depend on, for the manifest."""
+        """Return everything that the tokens depend on, for the manifest."""
         return {
             "kind": self.kind,
             "sha256": hashlib.sha256(self.content).hexdigest(),
@@ -95,7 +95,8 @@ def find_tokenizer(
     Args:
         name: ``"bytes"``, a path, or a model of the hub.
         eos_token: Token after each document; None: what the tokenizer says.
-        eos_id: Its id instead, from a manifest of the tokenizer's data.
+        eos_id: Id of the token that ends a document, instead of `eos_token`;
+            from the manifest of the tokenizer's data.
 
     Raises:
         FileNotFoundError: Neither a path nor a model on the hub.

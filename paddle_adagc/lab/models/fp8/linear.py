@@ -39,7 +39,7 @@ from paddle_adagc.lab.models.fp8 import emulated, hopper
 
 
 def backend() -> str:
-    """Which products this process uses, decided once by its device.
+    """Return the kind of FP8 products that this process uses.
 
     Returns:
         "hopper": FP8 kernels of the GPU; "emulated": products of operands
@@ -60,7 +60,7 @@ class Float8Product(PyLayer):
         """Multiply.
 
         Args:
-            ctx: Of the PyLayer.
+            ctx: Context of the PyLayer.
             x: [tokens, in].
             weight: [in, out].
 

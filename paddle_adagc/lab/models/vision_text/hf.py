@@ -39,7 +39,7 @@ _TOWER = {
     ),
     "visual.proj": "visual_projection.weight",
     "visual.conv1.weight": "vision_model.embeddings.patch_embedding.weight",
-    "visual.ln_pre": "vision_model.pre_layrnorm",  # theirs is misspelled
+    "visual.ln_pre": "vision_model.pre_layrnorm",  # misspelt in transformers
     "visual.ln_post": "vision_model.post_layernorm",
     "textual.positional_embedding": (
         "text_model.embeddings.position_embedding.weight"
@@ -50,7 +50,7 @@ _TOWER = {
     ),
     "textual.ln_final": "text_model.final_layer_norm",
 }
-# Theirs is [out, in]; lookups and convolutions are the same.
+# The checkpoint's matrices are [out, in]; lookups and convolutions are alike.
 _TRANSPOSED = (
     ".proj",
     ".text_projection",
@@ -60,7 +60,7 @@ _TRANSPOSED = (
 # "eos_token_id" of configs that are older than the option: the end is the
 # token with the highest number.
 _LEGACY_END = 2
-# What transformers' CLIPTextConfig means where a config does not say it.
+# Default of transformers' CLIPTextConfig.
 _DEFAULT_END = 49407
 
 
@@ -126,14 +126,14 @@ def _config_from_hf(options: Mapping[str, Any]) -> CLIPConfig:
 def state_from_hf(
     weights: Mapping[str, Array], config: CLIPConfig
 ) -> dict[str, Array]:
-    """A state dict for `CLIP` out of a checkpoint's arrays.
+    """Convert a checkpoint's arrays to a state dict of `CLIP`.
 
     Args:
-        weights: Hugging Face name to array; `position_ids` are ignored.
-        config: Of the model, see `config_from_hf`.
+        weights: Array by Hugging Face name; `position_ids` are ignored.
+        config: The model's config, see `config_from_hf`.
 
     Raises:
-        ValueError: Names missing from `weights`, or not known here.
+        ValueError: `weights` lacks names or holds unknown ones.
     """
     sources = {name: _hf_names(name) for name in parameter_shapes(config)}
     expected = {name for names in sources.values() for name in names}
@@ -154,7 +154,7 @@ def state_from_hf(
 
 
 def _hf_names(name: str) -> list[str]:
-    """Where a tensor lies: three places for the one of query, key, value."""
+    """Return the checkpoint's names: three for the joint query, key, value."""
     for ours, theirs in _TOWER.items():
         if name.startswith(ours):
             return [theirs + name.removeprefix(ours)]

@@ -57,7 +57,7 @@ def contrastive_loss(
 
     Args:
         image_features: [pairs, embed_dim] of this rank, of length 1.
-        text_features: As `image_features`.
+        text_features: Same shape and dtype as `image_features`.
         scale: Factor of the cosines.
         over_ranks: The ranks of the default group hold one batch together,
             in equal parts: gather their features.

@@ -103,8 +103,8 @@ class CLIP(PretrainedModel):
         """Keep the logits' scale in [1, 100], after an optimizer step.
 
         Args:
-            optimizer: Its float32 master weight of the scale, if it has one,
-                is clamped as well: it would wander off.
+            optimizer: Optimizer of the model. If it keeps a float32 master
+                weight of the scale, that is clamped too.
         """
         held = [self.logit_scale]
         masters = getattr(optimizer, "_master_weights", {})

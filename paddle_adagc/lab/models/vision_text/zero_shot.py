@@ -38,7 +38,7 @@ def class_embeddings(
 
     Args:
         model: CLIP.
-        class_captions: For each class its captions' tokens, integers
+        class_captions: Tokens of each class's captions, integers
             [captions, length]; such as ``"a photo of a dog"`` by several
             templates.
         batch_size: Captions per forward pass.
@@ -74,8 +74,8 @@ def zero_shot_accuracy(
         model: CLIP; its training mode is left as it was.
         batches: Images, float32 [batch, 3, image_size, image_size],
             normalised; and their classes, integers [batch].
-        class_captions: As for `class_embeddings`.
-        top_k: How many classes may be named.
+        class_captions: See `class_embeddings`.
+        top_k: Number of classes that may be named.
 
     Returns:
         A number in [0, 1].

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a run needs and this machine lacks: devices, precision, packages."""
+"""Find devices, precision and packages that this machine lacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paddle_adagc.lab.train.config import RunConfig
 
 
 def missing_devices(config: RunConfig) -> list[str]:
-    """GPUs and precision that the run asks for and this machine lacks."""
+    """Name GPUs and precision that the run needs and this machine lacks."""
     needed = config.parallel.num_processes
     found = paddle.device.cuda.device_count()
     missing = []
@@ -39,7 +39,7 @@ def missing_devices(config: RunConfig) -> list[str]:
 
 
 def missing_output(config: RunConfig) -> list[str]:
-    """What keeps the run from writing to its directory."""
+    """Say why the run cannot write to its directory, if it cannot."""
     try:
         check_directory("train.output_dir", config.train.output_dir)
     except ValueError as error:
@@ -48,7 +48,7 @@ def missing_output(config: RunConfig) -> list[str]:
 
 
 def missing_for_paddleformers(config: RunConfig) -> list[str]:
-    """The package, and what its kernels need."""
+    """Name PaddleFormers and the GPU that its kernels need, if missing."""
     missing = []
     if importlib.util.find_spec("paddleformers") is None:
         missing.append(

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Everything that a recipe's check looks at, in one report."""
+"""Check a recipe: one report of its plan, mistakes and needs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def check_recipe(
 
     Args:
         config: The run.
-        recipe: Its file, for the launch command and the batch that it has
-            without overrides.
+        recipe: The run's file, for the launch command and the batch without
+            overrides.
         overrides: ``key=value`` that the file was read with.
         with_paddleformers: PaddleFormers trains it, not this package; it has
             rules of its own for evaluation and for pipeline stages.

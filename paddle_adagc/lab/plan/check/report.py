@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a check found, and how it is printed."""
+"""Findings of a check, and their text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CheckReport:
     """Findings about one recipe."""
 
     recipe: str
-    """Its file."""
+    """File of the recipe."""
 
     sections: list[tuple[str, list[str]]] = dataclasses.field(
         default_factory=list
@@ -37,10 +37,10 @@ class CheckReport:
     """Headings with the lines below each."""
 
     mistakes: list[str] = dataclasses.field(default_factory=list)
-    """What is wrong with the recipe, wherever it runs."""
+    """Mistakes of the recipe, on any machine."""
 
     missing: list[str] = dataclasses.field(default_factory=list)
-    """What this machine lacks for the run."""
+    """Things that this machine lacks for the run."""
 
     @property
     def exit_status(self) -> int:
@@ -48,7 +48,7 @@ class CheckReport:
         return 2 if self.mistakes else 0
 
     def attempt(self, function: Callable[[], T]) -> T | None:
-        """Result of a function; None, and a mistake, if it refuses."""
+        """Call a function; record its refusal as a mistake and return None."""
         try:
             return function()
         except (ValueError, TypeError) as error:
@@ -60,7 +60,7 @@ class CheckReport:
         self.sections.append((title, [*lines]))
 
     def text(self) -> str:
-        """The report as lines to print."""
+        """Return the report as text."""
         verdict = "has mistakes" if self.mistakes else "is sound"
         parts = [f"{self.recipe} {verdict}"]
         for title, lines in (
@@ -87,7 +87,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _indented(line: str) -> str:
-    """Wrapped prose; commands and tables stay as they are."""
+    """Indent a line; wrap list entries, leave commands and tables alone."""
     if not line.startswith("- "):
         return f"  {line}"
     return textwrap.fill(

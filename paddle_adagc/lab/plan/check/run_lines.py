@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The plan of a run: model, shards, batches, tokens, schedule."""
+"""Lines that describe a run: layout, shards, batches, schedule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_validation(config: RunConfig) -> None:
 
 
 def layout_lines(parallel: ParallelConfig) -> list[str]:
-    """Ranks along every axis, and what they share."""
+    """Describe the ranks along every axis and what they share."""
     lines = [
         f"{parallel.num_processes} processes = DP {parallel.dp} x sharding "
         f"{parallel.sharding} x TP {parallel.tp} x PP {parallel.pp}"
@@ -63,7 +63,7 @@ def layout_lines(parallel: ParallelConfig) -> list[str]:
 
 
 def shard_lines(shards: Sequence[ShardSize]) -> list[str]:
-    """What a rank of every pipeline stage and expert rank holds."""
+    """Describe what a rank of every pipeline stage and expert rank holds."""
     if not shards:
         return []
     rows = [
@@ -75,7 +75,7 @@ def shard_lines(shards: Sequence[ShardSize]) -> list[str]:
 
 
 def batch_lines(config: RunConfig) -> list[str]:
-    """Batches, tokens and steps of the run."""
+    """Describe batches, tokens and steps."""
     train, parallel = config.train, config.parallel
     samples = config.global_batch
     unit = config.sample_name
@@ -96,7 +96,7 @@ def batch_lines(config: RunConfig) -> list[str]:
 
 
 def schedule_lines(config: RunConfig) -> list[str]:
-    """Learning rate at the steps where its course changes."""
+    """Give the learning rate at the steps where its course changes."""
     schedule, last = config.schedule, config.train.max_steps - 1
     marks = {0, min(max(schedule.warmup_steps - 1, 0), last), last // 2, last}
     rates = ", ".join(
@@ -108,7 +108,7 @@ def schedule_lines(config: RunConfig) -> list[str]:
 
 
 def optimizer_lines(config: RunConfig) -> list[str]:
-    """Optimizer and clip with their arguments."""
+    """Describe optimizer and clip with their arguments."""
     return [
         _call(dataclasses.asdict(config.optimizer)),
         _call(config.clip),
