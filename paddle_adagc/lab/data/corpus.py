@@ -170,7 +170,7 @@ def load_stdlib_corpus() -> Corpus:
 
 
 def _python_files(root: Path) -> list[str]:
-    """Names of the ``*.py`` files below ``root``, POSIX style, sorted."""
+    """Return the sorted POSIX names of the ``*.py`` files below ``root``."""
     names = []
     for directory, subdirectories, files in os.walk(root):
         subdirectories[:] = [

@@ -40,7 +40,7 @@ _BYTE_KINDS = ("stdlib", "fixed_sequences")  # the embedded corpus
 
 
 def tokenizer_of(saved: SavedDecoder, given: str | None = None) -> str | None:
-    """Name of the tokenizer that the decoder was trained with.
+    """Return the name of the tokenizer that the decoder was trained with.
 
     Args:
         saved: The decoder.

@@ -135,7 +135,7 @@ def hit_places(
 
 
 def _check_tokens(name: str, tokens: np.ndarray) -> np.ndarray:
-    """A copy as int64 ``[batch, seq]``."""
+    """Copy as int64 ``[batch, seq]``."""
     array = np.asarray(tokens)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, got {array.dtype}")

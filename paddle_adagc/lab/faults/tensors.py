@@ -133,7 +133,7 @@ def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
 def _choose(
     fault: Fault, names: Collection[str], drawable: list[str]
 ) -> list[str]:
-    """Names that are hit, sorted: the chosen ones, or one drawn."""
+    """Return the sorted names that are hit: the chosen ones, or one drawn."""
     if fault.config.tensor is not None:
         return matching_names(fault.config, names)
     if not drawable:
@@ -142,7 +142,7 @@ def _choose(
 
 
 def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
-    """Names that ``tensor``, a name or a pattern, selects, sorted.
+    """Return the sorted names that ``tensor`` (name or pattern) selects.
 
     Raises:
         ValueError: It selects none.

@@ -96,7 +96,7 @@ class DecoderModel(DecoderPretrainedModel):
         self.enable_recompute = False
 
     def get_input_embeddings(self) -> nn.Layer:
-        """The embedding layer (PaddleNLP's interface)."""
+        """Return the embedding layer (PaddleNLP's interface)."""
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Layer) -> None:

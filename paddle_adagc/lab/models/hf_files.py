@@ -49,10 +49,10 @@ def new_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     removed by the next call for the same path.
 
     Args:
-        path: Must not exist, or be an empty directory.
+        path: Directory to make; it must not exist, or be empty.
 
     Raises:
-        FileExistsError: It holds something.
+        FileExistsError: The directory is not empty.
     """
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -117,7 +117,9 @@ def write_weights(
 
 
 def read_weights(directory: Path) -> dict[str, Array]:
-    """All tensors of a directory, sharded or not; bfloat16 is `ml_dtypes`'.
+    """Read all tensors of a directory, sharded or not.
+
+    bfloat16 arrays have the type of `ml_dtypes`.
 
     Raises:
         FileNotFoundError: No safetensors, or a shard of the index is missing.
@@ -158,7 +160,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        ValueError: It is something else; the message names the file.
+        ValueError: The file holds something else; the message names it.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

@@ -94,7 +94,7 @@ def copy_tokenizer(source: Path, directory: Path) -> bool:
 
 
 def _byte_letters() -> list[str]:
-    """The character by which ByteLevel writes each byte.
+    """Return the character by which ByteLevel writes each byte.
 
     Printable bytes of Latin-1 stand for themselves; the others, in their
     order, are the characters from U+0100 on.

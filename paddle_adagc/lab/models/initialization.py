@@ -91,7 +91,7 @@ def embedding_factor(config: DecoderConfig) -> float:
 
 
 def plain_config(config: DecoderConfig) -> DecoderConfig:
-    """The same decoder without multipliers, see `folding`."""
+    """Return the config of the decoder without multipliers, see `folding`."""
     plain = copy.copy(config)
     plain.initialization = "normal"
     return plain

@@ -29,7 +29,7 @@ _SHARED_WIDTHS = (
 
 
 def topology() -> Topology:
-    """This process's place; that of a lone process without `fleet.init`."""
+    """Return this process's place; without `fleet.init` it is alone."""
     return read_topology() or Topology()
 
 

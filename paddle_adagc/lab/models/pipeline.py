@@ -79,7 +79,7 @@ class EmbeddingPipe(nn.Layer):
 
     @property
     def embedding_weight(self) -> Tensor:
-        """The tensor that a tied head shares, [vocab, hidden]."""
+        """Return the tensor that a tied head shares, [vocab, hidden]."""
         return self.embed_tokens.weight
 
     def forward(self, input_ids: Tensor) -> Flow:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Names, shapes and counts of the decoder's parameters, nothing allocated."""
+"""Names, shapes and counts of the decoder's parameters; allocates nothing."""
 
 import dataclasses
 import math
@@ -51,7 +51,7 @@ class ModelSize:
 
 
 def parameter_shapes(config: DecoderConfig) -> dict[str, Shape]:
-    """Name and shape of every parameter of `DecoderForCausalLM(config)`.
+    """Return name and shape of every parameter of `DecoderForCausalLM(config)`.
 
     Names and order are those of `named_parameters()`, matrices are stored
     [in, out]; shapes are those without tensor parallelism. The correction
@@ -89,12 +89,12 @@ def model_size(config: DecoderConfig) -> ModelSize:
 
 
 def num_parameters(config: DecoderConfig) -> int:
-    """Number of trained values, a tied embedding counted once."""
+    """Count the trained values; a tied embedding counts once."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
 def num_active_parameters(config: DecoderConfig) -> int:
-    """Number of values that take part in the product for one token.
+    """Count the values that take part in the product for one token.
 
     The head counts, tied or not; the embedding lookup reads a single row and
     does not; of the routed experts `moe_top_k` count. This is the "A1.4B" of
@@ -114,13 +114,13 @@ def num_active_parameters(config: DecoderConfig) -> int:
 
 
 def num_tensors(config: DecoderConfig, routers: bool = True) -> int:
-    """Number of parameter tensors, with or without those of routers."""
+    """Count the parameter tensors, with or without those of routers."""
     names = parameter_shapes(config)
     return sum(routers or ".mlp.gate." not in n for n in names)
 
 
 def _with_alphas(shapes: dict[str, Shape]) -> dict[str, Shape]:
-    """A scale after every matrix."""
+    """Insert a scale after every matrix."""
     result = {}
     for name, shape in shapes.items():
         result[name] = shape

@@ -31,7 +31,7 @@ _EXPERT = re.compile(r"(?<=\.mlp\.experts\.)\d+(?=\.)")
 
 
 def global_expert_name(name: str, first_expert: int) -> str:
-    """The parameter's name with the number of its expert in the whole model.
+    """Return the name with the number of its expert in the whole model.
 
     Args:
         name: The parameter's name in the model.

@@ -107,11 +107,10 @@ class Interconnect:
 
 
 def parse_interconnect(settings: Sequence[str]) -> Interconnect:
-    """The defaults, changed by ``key=value``.
+    """Return the default interconnect, changed by ``key=value``.
 
     Raises:
-        ValueError: An unknown key (the nearest is named), or a value that is
-            not a number or out of its range.
+        ValueError: An unknown key (the nearest is named), or a bad value.
     """
     values = {}
     for setting in settings:

@@ -60,7 +60,7 @@ class Memory:
 
 
 def num_values(tensors: Sequence[TensorLayout]) -> int:
-    """Number of trained values."""
+    """Count the trained values."""
     return sum(math.prod(tensor.shape) for tensor in tensors)
 
 

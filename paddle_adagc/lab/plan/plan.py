@@ -117,7 +117,7 @@ class Plan:
 
     @property
     def worst_stage(self) -> StagePlan:
-        """The stage with the most memory."""
+        """Stage with the most memory."""
         return max(self.stages, key=lambda stage: stage.memory.total)
 
 
@@ -191,7 +191,7 @@ def plan_run(
 def _read(
     path: str | os.PathLike[str], overrides: Sequence[str]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """The run, and PaddleFormers' model settings if that is its trainer."""
+    """Read the run, and PaddleFormers' model settings if that trains it."""
     config = read_run_config(path, overrides)
     if not is_recipe(path):
         return config, {}

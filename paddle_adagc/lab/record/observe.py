@@ -50,7 +50,7 @@ class ObservedClip(ClipGradBase):
         self.seconds = 0.0
 
     def __str__(self) -> str:
-        """The clip's own description."""
+        """Return the clip's own description."""
         return str(self.clip)
 
     @paddle.no_grad()

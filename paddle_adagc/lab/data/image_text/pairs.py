@@ -45,7 +45,7 @@ IMAGES = ("jpg", "jpeg", "png", "webp")
 
 
 def caption_of(sample: Sample) -> str:
-    """The caption: file ``txt``, or ``caption`` in file ``json``.
+    """Return the caption: file ``txt``, or ``caption`` in file ``json``.
 
     Raises:
         KeyError: It has neither.
@@ -57,7 +57,7 @@ def caption_of(sample: Sample) -> str:
 
 
 def image_data(sample: Sample) -> bytes:
-    """The encoded image.
+    """Return the encoded image.
 
     Raises:
         KeyError: It has none.

@@ -89,7 +89,7 @@ class Scene(NamedTuple):
 
 @functools.cache
 def all_scenes() -> tuple[Scene, ...]:
-    """Every combination, in a fixed order."""
+    """Return every combination, in a fixed order."""
     return tuple(
         Scene(*words)
         for words in itertools.product(
@@ -132,7 +132,7 @@ def encode(caption: str, context_length: int, end_token: int) -> np.ndarray:
 
 
 def draw(scene: Scene, size: int, seed: int) -> np.ndarray:
-    """A drawing of a scene.
+    """Draw a scene.
 
     Args:
         scene: Scene to draw.

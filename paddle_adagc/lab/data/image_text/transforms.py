@@ -49,7 +49,7 @@ def normalise(pixels: np.ndarray) -> np.ndarray:
 
 
 def decode(data: bytes) -> Image.Image:
-    """An encoded image (JPEG, PNG, WebP) as RGB.
+    """Decode an image (JPEG, PNG, WebP) to RGB.
 
     Raises:
         ValueError: ``data`` is not an image, or is cut off.
@@ -63,7 +63,7 @@ def decode(data: bytes) -> Image.Image:
 def training_image(
     image: Image.Image, size: int, rng: np.random.RandomState
 ) -> np.ndarray:
-    """A random crop of 90% to 100% of the image, resized.
+    """Crop 90% to 100% of the image at random and resize it.
 
     Returns:
         float32 ``[3, size, size]``, normalised.
@@ -73,7 +73,7 @@ def training_image(
 
 
 def validation_image(image: Image.Image, size: int) -> np.ndarray:
-    """The central square of the image, resized.
+    """Resize the central square of the image.
 
     Returns:
         float32 ``[3, size, size]``, normalised.
@@ -97,7 +97,7 @@ def _random_box(width: int, height: int, rng: np.random.RandomState) -> Box:
 
 
 def _central_box(width: int, height: int, ratio: float) -> Box:
-    """The largest box in the middle with that ratio of width to height."""
+    """Return the largest central box with a ratio of width to height."""
     w = max(1, min(width, round(height * ratio)))
     h = max(1, min(height, round(width / ratio)))
     left, upper = (width - w) // 2, (height - h) // 2

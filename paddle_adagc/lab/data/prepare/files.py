@@ -70,7 +70,7 @@ class LocalFile:
         return self._record
 
     def is_unchanged(self, record: dict[str, Any]) -> bool:
-        """Same format and size, and same name and time, or same SHA-256."""
+        """Compare format and size, and name and time or else the SHA-256."""
         stat = self.path.stat()
         mine = self.text_format, stat.st_size
         if (record["format"], record.get("size")) != mine:

@@ -59,7 +59,7 @@ class HubShard:
         return self._record
 
     def is_unchanged(self, record: dict[str, Any]) -> bool:
-        """Same origin."""
+        """Compare the origins."""
         return record.get("origin") == self._origin
 
     def blocks(self, chunk_bytes: int) -> Iterator[Block]:
@@ -137,7 +137,7 @@ def find_shards(config: HubConfig, text_field: str) -> list[HubShard]:
 def _data_files(
     builder: Any, config: HubConfig, count: int
 ) -> tuple[list[str], list[str]]:
-    """Names and origins of the shards."""
+    """Return the names and origins of the shards."""
     files = (builder.config.data_files or {}).get(config.split, [])
     if len(files) != count or len(files.origin_metadata) != count:
         names = [f"{config.path}, shard {index}" for index in range(count)]

@@ -107,7 +107,7 @@ def split_prefix(output: str, split: int) -> Path:
 
 
 def dataset_files(output: str) -> list[Path]:
-    """The files that a dataset may consist of, without the manifest.
+    """Return the files that a dataset may consist of, without the manifest.
 
     A loss mask (``.lsm``) of another dataset would be read with the new files.
     """

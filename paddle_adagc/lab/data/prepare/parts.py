@@ -154,7 +154,7 @@ def read_part(path: Path, token_bytes: int) -> Part | None:
 
 
 def count_parts(folder: Path) -> dict[int, int]:
-    """Number of parts of each source that has any, by the source's number.
+    """Count the parts of each source that has any, by the source's number.
 
     Counted from chunk 0 to the first that is missing.
     """

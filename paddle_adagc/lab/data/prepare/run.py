@@ -195,7 +195,7 @@ def _make_parts(
 def _finished_sources(
     sources: Sequence[Source], folder: Path, item_size: int
 ) -> dict[int, int]:
-    """Number of parts of each source that has all of them."""
+    """Count the parts of each source that has all of them."""
     finished = {}
     for number, count in count_parts(folder).items():
         if number >= len(sources) or not count:
@@ -278,7 +278,7 @@ def _check_finished(
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The settings that differ, or ``""``."""
+    """Describe the settings that differ; ``""`` if none do."""
     parts = []
     for name in {**old, **new}:
         before, after = old.get(name), new.get(name)

@@ -20,7 +20,7 @@ from paddle_adagc.lab.models.rank_weights import parameters_by_key
 
 
 def quantized_parameters(model: nn.Layer) -> list[str]:
-    """Names, in the whole model, of the weights that are multiplied in FP8.
+    """Return the names, in the whole model, of weights multiplied in FP8.
 
     Read from the layers, not from the config.
 

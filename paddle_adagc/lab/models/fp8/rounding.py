@@ -51,7 +51,7 @@ _TO_SMALLEST_NORMAL = _TO_SCALE * 2.0**-8 * 2.0**-6
 
 
 def round_blocks(view: Tensor, axes: Sequence[int]) -> Tensor:
-    """Every block as e4m3 times its scale.
+    """Round every block to e4m3 times its scale.
 
     Args:
         view: float32, a block spanning `axes`.
@@ -115,7 +115,7 @@ def _padded(x: Tensor, height: int, width: int) -> Tensor:
 
 
 def _cut(padded: Tensor, x: Tensor) -> Tensor:
-    """The part of `padded` that `x` had, in its dtype."""
+    """Cut `padded` back to the shape and dtype of `x`."""
     if padded.shape != x.shape:
         padded = padded[: x.shape[0], : x.shape[1]]
     return _as(padded, x.dtype)

@@ -75,7 +75,7 @@ class CLIP(PretrainedModel):
     def forward(
         self, pixel_values: Tensor, input_ids: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The contrastive loss of pairs, and their features.
+        """Return the contrastive loss of pairs, and their features.
 
         In training the pairs of all ranks make one batch, see
         `contrastive_loss`; in evaluation each rank has its own.

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Shapes and counts of CLIP's parameters, without making any."""
+"""Shapes and counts of CLIP's parameters; allocates nothing."""
 
 import math
 
@@ -20,7 +20,7 @@ from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 
 
 def parameter_shapes(config: CLIPConfig) -> dict[str, Shape]:
-    """Name and shape of every parameter of `CLIP(config)`.
+    """Return name and shape of every parameter of `CLIP(config)`.
 
     Names and order are those of `named_parameters()`; matrices are stored
     [in, out].
@@ -63,7 +63,7 @@ def model_size(config: CLIPConfig) -> ModelSize:
 
 
 def num_parameters(config: CLIPConfig) -> int:
-    """Number of trained values."""
+    """Count the trained values."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
