@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import format_list, format_spread
 from paddle_adagc.lab.reproduce.results import ExperimentResult, TargetResult
 from paddle_adagc.lab.reproduce.statistics import (
@@ -91,20 +92,19 @@ def experiment_markdown(experiment: ExperimentResult, level: int = 4) -> str:
     methods, shown = experiment.methods, _shown(experiment)
     labels = [label for label, _ in shown]
     head = ["", *labels, *(f"Paper: {label}" for label in experiment.paper)]
-    lines = [
-        f"{'#' * level} {experiment.title}\n",
-        f"{experiment.description} {_extent(experiment)}".strip() + "\n",
-        _line(head),
-        "|---|" + "---:|" * (len(head) - 1),
-    ]
+    rows = []
     for method in methods:
         cells = [render(method) for _, render in shown]
         cells += [
             f"{values[method]:g}" if method in values else "–"
             for values in experiment.paper.values()
         ]
-        lines.append(_line([method, *cells]))
-    return "\n".join(lines) + "\n"
+        rows.append([method, *cells])
+    return (
+        f"{'#' * level} {experiment.title}\n\n"
+        + f"{experiment.description} {_extent(experiment)}".strip()
+        + f"\n\n{markdown_table(head, rows)}"
+    )
 
 
 def target_markdown(result: TargetResult, level: int = 3) -> str:
@@ -126,16 +126,14 @@ def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
         verdicts: The lines.
         where: Heading of the first column.
     """
-    lines = [
-        f"| {where} | Claim | Verdict | What decided it |",
-        "|---|---|---|---|",
-    ]
+    rows = []
     for verdict in verdicts:
         claim = verdict.claim
         said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
         why = verdict.evidence + (f". {claim.note}" if claim.note else "")
-        lines.append(_line([claim.where, said, f"**{verdict.label}**", why]))
-    return "\n".join(lines) + "\n"
+        rows.append([claim.where, said, f"**{verdict.label}**", why])
+    head = [where, "Claim", "Verdict", "What decided it"]
+    return markdown_table(head, rows, left=4)
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -216,7 +214,3 @@ def _extent(experiment: ExperimentResult) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.2g}" if math.isfinite(value) else str(value)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"

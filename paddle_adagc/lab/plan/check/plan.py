@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from paddle_adagc.lab.data.config import TEXT_KINDS
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.parallel import check_degrees
 from paddle_adagc.lab.models.pipeline import stage_bounds
@@ -29,7 +30,6 @@ from paddle_adagc.lab.models.sizes import (
     num_parameters,
     num_tensors,
 )
-from paddle_adagc.lab.plan.check.report import table
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
 from paddle_adagc.lab.train.schedule import learning_rate
 
@@ -129,7 +129,8 @@ def shard_lines(model: DecoderConfig, parallel: ParallelConfig) -> list[str]:
         for count, ranks in counts.items():
             rows.append([str(stage), _span(ranks), *(f"{n:,}" for n in count)])
     head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
-    return [*layout_lines(parallel), *table(head, rows)]
+    table = markdown_table(head, rows, left=0, pad=True)
+    return [*layout_lines(parallel), *table.splitlines()]
 
 
 def batch_lines(config: RunConfig) -> list[str]:
