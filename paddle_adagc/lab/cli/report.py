@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Write the HTML report of runs of one's own, one or several.
+"""Write the HTML report of your own runs, one or several.
 
     python tools/report.py outputs/adagc
     python tools/report.py outputs/globalgc outputs/adagc --output report.html
@@ -62,8 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         from paddle_adagc.lab.report.html import write_report
         from paddle_adagc.lab.report.own_runs import compare_runs
 
-        names = " and ".join(str(path) for path in options.runs)
-        experiment = compare_runs(options.runs, names)
+        experiment = compare_runs(options.runs)
         path = write_report(options.output, options.title, [experiment])
     except (ImportError, OSError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)

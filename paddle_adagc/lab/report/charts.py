@@ -14,7 +14,7 @@
 """Curves over steps, one per method: the mean over seeds with its band.
 
 A :class:`Chart` is data alone. The page draws it so that it can be zoomed,
-:func:`~paddle_adagc.lab.report.curve_plot.draw_chart` draws it for the docs.
+:func:`~paddle_adagc.lab.report.plots.draw_chart` draws it for the docs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ import numpy as np
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import Focus, fault_bursts
-from paddle_adagc.lab.report.judged import memorises, run_excess, spike_steps
-from paddle_adagc.lab.report.jumps import model_loss
+from paddle_adagc.lab.report.judged import (
+    memorises,
+    model_loss,
+    run_excess,
+    spike_steps,
+)
 from paddle_adagc.lab.report.labels import tensor_label
 from paddle_adagc.lab.report.style import method_colors
 
@@ -89,7 +93,7 @@ class Chart:
     """First and last step of each burst of injected faults."""
 
     def as_json(self) -> dict[str, Any]:
-        """The chart for the page, ``null`` for NaN."""
+        """Return the chart for the page; NaN becomes ``null``."""
         return {
             "label": self.label,
             "start": self.start,
@@ -111,7 +115,7 @@ class Chart:
         }
 
 
-def charts(experiment: Experiment) -> Iterator[Chart]:
+def all_charts(experiment: Experiment) -> Iterator[Chart]:
     """Yield the charts that an experiment has data for, the loss first."""
     yield loss_chart(experiment)
     for name, *_ in _METRICS:
@@ -124,7 +128,7 @@ def charts(experiment: Experiment) -> Iterator[Chart]:
 
 
 def loss_chart(experiment: Experiment) -> Chart:
-    """Training loss with spikes; corrupted batches are left out."""
+    """Chart the training loss with its spikes, without corrupted batches."""
     marks = {
         method: tuple(mark for run in runs for mark in _marks(run, experiment))
         for method, runs in experiment.runs.items()
@@ -139,7 +143,7 @@ def loss_chart(experiment: Experiment) -> Chart:
 
 
 def excess_chart(experiment: Experiment) -> Chart | None:
-    """Loss above that of the same run without faults, if there are any."""
+    """Chart the loss above that of the same run without faults, if any."""
     series = {}
     for method, clean in (experiment.clean_runs or {}).items():
         pairs = zip(experiment.runs[method], clean, strict=True)
@@ -154,7 +158,7 @@ def excess_chart(experiment: Experiment) -> Chart | None:
 
 
 def metric_chart(experiment: Experiment, name: str) -> Chart | None:
-    """A logged metric, None if no run logged it.
+    """Chart a logged metric; None if no run logged it.
 
     Args:
         experiment: The runs.
@@ -180,7 +184,7 @@ def metric_chart(experiment: Experiment, name: str) -> Chart | None:
 
 
 def moment_charts(experiment: Experiment, focus: Focus) -> list[Chart]:
-    """Norms of the moments of the tensors that were hit, around the event."""
+    """Chart the moments of the tensors that were hit, around the event."""
     runs = {m: r[focus.seed_index] for m, r in experiment.runs.items()}
     found = []
     for tensor in focus.tensors:
@@ -236,7 +240,7 @@ def _chart(
     log: bool = False,
     marks: dict[str, tuple[tuple[int, float, str], ...]] | None = None,
 ) -> Chart:
-    """A chart with a line per method of ``series``, a series per seed."""
+    """Make a chart with a line per method of ``series``."""
     length = max(len(values) for known in series.values() for values in known)
     colors = method_colors(experiment.runs)
     bursts = {

@@ -23,7 +23,7 @@ from paddle_adagc.lab.record.files import RunRecord
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Runs of several methods that differ in nothing but the method.
+    """Runs of one or several methods that differ in the method alone.
 
     Raises:
         ValueError: No runs; methods with different seeds; clean runs that do
@@ -118,7 +118,7 @@ class Experiment:
         return _seeds(self.runs[self.reference]) if self.paired else [None]
 
     def first_methods(self, count: int) -> Experiment:
-        """The same with no more than the first ``count`` methods."""
+        """Return a copy with at most the first ``count`` methods."""
         methods = [*self.runs][:count]
         clean = self.clean_runs or {}
         return dataclasses.replace(

@@ -21,7 +21,7 @@ import numpy as np
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.jumps import Jump, worst_jump
+from paddle_adagc.lab.report.judged import Jump, worst_jump
 from paddle_adagc.stability.events import group_events
 
 STEPS_BEFORE = 40

@@ -110,6 +110,8 @@ def describe_h(run: RunRecord, skip_steps: int, low: float = LOW) -> str:
             f"{before[split] / count[split]:.1%}"
         )
     of_tensor = is_low.mean(axis=0)
+    if of_tensor.min() == of_tensor.max():
+        return f"{text}, in all tensors alike."
     most = int(np.argmax(of_tensor))
     name = tensor_label(run.tensor_names[most])
     return f"{text}; most in {name} ({of_tensor[most]:.1%})."

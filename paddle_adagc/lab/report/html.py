@@ -26,11 +26,7 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from paddle_adagc.lab.report.charts import Chart, charts, moment_charts
-from paddle_adagc.lab.report.comparison_plots import (
-    difference_figure,
-    rate_figure,
-)
+from paddle_adagc.lab.report.charts import Chart, all_charts, moment_charts
 from paddle_adagc.lab.report.config_facts import common_and_different, flatten
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import Focus, choose_focus
@@ -42,6 +38,10 @@ from paddle_adagc.lab.report.heatmap import (
 from paddle_adagc.lab.report.labels import tensor_label
 from paddle_adagc.lab.report.measuring import measure_experiment
 from paddle_adagc.lab.report.notes import extent, reading_notes
+from paddle_adagc.lab.report.plots import (
+    difference_figure,
+    rate_figure,
+)
 from paddle_adagc.lab.report.style import method_colors, svg_data_uri
 from paddle_adagc.lab.report.tables import (
     Measured,
@@ -174,7 +174,7 @@ def _file(name: str) -> Markup:
 
 
 def _json(data: Any) -> Markup:
-    """JSON that cannot end the script element which holds it."""
+    """Encode as JSON that cannot end its script element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
 
@@ -192,7 +192,7 @@ def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
         extent=extent(experiment),
         colors=method_colors(experiment.runs),
         table=comparison_table(experiment, measured),
-        curves=_curves(charts(shown), f"{anchor}-curves", _about(shown)),
+        curves=_curves(all_charts(shown), f"{anchor}-curves", _about(shown)),
         moments=_curves(
             moments,
             f"{anchor}-moments",
@@ -288,7 +288,7 @@ def _pictures(
 def _comparisons(
     experiment: Experiment, measured: Measured
 ) -> Iterator[_Picture]:
-    """Pictures of what several seeds say about each method."""
+    """Draw what several seeds say about each method."""
     if len(experiment.seeds) < 2:
         return
     for name, what in (

@@ -23,7 +23,6 @@ import numpy as np
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.jumps import Jump, judged_steps, worst_jump
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import (
     SpikeScore,
@@ -40,7 +39,27 @@ EXCESS_THRESHOLDS = (0.2, 0.5)
 GROWTH_STEPS = 20
 """Steps over which the growth of a moment is measured."""
 
+BEFORE = 50
+"""Steps before a step whose median is the level that it jumps from."""
+
+SETTLED = 10
+"""Consecutive steps whose median has to be back at the level."""
+
 _MEMORISED = "fixed_sequences"
+
+
+@dataclasses.dataclass(frozen=True)
+class Jump:
+    """The rise of the loss at one step over its level just before."""
+
+    step: int
+    height: float
+    """Loss minus the median of the :data:`BEFORE` judged losses before, nat;
+    infinite where the loss is not finite."""
+
+    recovery_steps: int | None
+    """Steps until the median of the next :data:`SETTLED` losses is at most two
+    robust deviations above the old level; ``None``: not within the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +86,7 @@ class JudgedRun:
         return self.run.run.get("status") == "diverged"
 
     def score(self, window: int, robust: bool = False) -> SpikeScore | None:
-        """Spike score over a window, None where no step was judged."""
+        """Return the spike score; None where no step was judged."""
         score = self._scores[window, robust]
         judged = score.num_values - score.num_unjudged
         return (
@@ -105,7 +124,7 @@ class JudgedRun:
         start: int = 0,
         factor: float = 1.0,
     ) -> float | None:
-        """Average of a logged metric from a step on, None if not logged."""
+        """Average a logged metric from step ``start`` on; None: not logged."""
         known = self.run.metrics.get(name, np.zeros(0))[start:]
         known = known[~np.isnan(known)]
         return factor * float(average(known)) if len(known) else None
@@ -121,13 +140,13 @@ class JudgedRun:
 
 
 def memorises(run: RunRecord) -> bool:
-    """Whether a run sees a few sequences only: validation says nothing."""
+    """Whether a run trains on a few sequences: validation says nothing."""
     data = run.run.get("config", {}).get("data", {})
     return data.get("kind") == _MEMORISED
 
 
 def scored_series(run: RunRecord, skip_steps: int) -> tuple[np.ndarray, int]:
-    """Losses without corrupted batches, and how many of them to skip."""
+    """Return the losses of uncorrupted batches, and how many to skip."""
     steps = judged_steps(run, 0)
     return run.loss[steps], int(np.count_nonzero(steps < skip_steps))
 
@@ -167,7 +186,7 @@ def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
 
 
 def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
-    """Largest factor by which a norm grew within :data:`GROWTH_STEPS` steps.
+    """Return the largest growth of a norm in :data:`GROWTH_STEPS` steps.
 
     Args:
         norms: Norms of a moment, ``[num_steps, num_tensors]``, NaN where not
@@ -184,6 +203,85 @@ def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
 
 
 def last_value(values: np.ndarray | None) -> float | None:
-    """The last known value of a series, NaN where a step has none."""
+    """Return the last value of a series that is not NaN."""
     known = np.zeros(0) if values is None else values[~np.isnan(values)]
     return float(known[-1]) if len(known) else None
+
+
+def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
+    """Return the steps whose loss says something about the model.
+
+    Left out are the first ``skip_steps`` and the steps whose batch or
+    activations were corrupted: their own loss is computed from the corruption,
+    whatever the state of the model. A gradient fault shows one step later.
+
+    Returns:
+        ``[num_judged]`` int64, increasing.
+    """
+    judged = np.arange(run.num_steps) >= skip_steps
+    for step, faults in run.faults.items():
+        if not all(fault["kind"].startswith("gradient") for fault in faults):
+            judged[step] = False
+    return np.flatnonzero(judged)
+
+
+def model_loss(run: RunRecord) -> np.ndarray:
+    """Return the loss, ``[num_steps]``, NaN where the batch was corrupted."""
+    loss = np.full(run.num_steps, np.nan)
+    steps = judged_steps(run, 0)
+    loss[steps] = run.loss[steps]
+    return loss
+
+
+def worst_jump(
+    run: RunRecord, skip_steps: int, between: tuple[int, int] | None = None
+) -> Jump | None:
+    """Find the largest jump among the judged steps.
+
+    Args:
+        run: The run.
+        skip_steps: First steps that are not judged.
+        between: Only look at the steps ``between[0] <= step < between[1]``.
+
+    Returns:
+        ``None`` if no step has :data:`BEFORE` judged steps before it.
+    """
+    steps = judged_steps(run, skip_steps)
+    if len(steps) <= BEFORE:
+        return None
+    loss = run.loss[steps]
+    with np.errstate(all="ignore"):
+        windows = np.lib.stride_tricks.sliding_window_view(loss, BEFORE)[:-1]
+        level = np.median(np.where(np.isfinite(windows), windows, np.inf), 1)
+        height = loss[BEFORE:] - level
+    height[~np.isfinite(loss[BEFORE:])] = np.inf
+    height[np.isnan(height) | ~np.isfinite(level)] = -np.inf
+    candidates = steps[BEFORE:]
+    if between is not None:
+        inside = (candidates >= between[0]) & (candidates < between[1])
+        height = np.where(inside, height, -np.inf)
+    best = int(np.argmax(height))
+    if height[best] == -np.inf:
+        return None
+    return Jump(
+        step=int(candidates[best]),
+        height=float(height[best]),
+        recovery_steps=_recovery(loss, steps, best + BEFORE),
+    )
+
+
+def _recovery(loss: np.ndarray, steps: np.ndarray, index: int) -> int | None:
+    before = loss[index - BEFORE : index]
+    before = before[np.isfinite(before)]
+    level = np.median(before)
+    deviation = 1.4826 * np.median(np.abs(before - level))
+    after = np.where(np.isfinite(loss[index:]), loss[index:], np.inf)
+    if len(after) < SETTLED:
+        return None
+    medians = np.median(
+        np.lib.stride_tricks.sliding_window_view(after, SETTLED), axis=1
+    )
+    settled = np.flatnonzero(medians <= level + 2 * deviation)
+    if not len(settled):
+        return None
+    return int(steps[index + settled[0]] - steps[index])

@@ -35,16 +35,18 @@ from paddle_adagc.lab.report.formatting import (
     format_steps,
 )
 from paddle_adagc.lab.report.judged import (
+    BEFORE,
     EXCESS_THRESHOLDS,
     GROWTH_STEPS,
+    SETTLED,
     SIGMA,
     JudgedRun,
+    judged_steps,
     last_value,
     memorises,
     moment_growth,
     scored_series,
 )
-from paddle_adagc.lab.report.jumps import BEFORE, SETTLED, judged_steps
 from paddle_adagc.stability.spike_score import SpikeScore
 
 _CAPTIONED = ("shapes", "image_text")
@@ -101,7 +103,7 @@ def run_measures(
     last_steps: int = 100,
     accuracies: Sequence[str] = (RETRIEVAL,),
 ) -> list[Measure]:
-    """The list of measures.
+    """List the measures.
 
     Args:
         windows: Windows of the spike score, steps; the first is the main one.
@@ -213,7 +215,7 @@ def _ten_sigma(run: JudgedRun, window: int) -> float | None:
 
 
 def _of(found: object | None, name: str) -> Value:
-    """An attribute of what was found, None if nothing was."""
+    """Return an attribute of ``found``; None if nothing was found."""
     return None if found is None else getattr(found, name)
 
 

@@ -63,7 +63,7 @@ def measure_run(
 def stored_numbers(
     run: RunRecord, experiment: Experiment, clean: RunRecord | None = None
 ) -> dict[str, float]:
-    """The numbers of a run that results keep, by name.
+    """Return the numbers of a run that results keep, by name.
 
     Spike counts are left out where no step could be judged, the validation
     loss where training memorised a few fixed sequences. A run that diverged
@@ -81,7 +81,7 @@ def stored_numbers(
 def experiment_measures(
     experiment: Experiment, runs: Iterable[RunRecord] | None = None
 ) -> list[Measure]:
-    """The measures of an experiment, in the order of the table."""
+    """List the measures of an experiment, in the order of the table."""
     if runs is None:
         runs = [run for group in experiment.runs.values() for run in group]
     logged = {

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Compare runs of one's own: which of them are seeds of the same method."""
+"""Group a user's own runs: which are seeds of the same method."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
 _LABELS = {"global_norm": "GlobalGC", "adagc": "AdaGC"}
 
 
-def compare_runs(paths: Sequence[Path], title: str) -> Experiment:
-    """Read runs and group those that differ in nothing but the seed.
+def compare_runs(paths: Sequence[Path]) -> Experiment:
+    """Read runs and group those that differ in the seed alone.
 
     Groups with the same seeds are methods, paired by seed and named after
     their clip, or after their directory if two have the same clip. Otherwise
@@ -38,7 +38,6 @@ def compare_runs(paths: Sequence[Path], title: str) -> Experiment:
 
     Args:
         paths: Run directories; the first is the one to compare with.
-        title: Heading of the comparison.
 
     Raises:
         FileNotFoundError: A path is no run directory.
@@ -66,10 +65,11 @@ def compare_runs(paths: Sequence[Path], title: str) -> Experiment:
         "partly those of the seeds."
     )
     longest = max(run.num_steps for run in runs)
+    labels = _labels(grouped)
     return Experiment(
-        title=title,
+        title=", ".join(labels),
         description="" if paired else note,
-        runs=dict(zip(_labels(grouped), grouped, strict=True)),
+        runs=dict(zip(labels, grouped, strict=True)),
         skip_steps=min(200, longest // 10),
         directory=root,
         paired=paired,

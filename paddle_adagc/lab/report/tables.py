@@ -134,7 +134,7 @@ def comparison_table(
 def paired_changes(
     measured: Measured, name: str, methods: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Differences of a measure to the first method, seed by seed.
+    """Subtract the first method's values of a measure, seed by seed.
 
     Args:
         measured: Values of all methods.
@@ -166,7 +166,7 @@ def paired_changes(
 def event_counts(
     measured: Measured, window: int, methods: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    """Spike events and judged steps of all seeds, by method.
+    """Count the spike events and judged steps of all seeds, by method.
 
     Methods without a judged step are left out.
     """
@@ -191,7 +191,7 @@ def _finite(runs: Sequence[Mapping[str, Value]], name: str) -> list[float]:
 def _best(
     measure: Measure, values: Mapping[str, Sequence[Value]]
 ) -> tuple[list[str], int]:
-    """Methods with the best mean, and in how many seeds the one best wins."""
+    """Find the methods with the best mean, and in how many seeds it wins."""
     if measure.better is None or len(values) < 2:
         return [], 0
     sign = 1.0 if measure.better == "lower" else -1.0

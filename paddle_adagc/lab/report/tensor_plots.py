@@ -33,7 +33,7 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.config_facts import adagc_option
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import Focus, fault_bursts
-from paddle_adagc.lab.report.jumps import model_loss
+from paddle_adagc.lab.report.judged import model_loss
 from paddle_adagc.lab.report.labels import tensor_label
 from paddle_adagc.lab.report.style import (
     INK,
@@ -163,7 +163,7 @@ def dynamics_figure(
 
 
 def _series(run: RunRecord, tensor: str) -> list[np.ndarray]:
-    """Norms by column, ``[num_steps]`` each; NaN where not recorded."""
+    """Return the norms by column, ``[num_steps]`` each; NaN: not recorded."""
     index = run.tensor_names.index(tensor)
     unknown = np.full(run.num_steps, np.nan)
     return [

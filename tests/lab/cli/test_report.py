@@ -74,7 +74,7 @@ def test_runs_with_other_seeds_are_methods_seed_by_seed(make):
         for method in ("GlobalGC", "AdaGC")
         for seed in (2, 1)
     ]
-    experiment = compare_runs(paths, "T")
+    experiment = compare_runs(paths)
     assert experiment.seeds == [1, 2]
     assert {
         m: [r.name for r in runs] for m, runs in experiment.runs.items()
@@ -88,7 +88,7 @@ def test_runs_with_other_seeds_are_methods_seed_by_seed(make):
 
 def test_runs_that_do_not_pair_stand_for_themselves(make):
     one, two = make("a", method="GlobalGC", seed=1), make("b", seed=2)
-    experiment = compare_runs([one, two], "T")
+    experiment = compare_runs([one, two])
     assert list(experiment.runs) == ["GlobalGC", "AdaGC"]
     assert experiment.seeds == [None]
     assert "partly those of the seeds" in experiment.description
@@ -99,7 +99,7 @@ def test_runs_with_the_same_clip_have_their_directory_s_name(make):
     facts = json.loads((other / "run.json").read_text())
     facts["config"]["clip"]["beta"] = 0.5
     (other / "run.json").write_text(json.dumps(facts))
-    experiment = compare_runs([make("x/a"), other], "T")
+    experiment = compare_runs([make("x/a"), other])
     assert list(experiment.runs) == ["a", "b"]
 
 

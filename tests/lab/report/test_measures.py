@@ -28,8 +28,12 @@ from paddle_adagc.lab.report.formatting import (
     format_same,
     format_spread,
 )
-from paddle_adagc.lab.report.judged import run_excess, spike_steps
-from paddle_adagc.lab.report.jumps import judged_steps, worst_jump
+from paddle_adagc.lab.report.judged import (
+    judged_steps,
+    run_excess,
+    spike_steps,
+    worst_jump,
+)
 from paddle_adagc.lab.report.labels import group_tensors, tensor_label
 from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.report.measuring import measure_experiment

@@ -27,18 +27,18 @@ from paddle_adagc.lab.report.charts import (
     moment_charts,
     smooth,
 )
-from paddle_adagc.lab.report.comparison_plots import (
-    difference_figure,
-    rate_figure,
-    rate_interval,
-)
-from paddle_adagc.lab.report.curve_plot import draw_chart
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import choose_focus
 from paddle_adagc.lab.report.heatmap import (
     bin_steps,
     describe_h,
     heatmap_figure,
+)
+from paddle_adagc.lab.report.plots import (
+    difference_figure,
+    draw_chart,
+    rate_figure,
+    rate_interval,
 )
 from paddle_adagc.lab.report.style import FAULT_COLOR, method_colors
 from paddle_adagc.lab.report.tensor_plots import clip_threshold, norm_figure

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Figures that compare methods: paired differences and event rates."""
+"""Figures for the docs: curves, paired differences, event rates."""
 
 from __future__ import annotations
 
@@ -19,18 +19,98 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from scipy import stats
 
-from paddle_adagc.lab.report.style import INK, method_colors, styled
+from paddle_adagc.lab.report.charts import END, SPIKE, Chart, Line
+from paddle_adagc.lab.report.style import (
+    INK,
+    NEUTRAL,
+    fault_legend,
+    log_axis,
+    mark_faults,
+    method_colors,
+    step_axis,
+    styled,
+)
 
 LEVEL = 0.95
 """Confidence level of the intervals."""
 
+_MARKS = {
+    SPIKE: {"marker": "o", "markerfacecolor": "none", "markersize": 5},
+    END: {"marker": "X", "markersize": 8},
+}
+
+
+@styled
+def draw_chart(chart: Chart, width: float = 9.0) -> Figure:
+    """Draw the curves of a chart, faults shaded, spikes marked.
+
+    Args:
+        chart: The curves; those of the first two methods are on top.
+        width: Width of the figure in inches.
+    """
+    figure = Figure(figsize=(width, 3.3), layout="constrained")
+    ax = figure.add_subplot()
+    for line in [*chart.lines[2:], *chart.lines[:2]]:
+        _draw_line(ax, line, chart.start)
+    length = len(chart.lines[0].values)
+    mark_faults(ax, chart.faults, chart.start, chart.start + length)
+    ax.set_ylabel(chart.label)
+    ax.margins(x=0.01)
+    step_axis(ax)
+    if chart.log:
+        log_axis(ax)
+    figure.legend(
+        handles=_legend(chart),
+        loc="outside upper center",
+        ncols=3 if width < 6 else 6,
+    )
+    return figure
+
+
+def _draw_line(ax: Axes, line: Line, start: int) -> None:
+    steps = start + np.arange(len(line.values))
+    if line.low is not None and line.high is not None:
+        ax.fill_between(
+            steps, line.low, line.high, color=line.color, alpha=0.2, linewidth=0
+        )
+    if line.raw is not None:
+        ax.plot(steps, line.raw, color=line.color, linewidth=0.7, alpha=0.4)
+    known = np.isfinite(line.values)
+    is_sparse = 0 < known.sum() < len(known) / 4
+    ax.plot(
+        steps[known] if is_sparse else steps,
+        line.values[known] if is_sparse else line.values,
+        color=line.color,
+        linewidth=1.2,
+        marker="." if is_sparse else None,
+    )
+    for step, value, kind in line.marks:
+        ax.plot(step, value, color=line.color, zorder=4, **_MARKS[kind])
+
+
+def _legend(chart: Chart) -> list[Line2D | Patch]:
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=line.color, linewidth=2, label=line.label)
+        for line in chart.lines
+    ]
+    kinds = {kind for line in chart.lines for *_, kind in line.marks}
+    handles += [
+        Line2D([], [], color=NEUTRAL, linestyle="none", label=kind, **style)
+        for kind, style in _MARKS.items()
+        if kind in kinds
+    ]
+    return [*handles, *([fault_legend()] if chart.faults else [])]
+
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's t interval of the mean, at :data:`LEVEL`.
+    """Return Student's t interval of the mean, at :data:`LEVEL`.
 
     Args:
         values: At least two finite numbers.
@@ -42,7 +122,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def rate_interval(events: int, steps: int) -> tuple[float, float]:
-    """Exact Poisson interval of events per 1,000 steps, at :data:`LEVEL`.
+    """Return the exact Poisson interval of events per 1,000 steps.
 
     Args:
         events: Number of events.
@@ -108,7 +188,7 @@ def rate_figure(
 
 
 def _rows(methods: list[str], label: str, width: float) -> tuple[Figure, Axes]:
-    """Axes with a row per method, the first on top."""
+    """Make axes with a row per method, the first on top."""
     height = 0.7 + 0.35 * len(methods)
     figure = Figure(figsize=(width, height), layout="constrained")
     ax = figure.add_subplot()
