@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ DIGITS = 5
 """Significant digits of the values in the page."""
 
 SPIKE, END = "spike", "last finite loss"
+Marks = tuple[tuple[int, float, str], ...]
 
 _METRICS: tuple[tuple[str, str, float, bool], ...] = (
     ("global_grad_norm", "Global gradient norm", 1.0, True),
@@ -71,7 +72,7 @@ class Line:
     raw: np.ndarray | None = None
     """One seed's values before smoothing, ``[num_steps]``."""
 
-    marks: tuple[tuple[int, float, str], ...] = ()
+    marks: Marks = ()
     """Step, value, and :data:`SPIKE` or :data:`END`."""
 
 
@@ -137,8 +138,12 @@ def loss_chart(experiment: Experiment) -> Chart:
         method: [model_loss(run) for run in runs]
         for method, runs in experiment.runs.items()
     }
-    return _chart(
-        experiment, "Training loss (nat)", series, _falls_far(series), marks
+    return make_chart(
+        "Training loss (nat)",
+        series,
+        log=_falls_far(series),
+        marks=marks,
+        **_common(experiment),
     )
 
 
@@ -153,8 +158,7 @@ def excess_chart(experiment: Experiment) -> Chart | None:
             series[method] = known
     if not series:
         return None
-    label = "Excess over the run without faults (nat)"
-    return _chart(experiment, label, series)
+    return make_chart("Paired excess (nat)", series, **_common(experiment))
 
 
 def metric_chart(experiment: Experiment, name: str) -> Chart | None:
@@ -180,7 +184,9 @@ def metric_chart(experiment: Experiment, name: str) -> Chart | None:
         for method, known in series.items()
         if any(np.isfinite(values).any() for values in known)
     }
-    return _chart(experiment, label, series, log) if series else None
+    if not series:
+        return None
+    return make_chart(label, series, log=log, **_common(experiment))
 
 
 def moment_charts(experiment: Experiment, focus: Focus) -> list[Chart]:
@@ -200,9 +206,42 @@ def moment_charts(experiment: Experiment, focus: Focus) -> list[Chart]:
             }
             if any(np.isfinite(v).any() for (v,) in series.values()):
                 label = f"{tensor_label(tensor)}: {what} moment"
-                chart = _chart(experiment, label, series, log=True)
+                common = _common(experiment)
+                chart = make_chart(label, series, log=True, **common)
                 found.append(dataclasses.replace(chart, start=focus.start))
     return found
+
+
+def make_chart(
+    label: str,
+    series: Mapping[str, Sequence[np.ndarray]],
+    *,
+    log: bool = False,
+    colors: Mapping[str, str] | None = None,
+    faults: tuple[tuple[int, int], ...] = (),
+    marks: Mapping[str, Marks] | None = None,
+) -> Chart:
+    """Make a chart with a line per method.
+
+    Args:
+        label: What is shown, with the unit in parentheses.
+        series: By method, one ``[num_steps]`` per seed; they may differ in
+            length.
+        log: Logarithmic y axis.
+        colors: By method; None takes those of the methods of ``series``.
+        faults: First and last step of each burst of injected faults.
+        marks: By method, its spikes and ends.
+    """
+    length = max(len(values) for known in series.values() for values in known)
+    colors = colors or method_colors(series)
+    lines = [
+        dataclasses.replace(
+            _line(method, colors[method], known, length, log),
+            marks=(marks or {}).get(method, ()),
+        )
+        for method, known in series.items()
+    ]
+    return Chart(label=label, lines=lines, log=log, faults=faults)
 
 
 def is_noisy(values: np.ndarray) -> bool:
@@ -233,36 +272,16 @@ def smooth(values: np.ndarray) -> np.ndarray:
     return np.where(ok, total / np.maximum(count, 1), np.nan)
 
 
-def _chart(
-    experiment: Experiment,
-    label: str,
-    series: dict[str, list[np.ndarray]],
-    log: bool = False,
-    marks: dict[str, tuple[tuple[int, float, str], ...]] | None = None,
-) -> Chart:
-    """Make a chart with a line per method of ``series``."""
-    length = max(len(values) for known in series.values() for values in known)
-    colors = method_colors(experiment.runs)
+def _common(experiment: Experiment) -> dict[str, Any]:
+    """Return what all charts of an experiment share."""
     bursts = {
         burst
         for runs in experiment.runs.values()
         for run in runs
         for burst in fault_bursts(run)
     }
-    return Chart(
-        label=label,
-        lines=[
-            _line(method, colors[method], known, length, log)
-            if not marks
-            else dataclasses.replace(
-                _line(method, colors[method], known, length, log),
-                marks=marks[method],
-            )
-            for method, known in series.items()
-        ],
-        log=log,
-        faults=tuple(sorted(bursts)),
-    )
+    colors = method_colors(experiment.runs)
+    return {"colors": colors, "faults": tuple(sorted(bursts))}
 
 
 def _line(
@@ -279,7 +298,8 @@ def _line(
         seeds[seeds <= 0] = np.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # steps without values
-        mean, low, high = (f(seeds, axis=0) for f in _STATISTICS)
+        mean = np.nanmean(seeds, axis=0)
+        low, high = np.nanmin(seeds, axis=0), np.nanmax(seeds, axis=0)
     noisy = is_noisy(np.log(mean) if log else mean)
     shown = mean
     if noisy:
@@ -293,9 +313,6 @@ def _line(
         high=high if several else None,
         raw=mean if noisy and not several else None,
     )
-
-
-_STATISTICS = (np.nanmean, np.nanmin, np.nanmax)
 
 
 def _falls_far(series: dict[str, list[np.ndarray]]) -> bool:

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
@@ -56,7 +55,7 @@ def measure_run(
     judged = JudgedRun(run, experiment, clean)
     return {
         measure.name: measure.compute(judged)
-        for measure in experiment_measures(experiment, [run])
+        for measure in experiment_measures(experiment)
     }
 
 
@@ -70,22 +69,20 @@ def stored_numbers(
     has at least one spike, an infinite validation loss and an accuracy of
     -inf.
     """
-    values = measure_run(run, experiment, clean)
-    return {
-        measure.name: float(value)
-        for measure in experiment_measures(experiment, [run])
-        if measure.stored and (value := values[measure.name]) is not None
+    judged = JudgedRun(run, experiment, clean)
+    values = {
+        measure.name: measure.compute(judged)
+        for measure in experiment_measures(experiment)
+        if measure.stored
     }
+    return {n: float(v) for n, v in values.items() if v is not None}
 
 
-def experiment_measures(
-    experiment: Experiment, runs: Iterable[RunRecord] | None = None
-) -> list[Measure]:
+def experiment_measures(experiment: Experiment) -> list[Measure]:
     """List the measures of an experiment, in the order of the table."""
-    if runs is None:
-        runs = [run for group in experiment.runs.values() for run in group]
-    logged = {
+    accuracies = {
         name
+        for runs in experiment.runs.values()
         for run in runs
         for name in run.metrics
         if name.endswith("_accuracy")
@@ -93,5 +90,5 @@ def experiment_measures(
     return run_measures(
         experiment.windows,
         experiment.last_steps,
-        sorted(logged | {RETRIEVAL}),
+        sorted(accuracies | {RETRIEVAL}),
     )
