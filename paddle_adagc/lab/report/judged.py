@@ -23,6 +23,7 @@ import numpy as np
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.groups import group_measures
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import (
     SpikeScore,
@@ -116,6 +117,11 @@ class JudgedRun:
     def excess(self) -> PairedExcess | None:
         """Loss above that of ``clean``; None without it or without faults."""
         return None if self.clean is None else run_excess(self.run, self.clean)
+
+    @functools.cached_property
+    def groups(self) -> dict[str, float]:
+        """Medians by group of tensors, and the balance of the experts."""
+        return group_measures(self.run, self.experiment.skip_steps)
 
     def average(
         self,

@@ -115,7 +115,7 @@ def run_measures(
         measures += _spikes(window, is_main=window == windows[0])
     measures += [*_damage(), *_excess(), *_losses(last_steps)]
     measures += [_accuracy(name) for name in accuracies]
-    return [*measures, *_costs()]
+    return [*measures, *_groups(), *_costs()]
 
 
 def _listed(spec: str = ",.0f") -> Callable[[Sequence[Value]], str]:
@@ -410,6 +410,47 @@ def _last_accuracy(run: JudgedRun, name: str) -> float | None:
         return -math.inf
     value = last_value(run.run.metrics.get(name))
     return None if value is None else 100 * value
+
+
+def _groups() -> list[Measure]:
+    medians = {"h_median": ("Median h", "of all tensors")}
+    for group, what in (("router", "routers"), ("experts", "routed experts")):
+        for name, label in (
+            ("h_median", "h"),
+            ("gamma", "γ"),
+            ("moment1", "first moment"),
+            ("moment2", "second moment"),
+        ):
+            title = f"Median {label}, {what}"
+            medians[f"{group}_{name}"] = (title, f"of the {what}")
+    shown = {
+        name: (label, f"median over the judged steps and {which}.")
+        for name, (label, which) in medians.items()
+    }
+    shown["expert_max_violation"] = (
+        "Imbalance of the experts",
+        "tokens of the busiest expert over the mean, minus 1, in the worst "
+        "layer: mean over the judged steps.",
+    )
+    shown["idle_experts"] = (
+        "Idle experts",
+        "mean over the judged steps of the experts without a token.",
+    )
+    return [
+        Measure(
+            name=name,
+            label=label,
+            meaning=meaning,
+            compute=functools.partial(_of_group, name=name),
+            form=_spread(".3g"),
+            group="Groups of tensors",
+        )
+        for name, (label, meaning) in shown.items()
+    ]
+
+
+def _of_group(run: JudgedRun, name: str) -> float | None:
+    return run.groups.get(name)
 
 
 def _costs() -> list[Measure]:
