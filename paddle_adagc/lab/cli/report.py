@@ -29,6 +29,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from paddle_adagc.checks import check_installed, check_output_file
+from paddle_adagc.lab.cli.command import exit_status, make_parser
+
+_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
@@ -36,11 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0: written; 2: bad arguments or runs.
     """
-    parser = argparse.ArgumentParser(
-        prog="report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("report", __doc__)
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="run directory"
     )
@@ -52,23 +53,33 @@ def main(arguments: list[str] | None = None) -> int:
         help="the page to write (default: %(default)s)",
     )
     parser.add_argument("--title", default="Training report", help="heading")
-    options = parser.parse_args(arguments)
-    from paddle_adagc.checks import check_installed, check_output_file
+    return exit_status(parser, _report, parser.parse_args(arguments))
 
-    try:
-        for module in ("matplotlib", "jinja2", "scipy"):
-            check_installed(module, "report")
-        check_output_file("--output", options.output)
-        from paddle_adagc.lab.report.html import write_report
-        from paddle_adagc.lab.report.own_runs import compare_runs
 
-        experiment = compare_runs(options.runs)
-        path = write_report(options.output, options.title, [experiment])
-    except (ImportError, OSError, ValueError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
+def _report(options: argparse.Namespace) -> int:
+    for module in ("matplotlib", "jinja2", "scipy"):
+        check_installed(module, "report")
+    for path in options.runs:
+        _check_run(path)
+    check_output_file("--output", options.output)
+    from paddle_adagc.lab.report.html import write_report
+    from paddle_adagc.lab.report.own_runs import compare_runs
+
+    experiment = compare_runs(options.runs)
+    path = write_report(options.output, options.title, [experiment])
     print(f"report: {path}")
     return 0
+
+
+def _check_run(path: Path) -> None:
+    missing = [name for name in _FILES if not (path / name).is_file()]
+    if missing:
+        inside = sorted(found.parent for found in path.glob("*/run.json"))
+        there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""
+        raise FileNotFoundError(
+            f"{path} is no run: it has no {missing[0]}; give a directory that "
+            f"tools/pretrain.py wrote (train.output_dir){there}"
+        )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.config_facts import flatten, is_per_run
 from paddle_adagc.lab.report.experiment import Experiment
 
-_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
 _LABELS = {"global_norm": "GlobalGC", "adagc": "AdaGC"}
 
 
@@ -40,7 +39,6 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
         paths: Run directories; the first is the one to compare with.
 
     Raises:
-        FileNotFoundError: A path is no run directory.
         ValueError: A path is given twice, or a run is damaged or empty.
     """
     root = Path(os.path.commonpath([path.absolute().parent for path in paths]))
@@ -77,14 +75,6 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
 
 
 def _load(path: Path) -> RunRecord:
-    missing = [name for name in _FILES if not (path / name).is_file()]
-    if missing:
-        inside = sorted(found.parent for found in path.glob("*/run.json"))
-        there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""
-        raise FileNotFoundError(
-            f"{path} is no run: it has no {missing[0]}; give a directory that "
-            f"tools/pretrain.py wrote (train.output_dir){there}"
-        )
     run = RunRecord.load(path)
     if not run.num_steps:
         raise ValueError(

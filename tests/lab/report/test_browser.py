@@ -24,7 +24,10 @@ from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.html import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
 
 ZOOM = """
 <script>
