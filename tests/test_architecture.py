@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = "paddle_adagc"
 LAB = "paddle_adagc.lab"
 ROWS = (
+    ("markdown",),
     ("section",),
     ("gloo", "data", "faults"),
     ("models",),

@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from paddle_adagc.lab.benchmark.contenders import CONTENDERS, Contender
 from paddle_adagc.lab.benchmark.tensor_lists import equal_shapes, make_pairs
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.sizes import Shape
 from paddle_adagc.lab.report.formatting import format_quartiles
 
@@ -118,20 +119,22 @@ def compare(
 
 def to_markdown(rows: Sequence[Row]) -> str:
     """Pipe table, a line per contender."""
-    lines = [
-        "| clip | ms, median (quartiles) | of GlobalGC | of the memory floor "
-        "| operator calls | peak memory (MiB) |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        times = format_quartiles([1e3 * s for s in row.seconds], ".1f")
-        lines.append(
-            f"| {row.contender} | {times} | "
-            f"{statistics.median(row.of_reference):.2f} | "
-            f"{statistics.median(row.of_floor):.2f} | "
-            f"{row.operator_calls:,} | {row.peak_bytes / _MIB:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+    head = ["clip", "ms, median (quartiles)", "of GlobalGC"]
+    head += ["of the memory floor", "operator calls", "peak memory (MiB)"]
+    return markdown_table(
+        head,
+        [
+            (
+                row.contender,
+                format_quartiles([1e3 * s for s in row.seconds], ".1f"),
+                f"{statistics.median(row.of_reference):.2f}",
+                f"{statistics.median(row.of_floor):.2f}",
+                f"{row.operator_calls:,}",
+                f"{row.peak_bytes / _MIB:.1f}",
+            )
+            for row in rows
+        ],
+    )
 
 
 def growth(repetitions: int) -> str:
@@ -146,18 +149,15 @@ def growth(repetitions: int) -> str:
         *(("share", equal_shapes(1000, _VALUES), s) for s in _SHARES),
     ]
     names = [kind.name for kind in CONTENDERS]
-    lines = [
-        f"| grows | tensors | values | clipped | {' | '.join(names)} |",
-        "|---|---:|---:|---:|" + "---:|" * len(names),
-    ]
+    lines = []
     for what, shapes, share in cases:
         rows = compare(shapes, share, repetitions)
-        times = " | ".join(f"{1e3 * row.median_seconds:.1f}" for row in rows)
-        lines.append(
-            f"| {what} | {rows[0].num_tensors:,} | "
-            f"{rows[0].num_values / 1e6:.1f}M | {share:.0%} | {times} |"
-        )
-    return "\n".join(lines) + "\n\nMedians in ms.\n"
+        times = [f"{1e3 * row.median_seconds:.1f}" for row in rows]
+        size = f"{rows[0].num_values / 1e6:.1f}M"
+        count = f"{rows[0].num_tensors:,}"
+        lines.append([what, count, size, f"{share:.0%}", *times])
+    head = ["grows", "tensors", "values", "clipped", *names]
+    return markdown_table(head, lines) + "\nMedians in ms.\n"
 
 
 def _time(

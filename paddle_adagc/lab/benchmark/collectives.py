@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from paddle_adagc.lab.benchmark import collectives_run as communication
 from paddle_adagc.lab.gloo.rendezvous import free_port
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.train.config import ParallelConfig
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -98,17 +99,19 @@ def measure(
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
     """Pipe table: what rank 0 passes to collectives in one clip step."""
-    lines = [
-        "| layout | clip | warm-up step | adaptive step |",
-        "|---|---|---|---|",
-    ]
-    for row in rows:
-        warm_up = "" if row["clip"] == "GlobalGC" else _cell(row["warm_up"])
-        lines.append(
-            f"| {row['layout']} | {row['clip']} | {warm_up} | "
-            f"{_cell(row['adaptive'])} |"
-        )
-    return "\n".join(lines) + "\n"
+    return markdown_table(
+        ["layout", "clip", "warm-up step", "adaptive step"],
+        [
+            (
+                row["layout"],
+                row["clip"],
+                "" if row["clip"] == "GlobalGC" else _cell(row["warm_up"]),
+                _cell(row["adaptive"]),
+            )
+            for row in rows
+        ],
+        left=4,
+    )
 
 
 def _cell(calls: list[dict[str, Any]]) -> str:

@@ -52,6 +52,7 @@ from paddle_adagc.lab.benchmark.network import (
 )
 from paddle_adagc.lab.gloo import enable
 from paddle_adagc.lab.gloo.rendezvous import free_port
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import format_quartiles
 
 DELAYS_MS = (0.0, 0.1, 1.0)
@@ -110,16 +111,14 @@ def to_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     }
-    lines = [
-        "| layout | clip | "
-        + " | ".join(f"delay {delay:g} ms" for delay in delays)
-        + " |",
-        "|---|---|" + "---:|" * len(delays),
-    ]
-    for layout, clip in dict.fromkeys((r["layout"], r["clip"]) for r in rows):
-        values = [cells.get((layout, clip, delay), "") for delay in delays]
-        lines.append(f"| {layout} | {clip} | {' | '.join(values)} |")
-    return "\n".join(lines) + "\n"
+    return markdown_table(
+        ["layout", "clip", *(f"delay {delay:g} ms" for delay in delays)],
+        [
+            (*pair, *(cells.get((*pair, delay), "") for delay in delays))
+            for pair in dict.fromkeys((r["layout"], r["clip"]) for r in rows)
+        ],
+        left=2,
+    )
 
 
 def _run_ranks(

@@ -30,6 +30,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
 from paddle_adagc.lab.data.datasets import collate_batch
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.report.formatting import format_quartiles
 from paddle_adagc.lab.train.architectures import make_task
@@ -98,17 +99,17 @@ def compare(config: RunConfig, num_steps: int) -> list[Row]:
 
 def to_markdown(rows: Sequence[Row]) -> str:
     """Pipe table, a line per clip."""
-    lines = [
-        "| clip | ms per step, median (quartiles) | of GlobalGC |",
-        "|---|---:|---:|",
-    ]
-    for row in rows:
-        times = format_quartiles([1e3 * s for s in row.seconds], ".2f")
-        lines.append(
-            f"| {row.clip} | {times} | "
-            f"{statistics.median(row.of_reference):.3f} |"
-        )
-    return "\n".join(lines) + "\n"
+    return markdown_table(
+        ["clip", "ms per step, median (quartiles)", "of GlobalGC"],
+        [
+            (
+                row.clip,
+                format_quartiles([1e3 * s for s in row.seconds], ".2f"),
+                f"{statistics.median(row.of_reference):.3f}",
+            )
+            for row in rows
+        ],
+    )
 
 
 class _Copy:

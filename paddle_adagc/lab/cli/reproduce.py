@@ -143,12 +143,13 @@ def _reproduce(options: argparse.Namespace) -> int:
     )
     for target in finished:
         print(target.text)
-        print(f"report: {target.directory}")
     if is_all:
         results = {target.result.target: target.result for target in finished}
         path = options.output / REPRODUCTION
         path.write_text(reproduction_markdown(claims, results))
         print(f"reproduction: {path}")
+    for target in finished:
+        print(f"report: {target.report or target.directory}")
     return 0
 
 

@@ -43,6 +43,7 @@ from paddle_adagc.lab.evaluate.tokenizer import (
     document_end,
     tokenizer_of,
 )
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.train.parse import load_config
 
@@ -236,17 +237,17 @@ def to_markdown(result: dict[str, Any]) -> str:
             "",
         ]
     if "tasks" in result:
-        lines += _task_table(result["tasks"], result["paper_model"])
+        lines.append(_task_table(result["tasks"], result["paper_model"]))
     return "\n".join(lines)
 
 
 def _task_table(
     scores: Sequence[dict[str, Any]], paper_model: str | None
-) -> list[str]:
+) -> str:
     methods = [*paper_accuracies(paper_model, 0)]
     columns = ["task", "shots", "metric", "here"]
     columns += [f"paper: {method}" for method in methods]
-    lines = [_row(columns), "|---" * 3 + "|---:" * (1 + len(methods)) + "|"]
+    rows = []
     metrics = {benchmark.task: benchmark for benchmark in BENCHMARKS}
     for shots in dict.fromkeys(score["num_fewshot"] for score in scores):
         paper = paper_accuracies(paper_model, shots)
@@ -262,19 +263,15 @@ def _task_table(
             for method in methods:
                 accuracy = paper.get(method, {}).get(score["task"])
                 cells.append("–" if accuracy is None else f"{accuracy:.2f}")
-            lines.append(_row(cells))
+            rows.append(cells)
             if benchmark:
                 found[benchmark.task] = 100 * score["value"]
         if found.keys() == metrics.keys():
             means = [statistics.fmean(found.values())]
             means += [statistics.fmean(paper[m].values()) for m in paper]
             cells = ["mean", str(shots), "", *(f"{m:.2f}" for m in means)]
-            lines.append(_row(cells + ["–"] * (len(columns) - len(cells))))
-    return [*lines, ""]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+            rows.append(cells + ["–"] * (len(columns) - len(cells)))
+    return markdown_table(columns, rows, left=3)
 
 
 def _value(score: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from paddle_adagc.lab.plan.check.report import table
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.plan.costs import StepCost
 from paddle_adagc.lab.plan.dry_run import Collective
 from paddle_adagc.lab.plan.gpu_hours import Comparison
@@ -132,6 +132,10 @@ def _section(title: str, lines: Sequence[str], note: str = "") -> str:
     return "\n".join(parts)
 
 
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table(head, rows, left=0, pad=True).splitlines()
+
+
 def _run_lines(plan: Plan) -> list[str]:
     parallel, size = plan.config.parallel, plan.size
     degrees = ("dp", "sharding", "tp", "pp", "ep")
@@ -179,7 +183,7 @@ def _memory_lines(plan: Plan) -> list[str]:
             [str(stage.stage), f"{stage.tensors:,}"]
             + [f"{size / _GIB:.2f}" for size in sizes]
         )
-    lines = table(head, rows)
+    lines = _table(head, rows)
     if len(rows) > 1:
         lines.append(f"The largest is stage {plan.worst_stage.stage}.")
     return lines
@@ -236,7 +240,7 @@ def _growth_lines(plan: Plan) -> list[str]:
             cells.append(f"{calls}, {step.num_bytes:,} B" if number else "-")
             cells += [f"{step.ring_us:,.0f}", f"{step.tree_us:,.0f}"]
         rows.append(cells)
-    lines = table(head, rows)
+    lines = _table(head, rows)
     if plan.not_fitting:
         numbers = ", ".join(f"{number:,}" for number in plan.not_fitting)
         lines.append(f"The layout does not fit on {numbers} GPUs.")
@@ -247,7 +251,7 @@ def _paper_lines(plan: Plan) -> list[str]:
     head = ["model", "GPUs", "GlobalGC h", "AdaGC h", "saved h", "ms a step"]
     head += ["layout", "predicted ms", "h", "of that"]
     rows = [row for c in plan.paper for row in _paper_rows(c)]
-    return table(head, rows)
+    return _table(head, rows)
 
 
 def _paper_rows(comparison: Comparison) -> list[list[str]]:

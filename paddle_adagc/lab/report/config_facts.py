@@ -36,6 +36,11 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def is_per_run(key: str) -> bool:
+    """Whether an option, ``"train.seed"``, differs from run to run."""
+    return key.rsplit(".", 1)[-1] in _PER_RUN
+
+
 def adagc_option(config: Mapping[str, Any], name: str) -> float | None:
     """Return a number that AdaGC was called with.
 
@@ -69,7 +74,7 @@ def common_and_different(
         method: {
             key: value
             for key, value in flatten(runs[0].run.get("config", {})).items()
-            if key.rsplit(".", 1)[-1] not in _PER_RUN
+            if not is_per_run(key)
         }
         for method, runs in experiment.runs.items()
     }

@@ -23,7 +23,7 @@ from paddle_adagc.lab.record.files import RunRecord
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Runs of several methods that differ in nothing but the method.
+    """Runs of one or several methods that differ in the method alone.
 
     Raises:
         ValueError: No runs; methods with different seeds; clean runs that do
@@ -60,6 +60,9 @@ class Experiment:
     dynamics_tensor: str | None = None
     """Tensor whose norms the figure of the optimizer's dynamics shows."""
 
+    paired: bool = True
+    """Whether the methods' runs pair by seed; if not, one run a method."""
+
     def __post_init__(self) -> None:
         """Check that the runs pair up."""
         if not self.runs or not all(self.runs.values()):
@@ -67,7 +70,13 @@ class Experiment:
                 f"experiment {self.title!r} needs at least one run of every "
                 f"method, got { {m: len(r) for m, r in self.runs.items()} }"
             )
-        self._check_pairs(self.runs, self.runs)
+        if self.paired:
+            self._check_pairs(self.runs, self.runs)
+        elif max(map(len, self.runs.values())) > 1 or self.clean_runs:
+            raise ValueError(
+                f"experiment {self.title!r} is not paired: it takes one run a "
+                "method, and no clean runs"
+            )
         for method, clean in (self.clean_runs or {}).items():
             if method not in self.runs:
                 raise ValueError(
@@ -105,11 +114,11 @@ class Experiment:
 
     @property
     def seeds(self) -> list[object]:
-        """Seed of each run of a method, ``None`` where not recorded."""
-        return _seeds(self.runs[self.reference])
+        """Seed of each run of a method, ``None`` where not known."""
+        return _seeds(self.runs[self.reference]) if self.paired else [None]
 
     def first_methods(self, count: int) -> Experiment:
-        """The same with no more than the first ``count`` methods."""
+        """Return a copy with at most the first ``count`` methods."""
         methods = [*self.runs][:count]
         clean = self.clean_runs or {}
         return dataclasses.replace(

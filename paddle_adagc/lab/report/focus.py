@@ -21,8 +21,8 @@ import numpy as np
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.fault_marks import fault_bursts
-from paddle_adagc.lab.report.jumps import Jump, worst_jump
+from paddle_adagc.lab.report.judged import Jump, worst_jump
+from paddle_adagc.stability.events import group_events
 
 STEPS_BEFORE = 40
 STEPS_AFTER = 120
@@ -49,6 +49,11 @@ class Focus:
 
     reason: str
     """Why this event, as the end of a sentence."""
+
+
+def fault_bursts(run: RunRecord) -> list[tuple[int, int]]:
+    """First and last step of each burst of faults, in order."""
+    return list(group_events(sorted(run.faults)))
 
 
 def choose_focus(experiment: Experiment, num_tensors: int = 3) -> Focus | None:

@@ -19,31 +19,41 @@ import math
 import statistics
 from collections.abc import Sequence
 
+Value = float | str | None
+"""One number or word of a run; None where there is none."""
 
-def format_list(values: Sequence[float | None], spec: str = ",") -> str:
+
+def format_list(values: Sequence[Value], spec: str = ",.0f") -> str:
     """Format one value per seed: ``"9 / 8 / 12"``.
 
     Args:
         values: One number per seed, ``None`` where there is none.
         spec: Format specification of a number.
     """
-    parts = ["–" if v is None else _number(v, spec) for v in values]
+    parts = [_text(value, spec) for value in values]
     return "–" if set(parts) == {"–"} else " / ".join(parts)
 
 
-def format_same(values: Sequence[float | str]) -> str:
+def format_steps(values: Sequence[Value]) -> str:
+    """Format one number of steps per seed; infinite is ``"never"``."""
+    return format_list(values).replace("∞", "never")
+
+
+def format_same(values: Sequence[Value]) -> str:
     """Format one value per seed, once if all are the same."""
-    parts = [v if isinstance(v, str) else _number(v, ",") for v in values]
+    parts = [_text(value, ",.0f") for value in values]
     return parts[0] if len(set(parts)) == 1 else " / ".join(parts)
 
 
-def format_spread(values: Sequence[float | None], spec: str) -> str:
+def format_spread(values: Sequence[Value], spec: str) -> str:
     """Format the seeds' mean ± sample standard deviation.
 
     A single value stands alone; if a value is missing or not finite, the
     values are listed instead.
     """
-    finite = [v for v in values if v is not None and math.isfinite(v)]
+    finite = [
+        v for v in values if isinstance(v, (int, float)) and math.isfinite(v)
+    ]
     if len(finite) < len(values) or len(finite) < 2:
         return format_list(values, spec)
     mean, spread = statistics.fmean(finite), statistics.stdev(finite)
@@ -56,7 +66,9 @@ def format_quartiles(values: Sequence[float], spec: str) -> str:
     return f"{median:{spec}} ({low:{spec}}-{high:{spec}})"
 
 
-def _number(value: float, spec: str) -> str:
+def _text(value: Value, spec: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or "–"
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -11,39 +11,47 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Write the self-contained HTML report."""
+"""Write the HTML report: one file that loads nothing, light and dark."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import markupsafe
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from paddle_adagc.files import atomic_write
+from paddle_adagc.lab.report.charts import Chart, all_charts, moment_charts
 from paddle_adagc.lab.report.config_facts import common_and_different, flatten
-from paddle_adagc.lab.report.dynamics import dynamics_figure
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.heatmap import has_tensors, heatmap_figure
-from paddle_adagc.lab.report.labels import tensor_label
-from paddle_adagc.lab.report.loss_plot import loss_figure
-from paddle_adagc.lab.report.measures import measure_experiment
-from paddle_adagc.lab.report.notes import reading_notes
-from paddle_adagc.lab.report.style import method_colors, png_data_uri
-from paddle_adagc.lab.report.summary import extent, summarise
-from paddle_adagc.lab.report.tables import Table, comparison_table
-from paddle_adagc.lab.report.template import PAGE, PICTURE
-from paddle_adagc.lab.report.tensor_plots import (
-    has_moments,
-    moment_figure,
-    norm_figure,
+from paddle_adagc.lab.report.focus import Focus, choose_focus
+from paddle_adagc.lab.report.heatmap import (
+    describe_h,
+    has_tensors,
+    heatmap_figure,
 )
+from paddle_adagc.lab.report.labels import tensor_label
+from paddle_adagc.lab.report.measuring import measure_experiment
+from paddle_adagc.lab.report.notes import extent, reading_notes
+from paddle_adagc.lab.report.plots import (
+    difference_figure,
+    rate_figure,
+)
+from paddle_adagc.lab.report.style import method_colors, svg_data_uri
+from paddle_adagc.lab.report.tables import (
+    Measured,
+    Table,
+    comparison_table,
+    event_counts,
+    paired_changes,
+)
+from paddle_adagc.lab.report.tensor_plots import dynamics_figure, norm_figure
 
 WIDE = 9.0
 """Width in inches of a figure for a desktop page."""
@@ -53,6 +61,8 @@ NARROW = 4.4
 
 FIGURE_METHODS = 7
 """Figures show no more than the first so many methods; tables show all."""
+
+_PAGE = Path(__file__).parent / "page"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +75,23 @@ class _Picture:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Curves:
+    """Charts that zoom together."""
+
+    charts: list[dict[str, Any]]
+    caption: str
+
+
+@dataclasses.dataclass(frozen=True)
 class _Section:
     title: str
     anchor: str
     description: str
     extent: str
-    summary: dict[str, str]
     colors: dict[str, str]
     table: Table
-    table_html: markupsafe.Markup
+    curves: _Curves
+    moments: _Curves
     figures: list[_Picture]
     methods: list[str]
     num_hidden: int  # methods that the figures leave out
@@ -81,6 +99,10 @@ class _Section:
     different: dict[str, dict[str, Any]]
     facts: dict[str, Any]
     paths: list[str]
+
+    @property
+    def compares(self) -> bool:
+        return len(self.methods) > 1
 
 
 def write_report(
@@ -91,10 +113,10 @@ def write_report(
     claims: Sequence[tuple[str, str, str, str]] = (),
     cuts: Sequence[str] = (),
 ) -> Path:
-    """Write one HTML file with tables, figures and how they came about.
+    """Write one HTML file with tables, charts and how they came about.
 
-    The file loads nothing: styles and pictures are inside it. It replaces an
-    older report atomically.
+    The file loads nothing: styles, scripts, data and pictures are inside it.
+    It replaces an older report atomically.
 
     Args:
         path: The file to write; its folder is created.
@@ -115,37 +137,65 @@ def write_report(
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(_PAGE),
     )
-    picture = environment.from_string(PICTURE)
-    page = environment.from_string(PAGE).render(
+    sections = [
+        _section(experiment, f"experiment-{number}", target)
+        for number, experiment in enumerate(experiments, 1)
+    ]
+    data = {
+        chart["id"]: chart
+        for section in sections
+        for chart in (*section.curves.charts, *section.moments.charts)
+    }
+    page = environment.get_template("page.html.j2").render(
         title=title,
-        sections=[
-            _section(experiment, f"experiment-{number}", target)
-            for number, experiment in enumerate(experiments, 1)
-        ],
+        sections=sections,
         notes=reading_notes(experiments),
         claims=claims,
         cuts=cuts,
-        picture=lambda figure: markupsafe.Markup(picture.render(figure=figure)),
+        chart_data=_json(data),
+        uplot_css=_file("uplot/uPlot.min.css"),
+        uplot_js=_file("uplot/uPlot.iife.min.js"),
+        charts_js=_file("charts.js"),
     )
     return atomic_write(target, page)
 
 
+def _file(name: str) -> Markup:
+    return Markup((_PAGE / name).read_text(encoding="utf-8"))
+
+
+def _json(data: Any) -> Markup:
+    """Encode as JSON that cannot end its script element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
 def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
-    measures = measure_experiment(experiment)
-    table = comparison_table(experiment, measures)
+    measured = measure_experiment(experiment)
     common, different = common_and_different(experiment)
+    shown = experiment.first_methods(FIGURE_METHODS)
+    focus = choose_focus(shown)
+    moments = moment_charts(shown, focus) if focus else []
     return _Section(
         title=experiment.title,
         anchor=anchor,
         description=experiment.description,
         extent=extent(experiment),
-        summary=summarise(experiment, measures),
         colors=method_colors(experiment.runs),
-        table=table,
-        table_html=markupsafe.Markup(table.to_html()),
-        figures=list(_pictures(experiment.first_methods(FIGURE_METHODS))),
+        table=comparison_table(experiment, measured),
+        curves=_curves(all_charts(shown), f"{anchor}-curves", _about(shown)),
+        moments=_curves(
+            moments,
+            f"{anchor}-moments",
+            "Norms of the optimizer's moments of the same tensors at the same "
+            "steps: what the optimizer remembers of the event, and for how "
+            "long.",
+        ),
+        figures=list(_pictures(shown, focus, measured)),
         methods=list(experiment.runs),
         num_hidden=max(0, len(experiment.runs) - FIGURE_METHODS),
         common=common,
@@ -155,20 +205,45 @@ def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
     )
 
 
-def _pictures(experiment: Experiment) -> Iterator[_Picture]:
-    faults = (
-        " Shaded steps are injected faults; the loss of a corrupted batch "
-        "itself is left out."
-        if experiment.has_faults
-        else ""
+def _curves(
+    found: Iterator[Chart] | list[Chart], group: str, caption: str
+) -> _Curves:
+    return _Curves(
+        [
+            {"id": f"{group}-{number}", "group": group, **chart.as_json()}
+            for number, chart in enumerate(found)
+        ],
+        caption,
     )
-    yield _picture(
-        lambda width: loss_figure(experiment, width),
-        "Training loss of the methods",
-        "Training loss; a long noisy curve is drawn pale, with the mean of "
-        "the steps just before on top. Circles are spikes (10 σ, "
-        f"window {experiment.windows[0]:,}).{faults}",
+
+
+def _about(experiment: Experiment) -> str:
+    parts = ["Drag to zoom, double-click to see all steps."]
+    if len(experiment.seeds) > 1:
+        parts.append(
+            "Lines are means over the seeds, bands reach from the least to "
+            "the largest seed; a long noisy mean is smoothed."
+        )
+    else:
+        parts.append(
+            "A long noisy curve is drawn pale, with the mean of the steps "
+            "just before on top."
+        )
+    parts.append(
+        f"Circles are spikes (10 σ, window {experiment.windows[0]:,})."
     )
+    if experiment.has_faults:
+        parts.append(
+            "Shaded steps are injected faults; the loss of a corrupted batch "
+            "itself is left out."
+        )
+    return " ".join(parts)
+
+
+def _pictures(
+    experiment: Experiment, focus: Focus | None, measured: Measured
+) -> Iterator[_Picture]:
+    yield from _comparisons(experiment, measured)
     tensor = experiment.dynamics_tensor
     if tensor is not None:
         yield _picture(
@@ -177,35 +252,65 @@ def _pictures(experiment: Experiment) -> Iterator[_Picture]:
             f"Norms of {tensor_label(tensor)}, one row per method, with the "
             "training loss in black.",
         )
-    focus = choose_focus(experiment)
     seed_index = focus.seed_index if focus else 0
     seed = experiment.seeds[seed_index]
     of_seed = f"Seed {seed}" if seed is not None else "First run"
     if focus is not None:
-        where = f"{of_seed}, around {focus.reason}."
         hit = ", ".join(tensor_label(name) for name in focus.tensors)
         yield _picture(
             lambda width: norm_figure(experiment, focus, width),
             f"Gradient norms of {hit}",
-            f"{where} Gradient norm of the tensors that were hit, before and "
-            "after the clip. AdaGC clips a tensor where its norm is above the "
-            "dashed line. The optimizer gets the coloured line.",
+            f"{of_seed}, around {focus.reason}. Gradient norm of the tensors "
+            "that were hit, before and after the clip. AdaGC clips a tensor "
+            "where its norm is above the dashed line. The optimizer gets the "
+            "coloured line.",
         )
-        if has_moments(experiment, focus):
-            yield _picture(
-                lambda width: moment_figure(experiment, focus, width),
-                f"Optimizer moments of {hit}",
-                f"{where} Norms of the optimizer's first and second moment of "
-                "the same tensors: what the optimizer remembers of the event, "
-                "and for how long.",
-            )
     if has_tensors(experiment, seed_index):
+        words = [
+            f"{method}: {sentence}"
+            for method, runs in experiment.runs.items()
+            if (sentence := describe_h(runs[seed_index], experiment.skip_steps))
+        ]
         yield _picture(
             lambda width: heatmap_figure(experiment, width, seed_index),
             "Scale h of every tensor at every step",
             f"{of_seed}. h is what the clip multiplies a tensor's gradient by: "
             "1 leaves it alone, 0.1 lets a tenth through. Every column is the "
-            "lowest value of a few steps.",
+            f"lowest value of a few steps. {' '.join(words)}",
+        )
+
+
+def _comparisons(
+    experiment: Experiment, measured: Measured
+) -> Iterator[_Picture]:
+    """Draw what several seeds say about each method."""
+    if len(experiment.seeds) < 2:
+        return
+    for name, what in (
+        ("final_loss", "training loss"),
+        ("validation_loss", "validation loss"),
+    ):
+        changes = paired_changes(measured, name, list(experiment.runs))
+        if changes:
+            label = f"{what} minus {experiment.reference}'s (nat)"
+            yield _picture(
+                lambda width, changes=changes, label=label: (  # type: ignore[misc]
+                    difference_figure(changes, label, width)
+                ),
+                f"Paired differences of the {what}",
+                f"Difference of the {what} to {experiment.reference}, seed by "
+                "seed (dots), with the mean and its 95% interval (Student's "
+                "t). Left of 0 is better.",
+            )
+    counts = event_counts(
+        measured, experiment.windows[0], list(experiment.runs)
+    )
+    if counts:
+        yield _picture(
+            lambda width: rate_figure(counts, width),
+            "Rates of spike events",
+            "Spike events of all seeds per 1,000 judged steps (window "
+            f"{experiment.windows[0]:,}), with exact 95% Poisson intervals.",
         )
 
 
@@ -214,8 +319,8 @@ def _picture(
 ) -> _Picture:
     narrow = draw(NARROW)
     return _Picture(
-        wide=png_data_uri(draw(WIDE)),
-        narrow=png_data_uri(narrow),
+        wide=svg_data_uri(draw(WIDE)),
+        narrow=svg_data_uri(narrow),
         min_width=round(75 * narrow.get_figwidth()),
         alt=alt,
         caption=caption,

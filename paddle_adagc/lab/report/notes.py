@@ -62,3 +62,22 @@ def reading_notes(experiments: list[Experiment]) -> list[str]:
             "take it as an illustration."
         )
     return notes
+
+
+def extent(experiment: Experiment) -> str:
+    """Say how many seeds and steps there are: ``"3 seeds (1, 2, 3), …"``."""
+    seeds = ", ".join(str(s) for s in experiment.seeds if s is not None)
+    count = len(experiment.seeds)
+    text = (
+        f"Seed {seeds}"
+        if count == 1 and seeds
+        else (f"{count:,} seed" + "s" * (count > 1))
+    )
+    if count > 1 and seeds:
+        text += f" ({seeds})"
+    steps = [r.num_steps for runs in experiment.runs.values() for r in runs]
+    fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
+    return (
+        f"{text}, {fewest}{max(steps):,} steps a run; the first "
+        f"{experiment.skip_steps:,} steps are not judged."
+    )

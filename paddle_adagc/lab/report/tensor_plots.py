@@ -11,9 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Gradient norms and optimizer moments of the tensors that were hit.
+"""Norms of single tensors: around an event, and over a whole run.
 
-After the paper's optimizer-dynamics figure: what the clip lets through, and
+After the paper's optimizer-dynamics figures: what the clip lets through, and
 how long the optimizer remembers it.
 """
 
@@ -28,24 +28,32 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.config_facts import adagc_option
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.fault_marks import fault_legend, mark_faults
-from paddle_adagc.lab.report.focus import Focus
-from paddle_adagc.lab.report.jumps import model_loss
+from paddle_adagc.lab.report.focus import Focus, fault_bursts
+from paddle_adagc.lab.report.judged import model_loss
 from paddle_adagc.lab.report.labels import tensor_label
 from paddle_adagc.lab.report.style import (
     INK,
     NEUTRAL,
+    fault_legend,
     log_axis,
+    mark_faults,
     method_colors,
     step_axis,
     styled,
 )
 
 THRESHOLD_DASHES = (0, (4, 4))
-MOMENTS = {"moment1": "first moment", "moment2": "second moment"}
+COLUMNS = {
+    "norm": "gradient",
+    "clipped_norm": "clipped gradient",
+    "moment1": "first moment",
+    "moment2": "second moment",
+}
+GLOBAL = "all gradients"
 
 
 def clip_threshold(run: RunRecord) -> np.ndarray | None:
@@ -110,50 +118,58 @@ def norm_figure(
     return figure
 
 
-def has_moments(experiment: Experiment, focus: Focus) -> bool:
-    """Whether a run of the event's seed logged the optimizer's moments."""
-    runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
-    return any(np.isfinite(run.tensors["moment1"]).any() for run in runs)
-
-
 @styled
-def moment_figure(
-    experiment: Experiment, focus: Focus, width: float = 9.0
+def dynamics_figure(
+    experiment: Experiment, tensor: str, width: float = 9.0
 ) -> Figure:
-    """Draw the norms of the optimizer's moments around an event.
+    """Draw the norms of one tensor in the first seed of every method.
 
-    One row per tensor, one column per moment, all methods in the same axes.
+    Args:
+        experiment: Runs that recorded their tensors.
+        tensor: Name of the tensor.
+        width: Width of the figure in inches; it takes at least 8.
+
+    Raises:
+        ValueError: A run did not record ``tensor``.
     """
-    runs = {m: r[focus.seed_index] for m, r in experiment.runs.items()}
+    runs = {method: runs[0] for method, runs in experiment.runs.items()}
+    for run in runs.values():
+        check_choice(f"tensor of {run.name}", tensor, run.tensor_names)
+    titles = [*COLUMNS.values(), GLOBAL]
     figure = Figure(
-        figsize=(width, 0.9 + 1.75 * len(focus.tensors)), layout="constrained"
+        figsize=(max(width, 8.0), 0.9 + 1.5 * len(runs)), layout="constrained"
     )
-    grid = figure.subplots(len(focus.tensors), 2, squeeze=False, sharex=True)
+    grid = figure.subplots(
+        len(runs), len(titles), squeeze=False, sharex=True, sharey="col"
+    )
     colors = method_colors(runs)
-    for row, tensor in zip(grid, focus.tensors, strict=True):
-        for ax, (quantity, title) in zip(row, MOMENTS.items(), strict=True):
-            for method, run in runs.items():
-                if tensor not in run.tensor_names:
-                    continue
-                steps = np.arange(focus.start, min(focus.stop, run.num_steps))
-                index = run.tensor_names.index(tensor)
-                values = _finite(run.tensors[quantity][steps, index])
-                ax.plot(steps, values, color=colors[method], linewidth=1.4)
-            _log_if_positive(ax)
-            if ax in grid[0]:
-                ax.set_title(f"{title} norm")
-        row[0].set_ylabel(_wrapped(tensor))
-    _finish(figure, grid, experiment, focus)
-    lines = [
-        Line2D([], [], color=color, linewidth=2, label=method)
-        for method, color in colors.items()
-    ]
-    figure.legend(
-        handles=[*lines, *_fault_handles(experiment, focus)],
-        loc="outside upper center",
-        ncols=2 if width < 6 else 5,
-    )
+    for row, (method, run) in zip(grid, runs.items(), strict=True):
+        for ax, values in zip(row, _series(run, tensor), strict=True):
+            known = np.where(values > 0, values, np.nan)
+            ax.plot(known, color=colors[method], linewidth=0.8)
+            if np.isfinite(known).any():
+                log_axis(ax)
+            loss = ax.twinx()
+            loss.plot(model_loss(run), color=INK, linewidth=0.6)
+            loss.set_yticks([])
+            loss.grid(False)
+            step_axis(ax, label=False, num_ticks=3)
+        row[0].set_ylabel(method, color=colors[method])
+    for ax, title in zip(grid[0], titles, strict=True):
+        ax.set_title(title)
+    figure.suptitle(f"{tensor_label(tensor)}: norms (black: loss)", fontsize=9)
+    figure.supxlabel("optimizer step", fontsize=9)
     return figure
+
+
+def _series(run: RunRecord, tensor: str) -> list[np.ndarray]:
+    """Return the norms by column, ``[num_steps]`` each; NaN: not recorded."""
+    index = run.tensor_names.index(tensor)
+    unknown = np.full(run.num_steps, np.nan)
+    return [
+        *(run.tensors[quantity][:, index] for quantity in COLUMNS),
+        run.metrics.get("global_grad_norm", unknown),
+    ]
 
 
 def _norm_legend(
@@ -212,9 +228,10 @@ def _finish(
     figure: Figure, grid: Any, experiment: Experiment, focus: Focus
 ) -> None:
     """Mark the faults, and label the shared step axis."""
+    runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
+    bursts = sorted({burst for run in runs for burst in fault_bursts(run)})
     for ax in grid.flat:
-        runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
-        mark_faults(ax, runs, focus.start, focus.stop)
+        mark_faults(ax, bursts, focus.start, focus.stop)
         inches = figure.get_figwidth() / grid.shape[1]
         step_axis(ax, label=False, num_ticks=3 if inches < 3 else 5)
         ax.set_xlim(focus.start, focus.stop)

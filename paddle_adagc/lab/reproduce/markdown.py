@@ -15,13 +15,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from paddle_adagc.lab.report.formatting import format_list, format_spread
+from paddle_adagc.lab.markdown import markdown_table
+from paddle_adagc.lab.report.formatting import (
+    Value,
+    format_list,
+    format_spread,
+)
+from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.results import ExperimentResult, TargetResult
 from paddle_adagc.lab.reproduce.statistics import (
     MAX_PAIRS,
@@ -30,52 +36,41 @@ from paddle_adagc.lab.reproduce.statistics import (
 )
 from paddle_adagc.lab.reproduce.verdicts import Verdict
 
-Render = Callable[[Sequence[float | None]], str]
 
+class Column(NamedTuple):
+    """A column of an experiment's table."""
 
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A measure in the table of an experiment."""
+    title: str
+    name: str
+    """Name of the measure in the results."""
 
-    label: str
-    measure: str
-    render: Render
-    compared: str | None = None
+    form: Callable[[Sequence[Value]], str]
+    change: str | None = None
     """Format of its paired difference to the first method, if that is shown."""
 
 
-def _listed(spec: str) -> Render:
-    return lambda values: format_list(values, spec)
-
-
-def _spread(spec: str) -> Render:
-    return lambda values: format_spread(values, spec)
-
-
+_LISTED = partial(format_list, spec=",.1f")
 COLUMNS = (
-    Column("Spikes", "spikes_1000", _listed(",.0f")),
-    Column("Events", "events_1000", _listed(",.0f")),
-    Column("Spike score (%)", "score_1000", _spread(".3f")),
-    Column("Spikes, window 200", "spikes_200", _listed(",.0f")),
-    Column("Worst jump (nat)", "worst_jump", _listed(".2f")),
-    Column("Excess events > 0.5 nat", "excess_events_0.5", _listed(",.0f")),
-    Column("Excess area (nat × steps)", "excess_area", _spread(".1f"), "+.1f"),
-    Column("Training loss (nat)", "final_loss", _spread(".4f"), "+.4f"),
-    Column("Validation loss (nat)", "validation_loss", _spread(".4f"), "+.4f"),
-    Column(
-        "Retrieval accuracy (%)", "retrieval_accuracy", _spread(".1f"), "+.1f"
+    *(
+        Column(measure.title, measure.name, measure.form, measure.change)
+        for measure in run_measures()
+        if measure.level != "detail"
     ),
-    Column("Growth of a first moment (×)", "moment1_growth", _listed(".1f")),
-    Column("Tensors clipped (%)", "clipped_percent", _spread(".1f")),
-    Column("Clip (ms)", "clip_ms", _spread(".2f")),
-    Column("Step (ms)", "step_ms", _spread(".2f")),
-    Column("Of GlobalGC (%)", "percent_of_global_gc", _spread(".1f")),
-    Column("Paper: GlobalGC (GPU h)", "paper_global_gc_hours", _listed(",.1f")),
-    Column("Paper: AdaGC (GPU h)", "paper_adagc_hours", _listed(",.1f")),
-    Column("Paper: saved (GPU h)", "paper_hours_saved", _listed(",.1f")),
-    Column("Plan: saved (GPU h)", "predicted_hours_saved", _listed(".3f")),
-    Column("Plan: GlobalGC (µs a step)", "global_gc_us", _listed(".1f")),
-    Column("Plan: AdaGC (µs a step)", "adagc_us", _listed(".1f")),
+    Column(
+        "Of GlobalGC (%)",
+        "percent_of_global_gc",
+        partial(format_spread, spec=".1f"),
+    ),
+    Column("Paper: GlobalGC (GPU h)", "paper_global_gc_hours", _LISTED),
+    Column("Paper: AdaGC (GPU h)", "paper_adagc_hours", _LISTED),
+    Column("Paper: saved (GPU h)", "paper_hours_saved", _LISTED),
+    Column(
+        "Plan: saved (GPU h)",
+        "predicted_hours_saved",
+        partial(format_list, spec=".3f"),
+    ),
+    Column("Plan: GlobalGC (µs a step)", "global_gc_us", _LISTED),
+    Column("Plan: AdaGC (µs a step)", "adagc_us", _LISTED),
 )
 _TIMES_OF_RUNS = ("clip_ms", "step_ms")
 """Not shown beside losses: other runs took part of the machine."""
@@ -91,20 +86,19 @@ def experiment_markdown(experiment: ExperimentResult, level: int = 4) -> str:
     methods, shown = experiment.methods, _shown(experiment)
     labels = [label for label, _ in shown]
     head = ["", *labels, *(f"Paper: {label}" for label in experiment.paper)]
-    lines = [
-        f"{'#' * level} {experiment.title}\n",
-        f"{experiment.description} {_extent(experiment)}".strip() + "\n",
-        _line(head),
-        "|---|" + "---:|" * (len(head) - 1),
-    ]
+    rows = []
     for method in methods:
         cells = [render(method) for _, render in shown]
         cells += [
             f"{values[method]:g}" if method in values else "–"
             for values in experiment.paper.values()
         ]
-        lines.append(_line([method, *cells]))
-    return "\n".join(lines) + "\n"
+        rows.append([method, *cells])
+    return (
+        f"{'#' * level} {experiment.title}\n\n"
+        + f"{experiment.description} {_extent(experiment)}".strip()
+        + f"\n\n{markdown_table(head, rows)}"
+    )
 
 
 def target_markdown(result: TargetResult, level: int = 3) -> str:
@@ -126,16 +120,14 @@ def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
         verdicts: The lines.
         where: Heading of the first column.
     """
-    lines = [
-        f"| {where} | Claim | Verdict | What decided it |",
-        "|---|---|---|---|",
-    ]
+    rows = []
     for verdict in verdicts:
         claim = verdict.claim
         said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
         why = verdict.evidence + (f". {claim.note}" if claim.note else "")
-        lines.append(_line([claim.where, said, f"**{verdict.label}**", why]))
-    return "\n".join(lines) + "\n"
+        rows.append([claim.where, said, f"**{verdict.label}**", why])
+    head = [where, "Claim", "Verdict", "What decided it"]
+    return markdown_table(head, rows, left=4)
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -151,19 +143,19 @@ def _shown(
     shown: list[tuple[str, Callable[[str], str]]] = []
     has_losses = _has(experiment, "final_loss")
     for column in COLUMNS:
-        if not _has(experiment, column.measure) or (
-            has_losses and column.measure in _TIMES_OF_RUNS
+        if not _has(experiment, column.name) or (
+            has_losses and column.name in _TIMES_OF_RUNS
         ):
             continue
-        shown.append((column.label, partial(_cell, experiment, column)))
-        if column.compared is not None and len(experiment.methods) > 1:
+        shown.append((column.title, partial(_cell, experiment, column)))
+        if column.change is not None and len(experiment.methods) > 1:
             label = f"Δ to {experiment.methods[0]}"
             shown.append((label, partial(_compared, experiment, column)))
     return shown
 
 
 def _cell(experiment: ExperimentResult, column: Column, method: str) -> str:
-    return column.render(experiment.values(method, column.measure))
+    return column.form(experiment.values(method, column.name))
 
 
 def _has(experiment: ExperimentResult, measure: str) -> bool:
@@ -172,8 +164,8 @@ def _has(experiment: ExperimentResult, measure: str) -> bool:
 
 def _compared(experiment: ExperimentResult, column: Column, method: str) -> str:
     reference = experiment.methods[0]
-    values = experiment.values(method, column.measure)
-    others = experiment.values(reference, column.measure)
+    values = experiment.values(method, column.name)
+    others = experiment.values(reference, column.name)
     pairs = [
         (a, b)
         for a, b in zip(values, others, strict=True)
@@ -182,7 +174,7 @@ def _compared(experiment: ExperimentResult, column: Column, method: str) -> str:
     if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
         return "–"
     differences = paired_differences(*zip(*pairs, strict=True))
-    text = _signed(differences.tolist(), column.compared or "+.4g")
+    text = _signed(differences.tolist(), column.change or "+.4g")
     return f"{text} (p {sign_flip_test(differences).p:.2g})"
 
 
@@ -216,7 +208,3 @@ def _extent(experiment: ExperimentResult) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.2g}" if math.isfinite(value) else str(value)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"

@@ -30,25 +30,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.config_facts import flatten
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.groups import group_measures
-from paddle_adagc.lab.report.measures import (
-    EXCESS_THRESHOLDS,
-    RunMeasures,
-    last_value,
-    measure_run,
-    scaled,
-)
+from paddle_adagc.lab.report.measuring import stored_numbers
 from paddle_adagc.lab.reproduce.grid import digest
 
-GROWTH_STEPS = 20
-_FIXED = "fixed_sequences"
-_WITH_CAPTIONS = ("shapes", "image_text")
 _PER_RUN = ("train.seed", "data.seed")
 
 
@@ -129,87 +117,6 @@ class TargetResult:
         return next((e for e in self.experiments if e.name == name), None)
 
 
-def measures_as_numbers(
-    measures: RunMeasures, run: RunRecord, skip_steps: int
-) -> dict[str, float]:
-    """The numbers of a run by name, as claims and tables use them.
-
-    Spike counts are left out where no step could be judged, the validation
-    loss where training saw nothing but fixed sequences. A run that diverged has
-    at least one spike, an infinite validation loss and an accuracy of -inf.
-
-    Args:
-        measures: Of the run.
-        run: The run.
-        skip_steps: First steps that are not judged.
-    """
-    diverged = measures.status == "diverged"
-    data = run.run.get("config", {}).get("data", {}).get("kind")
-    numbers: dict[str, float | None] = {
-        "final_loss": measures.final_loss,
-        "validation_loss": math.inf if diverged else measures.validation_loss,
-        "clipped_percent": scaled(measures.clipped_fraction, 100),
-        "clipped_percent_end": scaled(measures.clipped_fraction_end, 100),
-        "clip_ms": scaled(measures.clip_seconds, 1e3),
-        "step_ms": scaled(measures.step_seconds, 1e3),
-        "steps": measures.num_steps,
-        "diverged": float(diverged),
-    }
-    for window, score in measures.scores.items():
-        judged = score.num_values - score.num_unjudged
-        if diverged and not score.num_spikes:
-            numbers[f"spikes_{window}"] = 1
-            continue
-        if not judged and not score.num_spikes:
-            continue
-        robust = measures.robust[window]
-        numbers |= {
-            f"judged_{window}": judged,
-            f"spikes_{window}": score.num_spikes,
-            f"events_{window}": score.num_events,
-            f"score_{window}": score.percent,
-            f"robust_spikes_{window}": robust.num_spikes,
-            f"ten_sigma_{window}": measures.ten_sigma[window],
-        }
-    if data == _FIXED:
-        del numbers["validation_loss"]
-    numbers |= {
-        f"{name}_growth": moment_growth(run.tensors[name], skip_steps)
-        for name in ("moment1", "moment2")
-    }
-    numbers |= group_measures(run, skip_steps)
-    if measures.jump is not None:
-        numbers["worst_jump"] = measures.jump.height
-    excess = measures.excess
-    if excess is not None:
-        numbers |= {"excess_area": excess.area, "excess_worst": excess.worst}
-        for threshold in EXCESS_THRESHOLDS:
-            events = excess.num_events[threshold]
-            numbers[f"excess_events_{threshold}"] = events
-    for name in run.metrics:
-        if name.endswith("_accuracy"):
-            numbers[name] = scaled(last_value(run.metrics[name]), 100)
-    if diverged and data in _WITH_CAPTIONS:
-        numbers["retrieval_accuracy"] = -math.inf
-    return {k: float(v) for k, v in numbers.items() if v is not None}
-
-
-def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
-    """Largest factor by which a norm grew within :data:`GROWTH_STEPS` steps.
-
-    Args:
-        norms: Of a moment, ``[num_steps, num_tensors]``, NaN where not known.
-        skip_steps: First steps that are not judged.
-    """
-    judged = norms[skip_steps:].astype(np.float64)
-    if len(judged) <= GROWTH_STEPS or not judged.shape[1]:
-        return None
-    with np.errstate(all="ignore"):
-        growth = judged[GROWTH_STEPS:] / judged[:-GROWTH_STEPS]
-    known = growth[np.isfinite(growth)]
-    return float(known.max()) if known.size else None
-
-
 def summarise_experiment(
     experiment: Experiment,
     name: str,
@@ -235,9 +142,8 @@ def summarise_experiment(
     for (method, run, clean_run, is_twin), config in zip(
         rows, configs, strict=True
     ):
-        measures = measure_run(run, experiment, clean_run)
         own = {k: v for k, v in config.items() if k not in common}
-        numbers = measures_as_numbers(measures, run, experiment.skip_steps)
+        numbers = stored_numbers(run, experiment, clean_run)
         cells.append(_cell(method, run, numbers, is_twin, own))
     return ExperimentResult(
         name=name,

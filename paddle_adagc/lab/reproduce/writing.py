@@ -22,13 +22,13 @@ from pathlib import Path
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report.dynamics import dynamics_figure
+from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import choose_focus
 from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
-from paddle_adagc.lab.report.loss_plot import loss_figure
+from paddle_adagc.lab.report.plots import draw_chart
 from paddle_adagc.lab.report.tables import comparison_table
-from paddle_adagc.lab.report.tensor_plots import norm_figure
+from paddle_adagc.lab.report.tensor_plots import dynamics_figure, norm_figure
 from paddle_adagc.lab.reproduce.claims import Claim
 from paddle_adagc.lab.reproduce.grid import Cell
 from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig
@@ -59,6 +59,9 @@ class Finished:
     verdicts: list[Verdict]
     text: str
     """What to print: tables and verdicts as Markdown."""
+
+    report: Path | None
+    """The HTML report; None where nothing was trained."""
 
 
 def write_target(
@@ -112,10 +115,11 @@ def write_target(
         atomic_write(directory / TABLES, f"{text}\n{detailed}")
     else:
         atomic_write(directory / TABLES, text)
-    (directory / REPORT).unlink(missing_ok=True)
+    report = directory / REPORT
+    report.unlink(missing_ok=True)
     if experiments:
         write_report(
-            directory / REPORT,
+            report,
             title,
             experiments,
             claims=[
@@ -124,7 +128,9 @@ def write_target(
             ],
             cuts=cuts,
         )
-    return Finished(directory, result, verdicts, text)
+    return Finished(
+        directory, result, verdicts, text, report if experiments else None
+    )
 
 
 def _experiment(
@@ -178,7 +184,7 @@ def _detailed_tables(
     if cuts:
         text += f"\n{' '.join(cuts)}\n"
     for experiment in experiments:
-        table = comparison_table(experiment).to_markdown(legend=False)
+        table = comparison_table(experiment).to_markdown()
         text += f"\n## {experiment.title}\n\n{table}"
     return text
 
@@ -187,7 +193,7 @@ def _save_figures(experiment: Experiment, prefix: Path) -> None:
     """Some of the report's figures as files, for slides and READMEs."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     experiment = experiment.first_methods(FIGURE_METHODS)
-    figures = {"loss": loss_figure(experiment)}
+    figures = {"loss": draw_chart(loss_chart(experiment))}
     focus = choose_focus(experiment)
     if focus is not None:
         figures["norms"] = norm_figure(experiment, focus)

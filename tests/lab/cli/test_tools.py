@@ -34,6 +34,7 @@ COMMANDS = {
     "evaluate": ["run", "--perplexity"],
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
+    "report": ["run"],
 }
 EARLY_ANSWER = """
 import runpy, sys
@@ -94,6 +95,7 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
+        ("report", COMMANDS["report"], "run is no run: it has no run.json"),
     ],
 )
 def test_a_missing_file_is_named_before_paddle(
@@ -114,7 +116,7 @@ def test_usage_names_the_console_script(name, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith(f"usage: {script} [-h]")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"report"}))
 def test_command_says_that_paddlenlp_is_missing(
     name, tmp_path, monkeypatch, capsys
 ):

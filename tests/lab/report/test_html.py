@@ -15,13 +15,13 @@
 
 import base64
 import html.parser
-import io
+import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from paddle_adagc.lab.report import html as report_html
 from paddle_adagc.lab.report.experiment import Experiment
@@ -39,6 +39,7 @@ class Page(html.parser.HTMLParser):
         self.attributes = []
         self.text = []
         self.tables = []
+        self.kinds = []
         self.in_cell = False
         self.feed(text)
 
@@ -46,6 +47,7 @@ class Page(html.parser.HTMLParser):
         self.attributes += [(tag, name, value) for name, value in attrs]
         if tag == "table":
             self.tables.append([])
+            self.kinds.append(dict(attrs).get("class"))
         if tag == "tr" and self.tables:
             self.tables[-1].append([])
         if tag in ("td", "th"):
@@ -61,9 +63,18 @@ class Page(html.parser.HTMLParser):
         if self.in_cell:
             self.tables[-1][-1][-1] += data.strip()
 
+    def winners(self):
+        """``{label: [cell, ..., best]}`` of the first table of who wins."""
+        rows = self.tables[self.kinds.index("winners")]
+        return {label: cells for label, *cells in rows}
+
     def comparison(self, number=0):
         """``{group: {label: [cell, ...]}}`` of a comparison table."""
-        tables = [t for t in self.tables if len(t[0]) > 1 and t[0][0] == ""]
+        tables = [
+            table
+            for kind, table in zip(self.kinds, self.tables, strict=True)
+            if kind == "measures"
+        ]
         groups, group = {}, None
         for row in tables[number][1:]:
             if len(row) == 1:
@@ -93,7 +104,7 @@ def write(tmp_path, *experiments):
 @pytest.fixture
 def unrendered(monkeypatch):
     """Draw the figures but do not turn them into pictures, which is slow."""
-    monkeypatch.setattr(report_html, "png_data_uri", lambda figure: "data:,")
+    monkeypatch.setattr(report_html, "svg_data_uri", lambda figure: "data:,")
 
 
 @pytest.fixture
@@ -121,8 +132,8 @@ def test_numbers_of_one_seed(pair, tmp_path):
     assert table["Spikes, window 100 steps"]["Spikes"][1] == "0"
     assert table["Spikes, window 100 steps"]["Spike events"][0] == "1"
     ends = [f"{runs[0].loss[-20:].mean():.4f}" for runs in pair.values()]
-    assert table["Loss at the end"]["Training loss (nat)"] == ends
-    assert table["Loss at the end"]["Validation loss (nat)"] == ["1.1000"] * 2
+    assert table["At the end"]["Training loss (nat)"] == ends
+    assert table["At the end"]["Validation loss (nat)"] == ["1.1000"] * 2
     assert table["The run"]["Clip time per step (ms)"] == ["0.50", "1.20"]
     assert table["The run"]["Tensors clipped (%)"] == ["0.0", "50.0"]
     assert table["The run"]["Steps"] == ["400", "400"]
@@ -138,7 +149,7 @@ def test_several_seeds(make_run, tmp_path):
     table = page.comparison()
     assert table["Spikes, window 40 steps"]["Spikes"] == ["0 / 0 / 0"] * 3
     ends = [run.loss[-20:].mean() for run in runs["AdaGC"]]
-    assert table["Loss at the end"]["Training loss (nat)"][1] == (
+    assert table["At the end"]["Training loss (nat)"][1] == (
         f"{np.mean(ends):.4f} ± {np.std(ends, ddof=1):.4f}"
     )
     assert "3 seeds (3, 4, 5)" in text
@@ -163,7 +174,7 @@ def test_faults_and_paired_excess(make_run, tmp_path):
     text, page = write(tmp_path, experiment(runs, clean_runs=clean))
     table = page.comparison()
     excess = table["Excess over the same run without faults"]
-    assert excess["Events above 0.5 nat"] == ["2", "0"]
+    assert excess["Excess events above 0.5 nat"] == ["2", "0"]
     assert excess["Difference before (nat)"] == ["0", "0"]
     # Step 253 is the first whose batch is clean; 250 to 252 are left out.
     expected = 9.0 * np.exp(-3 / 8)
@@ -181,6 +192,7 @@ def test_without_faults_nothing_is_said_about_them(pair, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_diverged_run(make_run, tmp_path):
     runs = {
         "GlobalGC": [
@@ -188,17 +200,19 @@ def test_diverged_run(make_run, tmp_path):
         ],
         "AdaGC": [make_run(method="AdaGC")],
     }
-    text, page = write(tmp_path, experiment(runs))
+    _, page = write(tmp_path, experiment(runs))
     table = page.comparison()
     assert table["Spikes, window 100 steps"]["Spikes"] == ["5", "0"]
     assert table["Damage to the loss"]["Worst loss jump (nat)"][0] == "∞"
     assert table["Damage to the loss"]["… at step"][0] == "300"
     assert table["Damage to the loss"]["Steps to recover"][0] == "never"
-    assert table["Loss at the end"]["Training loss (nat)"][0] == "NaN"
-    assert table["Loss at the end"]["Validation loss (nat)"][0] == "–"
+    assert table["At the end"]["Training loss (nat)"][0] == "NaN"
+    assert table["At the end"]["Validation loss (nat)"][0] == "∞"
     assert table["The run"]["Steps"] == ["305", "400"]
     assert table["The run"]["Status"] == ["diverged", "finished"]
-    assert "It diverged." in text
+    winners = page.winners()
+    for label in ("Worst loss jump (nat)", "Training loss (nat)"):
+        assert winners[label][-1] == "AdaGC"
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -222,23 +236,23 @@ def test_diverged_run_is_infinitely_above_its_clean_twin(make_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_run_without_tensors_has_the_loss_figure_only(make_run, tmp_path):
+def test_run_without_tensors_has_no_figures_of_tensors(make_run, tmp_path):
     runs = {"AdaGC": [make_run(layers=0)]}
     text, _ = write(tmp_path, experiment(runs))
-    assert text.count("<figure>") == 1
+    assert (text.count("<picture>"), text.count("data-chart=")) == (0, 3)
     runs = {"AdaGC": [make_run(layers=1)]}
     text, _ = write(tmp_path, experiment(runs))
-    assert text.count("<figure>") == 4
+    assert (text.count("<picture>"), text.count("data-chart=")) == (2, 9)
 
 
 def test_run_too_short_to_judge(make_run, tmp_path):
     runs = {"GlobalGC": [make_run(method="GlobalGC", steps=30)]}
-    text, page = write(tmp_path, experiment(runs))
+    _, page = write(tmp_path, experiment(runs))
     table = page.comparison()
-    assert table["Damage to the loss"]["Worst loss jump (nat)"] == ["–"]
-    assert table["Damage to the loss"]["Steps to recover"] == ["–"]
-    assert table["Spikes, window 100 steps"]["Steps not judged"] == ["30"]
-    assert "too short for a window of 100 steps" in text
+    assert "Damage to the loss" not in table
+    assert table["Spikes, window 100 steps"]["Judged steps"] == ["–"]
+    assert table["Spikes, window 100 steps"]["Spikes"] == ["–"]
+    assert "winners" not in page.kinds
 
 
 @pytest.mark.slow
@@ -247,20 +261,78 @@ def test_loads_nothing(pair, tmp_path):
     for _, name, value in page.attributes:
         if name in ("src", "srcset", "href", "poster", "data", "action"):
             assert value.startswith(("data:", "#")), value[:60]
-    assert not re.search(r"https?://|@import|url\(", text)
-    assert "<script" not in text
+    assert "default-src 'none'" in text
+    own = text.replace("/*! https://github.com/leeoniya/uPlot (v1.6.32) */", "")
+    assert not re.search(r"https?://|@import|url\(", own)
 
 
 @pytest.mark.slow
-def test_pictures_are_sharp_pngs(pair, tmp_path):
+def test_pictures_follow_the_colour_scheme(pair, tmp_path):
     _, page = write(tmp_path, experiment(pair))
     uris = [v for _, name, v in page.attributes if name in ("src", "srcset")]
-    assert len(uris) == 8
+    assert len(uris) == 4
     for uri in uris:
         prefix, encoded = uri.split(",", 1)
-        assert prefix == "data:image/png;base64"
-        image = Image.open(io.BytesIO(base64.b64decode(encoded)))
-        assert image.width >= 800
+        assert prefix == "data:image/svg+xml;base64"
+        svg = base64.b64decode(encoded).decode()
+        ElementTree.fromstring(svg)
+        assert "prefers-color-scheme:dark" in svg
+        assert "var(--ink)" in svg
+        assert svg.count("#ffffff") == svg.count("#24292f") == 1
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_winners_by_seed(make_run, tmp_path):
+    runs = {
+        "GlobalGC": [make_run(method="GlobalGC", seed=s) for s in (3, 4, 5)],
+        "AdaGC": [
+            make_run(seed=3, floor=0.9),
+            make_run(seed=4, floor=1.01),
+            make_run(seed=5, floor=0.9),
+        ],
+    }
+    _, page = write(tmp_path, experiment(runs))
+    winners = page.winners()
+    assert winners["Training loss (nat)"][-1] == "AdaGC, in 2 of 3 seeds"
+    assert winners["Spike events, window 100"] == ["0 / 0 / 0"] * 2 + ["–"]
+
+
+def chart_data(text):
+    start = text.index('id="chart-data">') + len('id="chart-data">')
+    return json.loads(text[start : text.index("</script>", start)])
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_charts_hold_the_curves(make_run, tmp_path):
+    runs = {"AdaGC": [make_run(seed=s, spikes={250: 2.0}) for s in (1, 2, 3)]}
+    text, _ = write(tmp_path, experiment(runs))
+    data = chart_data(text)
+    loss = data["experiment-1-curves-0"]
+    (line,) = loss["lines"]
+    series = np.array([run.loss for run in runs["AdaGC"]])
+    for name, reduce in (
+        ("values", np.mean),
+        ("low", np.min),
+        ("high", np.max),
+    ):
+        np.testing.assert_allclose(line[name], reduce(series, 0), rtol=1e-4)
+    assert 250 in [step for step, _ in line["marks"]]
+    labels = [chart["label"] for chart in data.values()]
+    assert labels[:3] == [
+        "Training loss (nat)",
+        "Tensors clipped (%)",
+        "Validation loss (nat)",
+    ]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_validation_of_memorised_data_is_not_shown(make_run, tmp_path):
+    run = make_run()
+    run.run["config"]["data"] = {"kind": "fixed_sequences"}
+    text, page = write(tmp_path, experiment({"AdaGC": [run]}))
+    assert "Validation loss (nat)" not in page.comparison()["At the end"]
+    labels = {chart["label"] for chart in chart_data(text).values()}
+    assert "Validation loss (nat)" not in labels
 
 
 @pytest.mark.slow
@@ -289,7 +361,7 @@ def test_text_is_escaped(pair, tmp_path):
 def test_two_experiments_have_their_own_numbers(pair, make_run, tmp_path):
     calm = {"AdaGC": [make_run(floor=2.0)]}
     text, page = write(tmp_path, experiment(pair), experiment(calm))
-    ends = page.comparison(1)["Loss at the end"]["Training loss (nat)"]
+    ends = page.comparison(1)["At the end"]["Training loss (nat)"]
     assert ends == [f"{calm['AdaGC'][0].loss[-20:].mean():.4f}"]
     assert 'href="#experiment-2"' in text
 
@@ -338,7 +410,7 @@ def test_no_experiments_is_an_error(tmp_path):
 @pytest.mark.usefixtures("unrendered")
 def test_table_in_the_page_is_the_markdown_table(pair, tmp_path):
     exp = experiment(pair)
-    markdown = comparison_table(exp).to_markdown(legend=False)
+    markdown = comparison_table(exp).to_markdown()
     _, page = write(tmp_path, exp)
     for group in page.comparison().values():
         for label, cells in group.items():

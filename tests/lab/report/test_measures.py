@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Jumps, measures, labels, configs, formatting and the summary's sentences."""
+"""Jumps, measures, labels, configs, formatting and tables."""
 
 import dataclasses
 
@@ -28,10 +28,16 @@ from paddle_adagc.lab.report.formatting import (
     format_same,
     format_spread,
 )
-from paddle_adagc.lab.report.jumps import judged_steps, worst_jump
+from paddle_adagc.lab.report.judged import (
+    judged_steps,
+    run_excess,
+    spike_steps,
+    worst_jump,
+)
 from paddle_adagc.lab.report.labels import group_tensors, tensor_label
-from paddle_adagc.lab.report.measures import measure_experiment, spike_steps
-from paddle_adagc.lab.report.summary import extent, summarise
+from paddle_adagc.lab.report.measures import run_measures
+from paddle_adagc.lab.report.measuring import measure_experiment
+from paddle_adagc.lab.report.notes import extent
 from paddle_adagc.lab.report.tables import comparison_table
 
 
@@ -119,9 +125,9 @@ def test_spikes_keep_their_steps_when_a_batch_is_left_out(run):
     record = with_loss(run, loss, faults)
     assert spike_steps(record, 0, 50).tolist() == [103]
     (measures,) = measure_experiment(experiment({"AdaGC": [record]}))["AdaGC"]
-    assert measures.scores[50].num_values == 199
-    assert measures.jump.step == 103
-    assert measures.ten_sigma[50] == pytest.approx(0.1, rel=0.3)
+    assert measures["judged_50"] == 149
+    assert measures["worst_jump_step"] == 103
+    assert measures["ten_sigma_50"] == pytest.approx(0.1, rel=0.3)
 
 
 def test_final_loss_leaves_corrupted_batches_out(run):
@@ -131,7 +137,7 @@ def test_final_loss_leaves_corrupted_batches_out(run):
     record = with_loss(run, loss, faults)
     exp = experiment({"AdaGC": [record]}, last_steps=4)
     (measures,) = measure_experiment(exp)["AdaGC"]
-    assert measures.final_loss == pytest.approx(3.0)
+    assert measures["final_loss"] == pytest.approx(3.0)
 
 
 def test_labels():
@@ -206,47 +212,49 @@ def test_experiment_refuses_runs_that_do_not_pair(make_run):
         experiment({"AdaGC": [one]}, last_steps=0)
 
 
-def test_summary_follows_the_numbers(run):
+def test_the_best_follows_the_numbers(run):
     rng = np.random.default_rng(0)
     loss = 1 + 0.001 * rng.standard_normal(200)
     spiky = loss.copy()
     spiky[120:123] = 3.0
-    worse = loss + 0.25
-    exp = experiment(
-        {
-            "GlobalGC": [with_loss(run, spiky)],
-            "AdaGC": [with_loss(run, loss)],
-            "AGC": [with_loss(run, worse)],
-        }
-    )
-    texts = summarise(exp, measure_experiment(exp))
-    assert texts["GlobalGC"].startswith("1 loss spike in 1 event. Its worst")
-    assert "2.00 nat" in texts["GlobalGC"]
-    assert texts["AdaGC"].startswith("No loss spike.")
-    assert "The training loss is that of GlobalGC." in texts["AdaGC"]
-    assert "0.2500 nat higher than GlobalGC's" in texts["AGC"]
-    # The same curves under each other's name: the words go with the numbers.
-    swapped = experiment(
-        {
-            "GlobalGC": exp.runs["AdaGC"],
-            "AdaGC": exp.runs["GlobalGC"],
-        }
-    )
-    texts = summarise(swapped, measure_experiment(swapped))
-    assert texts["GlobalGC"].startswith("No loss spike.")
-    assert texts["AdaGC"].startswith("1 loss spike in 1 event.")
+    runs = {
+        "GlobalGC": [with_loss(run, spiky)],
+        "AdaGC": [with_loss(run, loss)],
+        "AGC": [with_loss(run, loss + 0.25)],
+    }
+    rows = {
+        row.measure.name: row for row in comparison_table(experiment(runs)).rows
+    }
+    assert rows["events_50"].best == ["AdaGC", "AGC"]
+    assert rows["final_loss"].best == ["GlobalGC", "AdaGC"]
+    assert rows["status"].best == []
+    # The same curves under each other's name: the best goes with the numbers.
+    runs["GlobalGC"], runs["AGC"] = runs["AGC"], runs["GlobalGC"]
+    rows = {
+        row.measure.name: row for row in comparison_table(experiment(runs)).rows
+    }
+    assert rows["events_50"].best == ["GlobalGC", "AdaGC"]
+
+
+def test_every_measure_has_a_name_of_its_own():
+    measures = run_measures()
+    assert len({m.name for m in measures}) == len(measures)
+    brief = [m.title for m in measures if m.level != "detail"]
+    assert len(set(brief)) == len(brief)
 
 
 def test_markdown_table(make_run):
     runs = {m: [make_run(method=m, layers=0)] for m in ("GlobalGC", "AdaGC")}
     table = comparison_table(experiment(runs))
     lines = table.to_markdown().splitlines()
-    assert lines[0] == "| | GlobalGC | AdaGC |"
+    assert lines[0] == "|  | GlobalGC | AdaGC |"
     rows = [line for line in lines if line.startswith("|")]
     assert {line.count("|") for line in rows} == {4}
     assert "| Clip time per step (ms) | 0.50 | 1.20 |" in lines
-    explained = {line.split("**")[1] for line in lines if line[:2] == "- "}
-    assert explained == {row.label for row in table.rows}
+    explained = {label for label, _ in table.legend()}
+    assert explained == {
+        row.measure.label for row in table.rows if row.measure.group
+    }
 
 
 def test_a_clip_in_the_optimizer_is_not_measured(run):
@@ -260,9 +268,9 @@ def test_a_clip_in_the_optimizer_is_not_measured(run):
     ]
     exp = experiment({"AdaGC": runs[:1], "AGC": runs[1:]})
     measures = measure_experiment(exp)
-    assert measures["AdaGC"][0].clipped_fraction == 0.25
-    assert measures["AGC"][0].clipped_fraction is None
-    assert measures["AGC"][0].clipped_fraction_end is None
+    assert measures["AdaGC"][0]["clipped_percent"] == 25
+    assert measures["AGC"][0]["clipped_percent"] is None
+    assert measures["AGC"][0]["clipped_percent_end"] is None
 
 
 def test_a_diverged_run_is_above_its_twin_to_the_end(run):
@@ -272,9 +280,8 @@ def test_a_diverged_run_is_above_its_twin_to_the_end(run):
     )
     for status, num_missing in (("diverged", 10), ("running", 0)):
         faulty = dataclasses.replace(cut, run=cut.run | {"status": status})
-        exp = experiment({"AdaGC": [faulty]}, clean_runs={"AdaGC": [clean]})
-        (measure,) = measure_experiment(exp)["AdaGC"]
-        assert np.isinf(measure.excess.excess).sum() == num_missing
+        excess = run_excess(faulty, clean)
+        assert np.isinf(excess.excess).sum() == num_missing
 
 
 def test_the_shortest_run_is_named(run):

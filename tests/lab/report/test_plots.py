@@ -13,21 +13,35 @@
 # limitations under the License.
 """What the figures show: lines, marks, and the rows of the heat map."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.fault_marks import FAULT_COLOR
-from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.heatmap import bin_steps, heatmap_figure
-from paddle_adagc.lab.report.loss_plot import is_noisy, loss_figure, smooth
-from paddle_adagc.lab.report.style import method_colors
-from paddle_adagc.lab.report.tensor_plots import (
-    clip_threshold,
-    moment_figure,
-    norm_figure,
+from paddle_adagc.lab.report.charts import (
+    excess_chart,
+    is_noisy,
+    loss_chart,
+    metric_chart,
+    moment_charts,
+    smooth,
 )
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.focus import choose_focus
+from paddle_adagc.lab.report.heatmap import (
+    bin_steps,
+    describe_h,
+    heatmap_figure,
+)
+from paddle_adagc.lab.report.plots import (
+    difference_figure,
+    draw_chart,
+    rate_figure,
+    rate_interval,
+)
+from paddle_adagc.lab.report.style import FAULT_COLOR, method_colors
+from paddle_adagc.lab.report.tensor_plots import clip_threshold, norm_figure
 
 HIT = "layers.0.mlp.up_proj.weight"
 
@@ -60,41 +74,118 @@ def line_data(ax):
     return [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
 
 
+def loss_axes(exp):
+    (ax,) = draw_chart(loss_chart(exp)).axes
+    return ax
+
+
+def marked(ax, marker):
+    return [
+        line.get_xdata()[0] for line in ax.lines if line.get_marker() == marker
+    ]
+
+
 def test_loss_figure_marks_spikes_and_faults(faulty):
-    figure = loss_figure(faulty)
+    figure = draw_chart(loss_chart(faulty))
     (ax,) = figure.axes
-    spikes = np.concatenate([c.get_offsets() for c in ax.collections])
-    assert 301 in spikes[:, 0]
-    bands = [p.get_extents() for p in ax.patches]
-    assert len(bands) == 1
-    assert (
-        to_rgba(ax.patches[0].get_facecolor())[:3] == (to_rgba(FAULT_COLOR)[:3])
-    )
-    left, width = ax.patches[0].get_x(), ax.patches[0].get_width()
-    assert left <= 300 <= left + width
+    assert 301 in marked(ax, "o")
+    (band,) = ax.patches
+    assert to_rgba(band.get_facecolor())[:3] == to_rgba(FAULT_COLOR)[:3]
+    assert band.get_x() <= 300 <= band.get_x() + band.get_width()
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["GlobalGC", "AdaGC", "spike", "injected fault"]
 
 
-def test_loss_figure_has_a_panel_per_seed(make_run):
-    runs = {"AdaGC": [make_run(seed=s) for s in (1, 2)]}
-    titles = [
-        a.get_title(loc="left") for a in loss_figure(experiment(runs)).axes
-    ]
-    assert titles == ["seed 1", "seed 2"]
+def test_several_seeds_are_a_mean_and_a_band(make_run):
+    runs = [make_run(seed=s) for s in (1, 2, 3)]
+    ax = loss_axes(experiment({"AdaGC": runs}))
+    series = np.array([run.loss for run in runs])
+    (mean,) = line_data(ax)
+    np.testing.assert_allclose(mean, series.mean(0))
+    (band,) = ax.collections
+    edges = band.get_paths()[0].vertices
+    middle = edges[edges[:, 0] == 200][:, 1]
+    assert middle.min() == pytest.approx(series[:, 200].min())
+    assert middle.max() == pytest.approx(series[:, 200].max())
 
 
 def test_loss_axis_is_logarithmic_if_the_loss_falls_far(make_run):
     for floor, scale in ((0.05, "log"), (2.0, "linear")):
         runs = {"AdaGC": [make_run(floor=floor, noise=0.001)]}
-        assert loss_figure(experiment(runs)).axes[0].get_yscale() == scale
+        assert loss_axes(experiment(runs)).get_yscale() == scale
 
 
 def test_diverged_loss_ends_in_a_cross(make_run):
     run = make_run(method="GlobalGC", nan_from=300)
-    (ax,) = loss_figure(experiment({"GlobalGC": [run]})).axes
-    crosses = [line for line in ax.lines if line.get_marker() == "X"]
-    assert [list(line.get_xdata()) for line in crosses] == [[299]]
+    ax = loss_axes(experiment({"GlobalGC": [run]}))
+    assert marked(ax, "X") == [299]
+
+
+def test_excess_is_that_over_the_run_without_faults(make_run):
+    faults = {250: {"kind": "gradient_scale", "tensors": [HIT]}}
+    exp = Experiment(
+        title="Test",
+        description="A test.",
+        runs={"AdaGC": [make_run(spikes={251: 2.0}, faults=faults)]},
+        clean_runs={"AdaGC": [make_run()]},
+        windows=(100,),
+    )
+    (line,) = excess_chart(exp).lines
+    assert np.allclose(line.values[:251], 0)
+    assert line.values[251] == pytest.approx(2.0)
+    assert excess_chart(dataclasses.replace(exp, clean_runs=None)) is None
+
+
+def test_metrics_that_nobody_logged_have_no_chart(faulty):
+    assert metric_chart(faulty, "global_grad_norm") is None
+    chart = metric_chart(faulty, "clipped_fraction")
+    assert [line.values[7] for line in chart.lines] == [0.0, 50.0]
+
+
+def test_differences_have_a_dot_per_seed_and_an_interval():
+    values = [-0.1, -0.2, -0.3, -0.2]
+    (ax,) = difference_figure({"AdaGC": values, "AGC": [0.1]}, "nat").axes
+    zero, dots, interval, mean, *others = ax.lines
+    assert zero.get_xdata()[0] == 0
+    assert list(dots.get_xdata()) == values
+    assert mean.get_xdata()[0] == pytest.approx(-0.2)
+    # t(0.975, 3) = 3.182, standard error 0.0816 / 2.
+    half = 3.182446 * np.std(values, ddof=1) / 2
+    assert interval.get_xdata()[1] == pytest.approx(-0.2 + half, rel=1e-5)
+    assert len(others) == 2  # one seed has no interval
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["AdaGC", "AGC"]
+
+
+def test_event_rates_have_exact_intervals():
+    # Garwood's tables: 0 events up to 3.689, 3 events 0.619 to 8.767.
+    assert rate_interval(0, 2000) == (0, pytest.approx(3.689 / 2, rel=1e-3))
+    low, high = rate_interval(3, 1000)
+    assert (low, high) == (
+        pytest.approx(0.619, rel=1e-2),
+        pytest.approx(8.767, rel=1e-3),
+    )
+    (ax,) = rate_figure({"GlobalGC": (3, 1000), "AdaGC": (0, 1000)}).axes
+    points = [line for line in ax.lines if line.get_marker() == "D"]
+    assert [line.get_xdata()[0] for line in points] == [3.0, 0.0]
+
+
+def test_the_heat_map_in_words(make_run):
+    run = make_run(steps=1000)
+    for name in ("norm", "clipped_norm"):
+        run.tensors[name].setflags(write=True)
+    run.tensors["norm"][:] = 1.0
+    run.tensors["clipped_norm"][:] = 0.5
+    assert describe_h(run, 100) == (
+        "Less than 0.1% of the tensor-steps have h < 0.1."
+    )
+    index = run.tensor_names.index(HIT)
+    run.tensors["clipped_norm"][600:, index] = 0.05
+    share = 1 / len(run.tensor_names)
+    assert describe_h(run, 100) == (
+        f"From step 600 on, {share:.1%} of the tensor-steps have h < 0.1, "
+        "before it 0.0%; most in layer 0 · mlp.up_proj (44.4%)."
+    )
 
 
 def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
@@ -114,8 +205,7 @@ def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
 def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
     faults = {200: {"kind": "random_tokens", "tensors": []}}
     run = make_run(faults=faults)
-    (ax,) = loss_figure(experiment({"AdaGC": [run]})).axes
-    (drawn,) = line_data(ax)
+    (drawn,) = line_data(loss_axes(experiment({"AdaGC": [run]})))
     assert np.flatnonzero(np.isnan(drawn)).tolist() == [200]
 
 
@@ -190,19 +280,17 @@ def test_globalgc_has_no_threshold(make_run):
     assert clip_threshold(make_run(method="GlobalGC")) is None
 
 
-def test_moment_figure_overlays_the_methods(faulty):
+def test_moment_charts_overlay_the_methods(faulty):
     focus = choose_focus(faulty)
-    first, second = moment_figure(faulty, focus).axes
+    first, second = moment_charts(faulty, focus)
     colors = method_colors(faulty.runs)
-    for ax, quantity in ((first, "moment1"), (second, "moment2")):
-        assert [line.get_color() for line in ax.lines] == list(colors.values())
-        for (run,), shown in zip(
-            faulty.runs.values(), line_data(ax), strict=True
-        ):
+    for chart, quantity in ((first, "moment1"), (second, "moment2")):
+        assert [line.color for line in chart.lines] == list(colors.values())
+        assert chart.start == focus.start
+        for (run,), line in zip(faulty.runs.values(), chart.lines, strict=True):
             index = run.tensor_names.index(HIT)
-            np.testing.assert_array_equal(
-                shown, run.tensors[quantity][focus.start : focus.stop, index]
-            )
+            shown = run.tensors[quantity][focus.start : focus.stop, index]
+            np.testing.assert_allclose(line.values, shown)
 
 
 def test_heat_map_has_one_row_for_globalgc_and_all_for_adagc(faulty):

@@ -116,7 +116,7 @@ def test_table_has_a_line_per_method_and_paired_differences():
     assert "3 seeds (0, 1, 2) of 2,500 steps" in lines[2]
     assert "least possible p 0.25" in lines[2]
     assert lines[4:] == [
-        "|  | Spikes | Training loss (nat) | Δ to GlobalGC |",
+        "|  | Spikes, window 1,000 | Training loss (nat) | Δ to GlobalGC |",
         "|---|---:|---:|---:|",
         "| GlobalGC | 9 / 8 / 12 | 2.5000 ± 1.0000 | – |",
         "| AdaGC | 0 / 0 / 0 | 2.2500 ± 1.0000 | -0.2500 ± 0.0000 (p 0.25) |",

@@ -58,7 +58,7 @@ LONG = {"changes": {"train": {"max_steps": 4000}}, "seeds": [1, 2, 3, 4, 5]}
 def unrendered(monkeypatch):
     """Pages without pictures, which take seconds."""
     monkeypatch.setattr(
-        "paddle_adagc.lab.report.html.png_data_uri", lambda figure: "data:,"
+        "paddle_adagc.lab.report.html.svg_data_uri", lambda figure: "data:,"
     )
 
 

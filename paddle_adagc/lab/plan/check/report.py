@@ -75,17 +75,6 @@ class CheckReport:
         return "\n".join(parts)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with right-aligned columns."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) for cell, width in zip(row, widths, strict=True)
-        )
-        for row in (head, *rows)
-    ]
-
-
 def _indented(line: str) -> str:
     """Indent a line; wrap list entries, leave commands and tables alone."""
     if not line.startswith("- "):

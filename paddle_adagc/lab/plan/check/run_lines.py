@@ -19,8 +19,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from paddle_adagc.lab.data.config import TEXT_KINDS
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shards import ShardSize
-from paddle_adagc.lab.plan.check.report import table
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
 from paddle_adagc.lab.train.schedule import learning_rate
 
@@ -71,7 +71,7 @@ def shard_lines(shards: Sequence[ShardSize]) -> list[str]:
         for stage, ranks, *counts in shards
     ]
     head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
-    return table(head, rows)
+    return markdown_table(head, rows, left=0, pad=True).splitlines()
 
 
 def batch_lines(config: RunConfig) -> list[str]:

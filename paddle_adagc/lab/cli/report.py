@@ -1,0 +1,86 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Write the HTML report of your own runs, one or several.
+
+    python tools/report.py outputs/adagc
+    python tools/report.py outputs/globalgc outputs/adagc --output report.html
+
+RUN is a directory that tools/pretrain.py wrote (train.output_dir), finished
+or still running. Runs that differ in the seed alone are seeds of one method;
+methods with the same seeds are compared seed by seed, the others with the
+first one. The page is one file that loads nothing. It needs the extra
+[report].
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from paddle_adagc.checks import check_installed, check_output_file
+from paddle_adagc.lab.cli.command import exit_status, make_parser
+
+_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0: written; 2: bad arguments or runs.
+    """
+    parser = make_parser("report", __doc__)
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run directory"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page to write (default: %(default)s)",
+    )
+    parser.add_argument("--title", default="Training report", help="heading")
+    return exit_status(parser, _report, parser.parse_args(arguments))
+
+
+def _report(options: argparse.Namespace) -> int:
+    for module in ("matplotlib", "jinja2", "scipy"):
+        check_installed(module, "report")
+    for path in options.runs:
+        _check_run(path)
+    check_output_file("--output", options.output)
+    from paddle_adagc.lab.report.html import write_report
+    from paddle_adagc.lab.report.own_runs import compare_runs
+
+    experiment = compare_runs(options.runs)
+    path = write_report(options.output, options.title, [experiment])
+    print(f"report: {path}")
+    return 0
+
+
+def _check_run(path: Path) -> None:
+    missing = [name for name in _FILES if not (path / name).is_file()]
+    if missing:
+        inside = sorted(found.parent for found in path.glob("*/run.json"))
+        there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""
+        raise FileNotFoundError(
+            f"{path} is no run: it has no {missing[0]}; give a directory that "
+            f"tools/pretrain.py wrote (train.output_dir){there}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Markdown tables: the one helper that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def markdown_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    left: int = 1,
+    pad: bool = False,
+) -> str:
+    """Write a pipe table.
+
+    Args:
+        head: Headings of the columns.
+        rows: Cells of each row, as many as headings; a ``|`` is escaped.
+        left: The first ``left`` columns are aligned left, the others right.
+        pad: Pad the cells, so that the columns line up in a terminal, too.
+
+    Returns:
+        Lines that end with a line feed.
+
+    Raises:
+        ValueError: A row has another number of cells than ``head``.
+    """
+    lines = [
+        [str(cell).replace("|", "\\|") for cell in row] for row in (head, *rows)
+    ]
+    for line in lines:
+        if len(line) != len(head):
+            raise ValueError(f"{line} has not the {len(head)} cells of {head}")
+    columns = zip(*lines, strict=True)
+    widths = [max(2, *map(len, column)) if pad else 0 for column in columns]
+    rows = [
+        " | ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(
+                zip(line, widths, strict=True)
+            )
+        )
+        for line in lines
+    ]
+    marks = [
+        "-" * max(3, width + 2)
+        if column < left
+        else "-" * max(3, width + 1) + ":"
+        for column, width in enumerate(widths)
+    ]
+    head_line, *row_lines = (f"| {row} |\n" for row in rows)
+    return "".join([head_line, f"|{'|'.join(marks)}|\n", *row_lines])

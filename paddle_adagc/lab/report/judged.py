@@ -1,0 +1,293 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A run as it is judged: without corrupted batches and the initial descent."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.groups import group_measures
+from paddle_adagc.stability.excess import PairedExcess, paired_excess
+from paddle_adagc.stability.spike_score import (
+    SpikeScore,
+    robust_spike_score,
+    spike_score,
+)
+
+SIGMA = 10.0
+"""Standard deviations that make a spike (paper, Section 5)."""
+
+EXCESS_THRESHOLDS = (0.2, 0.5)
+"""Paired excess above which an event counts, nat."""
+
+GROWTH_STEPS = 20
+"""Steps over which the growth of a moment is measured."""
+
+BEFORE = 50
+"""Steps before a step whose median is the level that it jumps from."""
+
+SETTLED = 10
+"""Consecutive steps whose median has to be back at the level."""
+
+_MEMORISED = "fixed_sequences"
+
+
+@dataclasses.dataclass(frozen=True)
+class Jump:
+    """The rise of the loss at one step over its level just before."""
+
+    step: int
+    height: float
+    """Loss minus the median of the :data:`BEFORE` judged losses before, nat;
+    infinite where the loss is not finite."""
+
+    recovery_steps: int | None
+    """Steps until the median of the next :data:`SETTLED` losses is at most two
+    robust deviations above the old level; ``None``: not within the run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedRun:
+    """A run with the settings that it is judged by.
+
+    Corrupted batches are left out of every series: their loss says nothing
+    about the model.
+    """
+
+    run: RunRecord
+    experiment: Experiment
+    clean: RunRecord | None = None
+    """The same run without faults, for the paired excess."""
+
+    @property
+    def config(self) -> Mapping[str, Mapping[str, object]]:
+        """The run's config."""
+        return self.run.run.get("config", {})
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run stopped at a loss that was not finite."""
+        return self.run.run.get("status") == "diverged"
+
+    def score(self, window: int, robust: bool = False) -> SpikeScore | None:
+        """Return the spike score; None where no step was judged."""
+        score = self._scores[window, robust]
+        judged = score.num_values - score.num_unjudged
+        return (
+            score
+            if score.num_spikes or (judged and not self.diverged)
+            else None
+        )
+
+    @functools.cached_property
+    def _scores(self) -> dict[tuple[int, bool], SpikeScore]:
+        series, skip = scored_series(self.run, self.experiment.skip_steps)
+        return {
+            (window, robust): score(series, window, SIGMA, skip=skip)
+            for window in self.experiment.windows
+            for robust, score in (
+                (False, spike_score),
+                (True, robust_spike_score),
+            )
+        }
+
+    @functools.cached_property
+    def jump(self) -> Jump | None:
+        """The largest rise of the loss."""
+        return worst_jump(self.run, self.experiment.skip_steps)
+
+    @functools.cached_property
+    def excess(self) -> PairedExcess | None:
+        """Loss above that of ``clean``; None without it or without faults."""
+        return None if self.clean is None else run_excess(self.run, self.clean)
+
+    @functools.cached_property
+    def groups(self) -> dict[str, float]:
+        """Medians by group of tensors, and the balance of the experts."""
+        return group_measures(self.run, self.experiment.skip_steps)
+
+    def average(
+        self,
+        name: str,
+        average: Callable[[np.ndarray], np.floating] = np.mean,
+        start: int = 0,
+        factor: float = 1.0,
+    ) -> float | None:
+        """Average a logged metric from step ``start`` on; None: not logged."""
+        known = self.run.metrics.get(name, np.zeros(0))[start:]
+        known = known[~np.isnan(known)]
+        return factor * float(average(known)) if len(known) else None
+
+    def of_clip(
+        self, name: str, average: Callable = np.mean, start: int = 0
+    ) -> float | None:
+        """:meth:`average`, None where the optimizer clips by itself."""
+        if self.config.get("clip", {}).get("name") == "none":
+            return None
+        factor = 100 if name == "clipped_fraction" else 1000
+        return self.average(name, average, start, factor)
+
+
+def memorises(run: RunRecord) -> bool:
+    """Whether a run trains on a few sequences: validation says nothing."""
+    data = run.run.get("config", {}).get("data", {})
+    return data.get("kind") == _MEMORISED
+
+
+def scored_series(run: RunRecord, skip_steps: int) -> tuple[np.ndarray, int]:
+    """Return the losses of uncorrupted batches, and how many to skip."""
+    steps = judged_steps(run, 0)
+    return run.loss[steps], int(np.count_nonzero(steps < skip_steps))
+
+
+def spike_steps(run: RunRecord, skip_steps: int, window: int) -> np.ndarray:
+    """Return the steps whose loss is a spike, ``[num_spikes]`` int64."""
+    series, skipped = scored_series(run, skip_steps)
+    score = spike_score(series, window, SIGMA, skip=skipped)
+    return judged_steps(run, 0)[score.indices]
+
+
+def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
+    """Compare a run with the same run without faults, over the steps of both.
+
+    A run that diverged is infinitely above to the end of ``clean``.
+
+    Returns:
+        None if ``run`` had no faults.
+    """
+    num_steps = min(run.num_steps, clean.num_steps)
+    losses = run.loss[:num_steps]
+    has_diverged = run.run.get("status") == "diverged"
+    if run.num_steps < clean.num_steps and has_diverged:
+        num_steps = clean.num_steps
+        missing = num_steps - len(losses)
+        losses = np.pad(losses, (0, missing), constant_values=np.nan)
+    fault_steps = [step for step in run.faults if step < num_steps]
+    if not fault_steps:
+        return None
+    return paired_excess(
+        losses,
+        clean.loss[:num_steps],
+        fault_steps,
+        exclude_steps=set(fault_steps) - set(judged_steps(run, 0)),
+        thresholds=EXCESS_THRESHOLDS,
+    )
+
+
+def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
+    """Return the largest growth of a norm in :data:`GROWTH_STEPS` steps.
+
+    Args:
+        norms: Norms of a moment, ``[num_steps, num_tensors]``, NaN where not
+            known.
+        skip_steps: First steps that are not judged.
+    """
+    judged = norms[skip_steps:].astype(np.float64)
+    if len(judged) <= GROWTH_STEPS or not judged.shape[1]:
+        return None
+    with np.errstate(all="ignore"):
+        growth = judged[GROWTH_STEPS:] / judged[:-GROWTH_STEPS]
+    known = growth[np.isfinite(growth)]
+    return float(known.max()) if known.size else None
+
+
+def last_value(values: np.ndarray | None) -> float | None:
+    """Return the last value of a series that is not NaN."""
+    known = np.zeros(0) if values is None else values[~np.isnan(values)]
+    return float(known[-1]) if len(known) else None
+
+
+def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
+    """Return the steps whose loss says something about the model.
+
+    Left out are the first ``skip_steps`` and the steps whose batch or
+    activations were corrupted: their own loss is computed from the corruption,
+    whatever the state of the model. A gradient fault shows one step later.
+
+    Returns:
+        ``[num_judged]`` int64, increasing.
+    """
+    judged = np.arange(run.num_steps) >= skip_steps
+    for step, faults in run.faults.items():
+        if not all(fault["kind"].startswith("gradient") for fault in faults):
+            judged[step] = False
+    return np.flatnonzero(judged)
+
+
+def model_loss(run: RunRecord) -> np.ndarray:
+    """Return the loss, ``[num_steps]``, NaN where the batch was corrupted."""
+    loss = np.full(run.num_steps, np.nan)
+    steps = judged_steps(run, 0)
+    loss[steps] = run.loss[steps]
+    return loss
+
+
+def worst_jump(
+    run: RunRecord, skip_steps: int, between: tuple[int, int] | None = None
+) -> Jump | None:
+    """Find the largest jump among the judged steps.
+
+    Args:
+        run: The run.
+        skip_steps: First steps that are not judged.
+        between: Only look at the steps ``between[0] <= step < between[1]``.
+
+    Returns:
+        ``None`` if no step has :data:`BEFORE` judged steps before it.
+    """
+    steps = judged_steps(run, skip_steps)
+    if len(steps) <= BEFORE:
+        return None
+    loss = run.loss[steps]
+    with np.errstate(all="ignore"):
+        windows = np.lib.stride_tricks.sliding_window_view(loss, BEFORE)[:-1]
+        level = np.median(np.where(np.isfinite(windows), windows, np.inf), 1)
+        height = loss[BEFORE:] - level
+    height[~np.isfinite(loss[BEFORE:])] = np.inf
+    height[np.isnan(height) | ~np.isfinite(level)] = -np.inf
+    candidates = steps[BEFORE:]
+    if between is not None:
+        inside = (candidates >= between[0]) & (candidates < between[1])
+        height = np.where(inside, height, -np.inf)
+    best = int(np.argmax(height))
+    if height[best] == -np.inf:
+        return None
+    return Jump(
+        step=int(candidates[best]),
+        height=float(height[best]),
+        recovery_steps=_recovery(loss, steps, best + BEFORE),
+    )
+
+
+def _recovery(loss: np.ndarray, steps: np.ndarray, index: int) -> int | None:
+    before = loss[index - BEFORE : index]
+    before = before[np.isfinite(before)]
+    level = np.median(before)
+    deviation = 1.4826 * np.median(np.abs(before - level))
+    after = np.where(np.isfinite(loss[index:]), loss[index:], np.inf)
+    if len(after) < SETTLED:
+        return None
+    medians = np.median(
+        np.lib.stride_tricks.sliding_window_view(after, SETTLED), axis=1
+    )
+    settled = np.flatnonzero(medians <= level + 2 * deviation)
+    if not len(settled):
+        return None
+    return int(steps[index + settled[0]] - steps[index])

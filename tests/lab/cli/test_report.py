@@ -1,0 +1,122 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``tools/report.py`` as a user calls it: one run, several, mistakes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lab.report.conftest import Spec, make_directory
+
+from paddle_adagc.lab.cli.report import main
+from paddle_adagc.lab.report.own_runs import compare_runs
+
+TOOL = Path(__file__).parents[3] / "tools" / "report.py"
+
+
+@pytest.fixture
+def make(tmp_path):
+    """``make(name, ...)``: a run directory of 60 steps without tensors."""
+
+    def directory(name, **fields):
+        spec = Spec(**({"steps": 60, "layers": 0} | fields))
+        make_directory(tmp_path / name, spec)
+        return tmp_path / name
+
+    return directory
+
+
+def call(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, str(TOOL), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+
+
+def test_two_runs_are_compared(make, tmp_path):
+    runs = [make("a", method="GlobalGC"), make("b", method="AdaGC")]
+    done = call(*runs, "--title", "Mine", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "report: report.html"
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h1>Mine</h1>" in text
+    assert 'class="winners"' in text
+    assert "<code>a</code>" in text
+
+
+def test_one_run_is_not_compared(make, tmp_path):
+    done = call(make("deep/a"), "--output", "out/r.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out" / "r.html").read_text(encoding="utf-8")
+    assert 'class="winners"' not in text
+    assert "Training loss (nat)" in text
+
+
+def test_runs_with_other_seeds_are_methods_seed_by_seed(make):
+    paths = [
+        make(f"{method}-{seed}", method=method, seed=seed)
+        for method in ("GlobalGC", "AdaGC")
+        for seed in (2, 1)
+    ]
+    experiment = compare_runs(paths)
+    assert experiment.seeds == [1, 2]
+    assert {
+        m: [r.name for r in runs] for m, runs in experiment.runs.items()
+    } == {
+        "GlobalGC": ["GlobalGC-1", "GlobalGC-2"],
+        "AdaGC": ["AdaGC-1", "AdaGC-2"],
+    }
+    assert experiment.skip_steps == 6
+    assert experiment.description == ""
+
+
+def test_runs_that_do_not_pair_stand_for_themselves(make):
+    one, two = make("a", method="GlobalGC", seed=1), make("b", seed=2)
+    experiment = compare_runs([one, two])
+    assert list(experiment.runs) == ["GlobalGC", "AdaGC"]
+    assert experiment.seeds == [None]
+    assert "partly those of the seeds" in experiment.description
+
+
+def test_runs_with_the_same_clip_have_their_directory_s_name(make):
+    other = make("x/b")
+    facts = json.loads((other / "run.json").read_text())
+    facts["config"]["clip"]["beta"] = 0.5
+    (other / "run.json").write_text(json.dumps(facts))
+    experiment = compare_runs([make("x/a"), other])
+    assert list(experiment.runs) == ["a", "b"]
+
+
+def test_mistakes_name_the_path_and_the_fix(make, tmp_path, capsys):
+    run = make("runs/a")
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    (cut / "metrics.jsonl").write_text("")
+    for arguments, message in (
+        ([tmp_path / "none"], f"{tmp_path / 'none'} is no run: it has no run."),
+        ([tmp_path / "runs"], f"runs in it: {run}"),
+        ([run, run], f"{run} is given twice"),
+        ([cut], f"{cut} holds no step yet: wait"),
+        ([run, "--output", str(tmp_path)], "a directory: name a file"),
+    ):
+        assert main([str(argument) for argument in arguments]) == 2
+        assert message in capsys.readouterr().err
+    (run / "metrics.jsonl").write_text('{"step": 0\n')
+    assert main([str(run)]) == 2
+    assert "metrics.jsonl, line 1: damaged" in capsys.readouterr().err
