@@ -153,7 +153,7 @@ def heatmap_figure(
     ]
     heights = [_panel_height(panel) for panel in panels]
     figure = Figure(
-        figsize=(width, sum(heights) + 0.35 * len(panels) + 0.5),
+        figsize=(width, max(1.6, sum(heights) + 0.35 * len(panels) + 0.5)),
         layout="constrained",
     )
     grid = figure.subplots(
