@@ -87,7 +87,7 @@ class Corpus:
         return cls(tokens, boundaries, names)
 
     def split(self, fraction: float, seed: int) -> tuple[Corpus, Corpus]:
-        """Take whole documents out, in an order drawn from ``seed``.
+        """Hold out whole documents, in an order drawn from ``seed``.
 
         The order is that of a hash of the seed and the name, so a file keeps
         its rank when other files come or go.
@@ -159,8 +159,8 @@ def load_stdlib_corpus() -> Corpus:
     The content depends on the interpreter: another version, or a distribution
     that leaves modules out, gives other text. Losses of two machines are
     comparable only where :meth:`Corpus.fingerprint` agrees. CPython 3.11 has
-    about 30 MB in 1,700 files. Read once a process, in well under a second
-    from a warm disk cache, then kept in memory.
+    about 30 MB in 1,700 files. It is read once per process, in well under
+    a second from a warm disk cache, and kept in memory.
 
     Raises:
         FileNotFoundError: The interpreter has no standard library as ``*.py``

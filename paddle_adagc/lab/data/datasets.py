@@ -136,12 +136,12 @@ def collate_batch(
 def build_datasets(
     config: DataConfig, num_train_samples: int
 ) -> tuple[TokenDataset, TokenDataset]:
-    """Open what ``config`` describes.
+    """Open the training and the validation data of a config.
 
     The first samples do not depend on ``num_train_samples``: a run can be
     prolonged without changing what it has already seen. Every rank builds the
-    same datasets, without talking to the others; a distributed batch sampler
-    deals the samples out.
+    same datasets without communication; a distributed batch sampler gives
+    each rank its samples.
 
     Args:
         config: Kind of data, sequence length, seed, validation set.

@@ -77,7 +77,7 @@ class RandomChoiceOrder:
 
 @dataclasses.dataclass(frozen=True)
 class EpochOrder:
-    """Every window once an epoch, in an order of the epoch's own.
+    """Every window once per epoch, in a new order for each epoch.
 
     Window ``w`` starts at ``w * seq_length``. Memory: 8 bytes a window.
     """

@@ -52,7 +52,7 @@ class TaskScore:
 def find_tasks(
     tasks: Sequence[str], include_path: str | os.PathLike[str] | None = None
 ) -> TaskManager:
-    """Look tasks up; the harness' own are read only if they are needed.
+    """Look up tasks; the harness' own files are read only if needed.
 
     Args:
         tasks: Names of tasks, groups or tags.

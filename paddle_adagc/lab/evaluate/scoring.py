@@ -61,8 +61,8 @@ class Score(NamedTuple):
 class Scorer:
     """Runs a decoder over token lists of any lengths, in batches.
 
-    Shorter lists of a batch are filled up on the right, which a causal model
-    does not see. There is no key-value cache: a generated token costs a pass
+    Shorter lists of a batch are padded on the right, which a causal model does
+    not see. There is no key-value cache: every generated token costs a pass
     over the whole list.
 
     Args:
@@ -98,7 +98,7 @@ class Scorer:
         """Score continuations.
 
         A pair that is too long loses tokens of its context, from the left.
-        Pairs that differ in their last token alone share a pass.
+        Pairs that differ only in their last token share a pass.
 
         Args:
             pairs: Context and continuation, neither of them empty.
@@ -134,7 +134,7 @@ class Scorer:
         max_new_tokens: int,
         is_complete: Callable[[list[int]], bool],
     ) -> list[list[int]]:
-        """Append the likeliest token, again and again.
+        """Append the most likely token repeatedly.
 
         Args:
             contexts: Not empty; a long one loses tokens from the left until
@@ -232,7 +232,7 @@ def measure_perplexity(
     *,
     shows_bar: bool = False,
 ) -> Perplexity:
-    """Loss over all labels of a dataset that count, each with equal weight.
+    """Average the loss over all labels of a dataset that are not ignored.
 
     Args:
         model: Decoder in evaluation mode.

@@ -109,7 +109,7 @@ def check_corrupts(fault: Fault) -> None:
 def repeated_samples(
     fault: Fault, batch_size: int, num_parts: int = 1, part: int = 0
 ) -> range:
-    """Samples that ``repeated_batch`` puts in place of those of the step.
+    """Return the samples that ``repeated_batch`` repeats.
 
     Args:
         fault: A fault of kind ``repeated_batch``.

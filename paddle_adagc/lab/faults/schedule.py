@@ -29,9 +29,9 @@ from paddle_adagc.lab.faults.config import FaultConfig
 class Fault:
     """One fault at one step.
 
-    Everything random about it comes from generators that are made anew from
-    its fields: the same fault corrupts alike after a resume, in whatever order
-    faults are applied, and whatever the method that is being trained.
+    Everything random about it comes from generators that depend on its fields
+    only: a fault corrupts the same values after a resume, in any order of
+    faults, and for every method.
     """
 
     config: FaultConfig
@@ -58,13 +58,13 @@ class Fault:
         return self.config.target
 
     def burst_rng(self) -> np.random.Generator:
-        """Generator for what stays the same over a burst: tensor, token."""
+        """Return the generator of values that a burst keeps: tensor, token."""
         return np.random.default_rng(
             [self.seed, self.index, self.burst, 0, 0, 1]
         )
 
     def step_rng(self, part: int = 0) -> np.random.Generator:
-        """Generator for what is drawn anew at every step: elements, tokens.
+        """Return the generator of a step's own values: elements, tokens.
 
         Args:
             part: Tells apart what makes up a step: micro-batches, ranks, hit
@@ -75,7 +75,7 @@ class Fault:
         )
 
     def record(self, tensors: Sequence[str] = ()) -> dict[str, Any]:
-        """JSON-serialisable entry for the run record.
+        """Return the entry for the run record, which JSON can hold.
 
         Args:
             tensors: Names hit; empty for faults of the batch.
@@ -114,7 +114,7 @@ class FaultSchedule:
         self.seed = check_integer("seed", seed, 0)
 
     def at(self, step: int) -> list[Fault]:
-        """Faults that hit a step, in the order of the settings."""
+        """Return the faults that hit a step, in the order of the settings."""
         check_integer("step", step, 0)
         hits = []
         for index, config in enumerate(self.faults):
@@ -132,14 +132,14 @@ class FaultSchedule:
         return hits
 
     def fault_steps(self, num_steps: int) -> list[int]:
-        """Steps below ``num_steps`` that are hit by anything, ascending."""
+        """Return the steps below ``num_steps`` that any fault hits."""
         return [step for step in range(num_steps) if self.at(step)]
 
     def corrupted_loss_steps(self, num_steps: int) -> list[int]:
-        """Steps below ``num_steps`` whose own loss is no loss of the model.
+        """Return the steps below ``num_steps`` whose loss is corrupted itself.
 
-        Those with a corrupted batch or activation: the loss of the step is
-        computed from it. A gradient fault shows from the next step on.
+        A corrupted batch or activation changes the loss of its own step, a
+        corrupted gradient only those of later steps.
         """
         return [
             step

@@ -97,9 +97,9 @@ def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
 
     Every call of a chosen sublayer in the context is corrupted alike, so
     recomputation in the backward pass sees the same fault. Of several outputs
-    the first floating-point tensor is hit. The gradient passes through as if
-    nothing had happened: the fault is one of the stored values, which the
-    backward pass of the sublayer does not know of.
+    the first floating-point tensor is hit. The gradient passes through
+    unchanged: the fault is in the stored values, which the sublayer's backward
+    pass does not use.
 
     Args:
         fault: A fault whose target is an activation.
@@ -207,9 +207,9 @@ def _dtype(value: Any) -> str:
 
 
 def _corrupted(tensor: Tensor, fault: Fault, part: int) -> np.ndarray:
-    """Values of the tensor with the fault, in NumPy's type for its dtype.
+    """Return the tensor's values with the fault, in NumPy's matching type.
 
-    NumPy has no bfloat16: Paddle hands its bits over as uint16.
+    NumPy has no bfloat16: Paddle gives its bits as uint16.
     """
     if fault.config.magnitude is not None:
         wide = tensor.detach().astype("float64") * fault.config.magnitude

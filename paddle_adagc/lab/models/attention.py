@@ -114,7 +114,7 @@ def attend_batched(
 def attend_folded(
     query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
 ) -> Tensor:
-    """`attend_batched` for CPUs: the same result, several times as fast.
+    """Compute `attend_batched` on CPUs, several times as fast.
 
     Paddle's CPU kernels for transposition and broadcasting cost more than
     the attention itself. So the heads become part of the batch by a gather
@@ -138,7 +138,7 @@ def attend_folded(
 
 
 def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """Vectors of `x` [..., width] by their numbers, [rows, width]."""
+    """Gather vectors of `x` [..., width] by their indices, [rows, width]."""
     return paddle.gather(x.reshape([-1, x.shape[-1]]), rows)
 
 

@@ -19,7 +19,7 @@ import paddle
 
 
 def without_autocast() -> contextlib.AbstractContextManager[None]:
-    """Operands keep their dtypes, whatever AMP would make them."""
+    """Keep the operands' dtypes under AMP."""
     if paddle.amp.is_autocast_enabled():
         return paddle.amp.auto_cast(enable=False)
     return contextlib.nullcontext()

@@ -57,7 +57,7 @@ def use_portable_arithmetic() -> bool:
 
 @cache
 def processor_fields(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """What Linux says about the first core, by its names.
+    """Read Linux's facts about the first core, by their names.
 
     Returns:
         `flags`, `model name`, `vendor_id` and others; these three are empty

@@ -58,7 +58,7 @@ def sum_over_data_ranks(counts: Tensor, topology: Topology) -> Tensor:
 
 
 class AllToAll(PyLayer):
-    """Rows to other ranks; their gradients, times a factor, come back."""
+    """Send rows to other ranks; send back their gradients times a factor."""
 
     @staticmethod
     def forward(
@@ -88,7 +88,7 @@ class AllToAll(PyLayer):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """Gradients of received rows back to their senders."""
+        """Send gradients of received rows back to their senders."""
         back = _exchange(grad, ctx.num_received, ctx.num_sent, ctx.axis)
         return back * ctx.gradient_factor
 
@@ -106,9 +106,10 @@ def _exchange(
 class Dispatch:
     """The way of a batch of token-expert assignments to the ranks and back.
 
-    An expert's gradient is a sum over the ranks whose tokens it got, where
-    fleet averages dense gradients over them: on the way back into the experts
-    gradients are divided by the number of ranks, on the way out multiplied.
+    An expert's gradient is a sum over the ranks whose tokens it got, while
+    fleet averages dense gradients over these ranks. So gradients are divided by
+    the number of ranks on their way into the experts, and multiplied by it on
+    their way out.
 
     Args:
         counts: Rows that this rank has for each of all experts, [E] int64.
@@ -131,7 +132,7 @@ class Dispatch:
         self._order = paddle.to_tensor(_by_expert(table), "int64")
 
     def send(self, rows: Tensor) -> Tensor:
-        """Rows grouped by expert to the experts' ranks.
+        """Send rows, grouped by expert, to the experts' ranks.
 
         Args:
             rows: [this rank's assignments, width], by expert.
@@ -155,7 +156,7 @@ class Dispatch:
 
 
 def _by_expert(table: list[list[int]]) -> list[int]:
-    """Order that groups rows by expert which came grouped by sender.
+    """Return the order that regroups rows from senders to experts.
 
     Args:
         table: Rows from each sender for each expert.

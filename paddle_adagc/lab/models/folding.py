@@ -35,11 +35,12 @@ _FINAL_NORM = "model.norm.weight"
 def folded_tensors(
     state: Mapping[str, Array], config: DecoderConfig
 ) -> Iterator[tuple[str, Array]]:
-    """Tensors of the decoder of `plain_config(config)` that computes the same.
+    """Fold multipliers into the weights; the decoder computes the same.
 
     WeSaR's scales go into their matrices, the embedding's factor into the
-    embedding. Where the head is tied to that, the final norm is divided by
-    the factor: the head's logits stay.
+    embedding. If the head is tied to the embedding, the final norm is divided
+    by the factor, so that the logits stay. The result fits the decoder of
+    `plain_config(config)`.
 
     Args:
         state: Our name to the whole tensor.

@@ -43,7 +43,7 @@ def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
     f_e is the share of all token-expert assignments that expert e got, P_e
     its mean probability: 1 where both are even, E where one expert gets all.
     Hugging Face's Mixtral and ERNIE losses divide by tokens instead of
-    assignments, so theirs is `moe_top_k` times this.
+    assignments: they are `moe_top_k` times as large.
 
     Args:
         probabilities: Softmax of the router, [tokens, E], float32.
@@ -197,7 +197,7 @@ class MoE(nn.Layer):
         return out.reshape(x.shape), losses
 
     def _is_own(self, expert: int, config: DecoderConfig) -> bool:
-        """Whether this rank holds the expert with this global index."""
+        """Tell whether this rank holds the expert with this global index."""
         axis = self.topology.expert
         return axis.rank == expert_rank(
             expert, config.moe_num_experts, axis.size
@@ -206,7 +206,7 @@ class MoE(nn.Layer):
     def _mix(
         self, tokens: Tensor, weights: Tensor, assigned: Tensor, counts: Tensor
     ) -> Tensor:
-        """Weighted sum of the chosen experts, [tokens, hidden]."""
+        """Sum the chosen experts by weight, [tokens, hidden]."""
         order = paddle.argsort(assigned, stable=True)
         rows = paddle.gather(tokens, order // self.top_k)
         if self.topology.expert.size == 1:
@@ -223,7 +223,7 @@ class MoE(nn.Layer):
         return (restored * weights).sum(axis=1)
 
     def _call_experts(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """Rows through this rank's experts, which they are grouped by."""
+        """Pass rows, grouped by expert, through this rank's experts."""
         experts = [expert for expert in self.experts if expert is not None]
         calls_idle = max(self.topology.data.size, self.topology.sharding.size)
         return paddle.concat(

@@ -107,7 +107,7 @@ class DecoderLayerPipe(DecoderLayer):
 
 
 class NormPipe(RMSNorm):
-    """The final norm, over whole sequences again."""
+    """Final norm; after it sequences are whole again."""
 
     def __init__(self, config: DecoderConfig) -> None:
         is_split = uses_sequence_parallel(config)

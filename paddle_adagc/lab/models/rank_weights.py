@@ -59,12 +59,12 @@ def parameters_by_key(model: nn.Layer) -> dict[str, Tensor]:
 def initialize_weights(
     model: nn.Layer, config: DecoderConfig, seed: int
 ) -> None:
-    """Give a spread decoder the weights of one process with that seed.
+    """Initialise a decoder of any layout like one process with this seed.
 
     Every rank draws all tensors in the order in which
     `DecoderForCausalLM(config)` does after `paddle.seed(seed)`, one at a
-    time, and keeps its parts: so all layouts start from the same weights, bit
-    by bit (on the same kind of device).
+    time, and keeps its parts. All layouts start from bit-equal weights (on the
+    same kind of device).
 
     Args:
         model: Decoder of any layout.

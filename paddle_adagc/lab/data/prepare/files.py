@@ -149,8 +149,8 @@ def _is_marked(payload: bytes, line: int) -> bool:
 def _cut(stream: BinaryIO, size: int) -> Iterator[bytes]:
     """Read about ``size`` bytes at a time, to the end of a line.
 
-    A line of more than ``MAX_DOCUMENT_BYTES`` comes in one piece that is
-    longer than that, and not to its end.
+    A line of more than ``MAX_DOCUMENT_BYTES`` is given as one piece of more
+    than that, without its end.
     """
     rest: list[bytes] = []
     held = 0

@@ -108,7 +108,7 @@ class HubShard:
 
 
 def find_shards(config: HubConfig, text_field: str) -> list[HubShard]:
-    """Look the dataset up, and make one source of each of its data files.
+    """Look up the dataset; make one source of each data file.
 
     Raises:
         FileNotFoundError: There is no such dataset.

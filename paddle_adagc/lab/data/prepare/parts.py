@@ -156,7 +156,7 @@ def read_part(path: Path, token_bytes: int) -> Part | None:
 def count_parts(folder: Path) -> dict[int, int]:
     """Count the parts of each source that has any, by the source's number.
 
-    Counted from chunk 0 to the first that is missing.
+    It counts from chunk 0 to the first missing one.
     """
     found: dict[int, set[int]] = {}
     for entry in folder.iterdir():

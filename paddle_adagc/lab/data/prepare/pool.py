@@ -41,7 +41,7 @@ _AFTER_ALL = (math.inf, math.inf)
 class WorkerPool:
     """Context manager around ``num_workers`` processes.
 
-    In memory are at most ``num_workers + 2`` chunks.
+    At most ``num_workers + 2`` chunks are in memory.
     """
 
     def __init__(self, num_workers: int, job: Job) -> None:
@@ -115,7 +115,7 @@ class WorkerPool:
     def _collect(
         self, failures: dict[_Key, Exception]
     ) -> tuple[list[Connection], list[Result]]:
-        """Wait for a worker; gives all that are done and their results."""
+        """Wait for a worker; return the finished workers and their results."""
         done = [c for c in wait(list(self._busy)) if isinstance(c, Connection)]
         results: list[Result] = []
         for connection in done:

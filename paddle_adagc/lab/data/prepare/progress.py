@@ -25,7 +25,7 @@ from paddle_adagc.lab.data.prepare.encode import Result
 
 
 class Progress:
-    """Bytes of the sources, read and tokenised; on a terminal alone.
+    """Progress in bytes of the sources, shown on a terminal only.
 
     The rate is this run's own: what an earlier one had done counts as done,
     not as work. A streamed dataset tells no size: the time left comes from

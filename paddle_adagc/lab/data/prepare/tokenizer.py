@@ -38,7 +38,7 @@ followed by the end token, and sizes int32 ``[num_documents]``."""
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer's file, read once, so that every process has the same."""
+    """A tokenizer's file, read once: every process uses the same bytes."""
 
     kind: Literal["bytes", "huggingface", "sentencepiece"]
     content: bytes
@@ -52,7 +52,7 @@ class Tokenizer:
 
     @property
     def reserved(self) -> str | None:
-        """The character that reads as the end token; None: there is none."""
+        """Character that is read as the end token; None: there is none."""
         return chr(self.eos_id) if self.kind == "bytes" else None
 
     def identity(self) -> dict[str, Any]:
