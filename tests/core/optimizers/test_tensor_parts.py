@@ -22,7 +22,7 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.optimizers import whole
+from paddle_adagc.optimizers import tensor_parts
 from paddle_adagc.optimizers.matrices import hidden_matrices
 from paddle_adagc.parallel.layout import read_layout
 from paddle_adagc.parallel.topology import Axis, Topology
@@ -127,15 +127,15 @@ def test_routers_of_paddlenlp_s_models_are_no_hidden_matrices():
 @pytest.mark.parametrize("split_axis", [1, -1])
 def test_an_axis_counted_from_the_end_is_reduced_over(monkeypatch, split_axis):
     topology = Topology(model=Axis(0, 2, object()))
-    monkeypatch.setattr(whole, "read_topology", lambda: topology)
+    monkeypatch.setattr(tensor_parts, "read_topology", lambda: topology)
     monkeypatch.setattr(
-        whole.dist,
+        tensor_parts.dist,
         "all_reduce",
         lambda value, op, group: value.scale_(2.0),  # both ranks hold the same
     )
     (weight,) = make_parameters([[2, 3]])
     weight.is_distributed, weight.split_axis = True, split_axis
-    parts = whole.Parts(weight)
+    parts = tensor_parts.Parts(weight)
     ones = paddle.ones([2, 3])
     assert float(parts.mean(ones)) == 1.0
     np.testing.assert_array_equal(parts.sum(ones, [1]).numpy(), [[6.0], [6.0]])
@@ -146,8 +146,8 @@ def test_slices_and_joined_tensors_are_refused(monkeypatch):
     def check(**place):
         sharding = Axis(0, 2, object())
         topology = Topology(sharding=sharding, **place)
-        monkeypatch.setattr(whole, "read_topology", lambda: topology)
-        whole.check_whole_tensors("Muon", ["linear_0.w_0"])
+        monkeypatch.setattr(tensor_parts, "read_topology", lambda: topology)
+        tensor_parts.check_whole_tensors("Muon", ["linear_0.w_0"])
 
     check()  # V1
     with pytest.raises(ValueError, match=r"Muon .*split_param to False"):
@@ -156,4 +156,4 @@ def test_slices_and_joined_tensors_are_refused(monkeypatch):
         check(fuses_parameters=True)
     check()
     with pytest.raises(ValueError, match=r"slice@linear_0.*stage 3"):
-        whole.check_whole_tensors("Muon", ["slice@linear_0.w_0"])
+        tensor_parts.check_whole_tensors("Muon", ["slice@linear_0.w_0"])
