@@ -78,6 +78,7 @@ def train_with_peak_clip(layout=None, **arguments):
     return training.train(layout, layout.start(), **arguments)
 
 
+@pytest.mark.slow
 def test_new_rule_with_a_quantity_per_tensor_survives_tp2(
     monkeypatch, tmp_path
 ):

@@ -130,6 +130,7 @@ def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
     assert_same_run(ranks, training.train_alone(**arguments))
 
 
+@pytest.mark.slow
 def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
     ranks = spread("ep4")[0]
     expected = alone(MOE)["state"]
