@@ -74,6 +74,7 @@ def test_other_kernels_of_mkl_change_the_bits():
     assert train(MKL_DEBUG_CPU_TYPE="4")[1] != native_bits()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
 @pytest.mark.parametrize("processor", ["Haswell", "EPYC-Rome"])
 def test_emulated_processors_train_the_same(processor, tmp_path):
