@@ -155,7 +155,8 @@ def with_series(tmp_path):
     report = {"tables": [table], "verdicts": []}
     (results / "report.json").write_text(json.dumps(report))
     (docs / "results.md").write_text(
-        f"### T\n\n|  | Spikes, window 1,000 |\n|---|---:|\n| AdaGC | {spikes:.0f} |\n"
+        "### T\n\n|  | Spikes, window 1,000 |\n|---|---:|\n"
+        f"| AdaGC | {spikes:.0f} |\n"
     )
     return results, docs
 
