@@ -15,7 +15,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 EVENT_GAP = 10
 """Default largest distance, in steps, between neighbours of one event."""
@@ -45,3 +47,35 @@ def group_events(
         else:
             events.append((step, step))
     return tuple(events)
+
+
+def count_events(
+    steps: np.ndarray,
+    values: np.ndarray,
+    thresholds: Sequence[float],
+    event_gap: int = EVENT_GAP,
+) -> dict[float, int]:
+    """Count events above each threshold; a higher one never has more.
+
+    Events are delimited once, at the lowest threshold: an event ends when the
+    values stay at or below it for more than ``event_gap`` steps. Above a
+    higher threshold count the events whose largest value exceeds it.
+    (Delimited at every threshold anew, one event with a dip would be one event
+    at a low threshold and two at a higher one.)
+
+    Args:
+        steps: ``[num_values]``, ascending.
+        values: ``[num_values]``.
+        thresholds: At least one.
+        event_gap: At least 1.
+    """
+    high = values > min(thresholds)
+    events = group_events(steps[high].tolist(), event_gap)
+    largest = [
+        values[(steps >= first) & (steps <= last)].max()
+        for first, last in events
+    ]
+    return {
+        threshold: sum(peak > threshold for peak in largest)
+        for threshold in thresholds
+    }

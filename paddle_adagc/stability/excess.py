@@ -22,7 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from paddle_adagc.checks import check_integer, check_positive, check_series
-from paddle_adagc.stability.events import EVENT_GAP, group_events
+from paddle_adagc.stability.events import (
+    EVENT_GAP,
+    count_events,
+    group_events,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,8 @@ class PairedExcess:
     """First and last step of every burst of consecutive faulty steps."""
 
     num_events: dict[float, int]
-    """Per threshold, in nat: events with an excess above it."""
+    """Per threshold, in nat: events with an excess above it. They are
+    delimited once, at the lowest threshold: :func:`~.events.count_events`."""
 
     area: float
     """Sum of the excess, in nat x steps. Signed: noise cancels out."""
@@ -106,8 +111,8 @@ def paired_excess(
         thresholds: Events are counted above each, in nat.
         recovered_below: In nat.
         smoothing: Number of steps to average over for the recovery.
-        event_gap: Steps above a threshold that are at most this far apart are
-            one event.
+        event_gap: Steps above the lowest threshold that are at most this far
+            apart are one event.
 
     Raises:
         TypeError: A series is not numeric, or a step is not an integer.
@@ -135,12 +140,12 @@ def paired_excess(
     return PairedExcess(
         excess=excess,
         faults=bursts,
-        num_events={
-            check_positive("threshold", threshold): len(
-                group_events(steps[judged > threshold].tolist(), event_gap)
-            )
-            for threshold in thresholds
-        },
+        num_events=count_events(
+            steps,
+            judged,
+            [check_positive("threshold", t) for t in thresholds],
+            event_gap,
+        ),
         area=float(judged.sum()),
         worst=float(judged.max()) if judged.size else math.nan,
         worst_step=int(steps[judged.argmax()]) if judged.size else None,

@@ -25,8 +25,9 @@ results.jsonl and figures/. Runs that have ended are not run again, whichever
 target asked for them, and a killed command goes on where it was when it is
 given again.
 
-"report" writes the reproduction section of docs/results.md from the committed
-results in results/.
+"report" writes docs/results.md and docs/results-ernie.md from the committed
+results in results/. "verify" recomputes their tables, spike counts and p-values
+with code of its own.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ from paddle_adagc.lab.cli.command import (
 
 ALL = "all"
 REPORT = "report"
+VERIFY = "verify"
 GRIDS = ROOT / "configs" / "experiments"
 CLAIMS = ROOT / "configs" / "claims.yaml"
 RESULTS = ROOT / "results"
-PAGE = ROOT / "docs" / "results.md"
-REPRODUCTION = "reproduction.md"
+DOCS = ROOT / "docs"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0: done; 1: ``report --check`` found the page out of date; 2: bad
-        arguments or files, or a run that failed.
+        0: done; 1: ``report --check`` found a page out of date, or ``verify``
+        a difference; 2: bad arguments or files, or a run that failed.
     """
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
     parser = make_parser("reproduce", __doc__)
@@ -67,16 +68,17 @@ def main(arguments: list[str] | None = None) -> int:
         dest="target",
         metavar="TARGET",
         required=True,
-        help=", ".join([*targets, ALL, REPORT]),
+        help=", ".join([*targets, ALL, REPORT, VERIFY]),
     )
     for target in [*targets, ALL]:
         _add_run_options(commands.add_parser(target))
     _add_report_options(commands.add_parser(REPORT))
+    commands.add_parser(VERIFY)
     options = parser.parse_args(arguments)
     # As on Ctrl-C the runs are stopped, too; they can be resumed.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        run = _report if options.target == REPORT else _reproduce
+        run = {REPORT: _report, VERIFY: _verify}.get(options.target, _reproduce)
         return exit_status(parser, run, options, (*ERRORS, RuntimeError))
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -98,8 +100,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     limit.add_argument(
         "--minutes",
         type=float,
-        help="time for everything: seeds, then steps, then experiments are cut "
-        "until it suffices, and the report says what was",
+        help="time for everything: steps, then experiments are cut until it "
+        "suffices for 8 seeds of the rest, and the report says what was",
     )
     parser.add_argument(
         "--jobs",
@@ -119,14 +121,14 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="change nothing; exit status 1 if the page is out of date",
+        help="change nothing; exit status 1 if a page is out of date",
     )
 
 
 def _reproduce(options: argparse.Namespace) -> int:
     _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
-    from paddle_adagc.lab.reproduce.readme import reproduction_markdown
+    from paddle_adagc.lab.reproduce.pages import load_all_results
     from paddle_adagc.lab.reproduce.targets import Reproduction
 
     claims = load_claims(CLAIMS)
@@ -136,6 +138,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         [GRIDS / f"{name}.yaml" for name in names],
         options.output,
         claims=claims,
+        committed=load_all_results(RESULTS),
         num_jobs=options.jobs,
     )
     finished = reproduction.reproduce(
@@ -143,49 +146,58 @@ def _reproduce(options: argparse.Namespace) -> int:
     )
     for target in finished:
         print(target.text)
-    if is_all:
-        results = {target.result.target: target.result for target in finished}
-        path = options.output / REPRODUCTION
-        path.write_text(reproduction_markdown(claims, results))
-        print(f"reproduction: {path}")
     for target in finished:
         print(f"report: {target.report or target.directory}")
     return 0
 
 
+def _verify(options: argparse.Namespace) -> int:
+    check_installed("scipy", "report")
+    from paddle_adagc.lab.reproduce.verify import verify
+
+    return verify(RESULTS, DOCS)
+
+
 def _report(options: argparse.Namespace) -> int:
     _check_extras()
-    from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
-    from paddle_adagc.lab.reproduce.readme import (
+    from paddle_adagc.lab.reproduce.catalogue import Catalogue
+    from paddle_adagc.lab.reproduce.claims import load_claims
+    from paddle_adagc.lab.reproduce.pages import (
+        Pages,
         collect_results,
-        expected_page,
+        load_all_results,
+        made_files,
     )
 
-    claims = load_claims(CLAIMS)
+    grids = {path.stem: path for path in sorted(GRIDS.glob("*.yaml"))}
     if options.collect is not None:
         if options.check:
             raise ValueError("--check changes nothing: leave out --collect")
-        for path in collect_results(
-            options.collect, RESULTS, targets_of(claims)
-        ):
+        for path in collect_results(options.collect, RESULTS, [*grids]):
             print(f"collected: {path}")
-    page = PAGE.read_text(encoding="utf-8")
-    expected = expected_page(page, claims, RESULTS)
-    if page == expected:
-        has_results = any(RESULTS.glob("*.jsonl"))
-        why = "is up to date" if has_results else "needs no section yet"
-        where = "" if has_results else f": no results in {RESULTS.name}"
-        print(f"{PAGE.name} {why}{where}")
+    pages = Pages(
+        load_claims(CLAIMS), Catalogue(grids), load_all_results(RESULTS)
+    )
+    made = made_files(pages, DOCS, RESULTS)
+    stale = [
+        path
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    if not stale:
+        print("every page is what the results give")
         return 0
+    names = ", ".join(path.name for path in stale)
     if options.check:
         print(
-            f"{PAGE.name} is not what the results in {RESULTS.name} give: "
-            "run `python tools/reproduce.py report`",
+            f"{names}: not what the results in {RESULTS.name} give: run "
+            "`python tools/reproduce.py report`",
             file=sys.stderr,
         )
         return 1
-    PAGE.write_text(expected, encoding="utf-8")
-    print(f"wrote {PAGE.name}")
+    for path in stale:
+        path.write_text(made[path], encoding="utf-8")
+    print(f"wrote {names}")
     return 0
 
 

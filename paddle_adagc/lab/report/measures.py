@@ -47,7 +47,6 @@ from paddle_adagc.lab.report.judged import (
     moment_growth,
     scored_series,
 )
-from paddle_adagc.stability.spike_score import SpikeScore
 
 _CAPTIONED = ("shapes", "image_text")
 RETRIEVAL = "retrieval_accuracy"
@@ -151,8 +150,8 @@ def _spikes(window: int, is_main: bool) -> list[Measure]:
             name=f"events_{window}",
             label="Spike events",
             meaning="groups of neighbouring spikes: one event can last many "
-            "steps.",
-            compute=lambda r: _of(r.score(window), "num_events"),
+            "steps. A run that diverged has at least one.",
+            compute=lambda r: _num_events(r, window),
             better="lower",
             level="headline",
         ),
@@ -187,7 +186,7 @@ def _spikes(window: int, is_main: bool) -> list[Measure]:
             label="Judged steps",
             meaning="steps after the skipped ones that have a full window "
             "before them; – where there is none: no spike could be seen.",
-            compute=lambda r: _num_judged(r.score(window)),
+            compute=lambda r: _num_judged(r, window),
             form=format_same,
         ),
     ]
@@ -200,8 +199,19 @@ def _num_spikes(run: JudgedRun, window: int) -> float | None:
     return score.num_spikes
 
 
-def _num_judged(score: SpikeScore | None) -> int | None:
-    return None if score is None else score.num_values - score.num_unjudged
+def _num_events(run: JudgedRun, window: int) -> float | None:
+    score = run.score(window)
+    if score is None:
+        return 1 if run.diverged else None
+    return score.num_events
+
+
+def _num_judged(run: JudgedRun, window: int) -> float | None:
+    """At least the step at which a run diverged."""
+    score = run.score(window)
+    if score is None:
+        return 1 if run.diverged else None
+    return max(score.num_values - score.num_unjudged, run.diverged)
 
 
 def _ten_sigma(run: JudgedRun, window: int) -> float | None:
@@ -285,11 +295,12 @@ def _excess() -> list[Measure]:
     return [
         *(
             measure(
-                name=f"excess_events_{threshold}",
+                name=f"events_above_{threshold}",
                 label=f"Excess events above {threshold} nat",
                 meaning="times the loss exceeded that of the paired run (same "
                 "method, seed and batches, no faults) by more than "
-                f"{threshold} nat; steps close together are one event.",
+                f"{threshold} nat; an event ends when the excess stays below "
+                f"{min(EXCESS_THRESHOLDS)} nat for more than 10 steps.",
                 compute=functools.partial(_excess_events, threshold=threshold),
                 form=_listed(),
                 better="lower",
@@ -317,8 +328,9 @@ def _excess() -> list[Measure]:
             label="Largest excess (nat)",
             meaning="at a single step, corrupted batches left out.",
             compute=lambda r: _of(r.excess, "worst"),
-            form=_spread(".3f"),
+            form=_listed(".2f"),
             better="lower",
+            level="brief",
         ),
         measure(
             name="excess_recovery",

@@ -11,11 +11,12 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a budget of minutes pays for: seeds first, then steps, then priority.
+"""What a budget of minutes pays for: few experiments with all their seeds.
 
 The rule. Probes measure, on this machine and with as many runs at a time, what
 a step of each kind of model costs and what a run costs besides. Then the first
-of :data:`SCALES` is taken whose runs fit. If even the last does not,
+of :data:`SCALES` is taken whose runs fit; none has fewer seeds than a verdict
+takes. If even the last does not fit,
 experiments are left out one by one: the highest ``priority`` first, later ones
 first among equals; what remains gets the first scale that fits. Then those that
 still fit beside it, as they share its runs or are short, are taken back, the
@@ -31,19 +32,19 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.reproduce.comparison import MIN_SEEDS
 from paddle_adagc.lab.reproduce.grid import Cell, Scale, in_store
-from paddle_adagc.lab.reproduce.verdicts import MIN_SEEDS
 from paddle_adagc.lab.train.config import RunConfig
 
 PROBE_STEPS = 60
 SCALES = (
     Scale(),
-    Scale(num_seeds=5),
-    Scale(num_seeds=4),
     *(Scale(num_seeds=MIN_SEEDS, ratio=r) for r in (1.0, 0.9, 0.8, 0.7, 0.6)),
 )
-"""From all down to 3 seeds of 60% of the steps; with fewer seeds no claim could
-be decided."""
+"""From all down to 60% of the steps of the seeds that a verdict takes."""
+
+INTERIM_SEEDS = 5
+"""Seeds after which an experiment stops if no verdict can come of it."""
 
 USABLE = 0.92
 """Share of the time that is planned: estimates are not exact."""
@@ -193,20 +194,18 @@ def parallel_seconds(
     return (sum(times) - longest) / num_jobs + longest
 
 
-def in_running_order(experiments: Iterable[Sequence[Cell]]) -> list[Cell]:
-    """The seeds that a verdict takes, experiment by experiment; then the rest.
-
-    The rest is all fourth seeds, then all fifth ones, and so on. What a
-    deadline cuts off are then the last seeds, and after them the experiments
-    that come last.
+def split_at_interim(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """The runs of an experiment before and after the look at futility.
 
     Args:
-        experiments: The runs of each, the most important first.
+        cells: All runs of the experiment, seed by seed.
+
+    Returns:
+        Those of the first :data:`INTERIM_SEEDS` seeds, and the rest.
     """
-    ranked = []
-    for place, cells in enumerate(experiments):
-        seeds = [*dict.fromkeys(cell.seed for cell in cells)]
-        for cell in cells:
-            further = max(0, seeds.index(cell.seed) - MIN_SEEDS + 1)
-            ranked.append(((further, place), cell))
-    return [cell for _, cell in sorted(ranked, key=lambda pair: pair[0])]
+    seeds = [*dict.fromkeys(cell.seed for cell in cells)]
+    early = set(seeds[:INTERIM_SEEDS])
+    return (
+        [cell for cell in cells if cell.seed in early],
+        [cell for cell in cells if cell.seed not in early],
+    )

@@ -15,93 +15,100 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-import dacite
 from omegaconf import OmegaConf
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from paddle_adagc.checks import check_choice, check_positive
-from paddle_adagc.lab.reproduce.grid_file import check_keys
+from paddle_adagc.checks import suggestion
 
-SEEDS = ("every", "most", "any", "mean")
-ALPHA = 0.05
+Expectation = Literal[
+    "lower", "higher", "no worse", "equal", "zero", "occurs", "at most"
+]
+SPIKE_EVENTS = "spike_events"
+"""The measure that is a rate: events of the 10-sigma spike score with window
+1,000, per 1,000 judged steps."""
+
+NUM_PRIMARY = 6
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Condition:
-    """One statement about measures of an experiment's methods.
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    Exactly one of four kinds:
 
-    - ``min`` or ``max``: a bound on ``methods``' values, seed by seed
-      (``seeds``: in ``every`` seed, in ``most``, in ``any``, or their
-      ``mean``);
-    - ``below`` or ``above`` another method: the mean of the paired differences
-      has that sign, and the one-sided exact sign-flip test gives a p of at
-      most ``p``; too few seeds for such a p leave it open. With a ``margin``
-      the values may be on the other side by less than that ("no worse");
-    - ``lowest_of``: the mean of the one method in ``methods`` is the lowest,
-      and below that of each of these others by the same test;
-    - ``range``: the means of ``methods`` differ by at most this share of the
-      lowest.
+class Condition(_Part):
+    """One statement about a measure of an experiment's methods.
+
+    - ``lower`` or ``higher`` than each method in ``to``;
+    - ``no worse``: lower than each in ``to`` plus the margin;
+    - ``equal``: within the margin of each in ``to``;
+    - ``zero``: no event in any run, and fewer than each in ``to``;
+    - ``occurs``: at least one event;
+    - ``at most`` the ``bound``, for counts, models and timings.
     """
 
     measure: str
-    """A name in the results, such as ``"spikes_1000"``."""
+    """A name in the results, such as ``"final_loss"``, or
+    :data:`SPIKE_EVENTS`."""
 
-    methods: list[str]
+    methods: tuple[str, ...] = Field(min_length=1)
     """Methods that it is about, each of which has to fulfil it."""
+
+    expect: Expectation
+    to: tuple[str, ...] = ()
+    """Methods to compare with, on the same seeds."""
+
+    margin: float | None = Field(default=None, gt=0)
+    """In units of the measure. Default: that of the file's ``margins``; None:
+    "no difference" is no possible outcome."""
+
+    bound: float | None = None
+    target: str | None = None
+    """Default: the claim's."""
 
     experiment: str | None = None
     """Default: the claim's."""
 
-    min: float | None = None
-    max: float | None = None
-    seeds: str = "every"
-    below: str | None = None
-    above: str | None = None
-    margin: float = 0.0
-    """For ``below`` and ``above``, in units of the measure."""
+    to_experiment: str | None = None
+    """Experiment of ``to``, in the same target; default: that of
+    ``methods``."""
 
-    lowest_of: list[str] | None = None
-    range: float | None = None
-    p: float = ALPHA
+    def is_about(self, target: str, experiment: str) -> bool:
+        """Whether it takes runs of an experiment."""
+        names = (self.experiment, self.to_experiment)
+        return self.target == target and experiment in names
 
-    def __post_init__(self) -> None:
-        check_choice("seeds", self.seeds, SEEDS)
-        if not self.methods:
-            raise ValueError("methods is empty")
-        if not 0 < check_positive("p", self.p) <= 1:
-            raise ValueError(f"p={self.p} is above 1")
-        given = [
-            self.min is not None or self.max is not None,
-            self.below is not None,
-            self.above is not None,
-            self.lowest_of is not None,
-            self.range is not None,
-        ]
-        if sum(given) != 1:
+    @model_validator(mode="after")
+    def _check(self) -> Condition:
+        has_others = self.expect not in ("occurs", "at most")
+        if has_others != bool(self.to):
             raise ValueError(
-                f"a condition on {self.measure!r} needs one of min/max, "
-                "below, above, lowest_of and range"
+                f"expect={self.expect!r} "
+                + ("needs methods in `to`" if has_others else "takes no `to`")
             )
-        if self.lowest_of is not None and len(self.methods) != 1:
+        if (self.expect == "at most") != (self.bound is not None):
             raise ValueError(
-                f"methods={self.methods}: lowest_of is about one method"
+                f"expect={self.expect!r} and bound={self.bound}: `at most` "
+                "goes with a bound"
             )
-        if self.margin and not (self.below or self.above):
-            raise ValueError(f"margin={self.margin} goes with below and above")
-        if self.margin:
-            check_positive("margin", self.margin)
-        if self.seeds != "every" and not given[0]:
-            raise ValueError(f"seeds={self.seeds!r} goes with min and max")
+        if self.expect in ("zero", "occurs") and self.measure != SPIKE_EVENTS:
+            raise ValueError(
+                f"expect={self.expect!r} is about {SPIKE_EVENTS}, not "
+                f"{self.measure}"
+            )
+        return self
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(_Part):
     """A statement of the paper, or of this project's extensions to it."""
 
     id: str
@@ -117,71 +124,130 @@ class Claim:
     extension: bool = False
     """It is not the paper's but this project's."""
 
+    primary: bool = False
+    """One of the six that were named before running; Holm's correction is over
+    these, the others are descriptive."""
+
+    ernie: bool = False
+    """It is about ERNIE, and stands on that page, too."""
+
     target: str | None = None
     """Target that decides it; None: it cannot be tested here."""
 
     experiment: str | None = None
     """Experiment of the conditions that name none."""
 
-    testable_if: list[Condition] = dataclasses.field(default_factory=list)
-    """Where these do not hold there is nothing to see: a baseline that does
-    not spike cannot be improved on."""
+    reproduced_if: tuple[Condition, ...] = ()
+    controls: tuple[str, ...] = ()
+    """Methods whose rates or values stand beside the evidence."""
 
-    reproduced_if: list[Condition] = dataclasses.field(default_factory=list)
     not_testable: str | None = None
     """Why it cannot be tested here."""
 
     note: str = ""
     """What the rule does not say."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Claim:
         if (self.target is None) == (self.not_testable is None):
-            raise ValueError(
-                f"claim {self.id!r} needs either a target or not_testable"
-            )
+            raise ValueError("needs either a target or not_testable")
         if (self.target is None) == bool(self.reproduced_if):
-            raise ValueError(
-                f"claim {self.id!r}: a target and reproduced_if go together"
-            )
-        for condition in (*self.testable_if, *self.reproduced_if):
+            raise ValueError("a target and reproduced_if go together")
+        for condition in self.reproduced_if:
             if condition.experiment is None and self.experiment is None:
                 raise ValueError(
-                    f"claim {self.id!r}: the condition on "
-                    f"{condition.measure!r} names no experiment"
+                    f"the condition on {condition.measure!r} names no "
+                    "experiment"
                 )
+        return self
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """``reproduced_if`` with every target and experiment filled in."""
+        return tuple(
+            condition.model_copy(
+                update={
+                    "target": condition.target or self.target,
+                    "experiment": condition.experiment or self.experiment,
+                }
+            )
+            for condition in self.reproduced_if
+        )
+
+
+class _File(_Part):
+    margins: dict[str, float]
+    claims: tuple[Claim, ...] = Field(min_length=1)
 
 
 def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
-    """Read the file of claims, in its order.
+    """Read the file of claims, in its order, each condition with its margin.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: An unknown or a missing key, a bad value, or an id that
-            occurs twice.
+        ValueError: An unknown or a missing key, a bad value, an id that occurs
+            twice, or not six primary claims.
     """
-    values = OmegaConf.to_container(OmegaConf.load(Path(path)), resolve=True)
-    parts = values.get("claims", []) if isinstance(values, dict) else []
-    claims = []
-    for part in parts:
-        check_keys(part, Claim, path)
-        for key in ("testable_if", "reproduced_if"):
-            for condition in part.get(key, []):
-                check_keys(condition, Condition, path)
-        try:
-            claims.append(
-                dacite.from_dict(
-                    Claim, part, dacite.Config(strict=True, cast=[float])
-                )
-            )
-        except (dacite.DaciteError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
-    ids = [claim.id for claim in claims]
-    if not ids or len(set(ids)) < len(ids):
-        raise ValueError(f"{path} has no claims, or an id twice: {ids}")
-    return claims
+    values: Any = OmegaConf.to_container(
+        OmegaConf.load(Path(path)), resolve=True
+    )
+    try:
+        file = _File.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {_first_error(error, values)}") from error
+    ids = [claim.id for claim in file.claims]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"{path} has an id twice: {ids}")
+    num_primary = sum(claim.primary for claim in file.claims)
+    if num_primary != NUM_PRIMARY:
+        raise ValueError(
+            f"{path} has {num_primary} primary claims, expected {NUM_PRIMARY}"
+        )
+    return [_with_margins(claim, file.margins) for claim in file.claims]
 
 
 def targets_of(claims: Sequence[Claim]) -> list[str]:
     """Targets that decide claims, in the order of the claims."""
-    targets = [claim.target for claim in claims if claim.target is not None]
-    return [*dict.fromkeys(targets)]
+    targets = [c.target for claim in claims for c in claim.conditions]
+    return [*dict.fromkeys(target for target in targets if target is not None)]
+
+
+def claims_about(
+    claims: Sequence[Claim], target: str, experiment: str
+) -> list[Claim]:
+    """Claims with a condition on an experiment, or against it."""
+    return [
+        claim
+        for claim in claims
+        if any(c.is_about(target, experiment) for c in claim.conditions)
+    ]
+
+
+def _with_margins(claim: Claim, margins: dict[str, float]) -> Claim:
+    """The claim with the margin of every condition that gives none."""
+    conditions = tuple(
+        condition.model_copy(
+            update={
+                "margin": condition.margin or margins.get(condition.measure)
+            }
+        )
+        for condition in claim.reproduced_if
+    )
+    return claim.model_copy(update={"reproduced_if": conditions})
+
+
+def _first_error(error: ValidationError, values: Any) -> str:
+    """The first error in words, with the claim's id and the nearest key."""
+    first = error.errors()[0]
+    where = first["loc"]
+    name = ""
+    if len(where) > 1 and where[0] == "claims" and isinstance(where[1], int):
+        name = f"claim {values['claims'][where[1]].get('id')!r}: "
+    if first["type"] == "extra_forbidden":
+        kind: type[_Part] = _File if len(where) == 1 else Claim
+        if "reproduced_if" in where:
+            kind = Condition
+        near = suggestion(str(where[-1]), list(kind.model_fields))
+        return f"{name}unknown key {where[-1]!r}{near}"
+    key = ".".join(str(part) for part in where[2:])
+    return f"{name}{key + ': ' if key else ''}{first['msg']}"

@@ -15,9 +15,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -28,17 +27,24 @@ from paddle_adagc.lab.report.formatting import (
     format_spread,
 )
 from paddle_adagc.lab.report.measures import run_measures
-from paddle_adagc.lab.reproduce.results import ExperimentResult, TargetResult
+from paddle_adagc.lab.reproduce.pool import longest, paired
+from paddle_adagc.lab.reproduce.rates import EVENTS, JUDGED, judged
+from paddle_adagc.lab.reproduce.results import (
+    CellResult,
+    ExperimentResult,
+    TargetResult,
+)
 from paddle_adagc.lab.reproduce.statistics import (
     MAX_PAIRS,
+    Rate,
     paired_differences,
-    sign_flip_test,
+    sign_flip_p,
 )
 from paddle_adagc.lab.reproduce.verdicts import Verdict
 
 
 class Column(NamedTuple):
-    """A column of an experiment's table."""
+    """A column of a table."""
 
     title: str
     name: str
@@ -76,27 +82,86 @@ _TIMES_OF_RUNS = ("clip_ms", "step_ms")
 """Not shown beside losses: other runs took part of the machine."""
 
 
-def experiment_markdown(experiment: ExperimentResult, level: int = 4) -> str:
+RATE = "Events per 1,000 judged steps"
+"""Label of the column after the counted events."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Runs to set beside one another, by method."""
+
+    title: str
+    description: str
+    runs: Mapping[str, Sequence[CellResult]]
+    """The first method is the reference."""
+
+    skip_steps: int = 0
+    paper: Mapping[str, Mapping[str, float]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    @classmethod
+    def of(cls, experiment: ExperimentResult) -> Table:
+        """The table of one experiment's own runs, without the twins."""
+        return cls(
+            experiment.title,
+            experiment.description,
+            {
+                method: [
+                    cell
+                    for cell in experiment.cells
+                    if cell.method == method and not cell.is_clean_twin
+                ]
+                for method in experiment.methods
+            },
+            experiment.skip_steps,
+            experiment.paper,
+        )
+
+    def values(self, method: str, measure: str) -> list[float | None]:
+        """One value for every seed of the table, None where there is none."""
+        by_seed = {
+            run.seed: run.measures.get(measure)
+            for run in longest(self.runs[method])
+        }
+        return [by_seed.get(seed) for seed in self.seeds]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of any method, in order."""
+        return sorted({r.seed for runs in self.runs.values() for r in runs})
+
+    @property
+    def cells(self) -> list[CellResult]:
+        """All runs."""
+        return [run for runs in self.runs.values() for run in runs]
+
+    def has(self, measure: str) -> bool:
+        """Whether any run has this measure."""
+        return any(measure in cell.measures for cell in self.cells)
+
+
+def table_markdown(table: Table, level: int = 4) -> str:
     """Heading, description, and the table: a line per method.
 
-    Counts are listed seed by seed, other numbers are mean ± sample standard
-    deviation; ``Δ`` is the paired difference to the first method with the p of
-    the two-sided exact sign-flip test.
+    Counts are listed seed by seed, rates have their exact 95% limits, other
+    numbers are mean ± sample standard deviation; ``Δ`` is the paired difference
+    to the first method with the p of the two-sided exact sign-flip test.
     """
-    methods, shown = experiment.methods, _shown(experiment)
+    shown = _shown(table)
     labels = [label for label, _ in shown]
-    head = ["", *labels, *(f"Paper: {label}" for label in experiment.paper)]
+    head = ["", *labels, *(f"Paper: {label}" for label in table.paper)]
     rows = []
-    for method in methods:
+    for method in table.runs:
         cells = [render(method) for _, render in shown]
         cells += [
             f"{values[method]:g}" if method in values else "–"
-            for values in experiment.paper.values()
+            for values in table.paper.values()
         ]
         rows.append([method, *cells])
     return (
-        f"{'#' * level} {experiment.title}\n\n"
-        + f"{experiment.description} {_extent(experiment)}".strip()
+        f"{'#' * level} {table.title}\n\n"
+        + f"{table.description} {_extent(table)}".strip()
         + f"\n\n{markdown_table(head, rows)}"
     )
 
@@ -107,7 +172,7 @@ def target_markdown(result: TargetResult, level: int = 3) -> str:
     if result.cuts:
         parts.append(" ".join(result.cuts) + "\n")
     parts += [
-        experiment_markdown(experiment, level + 1)
+        table_markdown(Table.of(experiment), level + 1)
         for experiment in result.experiments
     ]
     return "\n".join(parts)
@@ -130,81 +195,76 @@ def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
     return markdown_table(head, rows, left=4)
 
 
-def counted(verdicts: Sequence[Verdict]) -> str:
-    """``"12 reproduced, 3 not reproduced, 9 not testable here"``."""
-    counts = Counter(verdict.label for verdict in verdicts)
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
-
-
-def _shown(
-    experiment: ExperimentResult,
-) -> list[tuple[str, Callable[[str], str]]]:
+def _shown(table: Table) -> list[tuple[str, Callable[[str], str]]]:
     """Columns that have a value: label, and the text by method."""
     shown: list[tuple[str, Callable[[str], str]]] = []
-    has_losses = _has(experiment, "final_loss")
+    has_losses = table.has("final_loss")
     for column in COLUMNS:
-        if not _has(experiment, column.name) or (
+        if not table.has(column.name) or (
             has_losses and column.name in _TIMES_OF_RUNS
         ):
             continue
-        shown.append((column.title, partial(_cell, experiment, column)))
-        if column.change is not None and len(experiment.methods) > 1:
-            label = f"Δ to {experiment.methods[0]}"
-            shown.append((label, partial(_compared, experiment, column)))
+        shown.append((column.title, partial(_cell, table, column)))
+        if column.name == EVENTS and table.has(JUDGED):
+            shown.append((RATE, partial(_rate, table)))
+        if column.change is not None and len(table.runs) > 1:
+            label = f"Δ to {next(iter(table.runs))}"
+            shown.append((label, partial(_compared, table, column)))
     return shown
 
 
-def _cell(experiment: ExperimentResult, column: Column, method: str) -> str:
-    return column.form(experiment.values(method, column.name))
+def _cell(table: Table, column: Column, method: str) -> str:
+    return column.form(table.values(method, column.name))
 
 
-def _has(experiment: ExperimentResult, measure: str) -> bool:
-    return any(measure in cell.measures for cell in experiment.cells)
+def _rate(table: Table, method: str) -> str:
+    runs = judged(table.runs[method])
+    if not runs:
+        return "–"
+    rate = Rate(
+        *(int(sum(r.measures[name] for r in runs)) for name in (EVENTS, JUDGED))
+    )
+    low, high = rate.interval
+    return f"{rate.value:.2f} ({low:.2f}-{high:.2f})"
 
 
-def _compared(experiment: ExperimentResult, column: Column, method: str) -> str:
-    reference = experiment.methods[0]
-    values = experiment.values(method, column.name)
-    others = experiment.values(reference, column.name)
-    pairs = [
-        (a, b)
-        for a, b in zip(values, others, strict=True)
-        if a is not None and b is not None
-    ]
+def _compared(table: Table, column: Column, method: str) -> str:
+    reference = next(iter(table.runs))
+    pairs = paired(table.runs[method], table.runs[reference], column.name)
     if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
         return "–"
-    differences = paired_differences(*zip(*pairs, strict=True))
-    text = _signed(differences.tolist(), column.change or "+.4g")
-    return f"{text} (p {sign_flip_test(differences).p:.2g})"
-
-
-def _signed(differences: list[float], spec: str) -> str:
-    """Mean ± spread, or the value, with the mean's sign."""
-    text = format_spread(differences, spec)
-    return text.replace("± +", "± ")
-
-
-def _extent(experiment: ExperimentResult) -> str:
-    steps = {cell.measures.get("steps") for cell in experiment.cells} - {None}
-    if not steps:
-        return ""
-    num_seeds = len(experiment.seeds)
-    longest = max(step for step in steps if step is not None)
-    least = min(1.0, 2 / 2**num_seeds)
-    seeds = ", ".join(map(str, experiment.seeds))
-    skip = experiment.skip_steps
-    judged = [
-        f"from step {skip + window:,} (window {window:,})"
-        for window in (1000, 200)
-        if _has(experiment, f"judged_{window}")
-    ]
-    spikes = f"; spikes are judged {', '.join(judged)}" if judged else ""
-    return (
-        f"{num_seeds} seed{'s' * (num_seeds > 1)} ({seeds}) of {longest:,.0f} "
-        f"steps, the first {skip:,} not judged{spikes}; least possible p "
-        f"{_short(least)}."
+    differences = paired_differences(
+        *(
+            [pair[side].measures[column.name] for pair in pairs]
+            for side in (0, 1)
+        )
     )
+    text = format_spread(differences.tolist(), column.change or "+.4g")
+    return f"{text.replace('± +', '± ')} (p {sign_flip_p(differences):.2g})"
 
 
-def _short(value: float) -> str:
-    return f"{value:.2g}" if math.isfinite(value) else str(value)
+def _extent(table: Table) -> str:
+    """Seeds, steps, what is judged, and the processors."""
+    runs = [run for method in table.runs.values() for run in longest(method)]
+    lengths = sorted({run.num_steps for run in runs if run.num_steps})
+    if not lengths:
+        return ""
+    steps = " to ".join(
+        f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1]))
+    )
+    seeds = table.seeds
+    parts = [
+        f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
+        f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
+        f"{table.skip_steps:,} not judged"
+    ]
+    starts = [
+        f"from step {table.skip_steps + window:,} (window {window:,})"
+        for window in (1000, 200)
+        if table.has(f"judged_{window}")
+    ]
+    if starts:
+        parts.append(f"spikes are judged {', '.join(starts)}")
+    processors = sorted({run.cpu_model for run in runs})
+    parts.append(f"processor: {', '.join(processors)}")
+    return "; ".join(parts) + "."

@@ -16,8 +16,12 @@
 The first line is about the target, then an ``"experiment"`` line with the
 options that all of its runs share is followed by its ``"cell"`` lines, with the
 options in which the run differs, its commit, seed, versions, timings and
-measures. No series of steps: a hundred runs take about 100 KB. Numbers that are
-not finite are the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
+measures. Newer lines also hold the processor, the corpus' SHA-256 and the
+losses of all steps in 16 bits (:mod:`paddle_adagc.lab.reproduce.series`), some
+6 KB a run; older lines are read without them. Numbers that are not finite are
+the strings ``"inf"``, ``"-inf"`` and ``"nan"``. In older lines
+``excess_events_*`` counts events anew at every threshold; newer ones have
+``events_above_*`` (:func:`paddle_adagc.stability.events.count_events`).
 """
 
 from __future__ import annotations
@@ -31,13 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.files import atomic_write
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report.config_facts import flatten
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.measuring import stored_numbers
-from paddle_adagc.lab.reproduce.grid import digest
 
-_PER_RUN = ("train.seed", "data.seed")
+RECORDED_BEFORE = "recorded before"
+"""Processor of a line that does not name one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,27 @@ class CellResult:
     commit: str | None = None
     versions: dict[str, Any] = dataclasses.field(default_factory=dict)
     machine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What the run was trained on, with its SHA-256."""
+
+    series: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """``loss`` (all steps, encoded), ``faults`` (first and last step of every
+    burst) and ``left_out`` (the same, of steps whose own loss is that of a
+    corrupted batch)."""
+
     timings: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_steps(self) -> int:
+        """Length of the run; 0 for what is no run."""
+        return int(self.measures.get("steps", 0))
+
+    @property
+    def cpu_model(self) -> str:
+        """Processor, or :data:`RECORDED_BEFORE`."""
+        if "instruction_sets" not in self.machine:
+            return RECORDED_BEFORE
+        return str(self.machine["processor"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,45 +137,6 @@ class TargetResult:
         return next((e for e in self.experiments if e.name == name), None)
 
 
-def summarise_experiment(
-    experiment: Experiment,
-    name: str,
-    paper: dict[str, dict[str, float]] | None = None,
-) -> ExperimentResult:
-    """Results of an experiment's runs and of their clean twins."""
-    rows: list[tuple[str, RunRecord, RunRecord | None, bool]] = []
-    for method, runs in experiment.runs.items():
-        clean = (experiment.clean_runs or {}).get(method, [])
-        rows += [
-            (method, run, clean[index] if clean else None, False)
-            for index, run in enumerate(runs)
-        ]
-        rows += [(method, twin, None, True) for twin in clean]
-    configs = [flatten(run.run.get("config", {})) for _, run, _, _ in rows]
-    common = {
-        key: value
-        for key, value in configs[0].items()
-        if key not in _PER_RUN
-        and all(key in other and other[key] == value for other in configs)
-    }
-    cells = []
-    for (method, run, clean_run, is_twin), config in zip(
-        rows, configs, strict=True
-    ):
-        own = {k: v for k, v in config.items() if k not in common}
-        numbers = stored_numbers(run, experiment, clean_run)
-        cells.append(_cell(method, run, numbers, is_twin, own))
-    return ExperimentResult(
-        name=name,
-        title=experiment.title,
-        description=experiment.description,
-        config=common,
-        paper=paper or {},
-        skip_steps=experiment.skip_steps,
-        cells=cells,
-    )
-
-
 def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
     """Replace a file by the results, atomically."""
     lines: list[dict[str, Any]] = [
@@ -206,36 +187,6 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
     if result is None:
         raise ValueError(f"{path} is empty")
     return result
-
-
-def _cell(
-    method: str,
-    run: RunRecord,
-    numbers: Mapping[str, float],
-    is_clean_twin: bool,
-    config: Mapping[str, Any],
-) -> CellResult:
-    facts = run.run
-    timings = {
-        key: facts[key]
-        for key in ("wall_seconds", "elapsed_seconds")
-        if facts.get(key) is not None
-    }
-    return CellResult(
-        method=method,
-        seed=facts["seed"],
-        is_clean_twin=is_clean_twin,
-        key=digest(facts.get("config", {})),
-        config={k: v for k, v in config.items() if k not in _PER_RUN},
-        status=str(facts.get("status", "unknown")),
-        commit=facts.get("commit"),
-        versions=facts.get("versions", {}),
-        machine=facts.get("machine", {}),
-        timings={key: round(value, 2) for key, value in timings.items()},
-        measures={
-            name: float(f"{value:.7g}") for name, value in numbers.items()
-        },
-    )
 
 
 def _without_defaults(cell: dict[str, Any]) -> dict[str, Any]:

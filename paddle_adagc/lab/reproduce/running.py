@@ -32,6 +32,7 @@ from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from paddle_adagc.lab.record.files import update_run_json
+from paddle_adagc.lab.reproduce.continuing import continue_shorter
 from paddle_adagc.lab.reproduce.grid import Cell, as_json
 
 ENDED = ("finished", "diverged")
@@ -177,6 +178,7 @@ def _until_done(
 def run_process(cell: Cell, deadline: Deadline) -> None:
     """Run a cell by ``python -m paddle_adagc.lab.cli.pretrain``.
 
+    Under a constant schedule it continues a shorter run of the same config.
     Its ``run.json`` then also has the ``commit`` (several if the run was
     resumed under another) and ``elapsed_seconds``, the time of its processes.
 
@@ -185,6 +187,7 @@ def run_process(cell: Cell, deadline: Deadline) -> None:
     """
     directory = cell.directory
     directory.parent.mkdir(parents=True, exist_ok=True)
+    continue_shorter(cell)
     config_file = directory.with_name(directory.name + ".yaml")
     values = json.loads(json.dumps(cell.config.to_dict()))
     OmegaConf.save(OmegaConf.create(values), config_file)

@@ -11,37 +11,34 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""An exact paired test: what a difference over a few seeds is worth."""
+"""Exact tests of paired differences and of event rates, all by SciPy."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
+from scipy import stats
 
 from paddle_adagc.checks import check_choice
 
 Alternative = Literal["less", "greater", "two-sided"]
+ALPHA = 0.05
+POWER = 0.8
 MAX_PAIRS = 20
-"""2**20 patterns of signs still take less than a second."""
+"""2**16 patterns of signs take a second, 2**20 a quarter of a minute."""
 
-_TOLERANCE = 1e-12
+MAX_SEEDS = 200
+"""Where the search for a number of seeds that would decide ends."""
 
+FUTILE_POWER = 0.1
+"""Conditional power below which a comparison stops."""
 
-@dataclasses.dataclass(frozen=True)
-class PairedTest:
-    """Result of :func:`sign_flip_test`."""
-
-    p: float
-    """Share of the sign patterns that are at least as extreme."""
-
-    smallest_p: float
-    """The least p that so many pairs can give; pairs that do not differ can
-    give nothing."""
-
-    num_pairs: int
+PER_STEPS = 1000
+"""Event rates are per so many judged steps."""
 
 
 def paired_differences(
@@ -67,17 +64,17 @@ def paired_differences(
         return np.where(first == second, 0.0, first - second)
 
 
-def sign_flip_test(
+def sign_flip_p(
     differences: Sequence[float] | np.ndarray,
     alternative: Alternative = "two-sided",
-) -> PairedTest:
+) -> float:
     """Exact permutation test of paired differences (Fisher 1935).
 
     If the two methods were alike, every difference could as well have the
     other sign: p is the share of all ``2**num_pairs`` patterns of signs whose
-    mean is at least as extreme as the one seen. Nothing is assumed about the
-    distribution but its symmetry. With infinite differences their ranks take
-    the place of all magnitudes (Wilcoxon's signed-rank test, exact).
+    mean is at least as extreme as the one seen. SciPy's ``permutation_test``
+    enumerates them. With infinite differences their signed ranks take the
+    place of all differences (Wilcoxon's test, exact with ties).
 
     Args:
         differences: ``[num_pairs]``, none of them NaN.
@@ -89,43 +86,238 @@ def sign_flip_test(
     """
     check_choice("alternative", alternative, get_args(Alternative))
     series = np.asarray(differences, dtype=np.float64)
-    count = series.size
-    if not 1 <= count <= MAX_PAIRS or series.ndim != 1:
+    if not 1 <= series.size <= MAX_PAIRS or series.ndim != 1:
         raise ValueError(
             f"differences must be 1 to {MAX_PAIRS} numbers, got shape "
             f"{series.shape}"
         )
     if np.isnan(series).any():
         raise ValueError(f"differences holds a NaN: {series.tolist()}")
-    sizes = np.abs(series)
-    if np.isinf(sizes).any():
-        sizes = _ranks(sizes)
-    patterns = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
-    sums = (2 * patterns - 1) @ sizes
-    seen = float(np.sign(series) @ sizes)
-    slack = _TOLERANCE * max(float(sizes.sum()), 1e-300)
-    if alternative == "less":
-        extreme = sums <= seen + slack
-    elif alternative == "greater":
-        extreme = sums >= seen - slack
-    else:
-        extreme = np.abs(sums) >= abs(seen) - slack
-    sides = 2 if alternative == "two-sided" else 1
-    num_differing = int(np.count_nonzero(sizes))
-    return PairedTest(
-        p=float(extreme.mean()),
-        smallest_p=min(1.0, sides / 2**num_differing),
-        num_pairs=count,
+    if np.isinf(series).any():
+        series = _signed_ranks(series)
+    if series.size == 1 or not series.any():
+        return _p_of_one(float(series[0]), alternative)
+    test = stats.permutation_test(
+        (series,),
+        lambda x, axis: np.mean(x, axis=axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+        alternative=alternative,
+        vectorized=True,
+    )
+    return float(test.pvalue)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """Events over judged steps."""
+
+    events: int
+    steps: int
+
+    @property
+    def value(self) -> float:
+        """Events per :data:`PER_STEPS` judged steps."""
+        return PER_STEPS * self.events / self.steps
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Exact 95% limits of a Poisson rate (Garwood 1936)."""
+        low = stats.chi2.ppf(0.025, 2 * self.events) if self.events else 0.0
+        high = stats.chi2.ppf(0.975, 2 * self.events + 2)
+        factor = PER_STEPS / (2 * self.steps)
+        return float(low * factor), float(high * factor)
+
+    def p_below(self, rate: float) -> float:
+        """Exact p against a rate of at least ``rate``."""
+        return float(stats.poisson.cdf(self.events, rate * self.steps / 1000))
+
+
+def rate_p(first: Rate, second: Rate, alternative: Alternative) -> float:
+    """Exact conditional test of two Poisson rates (Przyborowski 1940).
+
+    Given all events, those of ``first`` are binomial with its share of the
+    judged steps if the rates are alike.
+    """
+    total = first.events + second.events
+    if total == 0:
+        return 1.0
+    share = first.steps / (first.steps + second.steps)
+    test = stats.binomtest(first.events, total, share, alternative=alternative)
+    return float(test.pvalue)
+
+
+def clustered_rate_p(
+    events: Sequence[int],
+    steps: Sequence[int],
+    other_events: Sequence[int],
+    other_steps: Sequence[int],
+    alternative: Alternative,
+) -> float:
+    """The larger p of two exact tests of paired event rates.
+
+    The conditional binomial test takes all events as independent; the
+    sign-flip test of the seeds' rates allows events of one seed to come in
+    clusters.
+
+    Args:
+        events: Of a method, by seed.
+        steps: Judged steps, by seed.
+        other_events: Of the other method, on the same seeds.
+        other_steps: Its judged steps.
+        alternative: As for :func:`sign_flip_p`.
+    """
+    pooled = rate_p(
+        Rate(sum(events), sum(steps)),
+        Rate(sum(other_events), sum(other_steps)),
+        alternative,
+    )
+    differences = np.array(events) / np.array(steps) - np.array(
+        other_events
+    ) / np.array(other_steps)
+    return max(pooled, sign_flip_p(differences, alternative))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order of ``p_values``."""
+    order = np.argsort(p_values)
+    count = len(p_values)
+    adjusted = [0.0] * count
+    largest = 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (count - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def detectable(differences: np.ndarray) -> float:
+    """Mean difference that so many pairs see with a power of 80%."""
+    if len(differences) < 2 or not np.isfinite(differences).all():
+        return math.inf
+    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    return _z_sum() * error
+
+
+def pairs_to_decide(
+    differences: np.ndarray, margin: float | None, least: int
+) -> int | None:
+    """Pairs that would decide with a power of 80%, if the effect stays.
+
+    By the normal approximation: for a difference, or, with a margin, for its
+    being smaller than the margin, whichever takes fewer.
+
+    Args:
+        differences: Seen so far, ``[num_pairs]``.
+        margin: Of "no difference", in units of the measure.
+        least: Fewest pairs of a verdict.
+
+    Returns:
+        None if more than :data:`MAX_SEEDS` would be needed.
+    """
+    if len(differences) < 2 or not np.isfinite(differences).all():
+        return None
+    mean = abs(float(differences.mean()))
+    spread = float(differences.std(ddof=1))
+    distances = [mean]
+    if margin is not None:
+        distances.append(margin - mean)
+    distance = max(distances)
+    if distance <= 0:
+        return None
+    count = max(least, math.ceil((_z_sum() * spread / distance) ** 2))
+    return count if count <= MAX_SEEDS else None
+
+
+def conditional_power(differences: np.ndarray, num_pairs: int) -> float:
+    """Chance that ``num_pairs`` end below 0 with p 0.05, if the trend stays.
+
+    Lan and Wittes's B-value (1988), by the normal approximation.
+
+    Args:
+        differences: Seen so far, ``[num_seen]``, finite.
+        num_pairs: In the end, above ``num_seen``.
+    """
+    share = len(differences) / num_pairs
+    spread = float(differences.std(ddof=1))
+    mean = float(differences.mean())
+    if spread == 0:
+        return float(mean < 0)
+    z = -mean / (spread / math.sqrt(len(differences)))
+    critical = float(stats.norm.ppf(1 - ALPHA))
+    return float(
+        stats.norm.cdf((z / math.sqrt(share) - critical) / math.sqrt(1 - share))
     )
 
 
-def _ranks(sizes: np.ndarray) -> np.ndarray:
-    """Ranks from 1, zeros left at 0, ties sharing their mean rank."""
-    ranks = np.zeros_like(sizes)
-    values, inverse, counts = np.unique(
-        sizes[sizes > 0], return_inverse=True, return_counts=True
-    )
-    if values.size:
-        ends = np.cumsum(counts)
-        ranks[sizes > 0] = (ends - (counts - 1) / 2)[inverse]
-    return ranks
+def is_futile(
+    differences: np.ndarray, num_pairs: int, margin: float | None
+) -> bool:
+    """Whether no outcome has a conditional power of 10%.
+
+    Outcomes: below 0, above 0, and, with a margin, smaller than it.
+    """
+    if len(differences) < 2 or not np.isfinite(differences).all():
+        return False
+    powers = [
+        conditional_power(differences, num_pairs),
+        conditional_power(-differences, num_pairs),
+    ]
+    if margin is not None:
+        powers.append(
+            min(
+                conditional_power(differences - margin, num_pairs),
+                conditional_power(-differences - margin, num_pairs),
+            )
+        )
+    return max(powers) < FUTILE_POWER
+
+
+def _z_sum() -> float:
+    return float(stats.norm.ppf(1 - ALPHA) + stats.norm.ppf(POWER))
+
+
+def _p_of_one(value: float, alternative: Alternative) -> float:
+    """Of a single pair, or of pairs that do not differ."""
+    if value == 0 or alternative == "two-sided":
+        return 1.0
+    return 0.5 if (value < 0) == (alternative == "less") else 1.0
+
+
+def _signed_ranks(series: np.ndarray) -> np.ndarray:
+    """Signed ranks from 1, zeros left at 0, ties sharing their mean rank."""
+    ranks = np.zeros_like(series)
+    differs = series != 0
+    ranks[differs] = stats.rankdata(np.abs(series[differs]))
+    return np.sign(series) * ranks
+
+
+def rate_seeds_to_decide(
+    first: Rate, second: Rate, num_seeds: int, margin: float | None, least: int
+) -> int | None:
+    """Seeds that would decide if events and steps grow in proportion.
+
+    Args:
+        first: Of a method, so far.
+        second: Of the other.
+        num_seeds: Seeds so far.
+        margin: Of "no difference", events per 1,000 judged steps.
+        least: Fewest seeds of a verdict.
+
+    Returns:
+        None if more than :data:`MAX_SEEDS` would be needed.
+    """
+    for count in range(max(least, num_seeds), MAX_SEEDS + 1):
+        factor = count / num_seeds
+        grown = [
+            Rate(round(rate.events * factor), round(rate.steps * factor))
+            for rate in (first, second)
+        ]
+        p_less = rate_p(grown[0], grown[1], "less")
+        p_greater = rate_p(grown[0], grown[1], "greater")
+        if min(p_less, p_greater) <= ALPHA:
+            return count
+        if margin is not None and all(
+            rate.p_below(margin) <= ALPHA for rate in grown
+        ):
+            return count
+    return None

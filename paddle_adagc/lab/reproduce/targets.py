@@ -23,21 +23,28 @@ from pathlib import Path
 
 from paddle_adagc.checks import check_integer, check_positive
 from paddle_adagc.lab.reproduce.budget import (
+    INTERIM_SEEDS,
     Cost,
     choose,
     cost_class,
-    in_running_order,
     measured_costs,
     probes,
+    split_at_interim,
 )
-from paddle_adagc.lab.reproduce.claims import Claim
+from paddle_adagc.lab.reproduce.catalogue import Catalogue
+from paddle_adagc.lab.reproduce.claims import (
+    Claim,
+    claims_about,
+    targets_of,
+)
 from paddle_adagc.lab.reproduce.grid import FULL, Cell, Scale, make_cells
 from paddle_adagc.lab.reproduce.grid_file import (
     ExperimentConfig,
     TargetConfig,
     load_target,
 )
-from paddle_adagc.lab.reproduce.results import ExperimentResult
+from paddle_adagc.lab.reproduce.merging import merge_results
+from paddle_adagc.lab.reproduce.results import ExperimentResult, TargetResult
 from paddle_adagc.lab.reproduce.running import (
     NEVER,
     Deadline,
@@ -45,8 +52,19 @@ from paddle_adagc.lab.reproduce.running import (
     has_ended,
     run_cells,
 )
+from paddle_adagc.lab.reproduce.summary import summarise_experiment
 from paddle_adagc.lab.reproduce.timing import gpu_hours, run_timing
-from paddle_adagc.lab.reproduce.writing import Finished, write_target
+from paddle_adagc.lab.reproduce.verdicts import (
+    PooledResults,
+    Verdict,
+    is_open,
+    judge,
+)
+from paddle_adagc.lab.reproduce.writing import (
+    Finished,
+    load_experiment,
+    write_target,
+)
 
 STORE = "cells"
 """Folder of all run directories, each named after its config."""
@@ -86,6 +104,9 @@ class Extent:
     left_out: tuple[Planned, ...] = ()
     """Experiments that it does not pay for."""
 
+    stopped: list[Planned] = dataclasses.field(default_factory=list)
+    """Experiments that were stopped for futility."""
+
     def cuts(self, target: str) -> list[str]:
         """What is missing of a target, as sentences."""
         sentences = []
@@ -104,6 +125,12 @@ class Extent:
         ]
         if titles:
             sentences.append(f"It did not pay for: {', '.join(titles)}.")
+        sentences += [
+            f"“{planned.config.title}” was stopped for futility after "
+            f"{INTERIM_SEEDS} seeds."
+            for planned in self.stopped
+            if planned.target == target
+        ]
         return sentences
 
 
@@ -114,6 +141,7 @@ class Reproduction:
         grid_files: YAML files, each named after its target.
         output_dir: A folder per target, and the runs of all of them.
         claims: The paper's; those of other targets are left alone.
+        committed: Results by target whose runs the verdicts take, too.
         num_jobs: Runs at a time.
         run: Runs one cell; by default in a process of its own.
         clock: Time in seconds.
@@ -129,6 +157,7 @@ class Reproduction:
         output_dir: Path,
         *,
         claims: Sequence[Claim] = (),
+        committed: Mapping[str, TargetResult] | None = None,
         num_jobs: int = 1,
         run: RunCell | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -137,7 +166,11 @@ class Reproduction:
         self._files = {path.stem: path for path in grid_files}
         self._output_dir = output_dir
         self._store = output_dir / STORE
-        self._claims = list(claims)
+        self._claims = [
+            c for c in claims if {*targets_of([c])} <= {*self._files}
+        ]
+        self._known = dict(committed or {})
+        self._catalogue = Catalogue(self._files)
         self._num_jobs = check_integer("num_jobs", num_jobs, 1)
         self._run = run
         self._clock = clock
@@ -180,10 +213,24 @@ class Reproduction:
         else:
             seconds = deadline.end - start - _spent(timings)
             extent = self._within(deadline, seconds, minutes)
-        cells = in_running_order(
-            self._cells(planned, extent.scale)
-            for planned in sorted(extent.experiments, key=lambda p: p.priority)
-        )
+        for planned in sorted(extent.experiments, key=lambda p: p.priority):
+            self._run_experiment(planned, extent)
+        return [
+            self._write(name, target, extent, timings[name])
+            for name, target in self._targets.items()
+        ]
+
+    def _run_experiment(self, planned: Planned, extent: Extent) -> None:
+        """Run an experiment; look at futility before the last seeds."""
+        early, late = split_at_interim(self._cells(planned, extent.scale))
+        self._run_cells(early, extent)
+        may_stop = late and extent.scale.max_steps is None
+        if may_stop and self._is_futile(planned, early):
+            extent.stopped.append(planned)
+        else:
+            self._run_cells(late, extent)
+
+    def _run_cells(self, cells: Sequence[Cell], extent: Extent) -> None:
         run_cells(
             cells,
             self._num_jobs,
@@ -191,10 +238,32 @@ class Reproduction:
             seconds_of=extent.seconds_of,
             run=self._run,
         )
-        return [
-            self._write(name, target, extent, timings[name])
-            for name, target in self._targets.items()
-        ]
+
+    def _is_futile(self, planned: Planned, early: Sequence[Cell]) -> bool:
+        config, target = planned.config, planned.target
+        claims = claims_about(self._claims, target, config.name)
+        done = _complete(early)
+        if not claims or not done:
+            return False
+        experiment = load_experiment(config, done, self._output_dir / target)
+        result = TargetResult(
+            target=target,
+            title=self._targets[target].title,
+            experiments=[summarise_experiment(experiment, config.name)],
+        )
+        return not is_open(claims, self._source(result), target, config.name)
+
+    def _source(self, result: TargetResult) -> PooledResults:
+        """Everything known, this result included."""
+        earlier = self._known.get(result.target)
+        if earlier is not None:
+            result = merge_results(earlier, result)
+        self._known[result.target] = result
+        return PooledResults(self._catalogue, self._known)
+
+    def _judge(self, result: TargetResult) -> list[Verdict]:
+        claims = [c for c in self._claims if c.target == result.target]
+        return judge(claims, self._source(result))
 
     def _make_cells(self, planned: Planned, scale: Scale) -> list[Cell]:
         return make_cells(planned.config, planned.grid_file, self._store, scale)
@@ -269,6 +338,8 @@ class Reproduction:
             if planned.target != name:
                 continue
             cells = self._cells(planned, extent.scale)
+            if planned in extent.stopped:
+                cells, _ = split_at_interim(cells)
             done = _complete(cells)
             if len(done) < len(cells):
                 seeds = sorted({c.seed for c in cells} - {c.seed for c in done})
@@ -285,7 +356,7 @@ class Reproduction:
             runs=runs,
             timings=timings,
             cuts=cuts,
-            claims=[claim for claim in self._claims if claim.target == name],
+            judge_with=self._judge,
         )
 
 

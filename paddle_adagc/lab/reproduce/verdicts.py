@@ -11,34 +11,35 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Verdicts on claims: what their rules say about the results."""
+"""Verdicts on claims: one of five labels, from all runs that fit the rule."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from paddle_adagc.lab.report.formatting import format_list
-from paddle_adagc.lab.reproduce.claims import Claim, Condition
-from paddle_adagc.lab.reproduce.results import ExperimentResult, TargetResult
-from paddle_adagc.lab.reproduce.statistics import (
-    Alternative,
-    paired_differences,
-    sign_flip_test,
+from paddle_adagc.lab.reproduce.catalogue import Catalogue
+from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Claim
+from paddle_adagc.lab.reproduce.comparison import (
+    MIN_SEEDS,
+    Comparison,
+    Source,
 )
+from paddle_adagc.lab.reproduce.comparisons import compare
+from paddle_adagc.lab.reproduce.pool import Pool
+from paddle_adagc.lab.reproduce.rates import judged, rate_text
+from paddle_adagc.lab.reproduce.results import CellResult, TargetResult
+from paddle_adagc.lab.reproduce.statistics import ALPHA, holm
 
 REPRODUCED = "reproduced"
-NOT_REPRODUCED = "not reproduced"
+CONTRADICTED = "contradicted"
+NO_DIFFERENCE = "no difference"
+UNDECIDED = "undecided"
 NOT_TESTABLE = "not testable here"
+LABELS = (REPRODUCED, CONTRADICTED, NO_DIFFERENCE, UNDECIDED, NOT_TESTABLE)
 
-MIN_SEEDS = 3
-"""With fewer a bound that no seed breaks says nothing."""
-
-_OF_EXTENSIONS = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold"}
+_OF_EXTENSIONS = {REPRODUCED: "holds", CONTRADICTED: "does not hold"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +48,22 @@ class Verdict:
 
     claim: Claim
     verdict: str
-    """:data:`REPRODUCED`, :data:`NOT_REPRODUCED` or :data:`NOT_TESTABLE`."""
+    """One of :data:`LABELS`."""
 
     evidence: str
     """The numbers that decided it, or why nothing could."""
+
+    comparisons: tuple[Comparison, ...] = ()
+    p_for: float = 1.0
+    """Largest p of the comparisons; of a primary claim Holm's adjusted one."""
+
+    p_against: float = 1.0
+    """Smallest p of an opposite times their number, adjusted likewise."""
+
+    control_keys: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict
+    )
+    """Runs of the controls by method."""
 
     @property
     def label(self) -> str:
@@ -60,205 +73,204 @@ class Verdict:
         return self.verdict
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """A condition, looked up in the results."""
-
-    holds: bool | None
-    """None: the results cannot tell."""
-
-    text: str
-
-
-def judge(claim: Claim, results: Mapping[str, TargetResult]) -> Verdict:
-    """Apply a claim's rule.
-
-    Not testable here: the claim says so, there are no results, a condition of
-    ``testable_if`` does not hold, or the results cannot tell. Else reproduced
-    if all of ``reproduced_if`` hold.
+class PooledResults:
+    """The source of verdicts: all results, found through the grids.
 
     Args:
-        claim: The claim.
+        catalogue: The grids.
         results: By target.
     """
+
+    def __init__(
+        self, catalogue: Catalogue, results: Mapping[str, TargetResult]
+    ) -> None:
+        self._catalogue = catalogue
+        self._results = results
+        self._pool = Pool(results.values())
+
+    def runs(
+        self, target: str, experiment: str, method: str
+    ) -> list[CellResult]:
+        """Every run of a method's config, whoever ordered it."""
+        if (target, experiment) not in self._catalogue:
+            return []
+        return self._pool.runs(self._catalogue.arm(target, experiment, method))
+
+    def numbers(
+        self, target: str, experiment: str, method: str, measure: str
+    ) -> list[float] | None:
+        """What a target timed, counted or modelled."""
+        if (target, experiment) in self._catalogue:
+            return None
+        result = self._results.get(target)
+        found = result.experiment(experiment) if result else None
+        values = found.values(method, measure) if found else []
+        return [value for value in values if value is not None]
+
+
+def judge(claims: Sequence[Claim], source: Source) -> list[Verdict]:
+    """Judge claims together: Holm's correction is over the primary ones.
+
+    A claim is reproduced if all of its comparisons are significant,
+    contradicted if the opposite of one is (Bonferroni over its comparisons),
+    without difference if every comparison is significant or smaller than its
+    margin, else undecided. An event where there should be none contradicts by
+    itself. Every other verdict takes :data:`~.comparison.MIN_SEEDS` pairs.
+
+    Args:
+        claims: The claims; without the six primary ones the correction is over
+            those that are there.
+        source: Their runs.
+    """
+    tested = [_tested(claim, source) for claim in claims]
+    primary = [i for i, claim in enumerate(claims) if claim.primary]
+    p_for = holm([tested[i].p_for for i in primary])
+    p_against = holm([tested[i].p_against for i in primary])
+    for place, i in enumerate(primary):
+        tested[i] = dataclasses.replace(
+            tested[i], p_for=p_for[place], p_against=p_against[place]
+        )
+    return [_labelled(verdict, source) for verdict in tested]
+
+
+def is_open(
+    claims: Sequence[Claim], source: Source, target: str, experiment: str
+) -> bool:
+    """Whether more seeds of an experiment can lead to a verdict.
+
+    They cannot if every comparison that uses it is decided or futile.
+    """
+    return any(
+        not comparison.futile and comparison.p_against != 0.0
+        for claim in claims
+        for condition in claim.conditions
+        if condition.is_about(target, experiment)
+        for comparison in compare(condition, source)
+    )
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """``"12 reproduced, 3 contradicted, 9 undecided"``."""
+    counts = Counter(verdict.label for verdict in verdicts)
+    order = [*LABELS, *_OF_EXTENSIONS.values()]
+    labels = sorted(counts, key=order.index)
+    return ", ".join(f"{counts[label]} {label}" for label in labels)
+
+
+def _tested(claim: Claim, source: Source) -> Verdict:
     if claim.target is None:
         return Verdict(claim, NOT_TESTABLE, claim.not_testable or "")
-    result = results.get(claim.target)
-    if result is None:
-        return Verdict(claim, NOT_TESTABLE, f"{claim.target} was not run")
-    needed = [_look_up(c, claim, result) for c in claim.testable_if]
-    for finding in needed:
-        if finding.holds is None:
-            return Verdict(claim, NOT_TESTABLE, finding.text)
-    findings = [_look_up(c, claim, result) for c in claim.reproduced_if]
-    texts = dict.fromkeys(finding.text for finding in (*needed, *findings))
-    evidence = "; ".join(texts)
-    if not all(finding.holds for finding in needed):
-        return Verdict(claim, NOT_TESTABLE, evidence)
-    if any(finding.holds is False for finding in findings):
-        return Verdict(claim, NOT_REPRODUCED, evidence)
-    if any(finding.holds is None for finding in findings):
-        return Verdict(claim, NOT_TESTABLE, evidence)
-    return Verdict(claim, REPRODUCED, evidence)
-
-
-def _look_up(
-    condition: Condition, claim: Claim, result: TargetResult
-) -> Finding:
-    name = condition.experiment or claim.experiment
-    experiment = result.experiment(name or "")
-    if experiment is None or not experiment.cells:
-        return Finding(None, f"{name} was not run")
-    others = [condition.below, condition.above, *(condition.lowest_of or [])]
-    for method in (*condition.methods, *filter(None, others)):
-        values = experiment.values(method, condition.measure)
-        if not values or None in values:
-            return Finding(
-                None, f"{name}: no {condition.measure} of {method} was measured"
-            )
-    finding = _evaluate(condition, experiment)
-    return Finding(finding.holds, f"{name}: {finding.text}")
-
-
-def _evaluate(condition: Condition, experiment: ExperimentResult) -> Finding:
-    if condition.range is not None:
-        return _range(condition, experiment)
-    if condition.min is not None or condition.max is not None:
-        return _all(
-            [_bound(condition, experiment, m) for m in condition.methods]
-        )
-    alternative: Alternative = "greater" if condition.above else "less"
-    others = condition.lowest_of or [condition.below or condition.above or ""]
-    return _all(
-        [
-            _difference(condition, experiment, method, other, alternative)
-            for method in condition.methods
-            for other in others
-        ]
+    comparisons = tuple(
+        comparison
+        for condition in claim.conditions
+        for comparison in compare(condition, source)
+    )
+    against = [
+        c.p_against
+        for c in comparisons
+        if c.p_against is not None and (c.has_enough or c.p_against == 0)
+    ]
+    return Verdict(
+        claim,
+        UNDECIDED,
+        "",
+        comparisons,
+        max(1.0 if c.p_for is None else c.p_for for c in comparisons),
+        min(1.0, len(comparisons) * min(against, default=1.0)),
     )
 
 
-def _bound(
-    condition: Condition, experiment: ExperimentResult, method: str
-) -> Finding:
-    values = _known(experiment, method, condition.measure)
-    low = -math.inf if condition.min is None else condition.min
-    high = math.inf if condition.max is None else condition.max
-    if condition.seeds == "mean":
-        mean = statistics.fmean(values)
-        text = f"{condition.measure} of {method} {mean:.4g} on average"
-        if _has_few_seeds(experiment, values):
-            return _too_few(text, values)
-        return Finding(low <= mean <= high, text)
-    inside = [low <= value <= high for value in values]
-    enough = {
-        "every": all(inside),
-        "most": 2 * sum(inside) > len(inside),
-        "any": any(inside),
+def _labelled(verdict: Verdict, source: Source) -> Verdict:
+    if verdict.verdict == NOT_TESTABLE:
+        return verdict
+    label = _label(verdict)
+    parts = _grouped(verdict.comparisons, label)
+    controls = _controls(verdict.claim, source)
+    parts += [
+        f"control in {experiment}: {rate_text(method, runs)}"
+        for (experiment, method), runs in controls.items()
+    ]
+    smaller = min(verdict.p_for, verdict.p_against)
+    if verdict.claim.primary and 0 < smaller < 1:
+        parts.append(f"p {smaller:.3g} after Holm over the primary claims")
+    return dataclasses.replace(
+        verdict,
+        verdict=label,
+        evidence="; ".join(parts),
+        control_keys={
+            f"{experiment}, {method}": tuple(run.key for run in runs)
+            for (experiment, method), runs in controls.items()
+        },
+    )
+
+
+def _label(verdict: Verdict) -> str:
+    if verdict.p_against <= ALPHA:
+        return CONTRADICTED
+    if not all(c.has_enough for c in verdict.comparisons):
+        return UNDECIDED
+    if verdict.p_for <= ALPHA:
+        return REPRODUCED
+    open_ones = [c for c in verdict.comparisons if (c.p_for or 0.0) > ALPHA]
+    if open_ones and all(
+        c.p_equal is not None and c.p_equal <= ALPHA for c in open_ones
+    ):
+        return NO_DIFFERENCE
+    return UNDECIDED
+
+
+def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
+    """One part for each experiment and measure, every fact once."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in comparisons:
+        key = (comparison.experiment, comparison.measure)
+        groups.setdefault(key, []).append(comparison)
+    parts = []
+    for (experiment, measure), group in groups.items():
+        texts = [text for c in group for text in _texts(c, label)]
+        missing = dict.fromkeys(name for c in group for name in c.missing)
+        if missing:
+            texts.append(f"no run yet of {', '.join(missing)}")
+        name = measure.replace("_", " ")
+        parts.append(f"{experiment}, {name}: {'; '.join(dict.fromkeys(texts))}")
+    return parts
+
+
+def _texts(comparison: Comparison, label: str) -> list[str]:
+    """Its facts and its test; if the verdict is open, also what is missing."""
+    notes = []
+    if label == UNDECIDED and comparison.num_seeds is not None:
+        if not comparison.has_enough:
+            notes.append(f"{comparison.num_seeds} of {MIN_SEEDS} seeds")
+        if comparison.seeds_to_decide is not None:
+            notes.append(f"{comparison.seeds_to_decide} would decide")
+        if comparison.detectable is not None:
+            notes.append(f"these see {comparison.detectable:.2g}")
+        if comparison.futile:
+            notes.append("stopped for futility")
+    if label == NO_DIFFERENCE and comparison.p_equal is not None:
+        p = "" if comparison.values else f", p {comparison.p_equal:.3g}"
+        notes.append(f"within ±{comparison.margin:g}{p}")
+    if comparison.num_seeds == 0:
+        return [*comparison.facts]
+    test = comparison.test
+    if notes:
+        test = f"{test} ({', '.join(notes)})".lstrip()
+    return [*comparison.facts, *([test] if test else [])]
+
+
+def _controls(
+    claim: Claim, source: Source
+) -> dict[tuple[str, str], list[CellResult]]:
+    """The controls' judged runs by experiment and method."""
+    places = dict.fromkeys(
+        (c.target or "", c.experiment or "")
+        for c in claim.conditions
+        if c.measure == SPIKE_EVENTS
+    )
+    found = {
+        (experiment, method): judged(source.runs(target, experiment, method))
+        for target, experiment in places
+        for method in claim.controls
     }
-    text = (
-        f"{condition.measure} of {method} {format_list(values, '.4g')}"
-        f"{_judged_text(condition, experiment, method)}"
-    )
-    holds = enough[condition.seeds]
-    more_could_change_it = condition.seeds == "most" or holds == (
-        condition.seeds == "every"
-    )
-    if more_could_change_it and _has_few_seeds(experiment, values):
-        return _too_few(text, values)
-    return Finding(holds, text)
-
-
-def _difference(
-    condition: Condition,
-    experiment: ExperimentResult,
-    method: str,
-    other: str,
-    alternative: Alternative,
-) -> Finding:
-    differences = paired_differences(
-        _known(experiment, method, condition.measure),
-        _known(experiment, other, condition.measure),
-    )
-    side = -1 if alternative == "less" else 1
-    test = sign_flip_test(differences + side * condition.margin, alternative)
-    margin = f" (margin {condition.margin:g})" if condition.margin else ""
-    text = (
-        f"{condition.measure} of {method} minus {other} "
-        f"{_mean_text(differences)}{margin}, p {test.p:.3g}"
-    )
-    if test.p <= condition.p:
-        return Finding(True, text)
-    if test.smallest_p > condition.p:
-        return Finding(
-            None,
-            f"{text}; {test.num_pairs} seeds like these cannot give less than "
-            f"{test.smallest_p:.3g}",
-        )
-    return Finding(False, text)
-
-
-def _range(condition: Condition, experiment: ExperimentResult) -> Finding:
-    means = {
-        method: statistics.fmean(_known(experiment, method, condition.measure))
-        for method in condition.methods
-    }
-    diverged = [m for m, mean in means.items() if not math.isfinite(mean)]
-    if diverged:
-        return Finding(False, f"{', '.join(diverged)} diverged")
-    low, high = min(means.values()), max(means.values())
-    share = (high - low) / abs(low) if low else math.inf
-    lowest = min(means, key=lambda method: means[method])
-    highest = max(means, key=lambda method: means[method])
-    text = (
-        f"{condition.measure} from {low:.4g} ({lowest}) to {high:.4g} "
-        f"({highest}), {share:.2%}"
-    )
-    values = _known(experiment, lowest, condition.measure)
-    if _has_few_seeds(experiment, values):
-        return _too_few(text, values)
-    return Finding(share <= (condition.range or 0.0), text)
-
-
-def _has_few_seeds(
-    experiment: ExperimentResult, values: Sequence[float]
-) -> bool:
-    """Whether these are runs, and too few; a timing may stand alone."""
-    of_runs = any("steps" in cell.measures for cell in experiment.cells)
-    return of_runs and len(values) < MIN_SEEDS
-
-
-def _too_few(text: str, values: Sequence[float]) -> Finding:
-    return Finding(None, f"{text}; {len(values)} of {MIN_SEEDS} seeds needed")
-
-
-def _judged_text(
-    condition: Condition, experiment: ExperimentResult, method: str
-) -> str:
-    """How many steps a count of spikes is about."""
-    kind, _, window = condition.measure.rpartition("_")
-    if kind != "spikes":
-        return ""
-    judged = experiment.values(method, f"judged_{window}")
-    known = [value for value in judged if value is not None]
-    return f" in {max(known):,.0f} judged steps" if known else ""
-
-
-def _all(findings: Sequence[Finding]) -> Finding:
-    """Findings that all have to hold, as one."""
-    outcomes = [finding.holds for finding in findings]
-    holds = False if False in outcomes else None if None in outcomes else True
-    return Finding(holds, ", ".join(finding.text for finding in findings))
-
-
-def _known(
-    experiment: ExperimentResult, method: str, measure: str
-) -> list[float]:
-    return [v for v in experiment.values(method, measure) if v is not None]
-
-
-def _mean_text(differences: Sequence[float] | np.ndarray) -> str:
-    mean = statistics.fmean(differences)
-    if len(differences) < 2 or not all(map(math.isfinite, differences)):
-        return f"{mean:+.4g}"
-    return f"{mean:+.4g} ± {statistics.stdev(differences):.2g}"
+    return {key: runs for key, runs in found.items() if runs}

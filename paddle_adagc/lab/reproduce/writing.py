@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paddle_adagc.files import atomic_write
@@ -29,7 +29,6 @@ from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
 from paddle_adagc.lab.report.plots import draw_chart
 from paddle_adagc.lab.report.tables import comparison_table
 from paddle_adagc.lab.report.tensor_plots import dynamics_figure, norm_figure
-from paddle_adagc.lab.reproduce.claims import Claim
 from paddle_adagc.lab.reproduce.grid import Cell
 from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig
 from paddle_adagc.lab.reproduce.markdown import (
@@ -39,10 +38,10 @@ from paddle_adagc.lab.reproduce.markdown import (
 from paddle_adagc.lab.reproduce.results import (
     ExperimentResult,
     TargetResult,
-    summarise_experiment,
     write_results,
 )
-from paddle_adagc.lab.reproduce.verdicts import Verdict, judge
+from paddle_adagc.lab.reproduce.summary import summarise_experiment
+from paddle_adagc.lab.reproduce.verdicts import Verdict
 
 REPORT = "report.html"
 TABLES = "tables.md"
@@ -72,7 +71,7 @@ def write_target(
     runs: Sequence[tuple[ExperimentConfig, Sequence[Cell]]],
     timings: Sequence[ExperimentResult],
     cuts: Sequence[str],
-    claims: Sequence[Claim],
+    judge_with: Callable[[TargetResult], list[Verdict]],
 ) -> Finished:
     """Write ``report.html``, ``tables.md``, ``figures/``, ``results.jsonl``.
 
@@ -83,10 +82,10 @@ def write_target(
         runs: Experiments with their finished cells.
         timings: Results that are no runs.
         cuts: What was left out, as sentences.
-        claims: Those of this target.
+        judge_with: Verdicts on the target's claims, from its results.
     """
     experiments = [
-        _experiment(config, cells, directory) for config, cells in runs
+        load_experiment(config, cells, directory) for config, cells in runs
     ]
     result = TargetResult(
         target=target,
@@ -103,7 +102,7 @@ def write_target(
         ],
     )
     write_results(directory / RESULTS, result)
-    verdicts = [judge(claim, {target: result}) for claim in claims]
+    verdicts = judge_with(result)
     for (config, _), experiment in zip(runs, experiments, strict=True):
         _save_figures(experiment, directory / FIGURES / config.name)
     detailed = _detailed_tables(title, cuts, experiments)
@@ -133,9 +132,10 @@ def write_target(
     )
 
 
-def _experiment(
+def load_experiment(
     config: ExperimentConfig, cells: Sequence[Cell], directory: Path
 ) -> Experiment:
+    """Load finished cells, each linked to by a name that people can read."""
     folder = directory / config.name
     longest = max(cell.config.train.max_steps for cell in cells)
     return Experiment(

@@ -24,15 +24,15 @@ from paddle_adagc.lab.reproduce.budget import (
     Cost,
     choose,
     cost_class,
-    in_running_order,
     measured_costs,
     parallel_seconds,
     probes,
+    split_at_interim,
 )
+from paddle_adagc.lab.reproduce.comparison import MIN_SEEDS
 from paddle_adagc.lab.reproduce.grid import make_cells
 from paddle_adagc.lab.reproduce.grid_file import load_target
 from paddle_adagc.lab.reproduce.running import NEVER
-from paddle_adagc.lab.reproduce.verdicts import MIN_SEEDS
 
 STEPS = 4000
 
@@ -46,8 +46,8 @@ def experiment(name, priority=1, shares=None):
 
 
 def cells_of(planned, scale):
-    """Five seeds of runs of 4,000 steps, a second for every 100 steps."""
-    seeds = range(min(5, scale.num_seeds or 5))
+    """Ten seeds of runs of 4,000 steps, a second for every 100 steps."""
+    seeds = range(min(10, scale.num_seeds or 10))
     return [
         fake_cell((planned.shares, seed), scale.num_steps(STEPS) / 100)
         for seed in seeds
@@ -60,26 +60,25 @@ def chosen(experiments, seconds, num_jobs=1):
     )
 
 
-def test_seeds_are_cut_first_then_steps():
+def test_seeds_are_cut_first_then_steps_never_below_a_verdict():
     one = [experiment("a")]
-    assert chosen(one, 200).scale == SCALES[0]
-    assert chosen(one, 199).scale.num_seeds == 4
-    three = chosen(one, 120).scale
-    assert (three.num_seeds, three.ratio) == (3, 1.0)
-    shorter = chosen(one, 119).scale
-    assert (shorter.num_seeds, shorter.ratio) == (3, 0.9)
-    assert chosen(one, 75).scale == SCALES[-1]
-    assert SCALES[-1].num_seeds == MIN_SEEDS
-    assert not chosen(one, 74).fits
+    assert chosen(one, 400).scale == SCALES[0]
+    eight = chosen(one, 399).scale
+    assert (eight.num_seeds, eight.ratio) == (MIN_SEEDS, 1.0)
+    shorter = chosen(one, 319).scale
+    assert (shorter.num_seeds, shorter.ratio) == (MIN_SEEDS, 0.9)
+    assert chosen(one, 200).scale == SCALES[-1]
+    assert not chosen(one, 199).fits
 
 
-def test_experiments_are_left_out_by_priority():
+def test_few_experiments_with_all_seeds_rather_than_many_with_few():
     parts = [experiment("a"), experiment("b", 3), experiment("c", 3)]
     parts.append(experiment("d", 2))
-    choice = chosen(parts, 200)
+    choice = chosen(parts, 400)
     assert [p.name for p in choice.left_out] == ["c", "b"]
+    assert choice.scale.num_seeds == MIN_SEEDS
     assert choice.fits
-    assert choice.seconds <= 200
+    assert choice.seconds <= 400
     nothing = chosen(parts, 1)
     assert [p.name for p in nothing.left_out] == ["c", "b", "d"]
     assert not nothing.fits
@@ -87,14 +86,14 @@ def test_experiments_are_left_out_by_priority():
 
 def test_shared_runs_count_once():
     shared = [experiment("a"), experiment("b", shares="a")]
-    assert chosen(shared, 200).scale == SCALES[0]
+    assert chosen(shared, 400).scale == SCALES[0]
 
 
 def test_what_costs_nothing_more_is_taken_back():
     parts = [experiment("a"), experiment("b", 2), experiment("c", 3, "a")]
-    choice = chosen(parts, 100)
+    choice = chosen(parts, 300)
     assert [p.name for p in choice.left_out] == ["b"]
-    assert choice.seconds <= 100
+    assert choice.seconds <= 300
 
 
 def test_parallel_time_is_an_upper_bound():
@@ -104,14 +103,12 @@ def test_parallel_time_is_an_upper_bound():
     assert parallel_seconds(cells, lambda c: c.seconds, 1) == 10
 
 
-def test_the_seeds_of_a_verdict_come_first():
-    groups = [
-        [fake_cell((name, seed), 1.0, seed) for seed in seeds for _ in range(2)]
-        for name, seeds in (("a", (7, 5, 6, 8, 9)), ("b", (5, 6, 7, 8)))
-    ]
-    order = [cell.directory for cell in in_running_order(groups)[::2]]
-    first = [("a", 7), ("a", 5), ("a", 6), ("b", 5), ("b", 6), ("b", 7)]
-    assert order == [*first, ("a", 8), ("b", 8), ("a", 9)]
+def test_the_look_at_futility_comes_after_five_seeds():
+    seeds = (7, 5, 6, 8, 9, 1, 2)
+    cells = [fake_cell(s, 1.0, s) for s in seeds for _ in range(2)]
+    early, late = split_at_interim(cells)
+    assert [c.seed for c in early[::2]] == [7, 5, 6, 8, 9]
+    assert [c.seed for c in late[::2]] == [1, 2]
 
 
 def test_costs_are_measured_by_class(write_grid, fake_runs, tmp_path):

@@ -22,9 +22,10 @@ from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.reproduce.results import (
     TargetResult,
     read_results,
-    summarise_experiment,
     write_results,
 )
+from paddle_adagc.lab.reproduce.series import decode_losses
+from paddle_adagc.lab.reproduce.summary import summarise_experiment
 
 
 @pytest.fixture
@@ -41,13 +42,13 @@ def summarise(tmp_path):
             TargetResult(target="t", title="T", experiments=[result]),
         )
         (read,) = read_results(path).experiments
-        return read.cells[0].measures
+        return read.cells[0]
 
     return make
 
 
 def test_steps_that_were_judged(summarise):
-    measures = summarise(steps=400)
+    measures = summarise(steps=400).measures
     assert measures["judged_200"] == 180
     assert measures["spikes_200"] == 0
     assert "spikes_1000" not in measures
@@ -61,8 +62,10 @@ def test_a_run_that_diverged_has_a_spike_and_the_worst_loss(
         config={"data": {"kind": "shapes"}},
         nan_from=nan_from,
         status="diverged",
-    )
+    ).measures
     assert measures["spikes_1000"] >= 1
+    assert measures["events_1000"] >= 1
+    assert measures["judged_1000"] >= 1
     assert measures["spikes_200"] >= 1
     assert measures["validation_loss"] == math.inf
     assert measures["retrieval_accuracy"] == -math.inf
@@ -75,6 +78,18 @@ def test_fixed_sequences_have_no_validation_loss(summarise):
         config={"data": {"kind": "fixed_sequences"}},
         nan_from=300,
         status="diverged",
-    )
+    ).measures
     assert "validation_loss" not in measures
     assert "retrieval_accuracy" not in measures
+
+
+def test_a_line_holds_its_losses_and_where_they_come_from(summarise):
+    cell = summarise(steps=400)
+    losses = decode_losses(cell.series["loss"])
+    assert len(losses) == 400
+    assert losses[-100:].mean() == pytest.approx(
+        cell.measures["final_loss"], rel=1e-6
+    )
+    assert cell.series["faults"] == cell.series["left_out"] == []
+    assert cell.machine == {"num_cores": 2}
+    assert cell.cpu_model == "recorded before"

@@ -11,59 +11,66 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The exact paired test against hand-worked answers and scipy's definition."""
+"""Exact tests against hand-worked answers, definitions and SciPy."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from paddle_adagc.lab.reproduce.statistics import (
+    Rate,
+    clustered_rate_p,
+    conditional_power,
+    detectable,
+    holm,
+    is_futile,
     paired_differences,
-    sign_flip_test,
+    pairs_to_decide,
+    rate_p,
+    rate_seeds_to_decide,
+    sign_flip_p,
 )
 
 
 def test_all_of_one_sign_gives_the_least_possible_p():
-    for count in (1, 2, 5):
-        below = sign_flip_test([-1.0 - i for i in range(count)], "less")
-        assert below.p == below.smallest_p == 2.0**-count
-        both = sign_flip_test([-1.0 - i for i in range(count)])
-        assert both.p == both.smallest_p == min(1.0, 2.0 ** (1 - count))
-    assert sign_flip_test([1.0, 2.0, 3.0], "less").p == 1.0
+    for count in (1, 2, 5, 8):
+        below = [-1.0 - i for i in range(count)]
+        assert sign_flip_p(below, "less") == 2.0**-count
+        assert sign_flip_p(below) == min(1.0, 2.0 ** (1 - count))
+    assert sign_flip_p([1.0, 2.0, 3.0], "less") == 1.0
 
 
 def test_hand_worked_pattern():
     # Sums of ±1 ±2 ±4: the seen one, 1 + 2 - 4 = -1, is the fourth lowest.
-    test = sign_flip_test([1.0, 2.0, -4.0], "less")
-    assert test.p == 4 / 8
-    assert sign_flip_test([1.0, 2.0, -4.0], "greater").p == 5 / 8
-    assert sign_flip_test([1.0, 2.0, -4.0]).p == 1.0
+    assert sign_flip_p([1.0, 2.0, -4.0], "less") == 4 / 8
+    assert sign_flip_p([1.0, 2.0, -4.0], "greater") == 5 / 8
+    assert sign_flip_p([1.0, 2.0, -4.0]) == 1.0
 
 
-def test_equals_the_definition():
-    series = np.random.default_rng(0).normal(0.4, 1, 7)
-    signs = np.array(list(itertools.product((-1, 1), repeat=7)))
-    means = (signs * np.abs(series)).mean(axis=1)
-    seen = series.mean()
-    assert sign_flip_test(series, "greater").p == (means >= seen - 1e-12).mean()
-    assert (
-        sign_flip_test(series).p == (np.abs(means) >= abs(seen) - 1e-12).mean()
-    )
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
+def test_equals_the_definition(values):
+    series = np.array(values, float)
+    signs = np.array([*itertools.product((-1, 1), repeat=len(values))])
+    sums = signs @ np.abs(series)
+    less, greater = (sums <= series.sum()).mean(), (sums >= series.sum()).mean()
+    assert sign_flip_p(series, "less") == less
+    assert sign_flip_p(series, "greater") == greater
+    assert sign_flip_p(series) == min(1.0, 2 * min(less, greater))
 
 
 def test_zeros_are_no_evidence():
-    assert sign_flip_test([0.0] * 5).p == 1.0
-    assert sign_flip_test([0.0, 0.0, -1.0], "less").p == 0.5
-    assert sign_flip_test([0.0, 0.0, -1.0], "less").smallest_p == 0.5
-    assert sign_flip_test([0.0] * 5).smallest_p == 1.0
+    assert sign_flip_p([0.0] * 5) == 1.0
+    assert sign_flip_p([0.0, 0.0, -1.0], "less") == 0.5
 
 
 def test_infinite_differences_count_by_rank():
     # Ranks 1, 2.5, 2.5 with signs +, -, -: only the all-negative is lower.
-    test = sign_flip_test([1.0, -math.inf, -math.inf], "less")
-    assert test.p == 2 / 8
+    assert sign_flip_p([1.0, -math.inf, -math.inf], "less") == 2 / 8
 
 
 def test_a_run_that_diverged_is_infinitely_high():
@@ -81,11 +88,75 @@ def test_a_run_that_diverged_is_infinitely_high():
 )
 def test_bad_differences_are_named(differences, message):
     with pytest.raises(ValueError, match=message):
-        sign_flip_test(differences)
+        sign_flip_p(differences)
 
 
 def test_other_mistakes():
     with pytest.raises(ValueError, match="do not pair up"):
         paired_differences([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="did you mean 'less'"):
-        sign_flip_test([1.0], "lesser")
+        sign_flip_p([1.0], "lesser")
+
+
+def test_rates_are_compared_given_all_events():
+    # All 7 events on one of two equal sides: 2^-7; none at all: no evidence.
+    assert rate_p(Rate(0, 100), Rate(7, 100), "less") == pytest.approx(2**-7)
+    assert rate_p(Rate(0, 100), Rate(0, 100), "less") == 1.0
+    # With a third of the steps on the first side: (2 / 3)^7.
+    third = rate_p(Rate(0, 50), Rate(7, 100), "less")
+    assert third == pytest.approx((2 / 3) ** 7)
+
+
+def test_limits_of_a_rate_are_exact():
+    low, high = Rate(0, 10_000).interval
+    assert low == 0
+    assert stats.poisson.cdf(0, 10 * high) == pytest.approx(0.025)
+    low, high = Rate(4, 10_000).interval
+    assert stats.poisson.sf(3, 10 * low) == pytest.approx(0.025)
+    assert stats.poisson.cdf(4, 10 * high) == pytest.approx(0.025)
+    assert Rate(0, 10_000).p_below(0.3) == pytest.approx(math.exp(-3))
+
+
+def test_events_that_come_in_clusters_decide_less():
+    steps = [1000] * 8
+    spread = clustered_rate_p([0] * 8, steps, [1] * 8, steps, "less")
+    assert spread == pytest.approx(2**-8)
+    clustered = clustered_rate_p([0] * 8, steps, [8, *[0] * 7], steps, "less")
+    assert clustered == 0.5
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+
+
+def test_pairs_to_decide_and_what_they_see():
+    differences = np.array([-1.0, 0.0, -1.0, 0.0])
+    # A mean of 0.5 at a deviation of 0.577: (2.486 * 0.577 / 0.5)^2 = 8.2.
+    assert pairs_to_decide(differences, None, 8) == 9
+    assert pairs_to_decide(differences, None, 12) == 12
+    assert pairs_to_decide(np.array([-1.0, 1.0]), None, 8) is None
+    assert pairs_to_decide(np.array([-1.0, 1.0]), 100.0, 8) == 8
+    assert detectable(differences) == pytest.approx(2.486 * 0.5774 / 2, 1e-3)
+    assert detectable(np.array([1.0])) == math.inf
+
+
+def test_seeds_to_decide_rates():
+    # Twice the 3 events against none give 2^-6; 8 seeds are the least anyway.
+    assert rate_seeds_to_decide(Rate(0, 3000), Rate(3, 3000), 3, None, 8) == 8
+    # Neither has events: exp(-0.3 * n) <= 0.05 takes 10 thousand steps.
+    none = Rate(0, 4000)
+    assert rate_seeds_to_decide(none, none, 4, 0.3, 8) == 10
+    assert rate_seeds_to_decide(none, none, 4, None, 8) is None
+
+
+def test_futility():
+    near = np.array([0.01, -0.01, 0.02, -0.02, 0.0])
+    assert is_futile(near, 8, None)
+    assert not is_futile(near, 8, 1.0)
+    far = np.array([-1.0, -1.1, -0.9, -1.0, -1.2])
+    assert not is_futile(far, 8, None)
+    assert conditional_power(far, 8) > 0.99
+    assert conditional_power(-far, 8) < 0.01
+    assert not is_futile(np.array([-math.inf, 1.0, 0.0]), 8, None)

@@ -13,6 +13,7 @@
 # limitations under the License.
 """Targets from grid to report: budgets and deadlines, resuming, real runs."""
 
+import dataclasses
 import json
 import math
 import os
@@ -40,7 +41,7 @@ from paddle_adagc.lab.reproduce.targets import (
     STORE,
     Reproduction,
 )
-from paddle_adagc.lab.reproduce.verdicts import NOT_REPRODUCED, REPRODUCED
+from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
 from paddle_adagc.lab.reproduce.writing import REPORT, RESULTS, TABLES
 
 LOWER = Claim(
@@ -49,9 +50,16 @@ LOWER = Claim(
     claim="AdaGC ends lower.",
     target="grid",
     experiment="tiny",
-    reproduced_if=[Condition(measure="final_loss", methods=["AdaGC"], max=1.7)],
+    reproduced_if=[
+        Condition(
+            measure="final_loss",
+            methods=["AdaGC"],
+            expect="lower",
+            to=["GlobalGC"],
+        )
+    ],
 )
-LONG = {"changes": {"train": {"max_steps": 4000}}, "seeds": [1, 2, 3, 4, 5]}
+LONG = {"changes": {"train": {"max_steps": 4000}}, "seeds": [*range(1, 11)]}
 
 
 @pytest.fixture(autouse=True)
@@ -87,14 +95,14 @@ def test_results_and_verdicts_follow_from_the_runs(
 ):
     path = write_grid(
         "grid.yaml",
-        {"seeds": [3, 4, 5], "paper": {"score (%)": {"AdaGC": 0.5}}},
+        {"seeds": [*range(3, 11)], "paper": {"score (%)": {"AdaGC": 0.5}}},
     )
     runs = fake_runs(per_step=0.5)
     (done,) = reproduction(runs, path, claims=[LOWER]).reproduce()
     assert [v.verdict for v in done.verdicts] == [REPRODUCED]
     (part,) = read_results(done.directory / RESULTS).experiments
     assert part == done.result.experiments[0]
-    assert part.seeds == [3, 4, 5]
+    assert part.seeds == [*range(3, 11)]
     assert part.methods == ["GlobalGC", "AdaGC"]
     first = part.cells[0]
     assert (first.commit, first.config["clip.name"]) == ("abc", "global_norm")
@@ -106,14 +114,51 @@ def test_results_and_verdicts_follow_from_the_runs(
     (row,) = [r for r in text.splitlines() if r.startswith("| AdaGC |")]
     assert row.endswith("| 0.5 |")
     assert "-1.0" in row
-    assert "(p 0.25)" in row
-    assert "least possible p 0.25" in text
+    assert "(p 0.0078)" in row
     assert "AdaGC ends lower." in (done.directory / REPORT).read_text()
-    higher = Condition(measure="final_loss", methods=["AdaGC"], max=0.9)
-    claim = Claim(**{**vars(LOWER), "reproduced_if": [higher]})
+    (condition,) = LOWER.reproduced_if
+    higher = condition.model_copy(update={"expect": "higher"})
+    claim = LOWER.model_copy(update={"reproduced_if": (higher,)})
     (again,) = reproduction(runs, path, claims=[claim]).reproduce()
-    assert [v.verdict for v in again.verdicts] == [NOT_REPRODUCED]
-    assert len(runs.begun) == 6
+    assert [v.verdict for v in again.verdicts] == [CONTRADICTED]
+    assert len(runs.begun) == 16
+
+
+def test_verdicts_take_committed_runs_too(
+    write_grid, fake_runs, tmp_path, clock
+):
+    runs = fake_runs()
+    first = write_grid("grid.yaml", {"seeds": [1, 2, 3, 4]})
+    (old,) = Reproduction([first], tmp_path / "a", run=runs).reproduce()
+    second = write_grid("grid.yaml", {"seeds": [5, 6, 7, 8]})
+    (done,) = Reproduction(
+        [second],
+        tmp_path / "b",
+        claims=[LOWER],
+        committed={"other": dataclasses.replace(old.result, target="other")},
+        run=runs,
+    ).reproduce()
+    assert [v.verdict for v in done.verdicts] == [REPRODUCED]
+    assert done.result.experiments[0].seeds == [5, 6, 7, 8]
+
+
+def test_an_experiment_stops_for_futility(write_grid, fake_runs, reproduction):
+    """Both methods end alike: after 5 seeds nothing is to be expected."""
+    same = {"clip": {"name": "adagc", "t_start": 5}}
+    methods = {"AdaGC": {"clip": {"name": "adagc"}}, "Twin": same}
+    path = write_grid("grid.yaml", {"methods": methods, "seeds": [*range(8)]})
+    (condition,) = LOWER.reproduced_if
+    alike = condition.model_copy(update={"to": ("Twin",)})
+    claim = LOWER.model_copy(update={"reproduced_if": (alike,)})
+    runs = fake_runs()
+    (done,) = reproduction(runs, path, claims=[claim]).reproduce()
+    assert len(runs.begun) == 10
+    assert done.result.cuts == [
+        "“Tiny” was stopped for futility after 5 seeds."
+    ]
+    assert "stopped for futility" in done.verdicts[0].evidence
+    (full,) = reproduction(runs, path).reproduce()
+    assert len(full.result.experiments[0].seeds) == 8
 
 
 def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
@@ -134,18 +179,18 @@ def test_budget_cuts_and_says_so(
         "grid.yaml", LONG, {**LONG, "name": "extra", "priority": 2}
     )
     runs = fake_runs(startup=10.0, per_step=0.01)
-    # Both experiments have the same 10 runs of 50 s.
+    # Both experiments have the same 20 runs of 50 s.
     begin = clock.now
-    (done,) = reproduction(runs, path).reproduce(minutes=5)
-    assert clock.now - begin <= 300
+    (done,) = reproduction(runs, path).reproduce(minutes=13)
+    assert clock.now - begin <= 780
     seeds = {cell.seed for cell in done.result.experiments[0].cells}
     assert len(done.result.experiments) == 2
-    assert seeds == {1, 2, 3}
+    assert seeds == {*range(1, 9)}
     steps = {c.measures["steps"] for c in done.result.experiments[0].cells}
-    assert steps == {2800.0}
-    assert "at most 3 seeds and 70% of the steps" in done.text
+    assert steps == {3200.0}
+    assert "at most 8 seeds and 80% of the steps" in done.text
     before = len(runs.begun)
-    reproduction(runs, path).reproduce(minutes=5)
+    reproduction(runs, path).reproduce(minutes=13)
     assert len(runs.begun) == before
 
 
@@ -156,7 +201,7 @@ def test_budget_leaves_out_what_matters_least(
     extra = {**LONG, "name": "extra", "title": "Extra", "priority": 2}
     path = write_grid("grid.yaml", LONG, {**extra, "changes": high_rate})
     runs = fake_runs(startup=10.0, per_step=0.01)
-    (done,) = reproduction(runs, path).reproduce(minutes=4)
+    (done,) = reproduction(runs, path).reproduce(minutes=15)
     assert [e.name for e in done.result.experiments] == ["tiny"]
     assert "It did not pay for: “Extra”." in done.text
 
@@ -174,12 +219,12 @@ def test_deadline_drops_the_last_seeds(
         runs(cell, deadline)
 
     begin = clock.now
-    (done,) = reproduction(slower, path).reproduce(minutes=6)
-    assert clock.now - begin <= 6 * 60 - REPORT_SECONDS
+    (done,) = reproduction(slower, path).reproduce(minutes=12)
+    assert clock.now - begin <= 12 * 60 - REPORT_SECONDS
     (part,) = done.result.experiments
-    assert part.seeds == [1]
-    assert len(part.cells) == 2
-    assert "Time was up for seeds 2, 3 of “Tiny”." in done.text
+    assert part.seeds == [*range(1, len(part.cells) // 2 + 1)]
+    assert 1 <= len(part.seeds) < 8
+    assert f"Time was up for seeds {len(part.seeds) + 1}, " in done.text
 
 
 def test_no_time_at_all_still_reports(write_grid, fake_runs, reproduction):

@@ -11,308 +11,279 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The paper's claims, and verdicts that follow from numbers alone."""
+"""Verdicts that follow from numbers alone."""
 
 import math
-from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
-from paddle_adagc.lab.reproduce.claims import (
-    Claim,
-    Condition,
-    load_claims,
-    targets_of,
-)
-from paddle_adagc.lab.reproduce.grid_file import load_target
-from paddle_adagc.lab.reproduce.results import (
-    CellResult,
-    ExperimentResult,
-    TargetResult,
-)
-from paddle_adagc.lab.reproduce.timing import PLAN, gpu_hours
+from paddle_adagc.lab.reproduce.claims import Claim, Condition
+from paddle_adagc.lab.reproduce.results import CellResult
 from paddle_adagc.lab.reproduce.verdicts import (
-    NOT_REPRODUCED,
+    CONTRADICTED,
+    NO_DIFFERENCE,
     NOT_TESTABLE,
     REPRODUCED,
+    UNDECIDED,
+    counted,
+    is_open,
     judge,
 )
 
-CONFIGS = Path(__file__).parents[3] / "configs"
-NO_PAPER_TARGETS = {"quickstart", "figure-adam-beta2", "fp8"}
+
+class Runs:
+    """Runs of made-up methods: ``{method: {measure: [per seed]}}``."""
+
+    def __init__(self, numbers=None, **methods):
+        self._numbers = numbers or {}
+        self._runs = {
+            name.replace("_", " "): [
+                CellResult(
+                    method=name,
+                    seed=seed,
+                    key=f"{name}{seed}",
+                    measures={
+                        "steps": 2500,
+                        **{
+                            m: float(series[seed])
+                            for m, series in values.items()
+                        },
+                    },
+                )
+                for seed in range(len(next(iter(values.values()))))
+            ]
+            for name, values in methods.items()
+        }
+
+    def runs(self, target, experiment, method):
+        return self._runs.get(method, [])
+
+    def numbers(self, target, experiment, method, measure):
+        return self._numbers.get(method)
 
 
-def results(**values):
-    """Results of one experiment: ``method={measure: [per seed]}``."""
-    cells = [
-        CellResult(
-            method=method,
-            seed=seed,
-            measures={m: series[seed] for m, series in measures.items()},
-        )
-        for method, measures in values.items()
-        for seed in range(len(next(iter(measures.values()))))
-    ]
-    experiment = ExperimentResult(name="e", title="E", cells=cells)
-    return {"t": TargetResult(target="t", title="T", experiments=[experiment])}
+def events(*counts, judged=2000):
+    return {"events_1000": counts, "judged_1000": [judged] * len(counts)}
 
 
-def verdict(values, condition, testable_if=None):
-    claim = Claim(
+def claim(*conditions, **fields):
+    return Claim(
         id="c",
         where="Table 1",
         claim="It is so.",
         target="t",
         experiment="e",
-        testable_if=[Condition(**testable_if)] if testable_if else [],
-        reproduced_if=[Condition(**condition)],
+        reproduced_if=conditions,
+        **fields,
     )
-    return judge(claim, results(**values))
+
+
+def spikes(method="A", expect="lower", to=("B",), **fields):
+    return Condition(
+        measure="spike_events",
+        methods=[method],
+        expect=expect,
+        to=() if expect == "occurs" else to,
+        **{"margin": 0.3, **fields},
+    )
+
+
+def loss(expect="lower", to=("B",), methods=("A",), **fields):
+    return Condition(
+        measure="loss", methods=methods, expect=expect, to=to, **fields
+    )
+
+
+def verdict(source, *conditions, **fields):
+    (found,) = judge([claim(*conditions, **fields)], source)
+    return found
+
+
+EIGHT_ZEROS = events(*[0] * 8)
+EIGHT_ONES = events(*[1] * 8)
 
 
 @pytest.mark.parametrize(
-    ("condition", "expected"),
+    ("a", "b", "expect", "expected"),
     [
-        ({"max": 0}, NOT_REPRODUCED),
-        ({"max": 1}, REPRODUCED),
-        ({"max": 0, "seeds": "most"}, REPRODUCED),
-        ({"min": 1, "seeds": "any"}, REPRODUCED),
-        ({"min": 1, "seeds": "most"}, NOT_REPRODUCED),
-        ({"max": 0.34, "seeds": "mean"}, REPRODUCED),
-        ({"max": 0.33, "seeds": "mean"}, NOT_REPRODUCED),
+        (EIGHT_ZEROS, EIGHT_ONES, "lower", REPRODUCED),
+        (EIGHT_ZEROS, EIGHT_ONES, "zero", REPRODUCED),
+        (EIGHT_ONES, EIGHT_ZEROS, "lower", CONTRADICTED),
+        (EIGHT_ZEROS, EIGHT_ONES, "higher", CONTRADICTED),
+        (EIGHT_ONES, EIGHT_ZEROS, "higher", REPRODUCED),
+        (EIGHT_ZEROS, EIGHT_ZEROS, "lower", NO_DIFFERENCE),
+        (EIGHT_ZEROS, EIGHT_ZEROS, "zero", NO_DIFFERENCE),
+        (EIGHT_ONES, EIGHT_ONES, "lower", UNDECIDED),
+        (events(*[0] * 7), events(*[1] * 7), "lower", UNDECIDED),
+        (events(1, *[0] * 7), EIGHT_ONES, "zero", CONTRADICTED),
+        (events(0, 1), events(0, 0), "zero", CONTRADICTED),
     ],
 )
-def test_bounds(condition, expected):
-    condition = {"measure": "spikes", "methods": ["AdaGC"], **condition}
-    found = verdict({"AdaGC": {"spikes": [0, 1, 0]}}, condition)
-    assert found.verdict == expected
-    assert "0 / 1 / 0" in found.evidence or "average" in found.evidence
+def test_event_rates(a, b, expect, expected):
+    assert verdict(Runs(A=a, B=b), spikes(expect=expect)).verdict == expected
 
 
-def test_differences_take_the_paired_test():
-    below = {"measure": "loss", "methods": ["A"], "below": "B"}
-    others = {"loss": [2.0, 3.0, 4.0, 5.0, 6.0]}
-    lower = verdict(
-        {"A": {"loss": [1.9, 2.9, 3.8, 4.9, 5.9]}, "B": others}, below
+def test_a_spike_refutes_zero_without_any_control():
+    found = verdict(Runs(A=events(0, 1)), spikes(expect="zero"))
+    assert found.verdict == CONTRADICTED
+    assert "A: 1 in 4,000 judged steps (0 / 1)" in found.evidence
+
+
+def test_a_missing_control_does_not_hide_the_rest():
+    found = verdict(Runs(A=EIGHT_ZEROS), spikes(expect="zero"))
+    assert found.verdict == UNDECIDED
+    assert "A: 0 in 16,000 judged steps" in found.evidence
+    assert "no run yet of B" in found.evidence
+
+
+def test_a_tie_at_zero_is_evidence_only_with_enough_steps():
+    few = events(*[0] * 8, judged=1000)
+    assert verdict(Runs(A=few, B=few), spikes()).verdict == UNDECIDED
+    found = verdict(Runs(A=EIGHT_ZEROS, B=EIGHT_ZEROS), spikes())
+    assert "within ±0.3, p 0.00823" in found.evidence
+
+
+def test_occurrence_takes_one_event_or_its_absence():
+    seen = events(*[0] * 7, 1)
+    condition = spikes(expect="occurs")
+    assert verdict(Runs(A=seen), condition).verdict == REPRODUCED
+    assert verdict(Runs(A=EIGHT_ZEROS), condition).verdict == CONTRADICTED
+    short = events(*[0] * 8, judged=100)
+    assert verdict(Runs(A=short), condition).verdict == UNDECIDED
+
+
+def losses(*offsets):
+    return {"loss": [seed + offset for seed, offset in enumerate(offsets)]}
+
+
+LOW = losses(-0.2, -0.1, -0.3, -0.2, -0.1, -0.2, -0.1, -0.3)
+MIXED = losses(-0.2, 0.1, -0.3, 0.2, -0.1, 0.2, -0.1, 0.3)
+SAME = losses(*[0] * 8)
+
+
+@pytest.mark.parametrize(
+    ("a", "condition", "expected"),
+    [
+        (LOW, loss(), REPRODUCED),
+        (LOW, loss("higher"), CONTRADICTED),
+        (MIXED, loss(), UNDECIDED),
+        (MIXED, loss(margin=0.5), NO_DIFFERENCE),
+        (MIXED, loss(margin=0.1), UNDECIDED),
+        (MIXED, loss("no worse", margin=0.5), REPRODUCED),
+        (MIXED, loss("no worse", margin=0.01), UNDECIDED),
+        (LOW, loss("equal", margin=0.5), REPRODUCED),
+        (LOW, loss("equal", margin=0.05), CONTRADICTED),
+    ],
+)
+def test_paired_values(a, condition, expected):
+    assert verdict(Runs(A=a, B=SAME), condition).verdict == expected
+
+
+def test_five_seeds_of_one_sign_are_not_enough():
+    source = Runs(A=losses(*[-1] * 5), B=losses(*[0] * 5))
+    found = verdict(source, loss())
+    assert found.verdict == UNDECIDED
+    assert "p 0.0312 (5 of 8 seeds, 8 would decide" in found.evidence
+
+
+def test_an_open_verdict_says_what_the_design_sees():
+    found = verdict(Runs(A=MIXED, B=SAME), loss(margin=0.1))
+    assert "would decide, these see 0.19" in found.evidence
+
+
+def test_runs_pair_on_one_processor_alone():
+    source = Runs(A=LOW, B=SAME)
+    for run in source.runs("t", "e", "B")[:3]:
+        run.machine.update(processor="Example 9000", instruction_sets=[])
+    (comparison,) = verdict(source, loss()).comparisons
+    assert comparison.num_seeds == 5
+
+
+def test_every_comparison_counts():
+    source = Runs(A=LOW, B=SAME, C=LOW)
+    found = verdict(source, loss(to=("B", "C"), margin=0.5))
+    assert found.verdict == NO_DIFFERENCE
+    assert verdict(source, loss(to=("B", "C"))).verdict == UNDECIDED
+    # Against both: twice the p of 1/256 is still below 0.05.
+    high = loss("higher", to=("B", "C"))
+    assert verdict(source, high).verdict == CONTRADICTED
+
+
+def test_a_diverged_run_is_infinitely_high():
+    diverged = {"loss": [math.nan] * 8}
+    assert verdict(Runs(A=SAME, B=diverged), loss()).verdict == REPRODUCED
+
+
+def at_most(bound, **fields):
+    return Condition(
+        measure="m", methods=["A"], expect="at most", bound=bound, **fields
     )
-    assert lower.verdict == REPRODUCED
-    assert "p 0.0312" in lower.evidence
-    mixed = {"A": {"loss": [1.9, 2.9, 3.8, 4.9, 6.3]}, "B": others}
-    assert verdict(mixed, below).verdict == NOT_REPRODUCED
-    above = {"measure": "loss", "methods": ["A"], "above": "B"}
-    assert verdict(mixed, above).verdict == NOT_REPRODUCED
 
 
-def test_no_worse_is_below_with_a_margin():
-    values = {
-        "A": {"loss": [2.02, 3.01, 3.97, 5.02, 6.01]},
-        "B": {"loss": [2.0, 3.0, 4.0, 5.0, 6.0]},
-    }
-    below = {"measure": "loss", "methods": ["A"], "below": "B"}
-    assert verdict(values, below).verdict == NOT_REPRODUCED
-    found = verdict(values, {**below, "margin": 0.03})
-    assert found.verdict == REPRODUCED
-    assert "+0.006 ± 0.021 (margin 0.03), p 0.0312" in found.evidence
-    assert verdict(values, {**below, "margin": 0.01}).verdict == NOT_REPRODUCED
-    above = {"measure": "loss", "methods": ["A"], "above": "B"}
-    assert verdict(values, above).verdict == NOT_REPRODUCED
-    assert verdict(values, {**above, "margin": 0.04}).verdict == REPRODUCED
+@pytest.mark.parametrize(
+    ("source", "condition", "expected"),
+    [
+        (Runs({"A": [0.9]}), at_most(1), REPRODUCED),
+        (Runs({"A": [1.1]}), at_most(1), CONTRADICTED),
+        (Runs({"A": [1.1]}), at_most(1, margin=0.2), NO_DIFFERENCE),
+        (Runs({"A": [1, 2, 1, 2, 1]}), at_most(2.5), REPRODUCED),
+        (Runs({"A": [1, 2, 1, 2, 1]}), at_most(0.5), CONTRADICTED),
+        (Runs({"A": [1, 2, 1, 2, 1]}), at_most(1.5), UNDECIDED),
+        (Runs(A={"m": [1] * 8}), at_most(1), REPRODUCED),
+        (Runs(A={"m": [1, 1, 2]}), at_most(1), CONTRADICTED),
+        (Runs(A={"m": [1, 1, 1]}), at_most(1), UNDECIDED),
+        (Runs(), at_most(1), UNDECIDED),
+    ],
+)
+def test_bounds(source, condition, expected):
+    assert verdict(source, condition).verdict == expected
+
+
+def test_primary_claims_share_an_error():
+    # 8 seeds, one against: p 2/256 alone, above 0.05 among seven of p 1.
+    a = losses(0.01, *[-1] * 7)
+    alone = verdict(Runs(A=a, B=SAME), loss())
+    assert alone.verdict == REPRODUCED
+    source = Runs(A=a, B=SAME)
+    rules = [loss(), *[loss(to=("C",))] * 7]
+    claims = [
+        claim(rule, primary=True).model_copy(update={"id": str(i)})
+        for i, rule in enumerate(rules)
+    ]
+    first = judge(claims, source)[0]
+    assert first.p_for == pytest.approx(8 * alone.p_for)
+    assert first.verdict == UNDECIDED
+    assert "after Holm" in first.evidence
+
+
+def test_controls_stand_beside_the_evidence():
+    source = Runs(A=EIGHT_ZEROS, B=EIGHT_ONES, C=EIGHT_ZEROS)
+    found = verdict(source, spikes(), controls=["C", "missing"])
+    assert "control in e: C: 0 in 16,000 judged steps" in found.evidence
+    assert "missing" not in found.evidence
+
+
+def test_what_cannot_be_tested_says_why():
+    given = Claim(id="c", where="", claim="", not_testable="Too large.")
+    (found,) = judge([given], Runs())
+    assert (found.verdict, found.evidence) == (NOT_TESTABLE, "Too large.")
 
 
 def test_what_is_not_the_papers_holds_or_does_not():
-    for extension, labels in (
-        (False, [REPRODUCED, NOT_REPRODUCED]),
-        (True, ["holds", "does not hold"]),
-    ):
-        for limit, label in zip([1, 0], labels, strict=True):
-            condition = Condition(measure="spikes", methods=["A"], max=limit)
-            claim = Claim(
-                id="c",
-                where="Table 1",
-                claim="It is so.",
-                extension=extension,
-                target="t",
-                experiment="e",
-                reproduced_if=[condition],
-            )
-            found = judge(claim, results(A={"spikes": [1]}))
-            assert found.label == label
+    source = Runs(A=LOW, B=SAME)
+    labels = [
+        verdict(source, loss(expect), extension=True).label
+        for expect in ("lower", "higher")
+    ]
+    assert labels == ["holds", "does not hold"]
+    assert counted([verdict(source, loss())]) == "1 reproduced"
 
 
-def test_too_few_seeds_leave_a_difference_open():
-    values = {"A": {"loss": [1.0, 1.0]}, "B": {"loss": [2.0, 3.0]}}
-    for side in ("below", "above"):
-        condition = {"measure": "loss", "methods": ["A"], side: "B"}
-        found = verdict(values, condition)
-        assert found.verdict == NOT_TESTABLE
-        assert "2 seeds like these cannot give less than 0.25" in found.evidence
-
-
-def test_seeds_that_do_not_differ_leave_a_difference_open():
-    values = {"A": {"n": [0.0] * 5}, "B": {"n": [3.0, 0.0, 5.0, 2.0, 1.0]}}
-    below = {"measure": "n", "methods": ["A"], "below": "B"}
-    assert verdict(values, below).verdict == NOT_TESTABLE
-    values["B"]["n"][1] = 1.0
-    assert verdict(values, below).verdict == REPRODUCED
-
-
-@pytest.mark.parametrize(
-    ("condition", "values", "expected"),
-    [
-        ({"max": 0}, [0, 0], NOT_TESTABLE),
-        ({"max": 0}, [0, 1], NOT_REPRODUCED),
-        ({"max": 0}, [0, 0, 0], REPRODUCED),
-        ({"min": 1, "seeds": "any"}, [0, 1], REPRODUCED),
-        ({"min": 1, "seeds": "any"}, [0, 0], NOT_TESTABLE),
-        ({"min": 1, "seeds": "most"}, [1, 1], NOT_TESTABLE),
-        ({"max": 1, "seeds": "mean"}, [0, 0], NOT_TESTABLE),
-        ({"range": 0.1}, [2, 2], NOT_TESTABLE),
-    ],
-)
-def test_bounds_of_runs_take_three_seeds_unless_one_decides(
-    condition, values, expected
-):
-    condition = {"measure": "spikes", "methods": ["A"], **condition}
-    measures = {"spikes": values, "steps": [9] * len(values)}
-    found = verdict({"A": measures}, condition)
-    assert found.verdict == expected
-    if expected == NOT_TESTABLE:
-        assert "2 of 3 seeds needed" in found.evidence
-
-
-def test_evidence_says_how_many_steps_were_judged():
-    measures = {"spikes_200": [0] * 3, "judged_200": [400, 400, 390]}
-    condition = {"measure": "spikes_200", "methods": ["A"], "max": 0}
-    found = verdict({"A": measures}, condition)
-    assert "0 / 0 / 0 in 400 judged steps" in found.evidence
-
-
-def test_a_range_with_a_method_that_diverged_does_not_hold():
-    values = {"A": {"loss": [2.0]}, "B": {"loss": [math.nan]}}
-    for methods in (["A", "B"], ["B", "A"]):
-        condition = {"measure": "loss", "methods": methods, "range": 0.1}
-        found = verdict(values, condition)
-        assert found.verdict == NOT_REPRODUCED
-        assert "B diverged" in found.evidence
-
-
-def test_lowest_and_range():
-    values = {
-        "A": {"loss": [1.00, 1.10, 1.20, 1.30, 1.40]},
-        "B": {"loss": [1.01, 1.11, 1.21, 1.31, 1.41]},
-        "C": {"loss": [1.10, 1.00, 1.30, 1.20, 1.50]},
-    }
-    lowest = {"measure": "loss", "methods": ["A"], "lowest_of": ["B"]}
-    assert verdict(values, lowest).verdict == REPRODUCED
-    lowest["lowest_of"] = ["B", "C"]
-    assert verdict(values, lowest).verdict == NOT_REPRODUCED
-    methods = {"measure": "loss", "methods": ["A", "B"]}
-    assert verdict(values, {**methods, "range": 0.009}).verdict == REPRODUCED
-    assert (
-        verdict(values, {**methods, "range": 0.008}).verdict == NOT_REPRODUCED
-    )
-
-
-def test_nothing_to_improve_on_is_not_testable():
-    needed = {"measure": "spikes", "methods": ["B"], "min": 1}
-    none = {"measure": "spikes", "methods": ["A"], "max": 0}
-    calm = {"A": {"spikes": [0, 0]}, "B": {"spikes": [1, 0]}}
-    found = verdict(calm, none, needed)
-    assert found.verdict == NOT_TESTABLE
-    assert "spikes of B 1 / 0" in found.evidence
-    assert "spikes of A 0 / 0" in found.evidence
-    wild = {"A": {"spikes": [0, 0]}, "B": {"spikes": [1, 2]}}
-    assert verdict(wild, none, needed).verdict == REPRODUCED
-
-
-def test_what_was_not_measured_is_not_testable():
-    none = {"measure": "spikes", "methods": ["A"], "max": 0}
-    assert verdict({"B": {"spikes": [0]}}, none).verdict == NOT_TESTABLE
-    assert verdict({"A": {"loss": [0]}}, none).verdict == NOT_TESTABLE
-    claim = Claim(id="c", where="", claim="", not_testable="Too large.")
-    assert judge(claim, {}).verdict == NOT_TESTABLE
-    assert judge(claim, {}).evidence == "Too large."
-
-
-@pytest.mark.slow
-def test_shipped_claims_name_what_the_grids_have():
-    claims = load_claims(CONFIGS / "claims.yaml")
-    grids = {p.stem: p for p in (CONFIGS / "experiments").glob("*.yaml")}
-    assert set(targets_of(claims)) == set(grids) - NO_PAPER_TARGETS
-    plan = gpu_hours()
-    for claim in claims:
-        if claim.target is None:
-            continue
-        target = load_target(grids[claim.target])
-        methods = {e.name: set(e.all_methods) for e in target.experiments}
-        timed = {"GlobalGC", "AdaGC", "no clip"}
-        methods |= {timing.name: timed for timing in target.timings}
-        methods[PLAN] = set(plan.methods)
-        for condition in (*claim.testable_if, *claim.reproduced_if):
-            named = {*condition.methods, *(condition.lowest_of or [])}
-            named |= {condition.below, condition.above} - {None}
-            experiment = condition.experiment or claim.experiment
-            assert named <= methods[experiment], claim.id
-            if experiment == PLAN:
-                assert condition.measure in plan.cells[0].measures
-
-
-def test_every_paper_target_has_the_control_beside_adagc():
-    control = {"clip": {"name": "global_norm", "lambda_abs": 0.1}}
-    for name in ("table-spike-score", "ablation-locality", "ablation-init"):
-        target = load_target(CONFIGS / "experiments" / f"{name}.yaml")
-        (experiment,) = (
-            e for e in target.experiments if e.name == "llama-low-noise"
-        )
-        assert experiment.methods["GlobalGC 0.1"] == control
-
-
-@pytest.mark.parametrize(
-    ("claim", "message"),
-    [
-        ({}, "either a target or not_testable"),
-        ({"target": "t"}, "reproduced_if go together"),
-        ({"target": "t", "experment": "e"}, "did you mean 'experiment'"),
-        (
-            {
-                "target": "t",
-                "reproduced_if": [{"measure": "m", "methods": ["A"]}],
-            },
-            "needs one of min/max",
-        ),
-        (
-            {
-                "target": "t",
-                "reproduced_if": [{"measure": "m", "methods": ["A"], "max": 0}],
-            },
-            "names no experiment",
-        ),
-        (
-            {
-                "target": "t",
-                "experiment": "e",
-                "reproduced_if": [
-                    {"measure": "m", "methods": ["A"], "below": "B", "p": 2}
-                ],
-            },
-            "p=2",
-        ),
-        (
-            {
-                "target": "t",
-                "experiment": "e",
-                "reproduced_if": [
-                    {"measure": "m", "methods": ["A"], "max": 0, "margin": 1}
-                ],
-            },
-            "margin=1.0 goes with below and above",
-        ),
-    ],
-)
-def test_bad_claims_are_named(tmp_path, claim, message):
-    path = tmp_path / "claims.yaml"
-    full = {"id": "c", "where": "w", "claim": "s", **claim}
-    OmegaConf.save(OmegaConf.create({"claims": [full]}), path)
-    with pytest.raises(ValueError, match=message):
-        load_claims(path)
+def test_an_experiment_is_closed_when_nothing_can_come_of_it():
+    near = losses(0.01, -0.01, 0.02, -0.02, 0.0)
+    source = Runs(A=near, B=losses(*[0] * 5))
+    assert not is_open([claim(loss())], source, "t", "e")
+    assert is_open([claim(loss(margin=0.5))], source, "t", "e")
+    assert is_open([claim(loss(to=("C",)))], source, "t", "e")
+    spiked = Runs(A=events(1, 0), B=events(0, 0))
+    assert not is_open([claim(spikes(expect="zero"))], spiked, "t", "e")

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The results page, its tables, and the command line."""
+"""Pages, tables, collected results, and the command line."""
 
 import json
 import math
@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc.lab.cli import reproduce as command
+from paddle_adagc.lab.reproduce.catalogue import Catalogue
 from paddle_adagc.lab.reproduce.claims import Claim, Condition, load_claims
-from paddle_adagc.lab.reproduce.markdown import experiment_markdown
-from paddle_adagc.lab.reproduce.readme import (
-    BEGIN,
-    END,
+from paddle_adagc.lab.reproduce.markdown import Table, table_markdown
+from paddle_adagc.lab.reproduce.pages import (
+    Pages,
     collect_results,
-    expected_page,
-    with_section,
+    load_all_results,
+    made_files,
 )
 from paddle_adagc.lab.reproduce.results import (
     CellResult,
@@ -37,18 +37,8 @@ from paddle_adagc.lab.reproduce.results import (
     write_results,
 )
 
-CLAIM = Claim(
-    id="zero",
-    where="Table 3",
-    claim="AdaGC has no spikes.",
-    paper="0 | none",
-    target="t",
-    experiment="e",
-    reproduced_if=[Condition(measure="spikes_1000", methods=["AdaGC"], max=0)],
-)
 
-
-def result(spikes=(0, 0, 0)):
+def result(target="t", events=(0, 0, 0)):
     cells = [
         CellResult(
             method=method,
@@ -58,7 +48,9 @@ def result(spikes=(0, 0, 0)):
             versions={"paddlepaddle": "3.3.1"},
             timings={"elapsed_seconds": 3600.0},
             measures={
-                "spikes_1000": counts[seed],
+                "spikes_1000": 5 * counts[seed],
+                "events_1000": counts[seed],
+                "judged_1000": 1300,
                 "final_loss": loss + seed,
                 "steps": 2500,
                 "step_ms": 20.0,
@@ -66,61 +58,66 @@ def result(spikes=(0, 0, 0)):
         )
         for seed in range(3)
         for method, counts, loss in (
-            ("GlobalGC", (9, 8, 12), 1.5),
-            ("AdaGC", spikes, 1.25),
+            ("GlobalGC", (1, 1, 2), 1.5),
+            ("AdaGC", events, 1.25),
         )
     ]
     experiment = ExperimentResult(
         name="e", title="Low noise", description="Text.", cells=cells
     )
-    return TargetResult(
-        target="t", title="Spikes", cuts=["Cut."], experiments=[experiment]
+    return TargetResult(target=target, title="Spikes", experiments=[experiment])
+
+
+def test_pages_are_what_the_committed_results_give():
+    pages = Pages(
+        load_claims(command.CLAIMS),
+        Catalogue({p.stem: p for p in sorted(command.GRIDS.glob("*.yaml"))}),
+        load_all_results(command.RESULTS),
     )
+    made = made_files(pages, command.DOCS, command.RESULTS)
+    for path, text in made.items():
+        assert path.read_text(encoding="utf-8") == text, path.name
 
 
-def test_page_is_what_the_committed_results_give():
-    claims = load_claims(command.CLAIMS)
-    page = command.PAGE.read_text(encoding="utf-8")
-    assert page == expected_page(page, claims, command.RESULTS)
-
-
-def test_section_replaces_itself_alone(tmp_path):
-    write_results(tmp_path / "t.jsonl", result())
-    page = "# P\n\n## Results\n\nOld text.\n\n## Next\n"
-    first = expected_page(page, [CLAIM], tmp_path)
-    assert first.startswith(f"# P\n\n## Results\n\n{BEGIN}\n")
-    assert first.endswith("\nOld text.\n\n## Next\n")
-    assert expected_page(first, [CLAIM], tmp_path) == first
-    assert "| **reproduced** | e: spikes_1000 of AdaGC 0 / 0 / 0 |" in first
-    assert r"AdaGC has no spikes. (0 \| none)" in first
-    assert "6 runs, 6.0 core-hours; paddlepaddle 3.3.1; commits abc." in first
-    assert "Of 1 claims: 1 reproduced." in first
-    write_results(tmp_path / "t.jsonl", result(spikes=(0, 1, 0)))
-    second = expected_page(first, [CLAIM], tmp_path)
-    assert "**not reproduced**" in second
-    assert second.count(BEGIN) == second.count(END) == 1
-    assert with_section(second, "") == with_section(first, "")
-
-
-def test_page_without_results(tmp_path):
-    assert expected_page("## Results\n", [CLAIM], tmp_path) == "## Results\n"
-    with pytest.raises(ValueError, match="no results"):
-        expected_page(f"{BEGIN}\n{END}\n", [CLAIM], tmp_path)
-    with pytest.raises(ValueError, match="no heading"):
-        with_section("# P\n", "text")
-
-
-def test_table_has_a_line_per_method_and_paired_differences():
-    lines = experiment_markdown(result().experiments[0]).splitlines()
+def test_table_has_a_line_per_method_rates_and_paired_differences():
+    table = Table.of(result().experiments[0])
+    lines = table_markdown(table).splitlines()
     assert lines[0] == "#### Low noise"
     assert "3 seeds (0, 1, 2) of 2,500 steps" in lines[2]
-    assert "least possible p 0.25" in lines[2]
+    assert "processor: recorded before" in lines[2]
     assert lines[4:] == [
-        "|  | Spikes, window 1,000 | Training loss (nat) | Δ to GlobalGC |",
-        "|---|---:|---:|---:|",
-        "| GlobalGC | 9 / 8 / 12 | 2.5000 ± 1.0000 | – |",
-        "| AdaGC | 0 / 0 / 0 | 2.2500 ± 1.0000 | -0.2500 ± 0.0000 (p 0.25) |",
+        "|  | Spikes, window 1,000 | Spike events, window 1,000 | "
+        "Events per 1,000 judged steps | "
+        "Training loss (nat) | Δ to GlobalGC |",
+        "|---|---:|---:|---:|---:|---:|",
+        "| GlobalGC | 5 / 5 / 10 | 1 / 1 / 2 | 1.03 (0.28-2.63) | "
+        "2.5000 ± 1.0000 | – |",
+        "| AdaGC | 0 / 0 / 0 | 0 / 0 / 0 | 0.00 (0.00-0.95) | "
+        "2.2500 ± 1.0000 | -0.2500 ± 0.0000 (p 0.25) |",
     ]
+
+
+def test_claims_and_labels_are_escaped_and_counted(write_grid):
+    path = write_grid("t.yaml", {"seeds": [3]})
+    claim = Claim(
+        id="c",
+        where="Table 3",
+        claim="AdaGC has no spikes.",
+        paper="0 | none",
+        target="t",
+        experiment="tiny",
+        reproduced_if=[
+            Condition(
+                measure="spike_events",
+                methods=["AdaGC"],
+                expect="zero",
+                to=["GlobalGC"],
+            )
+        ],
+    )
+    page = Pages([claim], Catalogue({"t": path}), {}).results_page()
+    assert r"AdaGC has no spikes. (0 \| none) | **undecided** |" in page
+    assert "Of 1 claims of the paper: 1 undecided." in page
 
 
 def test_results_come_back_from_their_file(tmp_path):
@@ -148,7 +145,7 @@ def test_bad_results_are_named(tmp_path, text, message):
         read_results(path)
 
 
-def test_collecting_results(tmp_path):
+def test_collecting_adds_to_what_is_committed(tmp_path):
     write_results(tmp_path / "out/t/results.jsonl", result())
     results = tmp_path / "results"
     assert collect_results(tmp_path / "out", results, ["t", "u"]) == [
@@ -157,19 +154,36 @@ def test_collecting_results(tmp_path):
     assert read_results(results / "t.jsonl") == result()
     with pytest.raises(FileNotFoundError, match="run one first"):
         collect_results(tmp_path, results, ["t"])
+    more = result()
+    for i, cell in enumerate(more.experiments[0].cells):
+        cell.measures["final_loss"] = 9.0
+        object.__setattr__(cell, "key", f"new{i}")
+    write_results(tmp_path / "out/t/results.jsonl", more)
+    collect_results(tmp_path / "out", results, ["t"])
+    (experiment,) = read_results(results / "t.jsonl").experiments
+    assert len(experiment.cells) == 12
 
 
-def test_check_finds_a_stale_page(tmp_path, monkeypatch, capsys):
-    page = tmp_path / "results.md"
-    page.write_text("## Results\n")
-    monkeypatch.setattr(command, "PAGE", page)
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
-    write_results(tmp_path / "results/t.jsonl", result())
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """The command on a copy of the results, without pages."""
+    for name in ("results", "docs"):
+        (tmp_path / name).mkdir()
+    for path in command.RESULTS.glob("*.jsonl"):
+        (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
+    for name in ("RESULTS", "DOCS"):
+        monkeypatch.setattr(command, name, tmp_path / name.lower())
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_check_finds_stale_pages(elsewhere, capsys):
     assert command.main(["report", "--check"]) == 1
     assert "tools/reproduce.py report" in capsys.readouterr().err
-    assert page.read_text() == "## Results\n"
+    assert not any((elsewhere / "docs").iterdir())
     assert command.main(["report"]) == 0
     assert command.main(["report", "--check"]) == 0
+    assert command.main(["verify"]) == 0
 
 
 @pytest.mark.parametrize(

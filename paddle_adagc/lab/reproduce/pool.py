@@ -1,0 +1,149 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""All runs of all results, found by what they trained and not by who asked.
+
+A rule asks for an :class:`Arm`, the config of one method in one experiment; the
+pool answers with every run of that config, whatever its seed and whichever
+target ordered it. Under a constant schedule a run of fewer steps is a prefix of
+a longer one, so runs of all lengths answer; otherwise the length has to match.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from paddle_adagc.clips.registry import CLIPS
+from paddle_adagc.lab.reproduce.results import CellResult, TargetResult
+
+_PER_RUN = ("train.seed", "data.seed", "train.max_steps", "train.output_dir")
+
+Pair = tuple[CellResult, CellResult]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """Runs that differ in nothing but the seed."""
+
+    signature: str
+    """Config without seed and length, as text."""
+
+    num_steps: int
+    is_constant: bool
+    """Whether the schedule is constant, so that shorter runs are prefixes."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Arm:
+        """The arm of a run's config with dotted keys.
+
+        Arguments of the clip that equal its defaults do not count, so
+        ``{"clip.name": "adagc"}`` and the same with ``clip.beta`` 0.99 are one
+        arm.
+        """
+        kept = {
+            key: value
+            for key, value in config.items()
+            if key not in _PER_RUN and not _is_default(key, value, config)
+        }
+        return cls(
+            signature=json.dumps(kept, sort_keys=True),
+            num_steps=int(config["train.max_steps"]),
+            is_constant=config.get("schedule.kind") == "constant",
+        )
+
+    def takes(self, other: Arm) -> bool:
+        """Whether a run of ``other`` counts as one of this arm."""
+        return self.signature == other.signature and (
+            self.is_constant or self.num_steps == other.num_steps
+        )
+
+
+class Pool:
+    """Every run once, whichever results hold it.
+
+    Args:
+        results: Of any targets.
+    """
+
+    def __init__(self, results: Iterable[TargetResult]) -> None:
+        self._runs: dict[str, list[tuple[Arm, CellResult]]] = {}
+        known: set[tuple[str, str]] = set()
+        for result in results:
+            for experiment in result.experiments:
+                for cell in experiment.cells:
+                    identity = (cell.key, cell.cpu_model)
+                    if not cell.num_steps or identity in known:
+                        continue
+                    known.add(identity)
+                    arm = Arm.of({**experiment.config, **cell.config})
+                    runs = self._runs.setdefault(arm.signature, [])
+                    runs.append((arm, cell))
+
+    def runs(self, arm: Arm) -> list[CellResult]:
+        """Runs of an arm, of all seeds, lengths and processors."""
+        runs = self._runs.get(arm.signature, [])
+        return [cell for run, cell in runs if arm.takes(run)]
+
+
+def longest(runs: Iterable[CellResult]) -> list[CellResult]:
+    """One run of every seed, the longest, in the order of the seeds."""
+    found: dict[int, CellResult] = {}
+    for run in runs:
+        known = found.get(run.seed)
+        if known is None or run.num_steps > known.num_steps:
+            found[run.seed] = run
+    return [found[seed] for seed in sorted(found)]
+
+
+def paired(
+    runs: Sequence[CellResult],
+    others: Sequence[CellResult],
+    measure: str | None = None,
+) -> list[Pair]:
+    """One pair of every seed that both have, in the order of the seeds.
+
+    The two of a pair have the same length and come from the same model of
+    processor; of several such pairs the longest is taken.
+
+    Args:
+        runs: Of a method.
+        others: Of the other method.
+        measure: Only runs that have it.
+    """
+    found: dict[int, Pair] = {}
+    for run in runs:
+        for other in others:
+            if (
+                (run.seed, run.num_steps, run.cpu_model)
+                != (other.seed, other.num_steps, other.cpu_model)
+                or (measure is not None and measure not in run.measures)
+                or (measure is not None and measure not in other.measures)
+            ):
+                continue
+            known = found.get(run.seed)
+            if known is None or run.num_steps > known[0].num_steps:
+                found[run.seed] = (run, other)
+    return [found[seed] for seed in sorted(found)]
+
+
+def _is_default(key: str, value: Any, config: Mapping[str, Any]) -> bool:
+    section, _, name = key.partition(".")
+    make = CLIPS.get(str(config.get("clip.name")))
+    if section != "clip" or make is None:
+        return False
+    parameter = inspect.signature(make).parameters.get(name)
+    return parameter is not None and value == parameter.default

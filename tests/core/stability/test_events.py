@@ -1,0 +1,52 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Events: what is one occurrence, and how many exceed a threshold."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddle_adagc.stability.events import count_events, group_events
+
+
+def test_gap_joins_and_parts():
+    assert group_events([1, 2, 12, 23], 10) == ((1, 12), (23, 23))
+    assert group_events([1, 2, 12, 23], 1) == ((1, 2), (12, 12), (23, 23))
+    assert group_events([]) == ()
+
+
+def test_an_event_with_a_dip_is_one_at_every_threshold():
+    values = np.array([0.0, 3.0, *[1.0] * 20, 3.0, 0.0])
+    steps = np.arange(len(values))
+    assert count_events(steps, values, [0.5, 2.0], 10) == {0.5: 1, 2.0: 1}
+    assert count_events(steps, values, [2.0], 10) == {2.0: 2}
+
+
+def test_values_below_for_long_enough_end_an_event():
+    values = np.array([1.0, *[0.0] * 10, 1.0])
+    steps = np.arange(len(values))
+    assert count_events(steps, values, [0.5], 11) == {0.5: 1}
+    assert count_events(steps, values, [0.5], 10) == {0.5: 2}
+
+
+@given(
+    st.lists(st.floats(-1, 4), max_size=60),
+    st.lists(st.floats(0, 3), min_size=1, max_size=5),
+    st.integers(1, 12),
+)
+def test_a_higher_threshold_never_has_more_events(values, thresholds, gap):
+    series = np.array(values)
+    counts = count_events(np.arange(len(series)), series, thresholds, gap)
+    ordered = [counts[threshold] for threshold in sorted(thresholds)]
+    assert ordered == sorted(ordered, reverse=True)

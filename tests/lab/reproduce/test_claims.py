@@ -1,0 +1,177 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The file of claims: what it names, and how its mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from paddle_adagc.lab.reproduce.catalogue import Catalogue
+from paddle_adagc.lab.reproduce.claims import (
+    NUM_PRIMARY,
+    SPIKE_EVENTS,
+    load_claims,
+    targets_of,
+)
+from paddle_adagc.lab.reproduce.comparison import MIN_SEEDS
+from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.reproduce.timing import PLAN, gpu_hours
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+GRIDS = {p.stem: p for p in (CONFIGS / "experiments").glob("*.yaml")}
+TARGETS = {name: load_target(path) for name, path in GRIDS.items()}
+NO_PAPER_TARGETS = {"quickstart", "figure-adam-beta2", "fp8"}
+
+
+@pytest.mark.slow
+def test_shipped_claims_name_what_the_grids_have():
+    claims = load_claims(CONFIGS / "claims.yaml")
+    assert set(targets_of(claims)) == set(GRIDS) - NO_PAPER_TARGETS
+    catalogue = Catalogue(GRIDS)
+    timed = {
+        timing.name for target in TARGETS.values() for timing in target.timings
+    }
+    plan = gpu_hours()
+    for claim in claims:
+        for condition in claim.conditions:
+            experiment = condition.experiment
+            if experiment == PLAN:
+                assert set(condition.methods) <= set(plan.methods)
+                assert condition.measure in plan.cells[0].measures
+                continue
+            if experiment in timed:
+                assert set(condition.methods) <= {"GlobalGC", "AdaGC"}
+                continue
+            arms = catalogue.arms(condition.target, experiment)
+            others = catalogue.arms(
+                condition.target, condition.to_experiment or experiment
+            )
+            assert {*condition.methods} <= {*arms}, claim.id
+            if condition.measure == SPIKE_EVENTS:
+                assert {*claim.controls} <= {*arms}, claim.id
+            assert {*condition.to} <= {*others}, claim.id
+
+
+def test_every_experiment_of_a_claim_has_the_seeds_of_a_verdict():
+    for claim in load_claims(CONFIGS / "claims.yaml"):
+        for condition in claim.conditions:
+            for experiment in TARGETS[condition.target].experiments:
+                if experiment.name == condition.experiment:
+                    assert len(experiment.seeds) >= MIN_SEEDS
+
+
+def test_low_noise_proxies_say_that_they_raise_beta2():
+    for target in TARGETS.values():
+        for experiment in target.experiments:
+            text = f"{experiment.title} {experiment.description}"
+            is_mixtral = "mixtral" in experiment.config
+            if "low-noise" in experiment.name and "0.95" not in text:
+                assert "raised" in text or is_mixtral, experiment.name
+
+
+def test_every_paper_target_has_the_control_beside_adagc():
+    control = {"clip": {"name": "global_norm", "lambda_abs": 0.1}}
+    for name in ("table-spike-score", "ablation-locality", "ablation-init"):
+        (experiment,) = (
+            e for e in TARGETS[name].experiments if e.name == "llama-low-noise"
+        )
+        assert experiment.methods["GlobalGC 0.1"] == control
+
+
+def test_arms_are_the_same_whoever_asks():
+    catalogue = Catalogue(GRIDS)
+    first = catalogue.arm("table-spike-score", "llama-low-noise", "AdaGC")
+    for target, experiment, method in (
+        ("ablation-locality", "llama-low-noise", "AdaGC"),
+        ("figure-loss-spikes", "beta2-0.999", "AdaGC"),
+        (
+            "table-hyperparameters",
+            "llama-low-noise",
+            "lambda_rel 1.04, beta 0.99",
+        ),
+    ):
+        assert catalogue.arm(target, experiment, method).takes(first)
+    other = catalogue.arm("figure-loss-spikes", "beta2-0.95", "AdaGC")
+    assert not other.takes(first)
+    with pytest.raises(ValueError, match="did you mean 'AdaGC'"):
+        catalogue.arm("table-spike-score", "llama-low-noise", "AdaCG")
+    with pytest.raises(ValueError, match="no experiment 'lama-low-noise'"):
+        catalogue.arm("table-spike-score", "lama-low-noise", "AdaGC")
+
+
+def test_alike_experiments_are_one_setting():
+    settings = Catalogue(GRIDS).settings(["table-spike-score", "ablation-init"])
+    (llama,) = (s for s in settings if s.name == "llama-low-noise")
+    assert {"GlobalGC", "AdaGC", "SPAM"} - {*llama.arms} == {"SPAM"}
+    assert {"Clippy", "no warm-up"} <= {*llama.arms}
+    faults = [s for s in settings if s.name.startswith("ernie-moe-faults")]
+    assert len(faults) == 2
+    first, second = (s.arms["GlobalGC"] for s in faults)
+    assert not first.takes(second)
+
+
+CONDITION = {
+    "measure": "loss",
+    "methods": ["A"],
+    "expect": "lower",
+    "to": ["B"],
+}
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({}, "claim 'c': .*either a target or not_testable"),
+        ({"target": "t"}, "reproduced_if go together"),
+        ({"target": "t", "experment": "e"}, "did you mean 'experiment'"),
+        ({"target": "t", "reproduced_if": [CONDITION]}, "names no experiment"),
+    ],
+)
+def test_bad_claims_are_named(tmp_path, claim, message):
+    with pytest.raises(ValueError, match=message):
+        load_claims(written(tmp_path, claim))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"expect": "lowest"}, "expect: .*'lower', 'higher'"),
+        ({"to": []}, "needs methods in `to`"),
+        ({"bound": 1.0}, "`at most` goes with a bound"),
+        ({"expect": "zero"}, "is about spike_events, not loss"),
+        ({"methods": []}, "methods: .*at least 1 item"),
+        ({"margin": 0}, "margin: .*greater than 0"),
+        ({"mesure": "m"}, "did you mean 'measure'"),
+        ({"measure": "spike_events", "expect": "occurs"}, "takes no `to`"),
+    ],
+)
+def test_bad_conditions_are_named(tmp_path, change, message):
+    condition = {**CONDITION, **change}
+    claim = {"target": "t", "experiment": "e", "reproduced_if": [condition]}
+    with pytest.raises(ValueError, match=message):
+        load_claims(written(tmp_path, claim))
+
+
+def test_the_number_of_primary_claims_is_fixed(tmp_path):
+    path = written(tmp_path, {"not_testable": "Too large."})
+    with pytest.raises(ValueError, match=f"expected {NUM_PRIMARY}"):
+        load_claims(path)
+
+
+def written(tmp_path, claim):
+    path = tmp_path / "claims.yaml"
+    full = {"id": "c", "where": "w", "claim": "s", **claim}
+    OmegaConf.save(OmegaConf.create({"margins": {}, "claims": [full]}), path)
+    return path

@@ -1,0 +1,88 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A longer run continues a shorter one, bit by bit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.record.files import RunRecord, update_run_json
+from paddle_adagc.lab.reproduce.continuing import continue_shorter
+from paddle_adagc.lab.reproduce.grid import as_json, in_store, make_cells
+from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.reproduce.running import NEVER, run_process
+
+CONSTANT = {"schedule": {"kind": "constant"}, "train": {"save_every": 4}}
+
+
+@pytest.fixture
+def cell_of(write_grid, tmp_path):
+    """``cell_of(steps, store)``: the same run with another length."""
+    path = write_grid("grid.yaml", {"changes": CONSTANT})
+
+    def make(steps, store="cells", **changes):
+        first = make_cells(load_target(path).experiments[0], path, tmp_path)[0]
+        train = dataclasses.replace(first.config.train, max_steps=steps)
+        config = dataclasses.replace(first.config, train=train, **changes)
+        config = in_store(config, tmp_path / store)
+        return dataclasses.replace(first, config=config)
+
+    return make
+
+
+def finished(cell, checkpoint=True, status="finished"):
+    update_run_json(cell.directory, config=as_json(cell.config), status=status)
+    if checkpoint:
+        (cell.directory / "checkpoint-4").mkdir()
+    return cell
+
+
+def test_the_longest_shorter_run_is_continued(cell_of):
+    finished(cell_of(8))
+    longest = finished(cell_of(12))
+    finished(cell_of(30))
+    cell = cell_of(20)
+    assert continue_shorter(cell) == longest.directory
+    assert (cell.directory / "checkpoint-4").is_dir()
+    assert continue_shorter(cell) is None
+
+
+@pytest.mark.parametrize(
+    "fields", [{"checkpoint": False}, {"status": "diverged"}]
+)
+def test_what_cannot_be_resumed_is_not(cell_of, fields):
+    finished(cell_of(8), **fields)
+    assert continue_shorter(cell_of(20)) is None
+
+
+def test_other_schedules_and_configs_start_anew(cell_of):
+    first = cell_of(8)
+    schedule = dataclasses.replace(first.config.schedule, kind="cosine")
+    finished(cell_of(8, schedule=schedule))
+    assert continue_shorter(cell_of(20, schedule=schedule)) is None
+    assert continue_shorter(cell_of(20)) is None
+
+
+@pytest.mark.slow
+def test_a_continued_run_is_the_run_in_one_piece(cell_of):
+    run_process(cell_of(8), NEVER)
+    continued, whole = cell_of(14), cell_of(14, "elsewhere")
+    run_process(continued, NEVER)
+    run_process(whole, NEVER)
+    first, second = (RunRecord.load(c.directory) for c in (continued, whole))
+    assert first.run["status"] == second.run["status"] == "finished"
+    assert first.num_steps == second.num_steps == 14
+    np.testing.assert_array_equal(first.loss, second.loss)
+    np.testing.assert_array_equal(first.h, second.h)

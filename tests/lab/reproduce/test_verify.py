@@ -1,0 +1,193 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Planted errors, one at a time: the independent check finds each."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab.report.conftest import Spec, make_directory
+
+from paddle_adagc.lab.cli import reproduce as command
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.reproduce import verify as module
+from paddle_adagc.lab.reproduce.results import TargetResult, write_results
+from paddle_adagc.lab.reproduce.summary import summarise_experiment
+from paddle_adagc.lab.reproduce.verify import verify
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Copies of the shipped results and pages."""
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    shutil.copytree(command.RESULTS, results)
+    docs.mkdir()
+    for page in command.DOCS.glob("results*.md"):
+        shutil.copy(page, docs)
+    return results, docs
+
+
+def test_shipped_pages_pass(folders, capsys):
+    assert verify(*folders) == 0
+    count = int(capsys.readouterr().out.split()[0])
+    assert count > 5000
+
+
+def planted(path, pattern, replacement):
+    text = path.read_text()
+    changed = re.sub(pattern, replacement, text, count=1)
+    assert changed != text
+    path.write_text(changed)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "named"),
+    [
+        (
+            r"\| GlobalGC \| 14 /",
+            "| GlobalGC | 15 /",
+            "GlobalGC, Spikes, window 1,000",
+        ),
+        (r"\(p 0\.062\)", "(p 0.052)", "of Training loss"),
+        (r"0\.50 \(0\.20-1\.03\) \|", "0.50 (0.21-1.03) |", "per 1,000 judged"),
+        (r"1 in 14,000 judged", "0 in 14,000 judged", "judged steps"),
+        (r"p 0\.0625", "p 0.0425", "0.0425"),
+        (r"-0\.0004886 ± 0\.0027", "-0.0008886 ± 0.0027", "-0.0008886"),
+        (r"\*\*contradicted\*\*", "**reproduced**", "'contradicted'"),
+        (r"\| Clippy \|", "| Clipy |", "rows"),
+    ],
+)
+def test_an_error_on_the_page_is_found(
+    folders, capsys, pattern, replacement, named
+):
+    planted(folders[1] / "results.md", pattern, replacement)
+    assert verify(*folders) == 1
+    assert named in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "named"),
+    [
+        (r'"p_equal": 0\.\d+', '"p_equal": 0.0125', "p_equal"),
+        (r'"verdict": "undecided"', '"verdict": "reproduced"', "verdict"),
+        (r'"a5f4a7693c66c82c",\s*', "", "runs"),
+        (r'"num_seeds": 5', '"num_seeds": 8', "seeds"),
+    ],
+)
+def test_an_error_in_the_report_is_found(
+    folders, capsys, pattern, replacement, named
+):
+    planted(folders[0] / "report.json", pattern, replacement)
+    assert verify(*folders) == 1
+    assert named in capsys.readouterr().out
+
+
+def test_a_changed_number_of_a_run_is_found(folders, capsys):
+    path = folders[0] / "figure-optimizers.jsonl"
+    planted(path, r'"validation_loss": ', '"validation_loss": 1')
+    assert verify(*folders) == 1
+    assert "Validation loss" in capsys.readouterr().out
+
+
+def test_a_method_that_stands_in_no_table_is_found(folders, capsys):
+    results, docs = folders
+    report = json.loads((results / "report.json").read_text())
+    for table in report["tables"]:
+        table["rows"].pop("TensorWiseGC", None)
+    (results / "report.json").write_text(json.dumps(report))
+    page = (docs / "results.md").read_text()
+    kept = re.sub(r"^\| TensorWiseGC \|.*\n", "", page, flags=re.M)
+    (docs / "results.md").write_text(kept)
+    assert verify(results, docs) == 1
+    assert "TensorWiseGC: in a table" in capsys.readouterr().out
+
+
+@pytest.fixture
+def with_series(tmp_path):
+    """Results of runs with their losses, beside clean twins."""
+
+    def record(name, method, **fields):
+        run = make_directory(tmp_path / name, Spec(steps=1600, **fields))
+        run.run["config"] = {"clip": {"name": method}, "name": name}
+        return run
+
+    bursts = {
+        1300: "constant_labels",
+        1301: "constant_labels",
+        1400: "gradient_inf",
+    }
+    faults = {s: [{"kind": k, "tensors": []}] for s, k in bursts.items()}
+    faulty = record("faulty", "adagc")
+    faulty.faults.update(faults)
+    faulty.metrics["loss"][1302:1330] += np.linspace(3, 0, 28)
+    faulty.metrics["loss"][1401] += 20
+    experiment = Experiment(
+        title="T",
+        description="D",
+        runs={"AdaGC": [faulty]},
+        clean_runs={"AdaGC": [record("clean", "adagc")]},
+    )
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    docs.mkdir()
+    result = TargetResult(
+        target="t",
+        title="T",
+        experiments=[summarise_experiment(experiment, "e")],
+    )
+    write_results(results / "t.jsonl", result)
+    cell = result.experiments[0].cells[0]
+    key, spikes = cell.key, cell.measures["spikes_1000"]
+    table = {"page": "results.md", "title": "T", "rows": {"AdaGC": [key]}}
+    report = {"tables": [table], "verdicts": []}
+    (results / "report.json").write_text(json.dumps(report))
+    (docs / "results.md").write_text(
+        "### T\n\n|  | Spikes, window 1,000 |\n|---|---:|\n"
+        f"| AdaGC | {spikes:.0f} |\n"
+    )
+    return results, docs
+
+
+def test_spikes_and_excess_follow_from_the_losses(with_series, capsys):
+    assert verify(*with_series) == 0
+    count = int(capsys.readouterr().out.split()[0])
+    assert count > 20
+    (faulty, _) = module.read_cells(with_series[0])
+    assert faulty["measures"]["spikes_1000"] > 0
+    assert faulty["measures"]["events_above_0.5"] == 2
+
+
+@pytest.mark.parametrize(
+    "measure",
+    ["spikes_1000", "events_200", "judged_1000", "excess_area", "final_loss"],
+)
+def test_a_count_that_the_losses_do_not_give_is_found(
+    with_series, capsys, measure
+):
+    path = with_series[0] / "t.jsonl"
+    planted(path, rf'"{measure}": ', f'"{measure}": 7')
+    assert verify(*with_series) == 1
+    assert measure in capsys.readouterr().out
+
+
+def test_it_shares_no_code_with_what_it_checks():
+    imports = re.findall(
+        r"^(?:from|import) (\S+)", Path(module.__file__).read_text(), re.M
+    )
+    packages = {name.split(".")[0] for name in imports}
+    assert packages - {"numpy", "scipy"} <= {
+        *__import__("sys").stdlib_module_names
+    }
