@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,63 +24,61 @@ from paddle import Tensor
 
 from paddle_adagc.kernels.build import load_library
 
+_CODES = {
+    paddle.float32: 0,
+    paddle.float64: 1,
+    paddle.bfloat16: 2,
+    paddle.float16: 3,
+}
+"""As in ``host.cpp``."""
+
 
 class HostTensors:
-    """Addresses of dense float32 tensors in host memory.
+    """Addresses of dense tensors in host memory.
 
     Args:
-        tensors: Each must outlive this object; None stands for no tensor.
+        tensors: None stands for no tensor.
     """
 
     def __init__(self, tensors: Sequence[Tensor | None]) -> None:
         library = load_library()
         assert library is not None
         self._library = library
-        count = len(tensors)
-        self._addresses = np.fromiter(
-            (0 if t is None else t.data_ptr() for t in tensors),
-            np.uint64,
-            count,
-        )
-        self._sizes = np.fromiter(
-            (0 if t is None else t.get_tensor()._numel() for t in tensors),
+        self._held = tensors  # so that the addresses stay theirs
+        self._tensors = np.array(
+            [
+                (0, 0, 0)
+                if t is None
+                else (t.data_ptr(), math.prod(t.shape), _CODES[t.dtype])
+                for t in tensors
+            ],
             np.int64,
-            count,
         )
 
     @staticmethod
-    def can_take(tensors: Sequence[Tensor | None]) -> bool:
-        """Whether the loops are there, and made for all of the tensors.
+    def is_available() -> bool:
+        """Whether the loops are there, and results lie in host memory too.
 
-        What is made beside them, such as their norms, is to lie in host memory
-        too: ``paddle.set_device("cpu")``, which is the default without a
+        They do after ``paddle.set_device("cpu")``, the default without a
         device.
         """
-        if load_library() is None:
-            return False
-        if not paddle.framework._current_expected_place().is_cpu_place():
-            return False
-        on_host = not _has_devices()
-        float32 = paddle.float32
-        return all(
-            tensor is None
-            or (
-                tensor.dtype is float32
-                and not tensor.is_selected_rows()
-                and tensor.is_contiguous()
-                and (on_host or tensor.place.is_cpu_place())
-            )
-            for tensor in tensors
+        place = paddle.framework._current_expected_place()
+        return bool(place.is_cpu_place()) and load_library() is not None
+
+    @staticmethod
+    def can_take(tensor: Tensor) -> bool:
+        """Whether the loops are made for a tensor like this."""
+        return (
+            tensor.dtype in _CODES
+            and tensor.is_contiguous()
+            and tensor.place.is_cpu_place()
         )
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""
-        out = paddle.empty([len(self._sizes)], dtype="float32")
+        out = paddle.empty([len(self._tensors)], dtype="float32")
         self._library.adagc_squared_norms(
-            self._addresses.ctypes.data,
-            self._sizes.ctypes.data,
-            len(self._sizes),
-            out.data_ptr(),
+            self._tensors.ctypes.data, len(self._tensors), out.data_ptr()
         )
         return out
 
@@ -87,18 +86,8 @@ class HostTensors:
         """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
         self._library.adagc_scale(
-            self._addresses.ctypes.data,
-            self._sizes.ctypes.data,
-            len(self._sizes),
+            self._tensors.ctypes.data,
+            len(self._tensors),
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
         )
-
-
-def _has_devices() -> bool:
-    """Whether a tensor of this Paddle can lie outside of host memory."""
-    return bool(
-        paddle.is_compiled_with_cuda()
-        or paddle.is_compiled_with_xpu()
-        or paddle.device.get_all_custom_device_type()
-    )
