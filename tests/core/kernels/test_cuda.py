@@ -313,10 +313,9 @@ def test_sanitizers_find_only_planted_faults(cuda, tmp_path, fault):
     result = subprocess.run(
         [tmp_path / "main"], capture_output=True, text=True, check=False
     )
-    if fault:
-        assert re.search("heap-buffer-overflow|misaligned", result.stderr)
-    else:
-        assert (result.returncode, result.stderr) == (0, "")
+    found = re.search("heap-buffer-overflow|misaligned", result.stderr)
+    assert bool(found) == bool(fault), result.stderr
+    assert fault or result.returncode == 0, result.stderr
 
 
 WRONG = {
@@ -337,8 +336,12 @@ def test_planted_faults_are_caught(monkeypatch, tmp_path, fault):
     assert right in source
     cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
     backends.use_cuda(monkeypatch, cuda)
-    with pytest.raises(AssertionError):
-        for dtype, offset in (("bfloat16", 1), ("float32", 0)):
+    is_right = True
+    for dtype, offset in (("bfloat16", 1), ("float32", 0)):
+        try:
             test_norms_and_scales_of_every_size_and_alignment(
                 cuda, dtype, offset
             )
+        except AssertionError:
+            is_right = False
+    assert not is_right
