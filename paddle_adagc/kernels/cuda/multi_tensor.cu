@@ -273,12 +273,11 @@ __device__ inline bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// gamma and deviation are updated in place; deviation may be null, and lost,
-// which says whose gradient becomes 0.
+// deviation may be null, and lost, which says whose gradient becomes 0.
 extern "C" __global__ void adaptive_step(
-    const float* squared_norm, int num_tensors, const Rule rule, float* gamma,
-    float* deviation, float* norm_out, float* h_out, bool* lost,
-    u64* num_nonfinite) {
+    const float* squared_norm, int num_tensors, const Rule rule,
+    const float* gamma, const float* deviation, float* norm_out, float* h_out,
+    float* gamma_out, float* deviation_out, bool* lost, u64* num_nonfinite) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= num_tensors) return;
   const float norm =
@@ -291,15 +290,16 @@ extern "C" __global__ void adaptive_step(
   const float h = is_sound ? fminf(threshold / norm, 1.0f) : 0.0f;
   const float clipped = h * norm;
   const bool is_observed = is_finite(clipped) && clipped > 0.0f;
-  if (is_observed) {
-    gamma[i] = is_finite(old) ? old + rule.one_minus_beta * (clipped - old)
-                              : clipped;
-    if (deviation != nullptr && is_finite(old))
-      deviation[i] = rule.beta * deviation[i] +
-                     rule.one_minus_beta * fabsf(clipped - old);
-  }
+  const float average = old + rule.one_minus_beta * (clipped - old);
+  const float observed = is_finite(old) ? average : clipped;
   norm_out[i] = norm;
   h_out[i] = is_sound ? h : rule.h_of_nonfinite;
+  gamma_out[i] = is_observed ? observed : old;
+  if (deviation != nullptr) {
+    const float spread = rule.beta * deviation[i] +
+                         rule.one_minus_beta * fabsf(clipped - old);
+    deviation_out[i] = is_observed && is_finite(old) ? spread : deviation[i];
+  }
   if (lost != nullptr) lost[i] = !is_sound;
   if (!is_sound) atomicAdd(num_nonfinite, 1ull);
 }

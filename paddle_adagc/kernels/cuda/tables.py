@@ -103,9 +103,12 @@ class Tables:
         owner = np.repeat(tensor, counts[tensor])
         chunks = np.stack([owner, np.arange(first) - start[owner]], 1)
         spans = np.stack([start, stop], 1)
-        parts = [sizes.astype(np.int64), spans.astype(np.int32)]
         self.constants = b"".join(
-            part.tobytes() for part in (*parts, chunks.astype(np.int32))
+            (
+                sizes.astype(np.int64).tobytes(),
+                spans.astype(np.int32).tobytes(),
+                chunks.astype(np.int32).tobytes(),
+            )
         )
         self.spans = 8 * self.num_tensors
         self.chunks = 16 * self.num_tensors
@@ -209,6 +212,7 @@ def launch_adaptive_step(
     stream: int,
     num_tensors: int,
     rule: Rule,
+    squared_norm: int,
     pointers: Sequence[int | None],
 ) -> None:
     """Start the fused rule.
@@ -218,17 +222,18 @@ def launch_adaptive_step(
         stream: Handle of the stream.
         num_tensors: Length of the vectors.
         rule: Its numbers.
-        pointers: Addresses of squared_norm, gamma, deviation or None, norm, h,
-            lost or None, and the count of non-finite norms (int64).
+        squared_norm: Address of the squared norms, float32.
+        pointers: Addresses of gamma, deviation, norm, h, new gamma, new
+            deviation (all float32), lost (bool), count of non-finite norms
+            (int64). Both deviations may be None, and lost.
     """
-    squared_norm, *rest = map(ctypes.c_void_p, pointers)
     module.launch(
         "adaptive_step",
         -(-num_tensors // THREADS),
         THREADS,
         stream,
-        squared_norm,
+        ctypes.c_void_p(squared_norm),
         ctypes.c_int(num_tensors),
         rule,
-        *rest,
+        *map(ctypes.c_void_p, pointers),
     )

@@ -29,6 +29,7 @@ import pytest
 from helpers import make_parameters, no_waiting_for_the_device, strided_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paddle.base import core
 
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.clips.gradients import GradientList
@@ -215,25 +216,47 @@ def test_chunks_cover_every_value_once(tensors_):
         assert {dtypes[tensor] for tensor in members} == {run.dtype}
 
 
-def test_adaptive_steps_neither_wait_nor_copy(cuda, monkeypatch):
-    shapes = [[4, 3], [5], [2, 2]]
+def operators_called(step):
+    """Names of Paddle's operators that a call of ``step`` runs."""
+    paddle.set_flags({"FLAGS_low_precision_op_list": 1})
+    core.clear_low_precision_op_list()
+    try:
+        step()
+        return set(core.get_low_precision_op_list())
+    finally:
+        paddle.set_flags({"FLAGS_low_precision_op_list": 0})
+
+
+@pytest.mark.parametrize(("count", "launches"), [(3, 5), (196, 5), (481, 6)])
+@pytest.mark.parametrize("lambda_dev", [0.0, 2.0])
+def test_adaptive_step_is_a_few_launches(
+    cuda, monkeypatch, count, launches, lambda_dev
+):
+    shapes = [[1 + i % 7] for i in range(count)]
     parameters = make_parameters(shapes)
-    clip = ClipGradByAdaGC(t_start=1)
+    clip = ClipGradByAdaGC(t_start=1, lambda_dev=lambda_dev)
     for step in range(4):
         pairs = [
             (p, paddle.full(s, 2.0**step))
             for p, s in zip(parameters, shapes, strict=True)
         ]
-        if step < 2:  # the lists and the rule's constants are made
+        if step < 2:  # the first copies the tables to the device
             clip(pairs)
             continue
         cuda.emulated_reset()
         with monkeypatch.context() as patch:
             patch.setattr(paddle, "to_tensor", None)
             with no_waiting_for_the_device(patch):
-                clip(pairs)
+                called = operators_called(lambda: clip(pairs))  # noqa: B023
+        assert {name.split("_")[0] for name in called} == {"empty"}
         assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == 0
-        assert cuda.emulated_calls(b"cuLaunchKernel") <= 5
+        assert cuda.emulated_calls(b"cuLaunchKernel") == launches
+        assert clip.metrics()["clipped_fraction"] == 1
+
+
+def test_step_of_3828_tensors_is_12_launches():
+    made = Tables(["float32"] * 3828, np.full(3828, 34_000))
+    assert made.num_launches + 1 == 12
 
 
 _ASAN_MAIN = """
