@@ -133,7 +133,7 @@ def test_fused_step_has_the_bits_of_the_rule(
 ):
     squared, gamma, deviation = map(vector, zip(*tensors, strict=True))
     squared = squared * squared
-    count = paddle.full([1], 5, "int64")
+    count = paddle.full([len(tensors)], 5, "int32")
     with pytest.MonkeyPatch.context() as patch:
         backends.use_cuda(patch)
         fused = adaptive_step(
@@ -154,7 +154,7 @@ def test_fused_step_has_the_bits_of_the_rule(
         (fused.norm, norm.numpy()),
         (fused.h, np.where(lost, not zeroes_nonfinite, h.numpy())),
         (fused.gamma, rule.moving_average(h * norm, gamma, beta).numpy()),
-        (count, [5 + lost.sum()]),
+        (fused.num_nonfinite, 5 + lost),
     ]
     if zeroes_nonfinite:
         expected.append((fused.lost, lost))

@@ -34,6 +34,9 @@ class AdaptiveStep(NamedTuple):
     lost: Tensor | None
     """bool; whose gradient becomes 0."""
 
+    num_nonfinite: Tensor
+    """int32."""
+
 
 def adaptive_step(
     squared_norm: Tensor,
@@ -52,7 +55,7 @@ def adaptive_step(
         squared_norm: float32 ``[num_tensors]``.
         gamma: float32 ``[num_tensors]``.
         deviation: float32 ``[num_tensors]``; None without ``lambda_dev``.
-        num_nonfinite: int64 ``[1]``; grows by the number of norms that are not
+        num_nonfinite: int32 ``[num_tensors]``; how often each norm was not
             finite.
         lambda_rel: See :mod:`paddle_adagc.rule`.
         beta: See :mod:`paddle_adagc.rule`.
@@ -70,6 +73,7 @@ def adaptive_step(
     norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
     new_deviation = None if deviation is None else paddle.empty_like(gamma)
     lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
+    count = paddle.empty_like(num_nonfinite)
     vectors = (gamma, deviation, norm, h, new_gamma, new_deviation, lost)
     launch_adaptive_step(
         module,
@@ -85,7 +89,7 @@ def adaptive_step(
         squared_norm.data_ptr(),
         [
             None if vector is None else vector.data_ptr()
-            for vector in (*vectors, num_nonfinite)
+            for vector in (*vectors, num_nonfinite, count)
         ],
     )
-    return AdaptiveStep(norm, h, new_gamma, new_deviation, lost)
+    return AdaptiveStep(norm, h, new_gamma, new_deviation, lost, count)

@@ -277,7 +277,8 @@ __device__ inline bool is_finite(float x) {
 extern "C" __global__ void adaptive_step(
     const float* squared_norm, int num_tensors, const Rule rule,
     const float* gamma, const float* deviation, float* norm_out, float* h_out,
-    float* gamma_out, float* deviation_out, bool* lost, u64* num_nonfinite) {
+    float* gamma_out, float* deviation_out, bool* lost, const int* count,
+    int* count_out) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= num_tensors) return;
   const float norm =
@@ -301,5 +302,5 @@ extern "C" __global__ void adaptive_step(
     deviation_out[i] = is_observed && is_finite(old) ? spread : deviation[i];
   }
   if (lost != nullptr) lost[i] = !is_sound;
-  if (!is_sound) atomicAdd(num_nonfinite, 1ull);
+  count_out[i] = count[i] + !is_sound;
 }

@@ -225,7 +225,7 @@ def launch_adaptive_step(
         squared_norm: Address of the squared norms, float32.
         pointers: Addresses of gamma, deviation, norm, h, new gamma, new
             deviation (all float32), lost (bool), count of non-finite norms
-            (int64). Both deviations may be None, and lost.
+            before and after (int32). Both deviations may be None, and lost.
     """
     module.launch(
         "adaptive_step",

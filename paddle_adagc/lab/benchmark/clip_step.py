@@ -20,7 +20,6 @@ import dataclasses
 import gc
 import random
 import statistics
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -33,6 +32,7 @@ from paddle_adagc.lab.benchmark.contenders import CONTENDERS, Contender
 from paddle_adagc.lab.benchmark.tensor_lists import equal_shapes, make_pairs
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.sizes import Shape
+from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles
 
 REFERENCE = "GlobalGC"
@@ -172,9 +172,9 @@ def _time(
         for repetition in rounds:
             for contender in order.sample(contenders, len(contenders)):
                 contender.prepare(originals)
-                begin = time.perf_counter()
+                begin = device_seconds()
                 contender.step()
-                elapsed = time.perf_counter() - begin
+                elapsed = device_seconds() - begin
                 if repetition:
                     seconds[contender.name].append(elapsed)
     return seconds

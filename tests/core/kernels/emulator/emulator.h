@@ -38,9 +38,6 @@ static Index blockIdx, threadIdx;
 
 inline float __uint_as_float(unsigned bits) { return from_bits(bits); }
 inline unsigned __float_as_uint(float value) { return to_bits(value); }
-inline void atomicAdd(unsigned long long* sum, unsigned long long x) {
-  *sum += x;
-}
 
 namespace emulator {
 
