@@ -115,12 +115,14 @@ def dense_float(values: Tensor) -> Tensor:
 
 
 def _squared_norm(tensor: Tensor) -> Tensor:
-    return _C_ops.squared_l2_norm(dense_float(tensor)).astype("float32")
+    norm = _C_ops.squared_l2_norm(dense_float(tensor))
+    return norm if norm.dtype == paddle.float32 else norm.astype("float32")
 
 
 def _scale_(tensor: Tensor, factor: Tensor) -> None:
     wide = dense_float(tensor)
-    factor = factor.astype(wide.dtype)
+    if wide.dtype != factor.dtype:
+        factor = factor.astype(wide.dtype)
     _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
     if wide is tensor:
         return

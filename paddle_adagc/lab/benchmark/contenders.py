@@ -25,7 +25,7 @@ import paddle
 from paddle import Tensor, _C_ops
 
 from paddle_adagc import ClipGradByAdaGC, kernels
-from paddle_adagc.kernels.operators import OperatorTensors
+from paddle_adagc.kernels.operators import OperatorTensors, dense_float
 
 Pairs = list[tuple[Tensor, Tensor]]
 _FAR = 10.0
@@ -88,7 +88,7 @@ class AdaGC(Contender):
 
 
 class AdaGCByOperators(AdaGC):
-    """The same through Paddle's operators alone, as on a GPU."""
+    """The same through Paddle's operators alone, as without a compiler."""
 
     name = "AdaGC, operators only"
 
@@ -139,16 +139,16 @@ class WaitingLoop(Contender):
         for (_, gradient), is_clipped in zip(
             self.pairs, self.clipped, strict=True
         ):
-            norm = _C_ops.squared_l2_norm(gradient).sqrt()
+            norm = _C_ops.squared_l2_norm(dense_float(gradient)).sqrt()
             threshold = _NEAR if is_clipped else _FAR
             if norm > threshold:
-                gradient.multiply_(threshold / norm)
+                gradient.multiply_((threshold / norm).astype(gradient.dtype))
 
 
 class MemoryFloor(Contender):
     """One read of all gradients, one read-write of those that are clipped.
 
-    Over one contiguous block each, by BLAS (``dot``) and NumPy.
+    Over one contiguous block each, by BLAS (``dot``) and NumPy, as float32.
     """
 
     name = "memory floor"
@@ -156,8 +156,10 @@ class MemoryFloor(Contender):
     def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
         super().__init__(pairs, clipped)
         sizes = np.array([int(np.prod(g.shape)) for _, g in pairs])
-        self._all = np.ones(int(sizes.sum()), np.float32)
-        self._part = self._all[: int(sizes[clipped].sum())]
+        # Two 16-bit values are as many bytes as one of float32.
+        share = pairs[0][1].element_size() / 4
+        self._all = np.ones(int(share * sizes.sum()), np.float32)
+        self._part = self._all[: int(share * sizes[clipped].sum())]
 
     def step(self) -> Any:
         """The two passes."""
