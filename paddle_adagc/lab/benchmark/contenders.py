@@ -23,6 +23,7 @@ from unittest import mock
 import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
+from paddle.nn.clip import _clip_by_global_norm_using_mp_type
 
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.kernels.operators import OperatorTensors, dense_float
@@ -99,7 +100,10 @@ class AdaGCByOperators(AdaGC):
 
 
 class GlobalGC(Contender):
-    """Paddle's ``ClipGradByGlobalNorm``, which scales every tensor."""
+    """Paddle's ``ClipGradByGlobalNorm``, which scales every tensor.
+
+    It has no 16-bit norms on a CPU: there by Paddle's own switch to float32.
+    """
 
     name = "GlobalGC"
 
@@ -109,7 +113,11 @@ class GlobalGC(Contender):
 
     def step(self) -> Any:
         """One call of the clip."""
-        return self._clip(self.pairs)
+        previous = _clip_by_global_norm_using_mp_type(True)
+        try:
+            return self._clip(self.pairs)
+        finally:
+            _clip_by_global_norm_using_mp_type(previous)
 
 
 class ByNorm(Contender):
@@ -175,3 +183,14 @@ CONTENDERS: tuple[type[Contender], ...] = (
     ByNorm,
     WaitingLoop,
 )
+
+
+def able(dtype: str) -> list[type[Contender]]:
+    """Contenders that Paddle has kernels for: on a CPU none for ByNorm."""
+    return [
+        kind
+        for kind in CONTENDERS
+        if dtype == "float32"
+        or kind is not ByNorm
+        or paddle.device.get_device() != "cpu"
+    ]
