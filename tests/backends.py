@@ -25,6 +25,7 @@ import pytest
 from paddle_adagc import kernels
 from paddle_adagc.kernels import build, operators
 from paddle_adagc.kernels.cuda import driver, tables, tensors
+from paddle_adagc.kernels.facts import CPU
 from paddle_adagc.kernels.host import HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -71,7 +72,7 @@ def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
     cuda.emulated_reset()
     module = driver.Driver(cuda).load(b"")
     monkeypatch.setattr(tensors, "current_device", lambda: 0)
-    monkeypatch.setattr(tensors, "device_of", lambda tensor: 0)
+    monkeypatch.setattr(tensors, "memory_of_device", lambda: CPU << 8)
     monkeypatch.setattr(tensors, "current_stream", lambda device: 0)
     monkeypatch.setattr(tensors, "load_module", lambda device: module)
     # What it cannot take, strided gradients, is left to the operators.

@@ -27,9 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+import numpy as np
 from paddle import Tensor
 
 from paddle_adagc.kernels.cuda.tensors import DeviceTensors
+from paddle_adagc.kernels.facts import NOTHING, describe
 from paddle_adagc.kernels.host import HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -37,15 +39,17 @@ from paddle_adagc.kernels.operators import OperatorTensors
 class TensorList(Protocol):
     """A backend's hold on a list of tensors, with gaps."""
 
-    def __init__(self, tensors: list[Tensor | None]) -> None: ...
+    def __init__(
+        self, tensors: list[Tensor | None], facts: np.ndarray
+    ) -> None: ...
 
     @staticmethod
     def is_available() -> bool:
         """Whether this process can use the backend now."""
 
     @staticmethod
-    def can_take(tensor: Tensor) -> bool:
-        """Whether the backend can work on this tensor."""
+    def can_take(facts: np.ndarray) -> np.ndarray:
+        """Which tensors the backend can work on, bool ``[num_tensors]``."""
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norms, float32 ``[num_tensors]``; 0 at a gap."""
@@ -70,18 +74,27 @@ def split(tensors: Iterable[Tensor | None]) -> list[TensorList]:
         another backend has the tensor.
     """
     rest = list(tensors)
+    facts = describe(rest)
+    is_left = np.array([tensor is not None for tensor in rest], bool)
     parts = []
     for backend in BACKENDS:
-        if not any(tensor is not None for tensor in rest):
+        if not is_left.any():
             break
         if not backend.is_available():
             continue
-        can_take = backend.can_take
-        taken = [t if t is not None and can_take(t) else None for t in rest]
-        if any(tensor is not None for tensor in taken):
-            parts.append(backend(taken))
-            rest = [
-                t if mine is None else None
-                for t, mine in zip(rest, taken, strict=True)
-            ]
+        taken = is_left & backend.can_take(facts)
+        if taken.all():
+            return [backend(rest, facts)]
+        if taken.any():
+            mine = np.where(taken, facts, NOTHING)
+            parts.append(
+                backend(
+                    [
+                        t if i else None
+                        for t, i in zip(rest, taken, strict=True)
+                    ],
+                    mine,
+                )
+            )
+            is_left &= ~taken
     return parts

@@ -66,7 +66,7 @@ void scale(void* tensor, int64_t size, float h, bool is_discarded) {
   for (int64_t i = 0; i < size; ++i) narrow(widen(values[i]) * factor, values + i);
 }
 
-// In the order of the codes in host.py.
+// In the order of the codes in facts.py.
 constexpr double (*kSquaredNorm[])(const void*, int64_t) = {
     squared_norm<float>, squared_norm<double>, squared_norm<Bfloat16>,
     squared_norm<Float16>};
@@ -75,31 +75,89 @@ constexpr void (*kScale[])(void*, int64_t, float, bool) = {
 
 }  // namespace
 
-struct Tensor {
+// A tensor as facts.py describes it.
+struct Facts {
   void* values;
   int64_t size;
-  int64_t dtype;
+  int64_t dtype;  // -1: none that the loops know, or not contiguous
+  int64_t device;
 };
+
+// As DLPack 1 has it (dlpack.h of github.com/dmlc/dlpack).
+struct DlTensor {
+  void* data;
+  int32_t device_type, device_id;
+  int32_t num_dims;
+  uint8_t type_code, type_bits;
+  uint16_t type_lanes;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+namespace {
+
+int64_t dtype_of(const DlTensor& tensor) {
+  switch (tensor.type_code << 8 | tensor.type_bits) {
+    case 2 << 8 | 32: return 0;
+    case 2 << 8 | 64: return 1;
+    case 4 << 8 | 16: return 2;
+    case 2 << 8 | 16: return 3;
+    default: return -1;
+  }
+}
+
+Facts facts_of(const DlTensor& tensor) {
+  int64_t size = 1;
+  bool is_contiguous = true;
+  for (int i = tensor.num_dims - 1; i >= 0; --i) {
+    if (tensor.strides != nullptr && tensor.shape[i] != 1) {
+      is_contiguous &= tensor.strides[i] == size;
+    }
+    size *= tensor.shape[i];
+  }
+  return {static_cast<char*>(tensor.data) + tensor.byte_offset, size,
+          is_contiguous || size == 0 ? dtype_of(tensor) : -1,
+          tensor.device_type << 8 | tensor.device_id};
+}
+
+}  // namespace
 
 extern "C" {
 
+// What DLPack's exchange function says of each Python object but None. Gives
+// the number of objects described: fewer than count if one made it fail.
+int64_t adagc_describe(void* const* objects, int64_t count, const void* none,
+                       int (*exchange)(void*, DlTensor*), Facts* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (objects[i] == none) continue;
+    DlTensor tensor;
+    if (exchange(objects[i], &tensor) != 0) return i;
+    out[i] = facts_of(tensor);
+  }
+  return count;
+}
+
 // out[i] = squared L2 norm of tensor i.
-void adagc_squared_norms(const Tensor* tensors, int64_t num_tensors,
+void adagc_squared_norms(const Facts* tensors, int64_t num_tensors,
                          float* out) {
   for (int64_t i = 0; i < num_tensors; ++i) {
-    const Tensor& t = tensors[i];
-    out[i] = static_cast<float>(kSquaredNorm[t.dtype](t.values, t.size));
+    const Facts& t = tensors[i];
+    const bool is_missing = t.size == 0;
+    out[i] = is_missing ? 0.0f
+                        : static_cast<float>(
+                              kSquaredNorm[t.dtype](t.values, t.size));
   }
 }
 
 // Tensor i is multiplied by h[i], and rounded once; set to 0 where discard[i].
 // A tensor with h[i] == 1 is not touched. discard may be null.
-void adagc_scale(const Tensor* tensors, int64_t num_tensors, const float* h,
+void adagc_scale(const Facts* tensors, int64_t num_tensors, const float* h,
                  const bool* discard) {
   for (int64_t i = 0; i < num_tensors; ++i) {
-    const Tensor& t = tensors[i];
+    const Facts& t = tensors[i];
     const bool is_discarded = discard != nullptr && discard[i];
-    if (h[i] != 1.0f || is_discarded) {
+    if (t.size != 0 && (h[i] != 1.0f || is_discarded)) {
       kScale[t.dtype](t.values, t.size, h[i], is_discarded);
     }
   }

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,37 +22,25 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc.kernels.build import load_library
-
-_CODES = {
-    paddle.float32: 0,
-    paddle.float64: 1,
-    paddle.bfloat16: 2,
-    paddle.float16: 3,
-}
-"""As in ``host.cpp``."""
+from paddle_adagc.kernels.facts import CPU
 
 
 class HostTensors:
-    """Addresses of dense tensors in host memory.
+    """Dense tensors in host memory.
 
     Args:
         tensors: None stands for no tensor.
+        facts: :data:`paddle_adagc.kernels.facts.FACTS` of each.
     """
 
-    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+    ) -> None:
         library = load_library()
         assert library is not None
         self._library = library
         self._held = tensors  # so that the addresses stay theirs
-        self._tensors = np.array(
-            [
-                (0, 0, 0)
-                if t is None
-                else (t.data_ptr(), math.prod(t.shape), _CODES[t.dtype])
-                for t in tensors
-            ],
-            np.int64,
-        )
+        self._facts = np.ascontiguousarray(facts)
 
     @staticmethod
     def is_available() -> bool:
@@ -66,19 +53,15 @@ class HostTensors:
         return bool(place.is_cpu_place()) and load_library() is not None
 
     @staticmethod
-    def can_take(tensor: Tensor) -> bool:
-        """Whether the loops are made for a tensor like this."""
-        return (
-            tensor.dtype in _CODES
-            and tensor.is_contiguous()
-            and tensor.place.is_cpu_place()
-        )
+    def can_take(facts: np.ndarray) -> np.ndarray:
+        """Which tensors the loops are made for, bool ``[num_tensors]``."""
+        return (facts["dtype"] >= 0) & (facts["device"] >> 8 == CPU)
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""
-        out = paddle.empty([len(self._tensors)], dtype="float32")
+        out = paddle.empty([len(self._facts)], dtype="float32")
         self._library.adagc_squared_norms(
-            self._tensors.ctypes.data, len(self._tensors), out.data_ptr()
+            self._facts.ctypes.data, len(self._facts), out.data_ptr()
         )
         return out
 
@@ -86,8 +69,8 @@ class HostTensors:
         """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
         self._library.adagc_scale(
-            self._tensors.ctypes.data,
-            len(self._tensors),
+            self._facts.ctypes.data,
+            len(self._facts),
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
         )

@@ -45,9 +45,12 @@ class OperatorTensors:
 
     Args:
         tensors: None stands for no tensor.
+        facts: Unused.
     """
 
-    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+    ) -> None:
         self._tensors = tensors
 
     @staticmethod
@@ -56,9 +59,9 @@ class OperatorTensors:
         return True
 
     @staticmethod
-    def can_take(tensor: Tensor) -> bool:
-        """Any tensor."""
-        return True
+    def can_take(facts: np.ndarray) -> np.ndarray:
+        """Every tensor, bool ``[num_tensors]``."""
+        return np.ones(len(facts), bool)
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""

@@ -28,7 +28,6 @@ import ctypes
 import functools
 import hashlib
 import logging
-import math
 import os
 import weakref
 from collections.abc import Sequence
@@ -42,39 +41,38 @@ from paddle.base import libpaddle
 from paddle_adagc.kernels.build import cache_dir, keep
 from paddle_adagc.kernels.cuda import driver
 from paddle_adagc.kernels.cuda.tables import DEFINES, Launcher, Tables
+from paddle_adagc.kernels.facts import CUDA
 
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("multi_tensor.cu")
-_NAMES = {
-    paddle.float32: "float32",
-    paddle.float64: "float64",
-    paddle.bfloat16: "bfloat16",
-    paddle.float16: "float16",
-}
+_NAMES = ("float32", "float64", "bfloat16", "float16")
+"""In the order of the codes in ``facts.py``."""
 
 
 class DeviceTensors:
-    """Addresses of dense tensors on the current NVIDIA GPU.
+    """Dense tensors on the current NVIDIA GPU.
 
     Args:
         tensors: None stands for no tensor.
+        facts: :data:`paddle_adagc.kernels.facts.FACTS` of each.
 
     Attributes:
         addresses: uint64 ``[num_tensors]``.
     """
 
-    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+    ) -> None:
         self._held = tensors  # so that the addresses stay theirs
-        self.addresses = np.array(
-            [0 if t is None else t.data_ptr() for t in tensors], np.uint64
-        )
-        sizes = [0 if t is None else math.prod(t.shape) for t in tensors]
-        names = ["" if t is None else _NAMES[t.dtype] for t in tensors]
+        self.addresses = facts["address"].astype(np.uint64)
         device = current_device()
         assert device is not None
         self._lists = _lists(
-            device, current_stream(device), tuple(names), tuple(sizes)
+            device,
+            current_stream(device),
+            facts["dtype"].tobytes(),
+            facts["size"].tobytes(),
         )
 
     @staticmethod
@@ -84,13 +82,9 @@ class DeviceTensors:
         return device is not None and load_module(device) is not None
 
     @staticmethod
-    def can_take(tensor: Tensor) -> bool:
-        """Whether the kernels are made for a tensor like this."""
-        return (
-            tensor.dtype in _NAMES
-            and tensor.is_contiguous()
-            and device_of(tensor) == current_device()
-        )
+    def can_take(facts: np.ndarray) -> np.ndarray:
+        """Which tensors the kernels are made for, bool ``[num_tensors]``."""
+        return (facts["dtype"] >= 0) & (facts["device"] == memory_of_device())
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""
@@ -133,12 +127,11 @@ class _Lists:
 
 
 @functools.lru_cache(maxsize=16)
-def _lists(
-    device: int, stream: int, names: tuple[str, ...], sizes: tuple[int, ...]
-) -> _Lists:
+def _lists(device: int, stream: int, dtypes: bytes, sizes: bytes) -> _Lists:
     module = load_module(device)
     assert module is not None
-    return _Lists(module, stream, Tables(names, np.array(sizes, np.int64)))
+    names = [_NAMES[code] for code in np.frombuffer(dtypes, np.int64)]
+    return _Lists(module, stream, Tables(names, np.frombuffer(sizes, np.int64)))
 
 
 @functools.cache
@@ -183,10 +176,9 @@ def current_device() -> int | None:
     return place.gpu_device_id() if place.is_gpu_place() else None
 
 
-def device_of(tensor: Tensor) -> int | None:
-    """Index of the GPU that holds a tensor."""
-    place = tensor.place
-    return place.gpu_device_id() if place.is_gpu_place() else None
+def memory_of_device() -> int:
+    """The current GPU's memory, as facts name it."""
+    return CUDA << 8 | (current_device() or 0)
 
 
 def current_stream(device: int) -> int:

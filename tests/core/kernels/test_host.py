@@ -30,7 +30,7 @@ from helpers import strided_gradient
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import build as library
-from paddle_adagc.kernels import host, operators
+from paddle_adagc.kernels import facts, host, operators
 from paddle_adagc.kernels.host import HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -231,13 +231,9 @@ def test_processes_may_build_at_once(tmp_path):
 
 
 def test_tensor_in_a_device_s_memory_is_not_taken():
-    there = types.SimpleNamespace(
-        dtype=paddle.float32,
-        place=types.SimpleNamespace(is_cpu_place=lambda: False),
-        is_contiguous=lambda: True,
-    )
-    assert HostTensors.can_take(paddle.ones([2]))
-    assert not HostTensors.can_take(there)
+    known = facts.describe([paddle.ones([2])] * 2)
+    known["device"][1] = facts.CUDA << 8
+    assert HostTensors.can_take(known).tolist() == [True, False]
 
 
 def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
