@@ -72,7 +72,7 @@ def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
     cuda.emulated_reset()
     module = driver.Driver(cuda).load(b"")
     monkeypatch.setattr(tensors, "current_device", lambda: 0)
-    monkeypatch.setattr(tensors, "memory_of_device", lambda: CPU << 8)
+    monkeypatch.setattr(tensors, "current_memory", lambda: CPU << 8)
     monkeypatch.setattr(tensors, "current_stream", lambda device: 0)
     monkeypatch.setattr(tensors, "load_module", lambda device: module)
     # What it cannot take, strided gradients, is left to the operators.

@@ -64,6 +64,16 @@ def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
     return facts
 
 
+def current_memory() -> int:
+    """Where new tensors lie, as facts name it; 0 if neither CPU nor CUDA."""
+    kind, _, index = paddle.device.get_device().partition(":")
+    if kind == "cpu":
+        return CPU << 8
+    if kind == "gpu" and not paddle.is_compiled_with_rocm():
+        return CUDA << 8 | int(index)
+    return 0
+
+
 def _read(tensor: Tensor) -> tuple[int, int, int, int]:
     place = tensor.place
     device = 0

@@ -22,7 +22,7 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc.kernels.build import load_library
-from paddle_adagc.kernels.facts import CPU
+from paddle_adagc.kernels.facts import CPU, current_memory
 
 
 class HostTensors:
@@ -49,8 +49,7 @@ class HostTensors:
         They do after ``paddle.set_device("cpu")``, the default without a
         device.
         """
-        place = paddle.framework._current_expected_place()
-        return bool(place.is_cpu_place()) and load_library() is not None
+        return current_memory() == CPU << 8 and load_library() is not None
 
     @staticmethod
     def can_take(facts: np.ndarray) -> np.ndarray:

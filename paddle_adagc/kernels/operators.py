@@ -129,10 +129,12 @@ def _scale_(tensor: Tensor, factor: Tensor) -> None:
     _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
     if wide is tensor:
         return
-    if tensor.is_contiguous():
-        _C_ops.cast(wide, tensor.dtype, out=tensor)
-    else:
+    if not tensor.is_contiguous():
         _C_ops.assign_out_(wide.astype(tensor.dtype), tensor)
+        return
+    narrow = _C_ops.cast(wide, tensor.dtype, out=tensor)
+    if narrow.data_ptr() != tensor.data_ptr():  # Paddle before 3.3: no "out"
+        _C_ops.assign_out_(narrow, tensor)
 
 
 def _zero_where_(tensor: Tensor, flag: Tensor) -> None:

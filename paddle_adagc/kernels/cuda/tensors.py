@@ -41,7 +41,7 @@ from paddle.base import libpaddle
 from paddle_adagc.kernels.build import cache_dir, keep
 from paddle_adagc.kernels.cuda import driver
 from paddle_adagc.kernels.cuda.tables import DEFINES, Launcher, Tables
-from paddle_adagc.kernels.facts import CUDA
+from paddle_adagc.kernels.facts import CUDA, current_memory
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class DeviceTensors:
     @staticmethod
     def can_take(facts: np.ndarray) -> np.ndarray:
         """Which tensors the kernels are made for, bool ``[num_tensors]``."""
-        return (facts["dtype"] >= 0) & (facts["device"] == memory_of_device())
+        return (facts["dtype"] >= 0) & (facts["device"] == current_memory())
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""
@@ -170,15 +170,8 @@ def _image(capability: int) -> bytes:
 
 def current_device() -> int | None:
     """Index of the NVIDIA GPU that new tensors lie on; None if they do not."""
-    if not paddle.is_compiled_with_cuda() or paddle.is_compiled_with_rocm():
-        return None
-    place = paddle.framework._current_expected_place()
-    return place.gpu_device_id() if place.is_gpu_place() else None
-
-
-def memory_of_device() -> int:
-    """The current GPU's memory, as facts name it."""
-    return CUDA << 8 | (current_device() or 0)
+    kind, index = divmod(current_memory(), 1 << 8)
+    return index if kind == CUDA else None
 
 
 def current_stream(device: int) -> int:

@@ -55,7 +55,7 @@ class Timer:
 
 
 def _is_cpu() -> bool:
-    return bool(paddle.framework._current_expected_place().is_cpu_place())
+    return bool(paddle.device.get_device() == "cpu")
 
 
 def _mark() -> Any:

@@ -42,7 +42,8 @@ def slow(monkeypatch):
 
 def test_fast_and_slow_reading_agree(monkeypatch):
     read = tensors()
-    assert facts._fast_reader() is not None, "g++ and DLPack are needed"
+    if facts._fast_reader() is None:
+        pytest.skip("Paddle before 3.3, or no compiler")
     fast = facts.describe(read)
     slow(monkeypatch)
     np.testing.assert_array_equal(fast, facts.describe(read))
@@ -72,5 +73,7 @@ def test_what_the_fast_reader_refuses_is_read_slowly(monkeypatch):
 
 
 def test_unknown_version_of_dlpack_is_not_used(monkeypatch):
-    monkeypatch.setattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
+    monkeypatch.setattr(
+        paddle.Tensor, "__dlpack_c_exchange_api__", None, raising=False
+    )
     assert facts._exchange_function() is None

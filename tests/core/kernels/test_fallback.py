@@ -15,7 +15,6 @@
 
 import ctypes
 import logging
-import types
 
 import backends
 import paddle
@@ -27,17 +26,9 @@ from paddle_adagc.kernels.cuda import driver, tensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
-def pretend_gpu(monkeypatch, *, cuda=True, rocm=False, is_gpu=True):
-    place = types.SimpleNamespace(
-        is_gpu_place=lambda: is_gpu,
-        is_cpu_place=lambda: False,
-        gpu_device_id=lambda: 0,
-    )
-    monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: cuda)
+def pretend_gpu(monkeypatch, *, device="gpu:0", rocm=False):
+    monkeypatch.setattr(paddle.device, "get_device", lambda: device)
     monkeypatch.setattr(paddle, "is_compiled_with_rocm", lambda: rocm)
-    monkeypatch.setattr(
-        paddle.framework, "_current_expected_place", lambda: place
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -58,15 +49,16 @@ def assert_operators(gradient=None):
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("device", "rocm"),
     [
-        {"cuda": False},  # XPU and custom devices
-        {"rocm": True},
-        {"is_gpu": False},
+        ("xpu:0", False),
+        ("npu:0", False),
+        ("gpu:0", True),
+        ("gpu_pinned", False),
     ],
 )
-def test_other_devices_are_not_asked_for_cuda(monkeypatch, build):
-    pretend_gpu(monkeypatch, **build)
+def test_other_devices_are_not_asked_for_cuda(monkeypatch, device, rocm):
+    pretend_gpu(monkeypatch, device=device, rocm=rocm)
     assert tensors.current_device() is None
     monkeypatch.setattr(ctypes, "CDLL", None)
     assert_operators()

@@ -19,7 +19,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -238,10 +237,7 @@ def test_tensor_in_a_device_s_memory_is_not_taken():
 
 def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
     assert HostTensors.is_available()
-    monkeypatch.setattr(
-        "paddle.framework._current_expected_place",
-        lambda: types.SimpleNamespace(is_cpu_place=lambda: False),
-    )
+    monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")
     monkeypatch.setattr(host, "load_library", None)  # nothing is compiled
     assert not HostTensors.is_available()
 
