@@ -31,6 +31,7 @@ from paddle_adagc.checks import (
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.nonfinite import NonFinite
+from paddle_adagc.kernels.cuda.adaptive import adaptive_step
 from paddle_adagc.state import Quantity
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
@@ -200,3 +201,27 @@ class ClipGradByAdaGC(TensorScalingClip):
                 h * norm, gamma, kept["deviation"], self.beta
             )
         return h, new
+
+    def _fused_advance(
+        self, step: int, squared_norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Tensor, Tensor | None, Kept] | None:
+        is_adaptive = step >= self.t_start or self.init == "constant"
+        if not is_adaptive or self.nonfinite == "raise":
+            return None
+        done = adaptive_step(
+            squared_norm,
+            kept["gamma"],
+            kept.get("deviation"),
+            self._nonfinite.count(squared_norm.shape[0]),
+            lambda_rel=self.lambda_rel,
+            beta=self.beta,
+            lambda_dev=self.lambda_dev,
+            zeroes_nonfinite=self.nonfinite == "zero",
+        )
+        if done is None:
+            return None
+        self._nonfinite.update(done.num_nonfinite)
+        new = {"gamma": done.gamma}
+        if done.deviation is not None:
+            new["deviation"] = done.deviation
+        return done.norm, done.h, done.lost, new

@@ -26,9 +26,10 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.gradients import GradientList, dense_float
+from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.nonfinite import NonFinite
+from paddle_adagc.kernels.operators import dense_float
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
 

@@ -148,6 +148,17 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             a non-finite norm; and what the rule keeps from now on.
         """
 
+    def _fused_advance(
+        self, step: int, squared_norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Tensor, Tensor | None, Kept] | None:
+        """Apply the rule, and treat non-finite norms, in one kernel.
+
+        Returns:
+            norm, ``h``, the tensors to discard (None: none), what the rule
+            keeps; or None if there is no such kernel for this step.
+        """
+        return None
+
     def _scale_(
         self,
         gradients: GradientList,
@@ -363,11 +374,18 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         gradients = GradientList(
             [by_slot.get(i, (None, None))[1] for i in range(len(self._table))]
         )
-        norm = rule.square_root(reducer.local_norms(gradients.squared_norms()))
+        squared_norm = reducer.local_norms(gradients.squared_norms())
         step = steps.num_steps - 1
-        self._nonfinite.refuse(norm, self._table.keys, step, reducer)
-        h, kept = self._advance(step, norm, self._memory())
-        h = self._scale_(gradients, by_slot, norm, h)
+        memory = self._memory()
+        fused = self._fused_advance(step, squared_norm, memory)
+        if fused is not None:
+            norm, h, discard, kept = fused
+            gradients.scale_(h, discard)
+        else:
+            norm = rule.square_root(squared_norm)
+            self._nonfinite.refuse(norm, self._table.keys, step, reducer)
+            h, kept = self._advance(step, norm, memory)
+            h = self._scale_(gradients, by_slot, norm, h)
         begins_step = steps.num_steps > self.num_steps
         earlier = [] if begins_step else self._calls
         self._calls = [*earlier, Call(slots, norm, h)]

@@ -25,15 +25,14 @@ from collections.abc import Sequence
 import paddle
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.kernels.host import HostTensors
+from paddle_adagc.kernels import split
 
 
 class GradientList:
     """The gradients of one call of a clip.
 
-    On a CPU, dense float32 gradients go through compiled loops
-    (:mod:`paddle_adagc.kernels`) that take all of them at once and leave those
-    alone whose ``h`` is 1; anything else through Paddle's operators.
+    Each gradient goes to the first backend of :mod:`paddle_adagc.kernels` that
+    can take it.
 
     Args:
         gradients: One gradient per tensor, or None for a tensor that has none.
@@ -41,9 +40,12 @@ class GradientList:
 
     def __init__(self, gradients: Sequence[Tensor | None]) -> None:
         self._gradients = gradients
-        self._host = (
-            HostTensors(gradients) if HostTensors.can_take(gradients) else None
+        self._has_rows = any(
+            gradient is not None and gradient.is_selected_rows()
+            for gradient in gradients
         )
+        values = map(_stored, gradients) if self._has_rows else gradients
+        self._parts = split(values)
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of every gradient, as one vector on the device.
@@ -53,40 +55,29 @@ class GradientList:
             holds one, Inf where the squared norm overflows float32 (a norm
             above 1.8e19).
         """
-        if not self._gradients:
-            return paddle.zeros([0], dtype="float32")
-        if self._host is not None:
-            return self._host.squared_norms()
-        nothing = paddle.zeros([1], dtype="float32")
-        norms = [nothing if g is None else _norm(g) for g in self._gradients]
-        return _C_ops.concat(norms, 0)
+        parts = self._parts
+        if self._has_rows:
+            parts = split(map(_merged, self._gradients))
+        if not parts:
+            return paddle.zeros([len(self._gradients)], dtype="float32")
+        total, *others = [part.squared_norms() for part in parts]
+        for norms in others:  # each is 0 where it has no tensor
+            total = _C_ops.add(total, norms)
+        return total
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         """Multiply every gradient by its entry of ``h``, in place.
 
-        Low-precision values are scaled in float32 and rounded once.
+        Low-precision values are scaled in float32 and rounded once. The kernels
+        neither read nor write a gradient whose ``h`` is 1.
 
         Args:
             h: float32 ``[num_tensors]``.
             discard: bool ``[num_tensors]``; where true the gradient becomes 0,
                 which a multiplication cannot do to Inf and NaN. None: nowhere.
         """
-        if not self._gradients:
-            return
-        if self._host is not None:
-            self._host.scale_(h, discard)
-            return
-        count = len(self._gradients)
-        factors = _C_ops.split_with_num(h, count, 0)
-        flags = [None] * count
-        if discard is not None:
-            flags = _C_ops.split_with_num(discard, count, 0)
-        zero_where_ = _ZeroWhere()
-        for gradient, factor, flag in zip(
-            self._gradients, factors, flags, strict=True
-        ):
-            if gradient is not None:
-                _scale_(gradient, factor, flag, zero_where_)
+        for part in self._parts:
+            part.scale_(h, discard)
 
 
 def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:
@@ -94,78 +85,15 @@ def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:
     return GradientList(tensors).squared_norms()
 
 
-def _scale_(
-    gradient: Tensor,
-    factor: Tensor,
-    flag: Tensor | None,
-    zero_where_: _ZeroWhere,
-) -> None:
-    values = _values(gradient)
-    wide = dense_float(values)
-    if flag is not None:
-        zero_where_(wide, flag)
-    if wide.dtype != factor.dtype:
-        factor = factor.astype(wide.dtype)
-    _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
-    if wide is not values:
-        _C_ops.assign_out_(wide.astype(values.dtype), values)
-
-
-def dense_float(values: Tensor) -> Tensor:
-    """The values in float32 or float64, one after the other in memory.
-
-    A gradient may be strided: that of a weight used as ``matmul(x, w.T)`` is.
-    Not every operator of Paddle takes such a tensor.
-
-    Returns:
-        The tensor itself if it is like that already, else a copy.
-    """
-    if values.dtype not in (paddle.float32, paddle.float64):
-        values = values.astype("float32")
-    # Tensor.contiguous() would move the tensor itself out of its memory.
-    return values if values.is_contiguous() else _C_ops.assign(values)
-
-
-def _norm(gradient: Tensor) -> Tensor:
-    if gradient.is_selected_rows():
-        merged = _C_ops.merge_selected_rows(gradient)
-        gradient = merged._get_tensor_from_selected_rows()
-    if gradient.dtype == paddle.float64:
-        return _C_ops.squared_l2_norm(gradient).astype("float32")
-    if gradient.dtype != paddle.float32:
-        gradient = gradient.astype("float32")
-    return _C_ops.squared_l2_norm(gradient)
-
-
-def _values(gradient: Tensor) -> Tensor:
+def _stored(gradient: Tensor | None) -> Tensor | None:
     """View of the numbers: of the stored rows, if the gradient is sparse."""
-    if gradient.is_selected_rows():
-        return gradient._get_tensor_from_selected_rows()
-    return gradient
+    if gradient is None or not gradient.is_selected_rows():
+        return gradient
+    return gradient._get_tensor_from_selected_rows()
 
 
-class _ZeroWhere:
-    """Set a tensor to 0 if a flag on the device is true.
-
-    The loss scaler's own operator: it looks at the flag on the device, and
-    touches the values only if it is set. Its loss scale and its step counters
-    are of no use here.
-    """
-
-    def __init__(self) -> None:
-        self._loss_scale = paddle.ones([1], dtype="float32")
-        self._good, self._bad = paddle.zeros([2, 1], dtype="int32").unbind()
-
-    def __call__(self, values: Tensor, flag: Tensor) -> None:
-        _C_ops.update_loss_scaling_(
-            [values],
-            flag,
-            self._loss_scale,
-            self._good,
-            self._bad,
-            1,
-            1,
-            1,
-            1,
-            True,
-        )
+def _merged(gradient: Tensor | None) -> Tensor | None:
+    """The numbers with rows added up that a sparse gradient repeats."""
+    if gradient is None or not gradient.is_selected_rows():
+        return gradient
+    return _stored(_C_ops.merge_selected_rows(gradient))

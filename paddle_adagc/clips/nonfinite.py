@@ -91,3 +91,7 @@ class NonFiniteTreatment:
         if num_new <= 0:
             return self._count
         return paddle.concat([self._count, paddle.zeros([num_new], "int32")])
+
+    def update(self, count: Tensor) -> None:
+        """Take over a count that a fused kernel made."""
+        self._count = count

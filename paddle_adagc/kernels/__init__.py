@@ -11,4 +11,90 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The clip's two passes over the gradients as compiled loops, for the CPU."""
+"""The clip's two passes over the gradients, by the fastest backend for each.
+
+===============  ===========================================================
+``host``         C++ loops for tensors in host memory
+``cuda``         kernels for tensors on an NVIDIA GPU; not run on a GPU so far
+``operators``    Paddle's operators, for everything else
+===============  ===========================================================
+
+``PADDLE_ADAGC_NATIVE=0`` leaves only the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+from paddle import Tensor
+
+from paddle_adagc.kernels.cuda.tensors import DeviceTensors
+from paddle_adagc.kernels.facts import NOTHING, describe
+from paddle_adagc.kernels.host import HostTensors
+from paddle_adagc.kernels.operators import OperatorTensors
+
+
+class TensorList(Protocol):
+    """A backend's hold on a list of tensors, with gaps."""
+
+    def __init__(
+        self, tensors: list[Tensor | None], facts: np.ndarray
+    ) -> None: ...
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether this process can use the backend now."""
+
+    @staticmethod
+    def can_take(facts: np.ndarray) -> np.ndarray:
+        """Which tensors the backend can work on, bool ``[num_tensors]``."""
+
+    def squared_norms(self) -> Tensor:
+        """Squared L2 norms, float32 ``[num_tensors]``; 0 at a gap."""
+
+    def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply in place by ``h``; set to 0 where ``discard``."""
+
+
+BACKENDS: tuple[type[TensorList], ...] = (
+    HostTensors,
+    DeviceTensors,
+    OperatorTensors,
+)
+"""In the order in which they are asked."""
+
+
+def split(tensors: Iterable[Tensor | None]) -> list[TensorList]:
+    """Give each tensor to the first backend that can take it.
+
+    Returns:
+        A list per backend in use, as long as ``tensors``, with gaps where
+        another backend has the tensor.
+    """
+    rest = list(tensors)
+    facts = describe(rest)
+    is_left = np.array([tensor is not None for tensor in rest], bool)
+    parts = []
+    for backend in BACKENDS:
+        if not is_left.any():
+            break
+        if not backend.is_available():
+            continue
+        taken = is_left & backend.can_take(facts)
+        if taken.all():
+            return [backend(rest, facts)]
+        if taken.any():
+            mine = np.where(taken, facts, NOTHING)
+            parts.append(
+                backend(
+                    [
+                        t if i else None
+                        for t, i in zip(rest, taken, strict=True)
+                    ],
+                    mine,
+                )
+            )
+            is_left &= ~taken
+    return parts

@@ -18,9 +18,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paddle
 from paddle import Tensor, _C_ops
 
 from paddle_adagc.kernels.build import load_library
+from paddle_adagc.kernels.facts import DTYPES, describe
 from paddle_adagc.kernels.host import HostTensors
 
 _OPERATOR = _C_ops.adamw_
@@ -91,7 +93,8 @@ def adamw_(
     takes_loop = (
         all(other is None for other in rest)
         and lr_ratio == 1.0
-        and HostTensors.can_take([*dense, *powers])
+        and not gradient.is_selected_rows()
+        and _are_float32_on_host([*dense, *powers])
     )
     if not takes_loop:
         outputs: tuple[Tensor | None, ...] = _OPERATOR(
@@ -129,3 +132,12 @@ def adamw_(
     for power, beta in zip(powers, (beta1, beta2), strict=True):
         power.scale_(beta)
     return (weight, moment1, moment2, None, *powers, None)
+
+
+def _are_float32_on_host(tensors: list[Tensor]) -> bool:
+    facts = describe(tensors)
+    is_float32 = facts["dtype"] == DTYPES.index(paddle.float32)
+    return bool(
+        HostTensors.is_available()
+        and np.all(HostTensors.can_take(facts) & is_float32)
+    )

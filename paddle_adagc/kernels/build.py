@@ -31,6 +31,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def load_library() -> ctypes.CDLL | None:
         logger.info("no C++ compiler: the clip uses Paddle's operators")
         return None
     try:
-        return _declared(ctypes.CDLL(str(build(compiler, _cache_dir()))))
+        return _declared(ctypes.CDLL(str(build(compiler, cache_dir()))))
     except (OSError, subprocess.CalledProcessError) as error:
         logger.warning(
             "the compiled loops cannot be used (%s): the clip uses Paddle's "
@@ -69,32 +70,51 @@ def load_library() -> ctypes.CDLL | None:
 def build(compiler: str, cache_dir: Path) -> Path:
     """Compile the library unless it is in ``cache_dir``; gives its path.
 
-    It appears whole or not at all, so that processes may build at once.
-
     Raises:
         OSError: The folder cannot be written, the compiler cannot be run.
         subprocess.CalledProcessError: The compiler failed.
     """
-    target = cache_dir / f"host-{_fingerprint(compiler)}.so"
-    if target.exists():
-        return target
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
-        output = Path(scratch) / target.name
+
+    def make(output: Path) -> None:
         subprocess.run(
             [compiler, *FLAGS, str(SOURCE), "-o", str(output)],
             check=True,
             capture_output=True,
         )
+
+    return keep(cache_dir / f"host-{_fingerprint(compiler)}.so", make)
+
+
+def keep(target: Path, make: Callable[[Path], None]) -> Path:
+    """Make a file unless it is there.
+
+    It appears whole or not at all, so that processes may make it at once.
+
+    Args:
+        target: Path of the file.
+        make: Writes it to another path.
+
+    Returns:
+        ``target``.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        output = Path(scratch) / target.name
+        make(output)
         output.replace(target)
     return target
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.adagc_squared_norms.argtypes = [pointer, pointer, count, pointer]
+    library.adagc_squared_norms.argtypes = [pointer, count, pointer]
     library.adagc_squared_norms.restype = None
-    library.adagc_scale.argtypes = [pointer, pointer, count, pointer, pointer]
+    library.adagc_scale.argtypes = [pointer, count, pointer, pointer]
     library.adagc_scale.restype = None
     library.adagc_adamw.argtypes = [
         *[pointer] * 4,
@@ -106,14 +126,22 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
-def _cache_dir() -> Path:
+def cache_dir() -> Path:
+    """Where compiled code is kept."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "paddle_adagc"
 
 
 def _fingerprint(compiler: str) -> str:
     """Changes with the source, the flags, the compiler and the processor."""
-    parts = [SOURCE.read_text(), *FLAGS, compiler, platform.machine()]
+    header = SOURCE.with_name("numbers.h")
+    parts = [
+        SOURCE.read_text(),
+        header.read_text(),
+        *FLAGS,
+        compiler,
+        platform.machine(),
+    ]
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         parts += [

@@ -12,31 +12,41 @@
 // See the License for the specific language governing permissions and
 // limitations under the License.
 
-// One pass over a list of float32 tensors in host memory.
+// The clip's two passes over a list of tensors in host memory.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
+#include "numbers.h"
+
 namespace {
 
-// Short float sums, added up in double: exact to float32 for any length. The
-// number of lanes and the order of the sums are fixed here, and products are not
-// fused (-ffp-contract=off), so that every processor gets the same bits.
-double squared_norm(const float* values, int64_t size) {
+// Short sums in the values' own precision, or float32 for the 16-bit types,
+// added up in double: exact to float32 for any length. The number of lanes and
+// the order of the sums are fixed here, and products are not fused
+// (-ffp-contract=off), so that every processor gets the same bits.
+template <typename T>
+double squared_norm(const void* tensor, int64_t size) {
+  using Wide = decltype(widen(T()));
   constexpr int64_t kBlock = 2048;
   constexpr int kLanes = 32;
+  const T* values = static_cast<const T*>(tensor);
   double total = 0.0;
   for (int64_t start = 0; start < size; start += kBlock) {
     const int64_t stop = std::min(size, start + kBlock);
-    float sums[kLanes] = {};
+    Wide sums[kLanes] = {};
     int64_t i = start;
     for (; i + kLanes <= stop; i += kLanes) {
       for (int lane = 0; lane < kLanes; ++lane) {
-        sums[lane] += values[i + lane] * values[i + lane];
+        const Wide value = widen(values[i + lane]);
+        sums[lane] += value * value;
       }
     }
-    for (int lane = 0; i < stop; ++i, ++lane) sums[lane] += values[i] * values[i];
+    for (int lane = 0; i < stop; ++i, ++lane) {
+      const Wide value = widen(values[i]);
+      sums[lane] += value * value;
+    }
     for (int width = kLanes / 2; width > 0; width /= 2) {
       for (int lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
     }
@@ -45,31 +55,111 @@ double squared_norm(const float* values, int64_t size) {
   return total;
 }
 
+template <typename T>
+void scale(void* tensor, int64_t size, float h, bool is_discarded) {
+  T* values = static_cast<T*>(tensor);
+  if (is_discarded) {
+    std::fill(values, values + size, T());
+    return;
+  }
+  const decltype(widen(T())) factor = h;
+  for (int64_t i = 0; i < size; ++i) narrow(widen(values[i]) * factor, values + i);
+}
+
+// In the order of the codes in facts.py.
+constexpr double (*kSquaredNorm[])(const void*, int64_t) = {
+    squared_norm<float>, squared_norm<double>, squared_norm<Bfloat16>,
+    squared_norm<Float16>};
+constexpr void (*kScale[])(void*, int64_t, float, bool) = {
+    scale<float>, scale<double>, scale<Bfloat16>, scale<Float16>};
+
+}  // namespace
+
+// A tensor as facts.py describes it.
+struct Facts {
+  void* values;
+  int64_t size;
+  int64_t dtype;  // -1: none that the loops know, or not contiguous
+  int64_t device;
+};
+
+// As DLPack 1 has it (dlpack.h of github.com/dmlc/dlpack).
+struct DlTensor {
+  void* data;
+  int32_t device_type, device_id;
+  int32_t num_dims;
+  uint8_t type_code, type_bits;
+  uint16_t type_lanes;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+namespace {
+
+int64_t dtype_of(const DlTensor& tensor) {
+  switch (tensor.type_code << 8 | tensor.type_bits) {
+    case 2 << 8 | 32: return 0;
+    case 2 << 8 | 64: return 1;
+    case 4 << 8 | 16: return 2;
+    case 2 << 8 | 16: return 3;
+    default: return -1;
+  }
+}
+
+Facts facts_of(const DlTensor& tensor) {
+  int64_t size = 1;
+  bool is_contiguous = true;
+  for (int i = tensor.num_dims - 1; i >= 0; --i) {
+    if (tensor.strides != nullptr && tensor.shape[i] != 1) {
+      is_contiguous &= tensor.strides[i] == size;
+    }
+    size *= tensor.shape[i];
+  }
+  return {static_cast<char*>(tensor.data) + tensor.byte_offset, size,
+          is_contiguous || size == 0 ? dtype_of(tensor) : -1,
+          tensor.device_type << 8 | tensor.device_id};
+}
+
 }  // namespace
 
 extern "C" {
 
+// What DLPack's exchange function says of each Python object but None. Gives
+// the number of objects described: fewer than count if one made it fail.
+int64_t adagc_describe(void* const* objects, int64_t count, const void* none,
+                       int (*exchange)(void*, DlTensor*), Facts* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (objects[i] == none) continue;
+    DlTensor tensor;
+    if (exchange(objects[i], &tensor) != 0) return i;
+    out[i] = facts_of(tensor);
+  }
+  return count;
+}
+
 // out[i] = squared L2 norm of tensor i.
-void adagc_squared_norms(const float* const* tensors, const int64_t* sizes,
-                         int64_t num_tensors, float* out) {
+void adagc_squared_norms(const Facts* tensors, int64_t num_tensors,
+                         float* out) {
   for (int64_t i = 0; i < num_tensors; ++i) {
-    out[i] = static_cast<float>(squared_norm(tensors[i], sizes[i]));
+    const Facts& t = tensors[i];
+    const bool is_missing = t.size == 0;
+    out[i] = is_missing ? 0.0f
+                        : static_cast<float>(
+                              kSquaredNorm[t.dtype](t.values, t.size));
   }
 }
 
-// Tensor i is multiplied by h[i]; set to 0 where discard[i]. A tensor with
-// h[i] == 1 is not touched. discard may be null.
-void adagc_scale(float* const* tensors, const int64_t* sizes,
-                 int64_t num_tensors, const float* h, const bool* discard) {
+// Tensor i is multiplied by h[i], and rounded once; set to 0 where discard[i].
+// A tensor with h[i] == 1 is not touched. discard may be null.
+void adagc_scale(const Facts* tensors, int64_t num_tensors, const float* h,
+                 const bool* discard) {
   for (int64_t i = 0; i < num_tensors; ++i) {
-    float* values = tensors[i];
-    if (discard != nullptr && discard[i]) {
-      std::fill(values, values + sizes[i], 0.0f);
-      continue;
+    const Facts& t = tensors[i];
+    const bool is_discarded = discard != nullptr && discard[i];
+    if (t.size != 0 && (h[i] != 1.0f || is_discarded)) {
+      kScale[t.dtype](t.values, t.size, h[i], is_discarded);
     }
-    const float factor = h[i];
-    if (factor == 1.0f) continue;
-    for (int64_t j = 0; j < sizes[i]; ++j) values[j] *= factor;
   }
 }
 

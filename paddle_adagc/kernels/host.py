@@ -22,64 +22,45 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc.kernels.build import load_library
+from paddle_adagc.kernels.facts import CPU, current_memory
 
 
 class HostTensors:
-    """Addresses of dense float32 tensors in host memory.
+    """Dense tensors in host memory.
 
     Args:
-        tensors: Each must outlive this object; None stands for no tensor.
+        tensors: None stands for no tensor.
+        facts: :data:`paddle_adagc.kernels.facts.FACTS` of each.
     """
 
-    def __init__(self, tensors: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+    ) -> None:
         library = load_library()
         assert library is not None
         self._library = library
-        count = len(tensors)
-        self._addresses = np.fromiter(
-            (0 if t is None else t.data_ptr() for t in tensors),
-            np.uint64,
-            count,
-        )
-        self._sizes = np.fromiter(
-            (0 if t is None else t.get_tensor()._numel() for t in tensors),
-            np.int64,
-            count,
-        )
+        self._held = tensors  # so that the addresses stay theirs
+        self._facts = np.ascontiguousarray(facts)
 
     @staticmethod
-    def can_take(tensors: Sequence[Tensor | None]) -> bool:
-        """Whether the loops are there, and made for all of the tensors.
+    def is_available() -> bool:
+        """Whether the loops are there, and results lie in host memory too.
 
-        What is made beside them, such as their norms, is to lie in host memory
-        too: ``paddle.set_device("cpu")``, which is the default without a
+        They do after ``paddle.set_device("cpu")``, the default without a
         device.
         """
-        if load_library() is None:
-            return False
-        if not paddle.framework._current_expected_place().is_cpu_place():
-            return False
-        on_host = not _has_devices()
-        float32 = paddle.float32
-        return all(
-            tensor is None
-            or (
-                tensor.dtype is float32
-                and not tensor.is_selected_rows()
-                and tensor.is_contiguous()
-                and (on_host or tensor.place.is_cpu_place())
-            )
-            for tensor in tensors
-        )
+        return current_memory() == CPU << 8 and load_library() is not None
+
+    @staticmethod
+    def can_take(facts: np.ndarray) -> np.ndarray:
+        """Which tensors the loops are made for, bool ``[num_tensors]``."""
+        return (facts["dtype"] >= 0) & (facts["device"] >> 8 == CPU)
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""
-        out = paddle.empty([len(self._sizes)], dtype="float32")
+        out = paddle.empty([len(self._facts)], dtype="float32")
         self._library.adagc_squared_norms(
-            self._addresses.ctypes.data,
-            self._sizes.ctypes.data,
-            len(self._sizes),
-            out.data_ptr(),
+            self._facts.ctypes.data, len(self._facts), out.data_ptr()
         )
         return out
 
@@ -87,18 +68,8 @@ class HostTensors:
         """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
         self._library.adagc_scale(
-            self._addresses.ctypes.data,
-            self._sizes.ctypes.data,
-            len(self._sizes),
+            self._facts.ctypes.data,
+            len(self._facts),
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
         )
-
-
-def _has_devices() -> bool:
-    """Whether a tensor of this Paddle can lie outside of host memory."""
-    return bool(
-        paddle.is_compiled_with_cuda()
-        or paddle.is_compiled_with_xpu()
-        or paddle.device.get_all_custom_device_type()
-    )

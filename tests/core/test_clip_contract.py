@@ -25,6 +25,8 @@ from helpers import (
 
 from paddle_adagc import ClipGradByAdaGC
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 
 def test_unclipped_and_missing_pairs_keep_their_places_and_values():
     first, free, missing, last = make_parameters([[2]] * 4)

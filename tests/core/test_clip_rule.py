@@ -21,6 +21,9 @@ from reference.adagc import adagc_step
 
 from paddle_adagc import ClipGradByAdaGC
 
+pytestmark = pytest.mark.usefixtures("backend")
+
+
 SHAPES = [[7, 5], [5], [3, 4, 2], [1], [64, 48]]
 
 

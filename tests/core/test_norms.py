@@ -19,25 +19,8 @@ import pytest
 from helpers import strided_gradient
 
 from paddle_adagc.clips.gradients import GradientList, squared_norms
-from paddle_adagc.kernels import build as library
 
-
-@pytest.fixture(params=["compiled", "operators"], autouse=True)
-def path(request, monkeypatch):
-    """Run every test with the compiled loops and with Paddle's operators."""
-    library.load_library.cache_clear()
-    if request.param == "operators":
-        monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
-    yield request.param
-    library.load_library.cache_clear()
-
-
-def test_both_paths_are_there(path):
-    if path == "compiled":
-        assert library.load_library() is not None, "g++ is needed"
-    else:
-        assert library.load_library() is None
-
+pytestmark = pytest.mark.usefixtures("backend")
 
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
 

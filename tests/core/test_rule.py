@@ -13,6 +13,7 @@
 # limitations under the License.
 """The rule's vector functions: hand-worked answers and properties."""
 
+import backends
 import numpy as np
 import paddle
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc import rule
+from paddle_adagc.kernels.cuda.adaptive import adaptive_step
 
 positive = st.floats(2**-20, 2**20, width=32)
 vectors = st.lists(st.tuples(positive, positive), min_size=1, max_size=8)
@@ -112,3 +114,52 @@ def test_order_of_the_tensors_does_not_matter(pairs):
     h = rule.adaptive_scale(norm, gamma, 1.04).numpy()
     reverse = rule.adaptive_scale(norm.flip(0), gamma.flip(0), 1.04).numpy()
     np.testing.assert_array_equal(reverse[::-1], h)
+
+
+numbers = st.sampled_from([0.0, np.inf, np.nan, 2.0**-10, 3.0e19]) | positive
+gamma_values = positive | st.just(np.inf)
+
+
+@given(
+    st.lists(st.tuples(numbers, gamma_values, positive), min_size=1),
+    st.sampled_from([1.04, 0.5, 3.0]),
+    st.sampled_from([0.0, 0.9, 0.99]),
+    st.sampled_from([0.0, 2.5]),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=100)
+def test_fused_step_has_the_bits_of_the_rule(
+    tensors, lambda_rel, beta, lambda_dev, zeroes_nonfinite
+):
+    squared, gamma, deviation = map(vector, zip(*tensors, strict=True))
+    squared = squared * squared
+    count = paddle.full([len(tensors)], 5, "int32")
+    with pytest.MonkeyPatch.context() as patch:
+        backends.use_cuda(patch)
+        fused = adaptive_step(
+            squared,
+            gamma,
+            deviation if lambda_dev else None,
+            count,
+            lambda_rel=lambda_rel,
+            beta=beta,
+            lambda_dev=lambda_dev,
+            zeroes_nonfinite=zeroes_nonfinite,
+        )
+    norm = rule.square_root(squared)
+    margin = lambda_dev * deviation if lambda_dev else None
+    h = rule.adaptive_scale(norm, gamma, lambda_rel, margin)
+    lost = ~np.isfinite(norm.numpy())
+    expected = [
+        (fused.norm, norm.numpy()),
+        (fused.h, np.where(lost, not zeroes_nonfinite, h.numpy())),
+        (fused.gamma, rule.moving_average(h * norm, gamma, beta).numpy()),
+        (fused.num_nonfinite, 5 + lost),
+    ]
+    if zeroes_nonfinite:
+        expected.append((fused.lost, lost))
+    if lambda_dev:
+        spread = rule.moving_deviation(h * norm, gamma, deviation, beta)
+        expected.append((fused.deviation, spread.numpy()))
+    for got, wanted in expected:
+        np.testing.assert_array_equal(got.numpy(), wanted)

@@ -20,7 +20,6 @@ import dataclasses
 import gc
 import random
 import statistics
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -33,6 +32,7 @@ from paddle_adagc.lab.benchmark.contenders import CONTENDERS, Contender
 from paddle_adagc.lab.benchmark.tensor_lists import equal_shapes, make_pairs
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.sizes import Shape
+from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles
 
 REFERENCE = "GlobalGC"
@@ -62,10 +62,11 @@ class Row:
     """Ratio to the memory floor's time, repetition by repetition."""
 
     operator_calls: int
-    """Paddle kernels called in a step: launches, on a GPU."""
+    """Paddle operators called in a step; on a GPU one may be several launches
+    (:mod:`paddle_adagc.lab.benchmark.gpu_counts`)."""
 
     peak_bytes: int
-    """Paddle's host memory in a step, above what it held before."""
+    """Paddle's memory on the device in a step, above what it held before."""
 
     @property
     def median_seconds(self) -> float:
@@ -78,6 +79,7 @@ def compare(
     clipped_share: float,
     repetitions: int,
     contenders: Iterable[type[Contender]] = CONTENDERS,
+    dtype: str = "float32",
 ) -> list[Row]:
     """Time all contenders on one list, interleaved, in one process.
 
@@ -89,8 +91,9 @@ def compare(
         clipped_share: Share of the tensors that is scaled, in [0, 1].
         repetitions: At least 2; one more comes first and is not counted.
         contenders: GlobalGC and the memory floor among them.
+        dtype: Of the gradients.
     """
-    pairs = make_pairs(list(shapes))
+    pairs = make_pairs(list(shapes), dtype)
     originals = [gradient.clone() for _, gradient in pairs]
     clipped = np.zeros(len(pairs), bool)
     clipped[: round(clipped_share * len(pairs))] = True
@@ -172,9 +175,9 @@ def _time(
         for repetition in rounds:
             for contender in order.sample(contenders, len(contenders)):
                 contender.prepare(originals)
-                begin = time.perf_counter()
+                begin = device_seconds()
                 contender.step()
-                elapsed = time.perf_counter() - begin
+                elapsed = device_seconds() - begin
                 if repetition:
                     seconds[contender.name].append(elapsed)
     return seconds
@@ -210,9 +213,13 @@ def _operator_calls(contender: Contender, originals: Sequence[Tensor]) -> int:
 
 def _peak_bytes(contender: Contender, originals: Sequence[Tensor]) -> int:
     contender.prepare(originals)
-    before = core.host_memory_stat_current_value("Allocated", 0)
-    core.host_memory_stat_reset_peak_value("Allocated", 0)
+    if paddle.device.get_device() == "cpu":
+        stat = "host_memory_stat"
+    else:
+        stat = "device_memory_stat"
+    before = getattr(core, f"{stat}_current_value")("Allocated", 0)
+    getattr(core, f"{stat}_reset_peak_value")("Allocated", 0)
     result = contender.step()
-    peak = core.host_memory_stat_peak_value("Allocated", 0)
+    peak = getattr(core, f"{stat}_peak_value")("Allocated", 0)
     del result
     return max(peak - before, 0)

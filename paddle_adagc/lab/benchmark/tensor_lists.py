@@ -74,10 +74,16 @@ def equal_shapes(num_tensors: int, num_values: int) -> list[Shape]:
     return [(side, side)] * num_tensors
 
 
-def make_pairs(shapes: list[Shape]) -> list[tuple[Tensor, Tensor]]:
-    """Parameters and random float32 gradients of these shapes.
+def make_pairs(
+    shapes: list[Shape], dtype: str = "float32"
+) -> list[tuple[Tensor, Tensor]]:
+    """Parameters and random gradients of these shapes.
 
     Parameters are small: no clip but AGC looks at their values.
+
+    Args:
+        shapes: Of the gradients.
+        dtype: Of the gradients.
     """
     paddle.seed(0)
     return [
@@ -87,7 +93,7 @@ def make_pairs(shapes: list[Shape]) -> list[tuple[Tensor, Tensor]]:
                 "float32",
                 default_initializer=paddle.nn.initializer.Constant(0.0),
             ),
-            paddle.randn(shape) / math.sqrt(math.prod(shape)),
+            (paddle.randn(shape) / math.sqrt(math.prod(shape))).astype(dtype),
         )
         for shape in shapes
     ]

@@ -19,7 +19,6 @@ import dataclasses
 import itertools
 import random
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +31,7 @@ from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
+from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
@@ -79,9 +79,9 @@ def compare(config: RunConfig, num_steps: int) -> list[Row]:
     with no_garbage_collection():
         for step, batch in enumerate(batches):
             for name in order.sample([*copies], len(copies)):
-                begin = time.perf_counter()
+                begin = device_seconds()
                 copies[name].step(batch)
-                elapsed = time.perf_counter() - begin
+                elapsed = device_seconds() - begin
                 if step >= _T_START:
                     seconds[name].append(elapsed)
     reference = seconds[REFERENCE]

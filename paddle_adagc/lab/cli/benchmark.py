@@ -19,7 +19,8 @@
     python tools/benchmark.py collectives
 
 clip: a clip step on the tensors of the paper's models, against Paddle's own
-clips, a loop that waits for every tensor, and the speed of memory.
+clips, a loop that waits for every tensor, and the speed of memory; then what
+each backend costs on a GPU, by count.
 step: whole training steps of the proxies.
 comm: the clip of a hybrid-parallel run between hosts (network namespaces) with
 a network delay; needs Linux, root, and the command ip.
@@ -82,6 +83,12 @@ def _add_clip(commands: argparse._SubParsersAction) -> None:
         help="shares of the tensors that are clipped (default: 0.1 1)",
     )
     clip.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of the gradients (default: float32)",
+    )
+    clip.add_argument(
         "--repetitions", type=_at_least_two, default=15, metavar="N"
     )
     clip.add_argument(
@@ -93,19 +100,30 @@ def _add_clip(commands: argparse._SubParsersAction) -> None:
 
 
 def _clip(options: argparse.Namespace) -> None:
-    from paddle_adagc.lab.benchmark import clip_step
+    from paddle_adagc.lab.benchmark import clip_step, contenders, gpu_counts
     from paddle_adagc.lab.benchmark.tensor_lists import LISTS, recipe_shapes
 
     for name in _chosen(options.lists, LISTS):
         shapes = recipe_shapes(name)
         for share in options.shares:
-            rows = clip_step.compare(shapes, share, options.repetitions)
+            rows = clip_step.compare(
+                shapes,
+                share,
+                options.repetitions,
+                contenders.able(options.dtype),
+                options.dtype,
+            )
             print(
                 f"\n{name}: {rows[0].num_tensors:,} tensors, "
                 f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
                 "tensors clipped\n"
             )
-            print(clip_step.to_markdown(rows), flush=True)
+            print(clip_step.to_markdown(rows))
+            counts = {
+                dtype: gpu_counts.count(shapes, share, dtype)
+                for dtype in gpu_counts.WIDTHS
+            }
+            print(gpu_counts.to_markdown(counts), flush=True)
     if not options.no_growth:
         print("\nGrowth of the time\n")
         print(clip_step.growth(options.repetitions))

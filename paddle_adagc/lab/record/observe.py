@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
+from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.record.files import QUANTITIES
 
 
@@ -56,9 +56,9 @@ class ObservedClip(ClipGradBase):
     @paddle.no_grad()
     def _dygraph_clip(self, params_grads: Any) -> Any:
         self.norm = self._norms(params_grads)
-        start = time.perf_counter()
+        start = device_seconds()
         clipped = self.clip(params_grads)
-        self.seconds = time.perf_counter() - start
+        self.seconds = device_seconds() - start
         self.clipped_norm = self._norms(clipped)
         return clipped
 

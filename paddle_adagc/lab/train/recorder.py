@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.faults import Fault
+from paddle_adagc.lab.record.clock import Timer
 from paddle_adagc.lab.record.files import RunWriter, update_run_json
 from paddle_adagc.lab.record.observe import ObservedClip
 from paddle_adagc.lab.train.config import RunConfig
@@ -45,10 +45,10 @@ _NUM_MOST_CLIPPED = 3
 class StepRecorder:
     """Every step's loss, learning rate, faults and clip numbers, in order.
 
-    Losses stay on the device until :meth:`flush`, so that recording makes no
-    step wait; with ``record.tensors`` the norms of every tensor are read at
-    every step. With several processes the first one writes, and losses are
-    the mean over those with data of their own.
+    Losses and times stay on the device until :meth:`flush`, so that recording
+    makes no step wait; with ``record.tensors`` the norms of every tensor are
+    read at every step. With several processes the first one writes, and losses
+    are the mean over those with data of their own.
 
     Attributes:
         monitor: Follows the losses and reports spikes.
@@ -78,7 +78,7 @@ class StepRecorder:
         self._losses: list[Tensor] = []
         self._faults: list[tuple[Fault, Sequence[str]]] = []
         self._corrupted_steps: set[int] = set()
-        self._started = 0.0
+        self._timer: Timer | None = None
 
     def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
         """Wrap the clip to measure it, if tensors are recorded."""
@@ -101,7 +101,7 @@ class StepRecorder:
         self._row = {"step": step, "learning_rate": learning_rate}
         self._losses = []
         self._faults = []
-        self._started = time.perf_counter()
+        self._timer = Timer()
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, a scalar on the device."""
@@ -131,7 +131,9 @@ class StepRecorder:
         if not self._row:
             return
         self._row.update(measures)
-        self._row["step_seconds"] = time.perf_counter() - self._started
+        assert self._timer is not None
+        self._timer.stop()
+        self._row["step_seconds"] = self._timer
         self._row["loss"] = self._losses
         if self._faults:
             self._row["faults"] = [f.record(names) for f, names in self._faults]
@@ -151,6 +153,7 @@ class StepRecorder:
         )
         for (row, tensors), loss in zip(self._pending, losses, strict=True):
             row["loss"] = loss
+            row["step_seconds"] = row["step_seconds"].seconds()
             self._watch(row["step"], loss)
             if self._writer is not None:
                 self._writer.append(row, tensors)

@@ -122,5 +122,5 @@ def test_operator_calls_of_a_step_grow_only_without_the_compiled_loops():
     per_tensor = (
         many["AdaGC, operators only"] - few["AdaGC, operators only"]
     ) / 20
-    assert per_tensor == 3
+    assert per_tensor == pytest.approx(1.1)  # a norm; one in ten is scaled
     assert (many["GlobalGC"] - few["GlobalGC"]) / 20 == 2

@@ -18,13 +18,15 @@
 The product is `a @ b.T` of a [M, K] and b [N, K]. What they need, and how it
 is met here:
 
-- bfloat16 or float16 to quantise: float32 is cast to bfloat16 first;
+- bfloat16 to quantise: other types are cast first;
 - whole 128x128 blocks to transpose or to scale in two dimensions, and M and N
   that are multiples of 4: operands are padded with zeros to multiples of 128;
 - rows of a two-dimensional scale that are multiples of 4 floats apart: K is
   padded to a multiple of 512;
 - one-dimensional scales as [K / 128, M], two-dimensional as [N / 128, K / 128];
-- no two operands with two-dimensional scales.
+- no two operands with two-dimensional scales; the one that has them comes
+  first, as in Paddle's own tests: `x @ w` is computed as `(w.T @ x.T).T`;
+- bfloat16 or float32 as the product's type, never float16.
 
 Zeros at the end of a block change neither its scale nor the product.
 """
@@ -47,12 +49,13 @@ _REDUCED_MULTIPLE = 4 * BLOCK
 @functools.cache
 def is_available() -> bool:
     """Whether this process's device has the kernels; decided once."""
-    if not paddle.device.is_compiled_with_cuda():
+    device = paddle.device
+    if not device.is_compiled_with_cuda() or device.is_compiled_with_rocm():
         return False
-    if not paddle.device.get_device().startswith("gpu"):
+    if not device.get_device().startswith("gpu"):
         return False
     version = tuple(int(part) for part in paddle.version.cuda().split(".")[:2])
-    major, _ = paddle.device.cuda.get_device_capability()
+    major, _ = device.cuda.get_device_capability()
     return version >= (12, 8) and major == 9
 
 
@@ -64,13 +67,11 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
         weight: [K, N].
 
     Returns:
-        [M, N], of the dtype of `x`, or bfloat16 for float32.
+        [M, N], bfloat16.
     """
-    return _multiply(
+    return _multiply_by_blocks(
         _quantise(_padded(x, BLOCK, _REDUCED_MULTIPLE), "1x128"),
         _quantise(_padded(weight, _REDUCED_MULTIPLE, BLOCK), "128x128", True),
-        _half(x.dtype),
-        is_b_1d_scaled=False,
     )[: x.shape[0], : weight.shape[1]]
 
 
@@ -82,13 +83,11 @@ def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
         weight: [K, N].
 
     Returns:
-        [M, K], of the dtype of `grad`, or bfloat16 for float32.
+        [M, K], bfloat16.
     """
-    return _multiply(
+    return _multiply_by_blocks(
         _quantise(_padded(grad, BLOCK, _REDUCED_MULTIPLE), "1x128"),
         _quantise(_padded(weight, BLOCK, _REDUCED_MULTIPLE), "128x128"),
-        _half(grad.dtype),
-        is_b_1d_scaled=False,
     )[: grad.shape[0], : weight.shape[0]]
 
 
@@ -102,23 +101,27 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     Returns:
         [K, N], float32.
     """
-    return _multiply(
-        _quantise(_padded(x, _REDUCED_MULTIPLE, BLOCK), "1x128", True),
-        _quantise(_padded(grad, _REDUCED_MULTIPLE, BLOCK), "1x128", True),
-        paddle.float32,
+    a, a_scale = _quantise(_padded(x, _REDUCED_MULTIPLE, BLOCK), "1x128", True)
+    b, b_scale = _quantise(
+        _padded(grad, _REDUCED_MULTIPLE, BLOCK), "1x128", True
+    )
+    return fp8_gemm_blockwise(
+        a,
+        a_scale,
+        b,
+        b_scale,
+        out_dtype=paddle.float32,
+        is_a_1d_scaled=True,
         is_b_1d_scaled=True,
     )[: x.shape[1], : grad.shape[1]]
 
 
-def _half(dtype: paddle.dtype) -> paddle.dtype:
-    return paddle.bfloat16 if dtype == paddle.float32 else dtype
-
-
 def _padded(x: Tensor, row_multiple: int, column_multiple: int) -> Tensor:
+    x = x.astype("bfloat16")
     rows, columns = -x.shape[0] % row_multiple, -x.shape[1] % column_multiple
     if rows or columns:
         x = F.pad(x, [0, rows, 0, columns])
-    return x.astype(_half(x.dtype)).contiguous()
+    return x.contiguous()
 
 
 def _quantise(
@@ -135,18 +138,14 @@ def _quantise(
     )
 
 
-def _multiply(
-    a: tuple[Tensor, Tensor],
-    b: tuple[Tensor, Tensor],
-    dtype: paddle.dtype,
-    is_b_1d_scaled: bool,
+def _multiply_by_blocks(
+    tiles: tuple[Tensor, Tensor], blocks: tuple[Tensor, Tensor]
 ) -> Tensor:
+    """`tiles @ blocks.T` of 1x128 tiles and 128x128 blocks, bfloat16."""
     return fp8_gemm_blockwise(
-        a[0],
-        a[1],
-        b[0],
-        b[1],
-        out_dtype=dtype,
-        is_a_1d_scaled=True,
-        is_b_1d_scaled=is_b_1d_scaled,
-    )
+        *blocks,
+        *tiles,
+        out_dtype=paddle.bfloat16,
+        is_a_1d_scaled=False,
+        is_b_1d_scaled=True,
+    ).T

@@ -61,19 +61,27 @@ def fake_gemm(
     assert length == other_length
     assert rows % 4 == 0
     assert columns % 4 == 0
-    assert is_a_1d_scaled
-    assert a_scale.shape == [length // 128, rows]
-    by_row = b_scale.numpy()
-    if is_b_1d_scaled:
-        assert b_scale.shape == [length // 128, columns]
+    assert out_dtype in (paddle.bfloat16, paddle.float32)
+    # The orders that Paddle's tests and PaddleFormers use.
+    assert (is_a_1d_scaled, is_b_1d_scaled) in ((False, True), (True, True))
+    assert b_scale.shape == [length // 128, columns]
+    left_scale = a_scale.numpy()
+    if is_a_1d_scaled:
+        assert a_scale.shape == [length // 128, rows]
+        left_scale = left_scale.T
     else:
-        assert b_scale.shape == [columns // 128, length // 128]
+        assert a_scale.shape == [rows // 128, length // 128]
         assert length // 128 % 4 == 0  # the stride of its rows
-        by_row = by_row.T
-    out = reference.product(
-        (a.view("uint8").numpy(), a_scale.numpy().T),
-        (b.view("uint8").numpy().T, by_row),
-    )
+    right = (b.view("uint8").numpy(), b_scale.numpy().T)
+    if is_a_1d_scaled:
+        out = reference.product(
+            (a.view("uint8").numpy(), left_scale),
+            (right[0].T, right[1].T),
+        )
+    else:
+        out = reference.product(
+            right, (a.view("uint8").numpy().T, left_scale.T)
+        ).T
     return paddle.to_tensor(out.astype(np.float32)).astype(out_dtype)
 
 
@@ -120,9 +128,10 @@ def test_products_equal_the_emulated_ones(kernels, shape):
         )
 
 
-def test_float32_becomes_bfloat16(kernels):
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_other_types_give_bfloat16(kernels, dtype):
     x, weight, _ = operands(4, 8, 16)
-    got = hopper.product(x.astype("float32"), weight.astype("float32"))
+    got = hopper.product(x.astype(dtype), weight.astype(dtype))
     assert got.dtype == paddle.bfloat16
     np.testing.assert_array_equal(
         got.astype("float32").numpy(),
@@ -149,6 +158,15 @@ def test_device_decides(monkeypatch, cuda, capability, available):
     )
     monkeypatch.setattr(paddle.version, "cuda", lambda: cuda)
     assert hopper.is_available.__wrapped__() is available
+
+
+def test_rocm_has_no_kernels(monkeypatch):
+    device = paddle.device
+    monkeypatch.setattr(device, "is_compiled_with_cuda", lambda: True)
+    monkeypatch.setattr(device, "is_compiled_with_rocm", lambda: True)
+    monkeypatch.setattr(device, "get_device", lambda: "gpu:0")
+    monkeypatch.setattr(paddle.version, "cuda", lambda: "False")
+    assert not hopper.is_available.__wrapped__()
 
 
 def test_a_cpu_has_no_kernels(monkeypatch):

@@ -16,18 +16,22 @@
 import ctypes
 import logging
 import platform
+import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+from helpers import strided_gradient
 
+from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import build as library
+from paddle_adagc.kernels import facts, host, operators
 from paddle_adagc.kernels.host import HostTensors
+from paddle_adagc.kernels.operators import OperatorTensors
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +54,7 @@ def test_library_is_built_once(tmp_path, monkeypatch):
 def test_other_source_is_another_library(tmp_path, monkeypatch):
     library.load_library()
     source = tmp_path / "changed.cpp"
+    shutil.copy(library.SOURCE.with_name("numbers.h"), tmp_path)
     source.write_text(library.SOURCE.read_text() + "\n")
     monkeypatch.setattr(library, "SOURCE", source)
     library.load_library.cache_clear()
@@ -75,40 +80,59 @@ def test_compiler_that_fails_leaves_paddle_s_operators(
 def test_switch(monkeypatch):
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
     assert library.load_library() is None
-    assert not HostTensors.can_take([paddle.ones([1])])
+    assert not HostTensors.is_available()
+    (part,) = kernels.split([paddle.ones([1])])
+    assert isinstance(part, OperatorTensors)
 
 
-def test_only_dense_float32_tensors_are_taken():
+def test_odd_gradients_do_not_send_the_list_to_the_operators():
     embedding = paddle.nn.Embedding(4, 2, sparse=True)
-    embedding(paddle.to_tensor([1])).sum().backward()
-    plain = paddle.ones([4, 3])
-    assert HostTensors.can_take([plain, None])
-    for other in (
-        plain.astype("bfloat16"),
-        plain.astype("float64"),
+    embedding(paddle.to_tensor([1, 1])).sum().backward()
+    _, strided = strided_gradient(1.0)
+    gradients = [
+        paddle.ones([4, 3]),
+        strided,
+        None,
+        paddle.full([5], 2.0, "bfloat16"),
         embedding.weight.grad,
-    ):
-        assert not HostTensors.can_take([plain, other])
+        paddle.full([5], 3.0, "int32").astype("float64"),
+    ]
+    host, operators = kernels.split([*gradients[:4], None, gradients[5]])
+    assert isinstance(host, HostTensors)
+    assert [t is not None for t in operators._tensors] == (
+        [False, True, False, False, False, False]
+    )
+    listed = GradientList(gradients)
+    expected = [12.0, float((strided**2).sum()), 0.0, 20.0, 8.0, 45.0]
+    np.testing.assert_allclose(listed.squared_norms().numpy(), expected)
+    listed.scale_(paddle.full([6], 0.5), None)
+    np.testing.assert_allclose(
+        GradientList(gradients).squared_norms().numpy(),
+        [norm / 4 for norm in expected],
+    )
 
 
-def test_norms_and_scales_equal_those_of_the_operators(monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_norms_and_scales_equal_those_of_the_operators(monkeypatch, dtype):
     rng = np.random.default_rng(0)
     shapes = [[1], [], [7, 300], [2049], [100_003], [0, 4]]
-    arrays = [rng.normal(size=s).astype("float32") * 3 for s in shapes]
+    arrays = [
+        paddle.to_tensor(rng.normal(size=s) * 3).astype(dtype) for s in shapes
+    ]
     h = paddle.to_tensor(rng.random(len(shapes)).astype("float32"))
     discard = paddle.to_tensor([False, False, True, False, False, False])
     results = []
     for switch in ("1", "0"):
         monkeypatch.setenv("PADDLE_ADAGC_NATIVE", switch)
         library.load_library.cache_clear()
-        gradients = GradientList(tensors := [*map(paddle.to_tensor, arrays)])
+        gradients = GradientList(tensors := [a.clone() for a in arrays])
         norms = gradients.squared_norms().numpy()
         gradients.scale_(h, discard)
-        results.append((norms, [t.numpy() for t in tensors]))
+        results.append((norms, [t.astype("float64").numpy() for t in tensors]))
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
     for ours, theirs in zip(results[0][1], results[1][1], strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    exact = [float(np.sum(a.astype("float64") ** 2)) for a in arrays]
+    exact = [float((a.astype("float64") ** 2).sum()) for a in arrays]
     np.testing.assert_allclose(results[0][0], exact, rtol=2e-7)
 
 
@@ -121,8 +145,9 @@ ARCHITECTURES = {"x86-64": "sse2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f"}
 def test_sums_are_the_same_bits_at_every_vector_width(monkeypatch):
     rng = np.random.default_rng(0)
     tensors = [
-        paddle.to_tensor(rng.normal(size=n).astype("float32"))
+        paddle.to_tensor(rng.normal(size=n).astype("float32")).astype(dtype)
         for n in (1, 31, 33, 300, 2047, 2048, 2049, 100_003)
+        for dtype in ("float32", "float64", "bfloat16", "float16")
     ]
     features = Path("/proc/cpuinfo").read_text().split()
     sums, flags = {}, library.FLAGS
@@ -204,32 +229,30 @@ def test_processes_may_build_at_once(tmp_path):
     assert ctypes.CDLL(str(path)).adagc_scale
 
 
-BUILDS = {
-    "paddle.is_compiled_with_cuda": True,
-    "paddle.is_compiled_with_xpu": True,
-    "paddle.device.get_all_custom_device_type": ["npu"],
-}
-
-
-@pytest.mark.parametrize("build", BUILDS)
-def test_tensor_in_a_device_s_memory_is_not_taken(monkeypatch, build):
-    monkeypatch.setattr(build, lambda: BUILDS[build])
-    here = paddle.ones([2])
-    there = types.SimpleNamespace(
-        dtype=paddle.float32,
-        place=types.SimpleNamespace(is_cpu_place=lambda: False),
-        is_selected_rows=lambda: False,
-        is_contiguous=lambda: True,
-    )
-    assert HostTensors.can_take([here, None])
-    assert not HostTensors.can_take([here, there])
+def test_tensor_in_a_device_s_memory_is_not_taken():
+    known = facts.describe([paddle.ones([2])] * 2)
+    known["device"][1] = facts.CUDA << 8
+    assert HostTensors.can_take(known).tolist() == [True, False]
 
 
 def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
-    # Without a gradient there is no tensor whose place could be asked.
+    assert HostTensors.is_available()
+    monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")
+    monkeypatch.setattr(host, "load_library", None)  # nothing is compiled
+    assert not HostTensors.is_available()
+
+
+def test_operators_on_a_cpu_leave_what_needs_no_scaling(monkeypatch):
+    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    scaled = []
     monkeypatch.setattr(
-        "paddle.framework._current_expected_place",
-        lambda: types.SimpleNamespace(is_cpu_place=lambda: False),
+        operators, "_scale_", lambda tensor, factor: scaled.append(tensor)
     )
-    assert not HostTensors.can_take([None, None])
-    assert not HostTensors.can_take([paddle.ones([2])])
+    first, second, lost = (paddle.full([2], np.nan) for _ in range(3))
+    GradientList([first, second, lost]).scale_(
+        paddle.to_tensor([1.0, 0.5, 1.0]),
+        paddle.to_tensor([False, False, True]),
+    )
+    assert [tensor is second for tensor in scaled] == [True]
+    assert lost.tolist() == [0.0, 0.0]
+    assert np.isnan(first.numpy()).all()

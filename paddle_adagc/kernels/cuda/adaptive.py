@@ -1,0 +1,95 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The adaptive step of Algorithm 1 in one launch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import paddle
+from paddle import Tensor
+
+from paddle_adagc.kernels.cuda import tensors
+from paddle_adagc.kernels.cuda.tables import Rule, launch_adaptive_step
+
+
+class AdaptiveStep(NamedTuple):
+    """Result of the rule, each ``[num_tensors]``, float32 unless said."""
+
+    norm: Tensor
+    h: Tensor
+    gamma: Tensor
+    deviation: Tensor | None
+    lost: Tensor | None
+    """bool; whose gradient becomes 0."""
+
+    num_nonfinite: Tensor
+    """int32."""
+
+
+def adaptive_step(
+    squared_norm: Tensor,
+    gamma: Tensor,
+    deviation: Tensor | None,
+    num_nonfinite: Tensor,
+    *,
+    lambda_rel: float,
+    beta: float,
+    lambda_dev: float,
+    zeroes_nonfinite: bool,
+) -> AdaptiveStep | None:
+    """Apply :mod:`paddle_adagc.rule` on the current NVIDIA GPU, with its bits.
+
+    Args:
+        squared_norm: float32 ``[num_tensors]``.
+        gamma: float32 ``[num_tensors]``.
+        deviation: float32 ``[num_tensors]``; None without ``lambda_dev``.
+        num_nonfinite: int32 ``[num_tensors]``; how often each norm was not
+            finite.
+        lambda_rel: See :mod:`paddle_adagc.rule`.
+        beta: See :mod:`paddle_adagc.rule`.
+        lambda_dev: See :mod:`paddle_adagc.rule`.
+        zeroes_nonfinite: A tensor with a non-finite norm is ``lost``; else its
+            ``h`` is 1.
+
+    Returns:
+        New vectors; None if this is no NVIDIA GPU, or has no kernels.
+    """
+    device = tensors.current_device()
+    module = None if device is None else tensors.load_module(device)
+    if device is None or module is None:
+        return None
+    norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
+    new_deviation = None if deviation is None else paddle.empty_like(gamma)
+    lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
+    count = paddle.empty_like(num_nonfinite)
+    vectors = (gamma, deviation, norm, h, new_gamma, new_deviation, lost)
+    launch_adaptive_step(
+        module,
+        tensors.current_stream(device),
+        gamma.shape[0],
+        Rule(
+            lambda_rel,
+            beta,
+            1.0 - beta,
+            lambda_dev,
+            0.0 if zeroes_nonfinite else 1.0,
+        ),
+        squared_norm.data_ptr(),
+        [
+            None if vector is None else vector.data_ptr()
+            for vector in (*vectors, num_nonfinite, count)
+        ],
+    )
+    return AdaptiveStep(norm, h, new_gamma, new_deviation, lost, count)

@@ -1,0 +1,268 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""NVRTC and the CUDA driver API through ctypes.
+
+Needs neither Paddle nor a CUDA toolkit: Paddle's GPU wheels bring NVRTC, and
+the driver is the GPU's. Works on any object with the driver's entry points.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+OPTIONS = (
+    "--std=c++17",
+    "--fmad=false",  # the same bits as rule.py
+    "--maxrregcount=32",  # 2,048 threads on a multiprocessor
+    "--ptxas-options=-v",
+)
+
+
+class CudaError(RuntimeError):
+    """A call of the driver or of NVRTC failed."""
+
+
+def load_nvrtc(preferred_major: str = "") -> ctypes.CDLL:
+    """Find NVRTC: in the process, on the library path, in NVIDIA's wheels.
+
+    Args:
+        preferred_major: CUDA version of the framework, such as ``"12"``.
+
+    Raises:
+        OSError: There is none.
+    """
+    majors = sorted(("13", "12", "11.2"), key=lambda m: m != preferred_major)
+    names = [f"libnvrtc.so.{major}" for major in majors]
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for name in majors:
+            pattern = f"*/lib/libnvrtc.so.{name}"
+            names += map(str, sorted(Path(folder).glob(pattern)))
+    for name in [*names, "libnvrtc.so"]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise OSError(f"NVRTC was not found, looked for {', '.join(names)}")
+
+
+class Compiler:
+    """NVRTC.
+
+    Args:
+        nvrtc: The loaded library.
+    """
+
+    def __init__(self, nvrtc: Any) -> None:
+        self._nvrtc = nvrtc
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Major and minor version of CUDA."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._check(
+            self._nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        )
+        return major.value, minor.value
+
+    def target(self, capability: int) -> str:
+        """What to compile for: the GPU, or PTX if NVRTC is older than it.
+
+        Args:
+            capability: Compute capability, 10 * major + minor.
+        """
+        count = ctypes.c_int()
+        self._check(self._nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+        known = (ctypes.c_int * count.value)()
+        self._check(self._nvrtc.nvrtcGetSupportedArchs(known))
+        if capability in known:
+            return f"sm_{capability}"
+        return f"compute_{max(arch for arch in known if arch < capability)}"
+
+    def compile(
+        self, source: str, target: str, options: Sequence[str]
+    ) -> tuple[bytes, str]:
+        """Compile CUDA C++.
+
+        Args:
+            source: Without includes.
+            target: From :meth:`target`.
+            options: NVRTC's.
+
+        Returns:
+            cubin or PTX, and the log with registers and spills.
+
+        Raises:
+            CudaError: With NVRTC's log.
+        """
+        program = ctypes.c_void_p()
+        self._check(
+            self._nvrtc.nvrtcCreateProgram(
+                ctypes.byref(program),
+                source.encode(),
+                b"multi_tensor.cu",
+                0,
+                None,
+                None,
+            )
+        )
+        try:
+            arguments = [f"--gpu-architecture={target}", *options]
+            code = self._nvrtc.nvrtcCompileProgram(
+                program,
+                len(arguments),
+                (ctypes.c_char_p * len(arguments))(
+                    *(argument.encode() for argument in arguments)
+                ),
+            )
+            log = self._read(program, "ProgramLog").rstrip(b"\0").decode()
+            if code:
+                raise CudaError(f"NVRTC cannot compile for {target}: {log}")
+            kind = "CUBIN" if target.startswith("sm_") else "PTX"
+            return self._read(program, kind), log
+        finally:
+            self._nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _read(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        get_size = getattr(self._nvrtc, f"nvrtcGet{what}Size")
+        self._check(get_size(program, ctypes.byref(size)))
+        text = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._nvrtc, f"nvrtcGet{what}")(program, text))
+        return text.raw
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise CudaError(f"NVRTC returned error {code}")
+
+
+class Driver:
+    """The calls of the CUDA driver that the kernels need.
+
+    Args:
+        cuda: The loaded library.
+    """
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self.check(cuda.cuInit(0), "cuInit")
+
+    def check(self, code: int, what: str) -> None:
+        """Raise :class:`CudaError` unless ``code`` is 0."""
+        if code:
+            text = ctypes.c_char_p()
+            self._cuda.cuGetErrorName(code, ctypes.byref(text))
+            name = (text.value or b"unknown").decode()
+            raise CudaError(
+                f"{what} returned {name} ({code}); the driver also reports "
+                "here what an earlier kernel of the process did wrong"
+            )
+
+    def capability(self, device: int) -> int:
+        """Compute capability of a device, 10 * major + minor."""
+        handle, values = ctypes.c_int(), (ctypes.c_int * 2)()
+        self.check(
+            self._cuda.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet"
+        )
+        for i, attribute in enumerate((_MAJOR, _MINOR)):
+            code = self._cuda.cuDeviceGetAttribute(
+                ctypes.byref(values, 4 * i), attribute, handle
+            )
+            self.check(code, "cuDeviceGetAttribute")
+        return 10 * values[0] + values[1]
+
+    def use_context(self, device: int) -> None:
+        """Make the device's primary context current if no context is."""
+        context, handle = ctypes.c_void_p(), ctypes.c_int()
+        self.check(
+            self._cuda.cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent"
+        )
+        if context.value:
+            return
+        self.check(
+            self._cuda.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet"
+        )
+        code = self._cuda.cuDevicePrimaryCtxRetain(
+            ctypes.byref(context), handle
+        )
+        self.check(code, "cuDevicePrimaryCtxRetain")
+        self.check(self._cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+    def load(self, image: bytes) -> Module:
+        """Load a cubin or PTX into the current context."""
+        module = ctypes.c_void_p()
+        code = self._cuda.cuModuleLoadData(ctypes.byref(module), image)
+        self.check(code, "cuModuleLoadData")
+        return Module(self, self._cuda, module)
+
+
+class Module:
+    """Loaded kernels; made by :meth:`Driver.load`."""
+
+    def __init__(
+        self, driver: Driver, cuda: Any, module: ctypes.c_void_p
+    ) -> None:
+        self._driver = driver
+        self._cuda = cuda
+        self._module = module
+        self._functions: dict[str, ctypes.c_void_p] = {}
+
+    def launch(
+        self, name: str, grid: int, block: int, stream: int, *arguments: Any
+    ) -> None:
+        """Start a kernel.
+
+        Args:
+            name: Of the kernel.
+            grid: Number of blocks.
+            block: Threads per block.
+            stream: Handle of the stream.
+            arguments: Of the kernel, as ctypes values.
+        """
+        function = self._functions.get(name)
+        if function is None:
+            function = ctypes.c_void_p()
+            code = self._cuda.cuModuleGetFunction(
+                ctypes.byref(function), self._module, name.encode()
+            )
+            self._driver.check(code, f"cuModuleGetFunction({name})")
+            self._functions[name] = function
+        pointers = (ctypes.c_void_p * len(arguments))(
+            *map(ctypes.addressof, arguments)
+        )
+        code = self._cuda.cuLaunchKernel(
+            function,
+            *(grid, 1, 1),
+            *(block, 1, 1),
+            0,
+            ctypes.c_void_p(stream),
+            pointers,
+            None,
+        )
+        self._driver.check(code, f"launch of {name}")
+
+    def copy(self, target: int, source: bytes, stream: int) -> None:
+        """Copy from pageable host memory, in the stream's order."""
+        code = self._cuda.cuMemcpyHtoDAsync_v2(
+            ctypes.c_uint64(target),
+            source,
+            ctypes.c_size_t(len(source)),
+            ctypes.c_void_p(stream),
+        )
+        self._driver.check(code, "cuMemcpyHtoDAsync")

@@ -1,0 +1,306 @@
+// Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// The clip's passes over a list of tensors, one launch for all of a type.
+//
+// NVRTC compiles this for GPUs; no header is needed. The tests compile the same
+// text with g++ and run it on a CPU. Sums are fixed by ADAGC_THREADS and
+// ADAGC_CHUNK, so that they depend neither on the GPU nor on addresses.
+
+using u16 = unsigned short;
+using u64 = unsigned long long;
+using i64 = long long;
+
+constexpr int kThreads = ADAGC_THREADS;
+constexpr int kChunk = ADAGC_CHUNK;          // values that a block takes
+constexpr int kAddresses = ADAGC_ADDRESSES;  // in one launch's arguments
+constexpr int kWarp = 32;
+
+struct Bf16 { u16 bits; };
+struct Fp16 { u16 bits; };
+struct Chunk { int tensor; int index; };
+struct Span { int start; int stop; };  // of a tensor's chunks
+struct Addresses { u64 values[kAddresses]; };
+
+// ---- numbers -------------------------------------------------------------
+
+__device__ inline float to_float(Bf16 x) {
+  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+
+__device__ inline Bf16 to_bf16(float x) {  // nearest, ties to even
+  const unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return Bf16{0x7fff};  // NaN
+  return Bf16{static_cast<u16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+}
+
+#ifdef __CUDA_ARCH__
+// An address from a table could be of any memory as far as a compiler knows.
+template <typename T> __device__ T* in_global_memory(T* address) {
+  __builtin_assume(__isGlobal(address));
+  return address;
+}
+__device__ inline float to_float(Fp16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+__device__ inline Fp16 to_fp16(float x) {
+  Fp16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+#endif  // else: the tests' emulator.h
+
+template <typename T> struct Number;
+template <> struct Number<float> {
+  using Wide = float;
+  static __device__ float wide(float x) { return x; }
+  static __device__ float narrow(float x) { return x; }
+};
+template <> struct Number<double> {
+  using Wide = double;
+  static __device__ double wide(double x) { return x; }
+  static __device__ double narrow(double x) { return x; }
+};
+template <> struct Number<Bf16> {
+  using Wide = float;
+  static __device__ float wide(Bf16 x) { return to_float(x); }
+  static __device__ Bf16 narrow(float x) { return to_bf16(x); }
+};
+template <> struct Number<Fp16> {
+  using Wide = float;
+  static __device__ float wide(Fp16 x) { return to_float(x); }
+  static __device__ Fp16 narrow(float x) { return to_fp16(x); }
+};
+
+__device__ inline float multiply_add(float a, float b, float c) {
+  return fmaf(a, b, c);
+}
+__device__ inline double multiply_add(double a, double b, double c) {
+  return fma(a, b, c);
+}
+
+// ---- a block's part of a tensor --------------------------------------------
+
+template <typename T> union Pack {
+  static constexpr int kSize = 16 / sizeof(T);
+  uint4 raw;
+  T values[kSize];
+};
+
+template <typename T> struct Part {
+  T* values;
+  int size;          // at most kChunk
+  bool is_aligned;   // values can be taken 16 bytes at a time
+
+  __device__ Part(const u64* addresses, const i64* sizes, Chunk chunk) {
+    const i64 start = static_cast<i64>(chunk.index) * kChunk;
+    const i64 left = sizes[chunk.tensor] - start;
+    values = in_global_memory(reinterpret_cast<T*>(addresses[chunk.tensor])) +
+             start;
+    size = static_cast<int>(left < kChunk ? left : kChunk);
+    is_aligned = (reinterpret_cast<u64>(values) & 15) == 0;
+  }
+  __device__ bool is_whole() const { return is_aligned && size == kChunk; }
+  __device__ Pack<T> load_16_bytes(int i) const {
+    Pack<T> pack;
+    pack.raw = *reinterpret_cast<const uint4*>(values + i);
+    return pack;
+  }
+  __device__ bool has_16_bytes(int i) const {
+    return is_aligned && i + Pack<T>::kSize <= size;
+  }
+  __device__ Pack<T> load(int i) const {
+    if (has_16_bytes(i)) return load_16_bytes(i);
+    Pack<T> pack;
+    for (int j = 0; j < Pack<T>::kSize; ++j)
+      pack.values[j] = i + j < size ? values[i + j] : T{};
+    return pack;
+  }
+  __device__ void store_16_bytes(int i, const Pack<T>& pack) const {
+    *reinterpret_cast<uint4*>(values + i) = pack.raw;
+  }
+  __device__ void store(int i, const Pack<T>& pack) const {
+    if (has_16_bytes(i)) return store_16_bytes(i, pack);
+    for (int j = 0; j < Pack<T>::kSize; ++j)
+      if (i + j < size) values[i + j] = pack.values[j];
+  }
+};
+
+template <typename Wide> __device__ Wide warp_sum(Wide x) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+template <typename T>
+__device__ typename Number<T>::Wide add_squares(
+    const Pack<T>& pack, typename Number<T>::Wide sum) {
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) {
+    const typename Number<T>::Wide x = Number<T>::wide(pack.values[j]);
+    sum = multiply_add(x, x, sum);
+  }
+  return sum;
+}
+
+template <typename T>
+__device__ void partial_norm(const u64* addresses, const i64* sizes,
+                             const Chunk* chunks, float* partial) {
+  using Wide = typename Number<T>::Wide;
+  constexpr int kStride = kThreads * Pack<T>::kSize;
+  const Part<T> part(addresses, sizes, chunks[blockIdx.x]);
+  const int first = threadIdx.x * Pack<T>::kSize;
+  Wide sum = 0;
+  // Both loops add in the same order.
+  if (part.is_whole()) {
+#pragma unroll 4
+    for (int i = 0; i < kChunk; i += kStride)
+      sum = add_squares(part.load_16_bytes(first + i), sum);
+  } else {
+#pragma unroll 1
+    for (int i = first; i < part.size; i += kStride)
+      sum = add_squares(part.load(i), sum);
+  }
+  __shared__ Wide sums[kThreads / kWarp];
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    sum = threadIdx.x < kThreads / kWarp ? sums[threadIdx.x] : Wide(0);
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = static_cast<float>(sum);
+  }
+}
+
+template <typename T>
+__device__ Pack<T> scaled(Pack<T> pack, float factor) {
+  using Wide = typename Number<T>::Wide;
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j)
+    pack.values[j] = Number<T>::narrow(
+        Number<T>::wide(pack.values[j]) * static_cast<Wide>(factor));
+  return pack;
+}
+
+template <typename T>
+__device__ void scale(const u64* addresses, const i64* sizes,
+                      const Chunk* chunks, const float* h,
+                      const bool* discard) {
+  constexpr int kStride = kThreads * Pack<T>::kSize;
+  const Chunk chunk = chunks[blockIdx.x];
+  const bool is_lost = discard != nullptr && discard[chunk.tensor];
+  const float factor = h[chunk.tensor];
+  if (!is_lost && factor == 1.0f) return;  // the gradient is not read
+  const Part<T> part(addresses, sizes, chunk);
+  const int first = threadIdx.x * Pack<T>::kSize;
+  Pack<T> zeros;
+  zeros.raw = uint4{0, 0, 0, 0};
+  if (part.is_whole()) {
+#pragma unroll 4
+    for (int i = first; i < kChunk; i += kStride)
+      part.store_16_bytes(
+          i, is_lost ? zeros : scaled(part.load_16_bytes(i), factor));
+  } else {
+#pragma unroll 1
+    for (int i = first; i < part.size; i += kStride)
+      part.store(i, is_lost ? zeros : scaled(part.load(i), factor));
+  }
+}
+
+// ---- entry points ----------------------------------------------------------
+
+#define FOR_TYPE(NAME, T)                                          \
+  extern "C" __global__ void partial_norm_##NAME(                  \
+      const u64* addresses, const i64* sizes, const Chunk* chunks, \
+      float* partial) {                                            \
+    partial_norm<T>(addresses, sizes, chunks, partial);            \
+  }                                                                \
+  extern "C" __global__ void scale_##NAME(                         \
+      const u64* addresses, const i64* sizes, const Chunk* chunks, \
+      const float* h, const bool* discard) {                       \
+    scale<T>(addresses, sizes, chunks, h, discard);                \
+  }
+FOR_TYPE(float32, float)
+FOR_TYPE(float64, double)
+FOR_TYPE(bfloat16, Bf16)
+FOR_TYPE(float16, Fp16)
+
+// One warp per tensor: sum of its chunks, always in the same order.
+extern "C" __global__ void finish_norms(
+    const Span* spans, const float* partial, int num_tensors, float* out) {
+  const int tensor = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
+  if (tensor >= num_tensors) return;  // whole warps
+  const Span span = spans[tensor];
+  double sum = 0;
+  for (int i = span.start + threadIdx.x % kWarp; i < span.stop; i += kWarp)
+    sum += static_cast<double>(partial[i]);
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) out[tensor] = static_cast<float>(sum);
+}
+
+// Addresses travel as arguments: no host memory has to outlive the call, no
+// copy waits for the device, and a CUDA graph keeps them.
+extern "C" __global__ void store_addresses(
+    u64* table, int start, int count, const Addresses addresses) {
+  if (static_cast<int>(threadIdx.x) < count)
+    table[start + threadIdx.x] = addresses.values[threadIdx.x];
+}
+
+// ---- Algorithm 1 after the warm-up ----------------------------------------
+
+struct Rule {  // as in rule.py, of which this is the fast twin
+  float lambda_rel;
+  float beta;
+  float one_minus_beta;
+  float lambda_dev;
+  float h_of_nonfinite;
+};
+
+__device__ inline bool is_finite(float x) {
+  return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// deviation may be null, and lost, which says whose gradient becomes 0.
+extern "C" __global__ void adaptive_step(
+    const float* squared_norm, int num_tensors, const Rule rule,
+    const float* gamma, const float* deviation, float* norm_out, float* h_out,
+    float* gamma_out, float* deviation_out, bool* lost, const int* count,
+    int* count_out) {
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= num_tensors) return;
+  const float norm =
+      static_cast<float>(sqrt(static_cast<double>(squared_norm[i])));
+  const float old = gamma[i];
+  const bool is_sound = is_finite(norm);
+  float threshold = rule.lambda_rel * old;
+  if (deviation != nullptr)
+    threshold = fmaxf(threshold, old + rule.lambda_dev * deviation[i]);
+  const float h = is_sound ? fminf(threshold / norm, 1.0f) : 0.0f;
+  const float clipped = h * norm;
+  const bool is_observed = is_finite(clipped) && clipped > 0.0f;
+  const float average = old + rule.one_minus_beta * (clipped - old);
+  const float observed = is_finite(old) ? average : clipped;
+  norm_out[i] = norm;
+  h_out[i] = is_sound ? h : rule.h_of_nonfinite;
+  gamma_out[i] = is_observed ? observed : old;
+  if (deviation != nullptr) {
+    const float spread = rule.beta * deviation[i] +
+                         rule.one_minus_beta * fabsf(clipped - old);
+    deviation_out[i] = is_observed && is_finite(old) ? spread : deviation[i];
+  }
+  if (lost != nullptr) lost[i] = !is_sound;
+  count_out[i] = count[i] + !is_sound;
+}

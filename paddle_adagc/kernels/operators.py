@@ -1,0 +1,147 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Paddle's operators on a list of gradients: any device, any memory layout.
+
+Device operations and bytes per value of a tensor (GlobalGC: 3 and 12 in
+float32, 3 and 6 in 16 bits, whose sums and factors it rounds to 16 bits):
+
+=====================================  ==========  =====================
+step                                   operations  bytes, 32 / 16 bits
+=====================================  ==========  =====================
+norm                                   2 / 3       4 / 10
+scale                                  1 / 3       8 / 20
+zero, only with ``nonfinite="zero"``   1           8 / 4
+=====================================  ==========  =====================
+
+On a CPU the host reads ``h`` for free, and only tensors with ``h != 1`` are
+scaled. Reading it from a device would make the host wait: there every tensor
+is scaled. Sixteen-bit values go through float32 because Paddle's operators
+would round the sum and ``h`` itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import paddle
+from paddle import Tensor, _C_ops
+
+
+class OperatorTensors:
+    """Tensors of any kind but SelectedRows.
+
+    Args:
+        tensors: None stands for no tensor.
+        facts: Unused.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+    ) -> None:
+        self._tensors = tensors
+
+    @staticmethod
+    def is_available() -> bool:
+        """Always."""
+        return True
+
+    @staticmethod
+    def can_take(facts: np.ndarray) -> np.ndarray:
+        """Every tensor, bool ``[num_tensors]``."""
+        return np.ones(len(facts), bool)
+
+    def squared_norms(self) -> Tensor:
+        """float32 ``[num_tensors]``; 0 for None."""
+        pieces = []
+        for is_missing, run in itertools.groupby(
+            self._tensors, lambda tensor: tensor is None
+        ):
+            if is_missing:
+                pieces.append(paddle.zeros([len([*run])], "float32"))
+            else:
+                pieces += map(_squared_norm, run)
+        return _C_ops.concat(pieces, 0)
+
+    def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply each by its ``h``; set it to 0 where ``discard``."""
+        count = len(self._tensors)
+        touched = np.ones([2, count], bool)  # by h, by discard
+        if is_in_host_memory(h):
+            touched[0] = h.numpy() != 1
+            touched[1] = False if discard is None else discard.numpy()
+        factors = _C_ops.split_with_num(h, count, 0)
+        flags = [None] * count
+        if discard is not None:
+            flags = _C_ops.split_with_num(discard, count, 0)
+        for tensor, factor, flag, (is_scaled, is_zeroed) in zip(
+            self._tensors, factors, flags, touched.T, strict=True
+        ):
+            if tensor is None or 0 in tensor.shape:
+                continue
+            if is_scaled:
+                _scale_(tensor, factor)
+            if is_zeroed and flag is not None:
+                _zero_where_(tensor, flag)
+
+
+def is_in_host_memory(tensor: Tensor) -> bool:
+    """Whether the host can read the tensor without waiting for a device."""
+    return bool(tensor.place.is_cpu_place())
+
+
+def dense_float(values: Tensor) -> Tensor:
+    """The values in float32 or float64, one after the other in memory.
+
+    A gradient may be strided: that of a weight used as ``matmul(x, w.T)`` is.
+    Not every operator of Paddle takes such a tensor.
+
+    Returns:
+        The tensor itself if it is like that already, else a copy.
+    """
+    if values.dtype not in (paddle.float32, paddle.float64):
+        values = values.astype("float32")
+    # Tensor.contiguous() would move the tensor itself out of its memory.
+    return values if values.is_contiguous() else _C_ops.assign(values)
+
+
+def _squared_norm(tensor: Tensor) -> Tensor:
+    norm = _C_ops.squared_l2_norm(dense_float(tensor))
+    return norm if norm.dtype == paddle.float32 else norm.astype("float32")
+
+
+def _scale_(tensor: Tensor, factor: Tensor) -> None:
+    wide = dense_float(tensor)
+    if wide.dtype != factor.dtype:
+        factor = factor.astype(wide.dtype)
+    _C_ops.multiply_(wide, factor if wide.ndim else factor.reshape([]))
+    if wide is tensor:
+        return
+    if not tensor.is_contiguous():
+        _C_ops.assign_out_(wide.astype(tensor.dtype), tensor)
+        return
+    narrow = _C_ops.cast(wide, tensor.dtype, out=tensor)
+    if narrow.data_ptr() != tensor.data_ptr():  # Paddle before 3.3: no "out"
+        _C_ops.assign_out_(narrow, tensor)
+
+
+def _zero_where_(tensor: Tensor, flag: Tensor) -> None:
+    values = tensor
+    if not tensor.is_contiguous():
+        values = _C_ops.assign(tensor)
+    zero = paddle.zeros([], tensor.dtype)
+    _C_ops.masked_fill_(values, flag if values.ndim else flag[0], zero)
+    if values is not tensor:
+        _C_ops.assign_out_(values, tensor)

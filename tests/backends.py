@@ -1,0 +1,95 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Run the clip on one backend, the CUDA kernels on an emulated GPU."""
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from paddle_adagc import kernels
+from paddle_adagc.kernels import build, operators
+from paddle_adagc.kernels.cuda import driver, tables, tensors
+from paddle_adagc.kernels.facts import CPU
+from paddle_adagc.kernels.host import HostTensors
+from paddle_adagc.kernels.operators import OperatorTensors
+
+FOLDER = Path(__file__).parent / "core/kernels/emulator"
+FLAGS = [
+    *("-O2", "-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE"),
+    *tables.DEFINES,
+    f"-I{Path(kernels.__file__).parent}",
+]
+
+
+def write_kernels(folder: Path, source: str) -> None:
+    """Put a changed kernel source where the emulator looks for it first."""
+    (folder / "cuda").mkdir()
+    (folder / "cuda/multi_tensor.cu").write_text(source)
+
+
+def build_emulated(folder: Path, source: str) -> ctypes.CDLL:
+    """Build and load a CUDA driver that runs kernels on the CPU.
+
+    Args:
+        folder: An empty one.
+        source: Of the kernels.
+    """
+    if shutil.which("g++") is None:
+        pytest.skip("the emulated GPU needs g++")
+    write_kernels(folder, source)
+    library = folder / "libcuda.so"
+    command = ["g++", f"-I{folder}", *FLAGS, "-shared", "-fPIC"]
+    subprocess.run([*command, FOLDER / "driver.cpp", "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@functools.cache
+def emulated_cuda() -> ctypes.CDLL:
+    """The emulated driver with the kernels as they are."""
+    with tempfile.TemporaryDirectory() as folder:
+        return build_emulated(Path(folder), tensors.SOURCE.read_text())
+
+
+def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
+    """Let tensors in host memory look as if they were on a GPU."""
+    cuda = cuda or emulated_cuda()
+    cuda.emulated_reset()
+    module = driver.Driver(cuda).load(b"")
+    monkeypatch.setattr(tensors, "current_device", lambda: 0)
+    monkeypatch.setattr(tensors, "current_memory", lambda: CPU << 8)
+    monkeypatch.setattr(tensors, "current_stream", lambda device: 0)
+    monkeypatch.setattr(tensors, "load_module", lambda device: module)
+    # What it cannot take, strided gradients, is left to the operators.
+    monkeypatch.setattr(
+        kernels, "BACKENDS", (tensors.DeviceTensors, OperatorTensors)
+    )
+    tensors._lists.cache_clear()
+    return cuda
+
+
+def use(name: str, monkeypatch) -> None:
+    """Leave one backend, and the operators for what it cannot take."""
+    if name == "cuda":
+        use_cuda(monkeypatch)
+    elif name == "host":
+        assert build.load_library() is not None, "g++ is needed"
+        monkeypatch.setattr(kernels, "BACKENDS", (HostTensors, OperatorTensors))
+    else:  # as on a device, where reading h would make the host wait
+        monkeypatch.setattr(operators, "is_in_host_memory", lambda h: False)
+        monkeypatch.setattr(kernels, "BACKENDS", (OperatorTensors,))

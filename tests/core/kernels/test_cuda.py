@@ -1,0 +1,370 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The CUDA kernels and their launches on an emulated GPU.
+
+The emulator compiles the same source with g++ and runs every thread of a block,
+with its barriers and shuffles; the driver it stands for counts the calls.
+"""
+
+import gc
+import re
+import subprocess
+import sys
+
+import backends
+import numpy as np
+import paddle
+import pytest
+from helpers import make_parameters, no_waiting_for_the_device, strided_gradient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle.base import core
+
+from paddle_adagc import ClipGradByAdaGC, kernels
+from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.kernels.cuda import tensors
+from paddle_adagc.kernels.cuda.tables import CHUNK, Tables
+
+DTYPES = ["float32", "float64", "bfloat16", "float16"]
+SIZES = [0, 1, 7, 8, 9, 31, 511, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    return backends.use_cuda(monkeypatch)
+
+
+def make_slice(values, dtype, offset):
+    """A view that begins ``offset`` values into its memory."""
+    if not values.size:
+        return paddle.zeros([0], dtype)
+    memory = np.concatenate([np.full(offset, np.nan), values, [np.nan]])
+    held = paddle.to_tensor(memory).astype(dtype)
+    return held._slice(offset, offset + values.size)
+
+
+def wide(tensor):
+    return tensor.astype("float64").numpy()
+
+
+def scaled(tensor, h):
+    """Paddle's arithmetic: in float32 at least, rounded once."""
+    if tensor.dtype == paddle.float64:
+        return tensor * paddle.to_tensor(h, "float64")
+    return (tensor.astype("float32") * paddle.to_tensor(h)).astype(tensor.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_norms_and_scales_of_every_size_and_alignment(cuda, dtype, offset):
+    rng = np.random.default_rng(offset)
+    values = [rng.normal(size=n) * 10.0 ** rng.integers(-2, 3) for n in SIZES]
+    gradients = [None, *(make_slice(v, dtype, offset) for v in values), None]
+    before = [None if g is None else g.clone() for g in gradients]
+    listed = GradientList(gradients)
+    exact = [0 if g is None else np.sum(wide(g) ** 2) for g in gradients]
+    np.testing.assert_allclose(listed.squared_norms().numpy(), exact, rtol=1e-6)
+    h = rng.uniform(size=len(gradients)).astype("float32")
+    h[::4] = 1.0
+    discard = np.arange(len(gradients)) % 5 == 3
+    listed.scale_(paddle.to_tensor(h), paddle.to_tensor(discard))
+    for i, (gradient, old) in enumerate(zip(gradients, before, strict=True)):
+        if gradient is None:
+            continue
+        expected = wide(old if h[i] == 1 else scaled(old, h[i]))
+        expected[...] = 0 if discard[i] else expected
+        np.testing.assert_array_equal(wide(gradient), expected, err_msg=str(i))
+
+
+def test_scales_write_nothing_beside_a_slice(cuda):
+    memory = paddle.full([CHUNK + 40], 2.0, "bfloat16")
+    inner = memory._slice(3, CHUNK + 20)
+    GradientList([inner]).scale_(paddle.to_tensor([0.5]), None)
+    expected = np.full(CHUNK + 40, 2.0)
+    expected[3 : CHUNK + 20] = 1.0
+    np.testing.assert_array_equal(wide(memory), expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_all_16_bit_numbers_are_converted_as_paddle_does(cuda, dtype):
+    numbers = np.arange(2**16, dtype=np.uint16)
+    for h in (0.7, 0.001, 1.5):
+        gradient = paddle.to_tensor(numbers.view(np.int16)).view(dtype)
+        expected = wide(scaled(gradient, np.float32(h)))
+        GradientList([gradient]).scale_(paddle.to_tensor([h]), None)
+        np.testing.assert_array_equal(wide(gradient), expected)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_bad_value_is_seen_and_can_be_discarded(cuda, dtype, value):
+    values = np.ones(2 * CHUNK + 3)
+    values[-1] = value
+    bad, sound = make_slice(values, dtype, 1), paddle.ones([5], dtype)
+    listed = GradientList([bad, sound])
+    norms = listed.squared_norms().numpy()
+    assert not np.isfinite(norms[0])
+    assert norms[1] == 5
+    flags = paddle.to_tensor([True, False])
+    listed.scale_(paddle.to_tensor([0.0, 1.0]), flags)
+    assert not wide(bad).any()
+    assert wide(sound).all()
+
+
+def test_sums_depend_neither_on_addresses_nor_on_neighbours(cuda):
+    values = np.random.default_rng(0).normal(size=CHUNK + 77)
+    sums = set()
+    for offset in range(5):
+        for neighbours in range(3):
+            tensor = make_slice(values, "float32", offset)
+            others = [paddle.ones([CHUNK])] * neighbours
+            norms = GradientList([*others, tensor]).squared_norms()
+            sums.add(norms.numpy()[-1].tobytes())
+    assert len(sums) == 1
+
+
+def test_tensor_with_h_of_1_is_not_touched(cuda):
+    # A signalling pattern: 1 * x would quieten it.
+    bits = paddle.full([9], 0x7FA00001, "int32")
+    GradientList([bits.view("float32")]).scale_(paddle.to_tensor([1.0]), None)
+    assert bits.tolist() == [0x7FA00001] * 9
+
+
+@pytest.mark.parametrize(
+    ("count", "stores"), [(1, 1), (480, 1), (481, 2), (961, 3)]
+)
+def test_launches_of_norms_and_scales(cuda, count, stores):
+    gradients = [paddle.full([1], i + 1.0) for i in range(count)]
+    h = paddle.full([count], 0.5)
+    for step in range(3):
+        cuda.emulated_reset()
+        listed = GradientList(gradients)
+        expected = (np.arange(1, count + 1) / 2**step) ** 2
+        np.testing.assert_allclose(listed.squared_norms().numpy(), expected)
+        listed.scale_(h, None)
+        assert cuda.emulated_calls(b"store_addresses") == stores
+        assert cuda.emulated_calls(b"cuLaunchKernel") == stores + 3
+        assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == (step == 0)
+    assert Tables(["float32"] * count, np.ones(count, int)).num_launches == (
+        stores + 3
+    )
+
+
+def test_lists_of_equal_shapes_do_not_mix_up_their_addresses(cuda):
+    first, second = paddle.full([3], 1.0), paddle.full([3], 2.0)
+    one, other = GradientList([first]), GradientList([second])
+    half = paddle.to_tensor([0.5])
+    assert one.squared_norms().item() == 3
+    assert other.squared_norms().item() == 12
+    one.scale_(half, None)
+    assert (first.tolist(), second.tolist()) == ([0.5] * 3, [2.0] * 3)
+
+
+def test_kept_tables_keep_no_gradient(cuda):
+    gradient = paddle.ones([4])
+    listed = GradientList([gradient])
+    listed.squared_norms()
+    references = sys.getrefcount(gradient)
+    del listed
+    gc.collect()
+    assert sys.getrefcount(gradient) < references
+
+
+def test_odd_gradients_go_elsewhere_one_by_one(cuda):
+    _, strided = strided_gradient(1.0)
+    device, operators = kernels.split([paddle.ones([2]), strided, None])
+    assert isinstance(device, tensors.DeviceTensors)
+    assert operators._tensors == [None, strided, None]
+    sums = device.squared_norms() + operators.squared_norms()
+    np.testing.assert_allclose(
+        sums.numpy(), [2.0, np.sum(wide(strided) ** 2), 0.0]
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(DTYPES), st.integers(0, 3 * CHUNK)),
+        max_size=12,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_chunks_cover_every_value_once(tensors_):
+    dtypes = [dtype for dtype, _ in tensors_]
+    sizes = np.array([size for _, size in tensors_], np.int64)
+    made = Tables(dtypes, sizes)
+    data = np.frombuffer(made.constants, np.uint8)
+    spans = data[made.spans : made.chunks].view(np.int32).reshape([-1, 2])
+    chunks = data[made.chunks :].view(np.int32).reshape([-1, 2])
+    assert len(chunks) == made.num_chunks == sum(r.count for r in made.runs)
+    for tensor, (start, stop) in enumerate(spans):
+        assert chunks[start:stop].tolist() == [
+            [tensor, i] for i in range(-(-sizes[tensor] // CHUNK))
+        ]
+    for run in made.runs:
+        members = chunks[run.first : run.first + run.count, 0]
+        assert {dtypes[tensor] for tensor in members} == {run.dtype}
+
+
+def operators_called(step):
+    """Names of Paddle's operators that a call of ``step`` runs."""
+    paddle.set_flags({"FLAGS_low_precision_op_list": 1})
+    core.clear_low_precision_op_list()
+    try:
+        step()
+        return set(core.get_low_precision_op_list())
+    finally:
+        paddle.set_flags({"FLAGS_low_precision_op_list": 0})
+
+
+@pytest.mark.parametrize(("count", "launches"), [(3, 5), (196, 5), (481, 6)])
+@pytest.mark.parametrize("lambda_dev", [0.0, 2.0])
+def test_adaptive_step_is_a_few_launches(
+    cuda, monkeypatch, count, launches, lambda_dev
+):
+    shapes = [[1 + i % 7] for i in range(count)]
+    parameters = make_parameters(shapes)
+    clip = ClipGradByAdaGC(t_start=1, lambda_dev=lambda_dev)
+    for step in range(4):
+        pairs = [
+            (p, paddle.full(s, 2.0**step))
+            for p, s in zip(parameters, shapes, strict=True)
+        ]
+        if step < 2:  # the first copies the tables to the device
+            clip(pairs)
+            continue
+        cuda.emulated_reset()
+        with monkeypatch.context() as patch:
+            patch.setattr(paddle, "to_tensor", None)
+            with no_waiting_for_the_device(patch):
+                called = operators_called(lambda: clip(pairs))  # noqa: B023
+        assert {name.split("_")[0] for name in called} == {"empty"}
+        assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == 0
+        assert cuda.emulated_calls(b"cuLaunchKernel") == launches
+        assert clip.metrics()["clipped_fraction"] == 1
+
+
+def test_step_of_3828_tensors_is_12_launches():
+    made = Tables(["float32"] * 3828, np.full(3828, 34_000))
+    assert made.num_launches + 1 == 12
+
+
+_ASAN_MAIN = """
+#include "driver.cpp"
+#include <vector>
+int main() {
+  for (int offset = 0; offset < 2; ++offset)
+    for (i64 size : {1, 7, 16384, 16385, 40001}) {
+      std::vector<float> values(size + offset, 1.0f);
+      values.shrink_to_fit();
+      u64 address = reinterpret_cast<u64>(values.data() + offset);
+      std::vector<Chunk> chunks;
+      for (int i = 0; i * i64(kChunk) < size; ++i) chunks.push_back({0, i});
+      std::vector<float> partial(chunks.size());
+      Span span{0, int(chunks.size())};
+      float h = 0.5f, sum = 0;
+      const u64* addresses = &address;
+      const i64* sizes = &size;
+      const Chunk* chunk = chunks.data();
+      float* sums = partial.data();
+      const float* factor = &h;
+      const bool* discard = nullptr;
+      Span* spans = &span;
+      int one = 1;
+      float* out = &sum;
+      auto run = [](const char* name, int grid, std::vector<void*> arguments) {
+        cuLaunchKernel(&*kernels().find(name), grid, 1, 1, kThreads, 1, 1, 0,
+                       nullptr, arguments.data(), nullptr);
+      };
+      const int grid = chunks.size();
+      run("partial_norm_float32", grid, {&addresses, &sizes, &chunk, &sums});
+      run("finish_norms", 1, {&spans, &sums, &one, &out});
+      run("scale_float32", grid,
+          {&addresses, &sizes, &chunk, &factor, &discard});
+      if (sum != size || values[offset] != 0.5f) return 1;
+    }
+}
+"""
+PLANTED = {
+    "": "",
+    "size beyond the tensor": (
+        "size = static_cast<int>(left < kChunk ? left : kChunk);",
+        "size = kChunk;",
+    ),
+    "16 bytes beyond the tensor": (
+        "is_aligned && i + Pack<T>::kSize <= size",
+        "is_aligned && i < size",
+    ),
+    "16 bytes at any address": (
+        "(reinterpret_cast<u64>(values) & 15) == 0",
+        "true",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_sanitizers_find_only_planted_faults(cuda, tmp_path, fault):
+    source = tensors.SOURCE.read_text()
+    if fault:
+        right, wrong = PLANTED[fault]
+        assert right in source
+        source = source.replace(right, wrong)
+    backends.write_kernels(tmp_path, source)
+    main = tmp_path / "main.cpp"
+    main.write_text(_ASAN_MAIN)
+    command = [
+        *(
+            "g++",
+            "-fsanitize=address,alignment",
+            f"-I{tmp_path}",
+            *backends.FLAGS,
+        ),
+        *(f"-I{backends.FOLDER}", main, "-o", tmp_path / "main"),
+    ]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("g++ has no sanitizers here")
+    result = subprocess.run(
+        [tmp_path / "main"], capture_output=True, text=True, check=False
+    )
+    found = re.search("heap-buffer-overflow|misaligned", result.stderr)
+    assert bool(found) == bool(fault), result.stderr
+    assert fault or result.returncode == 0, result.stderr
+
+
+WRONG = {
+    "half of a warp is left out": ("offset = kWarp / 2", "offset = kWarp / 4"),
+    "a barrier is missing": ("  __syncthreads();\n", ""),
+    "chunks overlap": ("chunk.index) * kChunk;", "chunk.index) * 16;"),
+    "the last values are left out": ("i < part.size;", "i + 7 < part.size;"),
+    "h is not looked at": ("factor == 1.0f", "factor <= 1.0f"),
+    "discard is not looked at": ("discard[chunk.tensor]", "false"),
+    "cut instead of rounded": ("+ 0x7fffu + ((bits >> 16) & 1u)", ""),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_planted_faults_are_caught(monkeypatch, tmp_path, fault):
+    right, wrong = WRONG[fault]
+    source = tensors.SOURCE.read_text()
+    assert right in source
+    cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
+    backends.use_cuda(monkeypatch, cuda)
+    is_right = True
+    for dtype, offset in (("bfloat16", 1), ("float32", 0)):
+        try:
+            test_norms_and_scales_of_every_size_and_alignment(
+                cuda, dtype, offset
+            )
+        except AssertionError:
+            is_right = False
+    assert not is_right

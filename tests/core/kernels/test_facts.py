@@ -1,0 +1,79 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The compiled loops: built once, switched off, and done without."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import make_parameters, strided_gradient
+
+from paddle_adagc.kernels import facts
+
+SHAPES = [[], [1], [3], [2, 3], [4, 1, 2], [0, 3]]
+
+
+def tensors():
+    made = [
+        paddle.ones(shape).astype(dtype)
+        for shape in SHAPES
+        for dtype in ("float32", "float64", "bfloat16", "float16", "int32")
+    ]
+    memory = paddle.ones([8, 4], "bfloat16")
+    _, strided = strided_gradient(1.0)
+    (parameter,) = make_parameters([[5]])
+    views = [memory[2:5], memory[:, 1], memory.T, memory._slice(1, 3), strided]
+    return [*made, *views, None, parameter]
+
+
+def slow(monkeypatch):
+    monkeypatch.setattr(facts, "_fast_reader", lambda: None)
+
+
+def test_fast_and_slow_reading_agree(monkeypatch):
+    read = tensors()
+    if facts._fast_reader() is None:
+        pytest.skip("Paddle before 3.3, or no compiler")
+    fast = facts.describe(read)
+    slow(monkeypatch)
+    np.testing.assert_array_equal(fast, facts.describe(read))
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_facts(monkeypatch, is_fast):
+    if not is_fast:
+        slow(monkeypatch)
+    memory = paddle.zeros([6, 2], "float16")
+    read = [memory, None, memory[2:], memory.T, paddle.ones([2], "int64")]
+    known = facts.describe(read)
+    start = memory.data_ptr()
+    assert known["address"].tolist()[:4] == [start, 0, start + 8, start]
+    assert known["size"].tolist() == [12, 0, 8, 12, 2]
+    assert known["dtype"].tolist() == [3, -1, 3, -1, -1]
+    assert known["device"].tolist() == [256, 0, 256, 256, 256]
+
+
+def test_what_the_fast_reader_refuses_is_read_slowly(monkeypatch):
+    read = [paddle.ones([3]), paddle.ones([2])]
+    expected = facts.describe(read)
+    monkeypatch.setattr(
+        facts, "_fast_reader", lambda: lambda tensors, facts: False
+    )
+    np.testing.assert_array_equal(facts.describe(read), expected)
+
+
+def test_unknown_version_of_dlpack_is_not_used(monkeypatch):
+    monkeypatch.setattr(
+        paddle.Tensor, "__dlpack_c_exchange_api__", None, raising=False
+    )
+    assert facts._exchange_function() is None

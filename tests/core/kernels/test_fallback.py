@@ -1,0 +1,170 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What leaves the work to Paddle's operators instead of the CUDA kernels."""
+
+import ctypes
+import logging
+
+import backends
+import paddle
+import pytest
+
+from paddle_adagc import kernels
+from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.kernels.cuda import driver, tensors
+from paddle_adagc.kernels.operators import OperatorTensors
+
+
+def pretend_gpu(monkeypatch, *, device="gpu:0", rocm=False):
+    monkeypatch.setattr(paddle.device, "get_device", lambda: device)
+    monkeypatch.setattr(paddle, "is_compiled_with_rocm", lambda: rocm)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    load_module = tensors.load_module
+    load_module.cache_clear()
+    yield
+    load_module.cache_clear()
+
+
+def assert_operators(gradient=None):
+    (part,) = kernels.split(
+        [paddle.ones([2]) if gradient is None else gradient]
+    )
+    assert isinstance(part, OperatorTensors)
+    assert part.squared_norms().tolist() == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("device", "rocm"),
+    [
+        ("xpu:0", False),
+        ("npu:0", False),
+        ("gpu:0", True),
+        ("gpu_pinned", False),
+    ],
+)
+def test_other_devices_are_not_asked_for_cuda(monkeypatch, device, rocm):
+    pretend_gpu(monkeypatch, device=device, rocm=rocm)
+    assert tensors.current_device() is None
+    monkeypatch.setattr(ctypes, "CDLL", None)
+    assert_operators()
+
+
+def test_switch(monkeypatch):
+    pretend_gpu(monkeypatch)
+    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    monkeypatch.setattr(ctypes, "CDLL", None)
+    assert_operators()
+
+
+def test_gpu_build_without_a_driver_warns_once(monkeypatch, caplog):
+    pretend_gpu(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert_operators()
+    assert len(caplog.records) == 1
+    assert "libcuda.so.1" in caplog.text
+
+
+def fake_libraries(monkeypatch, nvrtc):
+    cuda = backends.emulated_cuda()
+    cuda.emulated_reset()
+    pretend_gpu(monkeypatch)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: cuda)
+    monkeypatch.setattr(driver, "load_nvrtc", nvrtc)
+    return cuda
+
+
+class FakeCompiler:
+    """Stands for NVRTC, which a machine without the extra lacks."""
+
+    version = (12, 9)
+    compiled = 0
+    error = ""
+
+    def __init__(self, nvrtc):
+        pass
+
+    def target(self, capability):
+        return f"sm_{capability}"
+
+    def compile(self, source, target, options):
+        if FakeCompiler.error:
+            raise driver.CudaError(FakeCompiler.error)
+        FakeCompiler.compiled += 1
+        return b"image", ""
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    monkeypatch.setattr(driver, "Compiler", FakeCompiler)
+    monkeypatch.setattr(FakeCompiler, "compiled", 0)
+    monkeypatch.setattr(FakeCompiler, "error", "")
+    return FakeCompiler
+
+
+def no_nvrtc(major):
+    raise OSError("NVRTC was not found")
+
+
+def test_without_nvrtc(monkeypatch, caplog):
+    fake_libraries(monkeypatch, no_nvrtc)
+    assert_operators()
+    assert "NVRTC was not found" in caplog.text
+
+
+def test_compile_error(monkeypatch, caplog, compiler, tmp_path):
+    compiler.error = "NVRTC cannot compile for sm_90"
+    fake_libraries(monkeypatch, lambda major: None)
+    assert_operators()
+    assert compiler.error in caplog.text
+    assert not [*(tmp_path / "paddle_adagc").iterdir()]
+
+
+@pytest.mark.parametrize(
+    "call", ["cuInit", "cuModuleLoadData", "cuCtxSetCurrent"]
+)
+def test_driver_that_fails(monkeypatch, caplog, compiler, call):
+    cuda = fake_libraries(monkeypatch, lambda major: None)
+    cuda.emulated_failure(call.encode(), 222)
+    assert_operators()
+    assert f"{call} returned CUDA_ERROR_EMULATED (222)" in caplog.text
+
+
+def test_image_is_compiled_once(monkeypatch, compiler, tmp_path):
+    fake_libraries(monkeypatch, lambda major: None)
+    for _ in range(2):
+        assert isinstance(tensors.load_module(0), driver.Module)
+        tensors.load_module.cache_clear()
+    assert compiler.compiled == 1
+    (image,) = (tmp_path / "paddle_adagc").iterdir()
+    assert image.read_bytes() == b"image"
+
+
+def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(
+    monkeypatch, compiler
+):
+    fake_libraries(monkeypatch, lambda major: None)
+    assert tensors.DeviceTensors.is_available()
+    assert_operators(paddle.ones([2]))
+
+
+def test_failing_launch_says_where_it_may_come_from(monkeypatch):
+    cuda = backends.use_cuda(monkeypatch)
+    cuda.emulated_failure(b"cuLaunchKernel", 700)
+    with pytest.raises(driver.CudaError, match=r"launch of .*700.*earlier"):
+        GradientList([paddle.ones([2])]).squared_norms()

@@ -1,0 +1,86 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The kernels as NVRTC compiles them for GPUs; none is needed for that."""
+
+import re
+
+import pytest
+
+from paddle_adagc.kernels.cuda import driver, tensors
+from paddle_adagc.kernels.cuda.tables import DEFINES
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    try:
+        return driver.Compiler(driver.load_nvrtc("12"))
+    except OSError as error:
+        pytest.skip(f"pip install -e '.[nvrtc]': {error}")
+
+
+_FUNCTION = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?"
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize("arch", [80, 90, 100, 120])
+def test_kernels_compile_without_spills(compiler, arch):
+    image, log = compiler.compile(
+        tensors.SOURCE.read_text(), f"sm_{arch}", (*driver.OPTIONS, *DEFINES)
+    )
+    assert image.startswith(b"\x7fELF")
+    functions = {f["name"]: f for f in _FUNCTION.finditer(log)}
+    dtypes = ("float32", "float64", "bfloat16", "float16")
+    assert set(functions) == {
+        "store_addresses",
+        "finish_norms",
+        "adaptive_step",
+        *(f"{kind}_{d}" for kind in ("partial_norm", "scale") for d in dtypes),
+    }
+    for name, function in functions.items():
+        assert function["stores"] == function["loads"] == "0", name
+        assert int(function["registers"]) <= 32, name
+
+
+def test_values_move_16_bytes_at_a_time(compiler):
+    ptx, _ = compiler.compile(
+        tensors.SOURCE.read_text(),
+        "compute_80",
+        (*driver.OPTIONS, *DEFINES),
+    )
+    for body in re.split(rb"\.entry ", ptx)[1:]:
+        name = body[: body.index(b"(")]
+        if name.startswith((b"partial_norm", b"scale")):
+            assert re.search(rb"ld\.global\.v(4.\w32|2.\w64)", body), name
+            assert b"ld.v" not in body, name  # of any kind of memory
+        if name.startswith(b"scale"):
+            assert re.search(rb"st\.global\.v(4.\w32|2.\w64)", body), name
+
+
+def test_newer_gpu_than_nvrtc_knows_gets_ptx(compiler):
+    assert compiler.target(90) == "sm_90"
+    target = compiler.target(990)
+    assert target.startswith("compute_")
+    image, _ = compiler.compile(
+        tensors.SOURCE.read_text(), target, (*driver.OPTIONS, *DEFINES)
+    )
+    assert b".version" in image
+
+
+def test_error_carries_nvrtc_s_log(compiler):
+    with pytest.raises(driver.CudaError, match="storage class"):
+        compiler.compile("nonsense", "sm_90", driver.OPTIONS)

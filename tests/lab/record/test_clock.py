@@ -1,0 +1,69 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+import time
+import types
+
+import paddle
+import pytest
+
+from paddle_adagc.lab.record import clock
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device whose work takes 3 s longer than the host's."""
+    behind = types.SimpleNamespace(waits=0, now=0.0)
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            behind.now += 3.0
+            self.time = behind.now
+
+        def synchronize(self):
+            behind.waits += 1
+
+        def elapsed_time(self, other):
+            return 1e3 * (other.time - self.time)
+
+    def synchronize():
+        behind.waits += 1
+
+    monkeypatch.setattr(clock, "_is_cpu", lambda: False)
+    monkeypatch.setattr(paddle.device, "Event", Event)
+    monkeypatch.setattr(paddle.device, "synchronize", synchronize)
+    return behind
+
+
+def test_clock_waits_for_the_device(device):
+    clock.device_seconds()
+    assert device.waits == 1
+
+
+def test_timer_reads_the_device_s_time_and_waits_only_to_read(device):
+    timer = clock.Timer()
+    timer.stop()
+    assert device.waits == 0
+    assert timer.seconds() == pytest.approx(3.0)
+    assert device.waits == 1
+
+
+def test_a_cpu_is_timed_by_the_host():
+    begin = time.perf_counter()
+    timer = clock.Timer()
+    timer.stop()
+    assert 0 <= timer.seconds() <= time.perf_counter() - begin
+    assert clock.device_seconds() >= begin

@@ -1,0 +1,429 @@
+#!/usr/bin/env python3
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Check the CUDA kernels on a GPU and time them; prints JSON, a line each.
+
+    python tools/check_gpu.py
+    python tools/check_gpu.py --sanitizer
+
+Works on Paddle's tensors, or where Paddle is missing on PyTorch's: the kernels
+and their launches need neither. Takes under 5 minutes. Append what it prints to
+results/gpu.jsonl.
+
+Checked: norms against float64 and scales bit for bit, in every dtype, at sizes
+around a block's and at odd addresses; two streams at once; a captured graph and
+three replays (PyTorch). Timed by events, medians of 50: 196, 219, 747 and 3,828
+tensors, float32 and bfloat16, 0, 10 and 100% of them clipped, against the
+bandwidth of a copy, torch._foreach_norm with _foreach_mul_, and one by one.
+--sanitizer runs the checks under compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import importlib
+import importlib.util
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+CUDA = Path(__file__).resolve().parent.parent / "paddle_adagc/kernels/cuda"
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+LISTS = {196: 165e6, 219: 250e6, 747: 165e6, 3828: 128e6}
+"""Number of tensors -> number of values."""
+
+SHARES = (0.0, 0.1, 1.0)
+REPETITIONS = 50
+
+
+def load(name: str) -> ModuleType:
+    """Load a file of the kernels without the package, which needs Paddle."""
+    spec = importlib.util.spec_from_file_location(name, CUDA / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+driver, tables = load("driver"), load("tables")
+
+
+class Torch:
+    """What the checks need of a framework, by PyTorch.
+
+    Args:
+        device: ``"cuda"``; ``"cpu"`` for a test on an emulated driver.
+    """
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.lib: Any = importlib.import_module("torch")
+        self._device = device
+
+    def tensor(self, values: np.ndarray, dtype: str) -> Any:
+        """Make a tensor of float64 values."""
+        made = self.lib.tensor(values, device=self._device)
+        return made.to(getattr(self.lib, dtype))
+
+    def empty(self, count: int, dtype: str) -> Any:
+        """Make a tensor of unknown values."""
+        dtype = getattr(self.lib, dtype)
+        return self.lib.empty(count, dtype=dtype, device=self._device)
+
+    def wide(self, tensor: Any) -> np.ndarray:
+        """Copy to the host as float64."""
+        return tensor.double().cpu().numpy()
+
+    def scaled(self, tensor: Any, h: float) -> Any:
+        """Multiply in float32 at least and round once."""
+        if tensor.dtype == self.lib.float64:
+            return tensor * float(np.float32(h))
+        factor = self.tensor(np.array(h, np.float32), "float32")
+        return (tensor.float() * factor).to(tensor.dtype)
+
+    def stream(self) -> int:
+        """Handle of the current stream."""
+        if self._device == "cpu":
+            return 0
+        return self.lib.cuda.current_stream().cuda_stream
+
+    def name(self) -> str:
+        """Name of the GPU."""
+        return self.lib.cuda.get_device_name()
+
+    def event(self) -> Any:
+        """A new event that takes the time."""
+        return self.lib.cuda.Event(enable_timing=True)
+
+    def milliseconds(self, step: Callable[[], Any]) -> float:
+        """Median time of a step by events."""
+        times = []
+        for _ in range(REPETITIONS + 3):
+            begin, end = self.event(), self.event()
+            begin.record()
+            step()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end))
+        return statistics.median(times[3:])
+
+
+class Paddle(Torch):
+    """The same by PaddlePaddle."""
+
+    def __init__(self, device: str = "gpu") -> None:
+        self.lib = importlib.import_module("paddle")
+        self.lib.set_device(device)
+        self._device = device
+
+    def tensor(self, values: np.ndarray, dtype: str) -> Any:
+        """Make a tensor of float64 values."""
+        return self.lib.to_tensor(values).astype(dtype)
+
+    def empty(self, count: int, dtype: str) -> Any:
+        """Make a tensor of unknown values."""
+        return self.lib.empty([count], dtype)
+
+    def wide(self, tensor: Any) -> np.ndarray:
+        """Copy to the host as float64."""
+        return tensor.astype("float64").numpy()
+
+    def scaled(self, tensor: Any, h: float) -> Any:
+        """Multiply in float32 at least and round once."""
+        if tensor.dtype == self.lib.float64:
+            return tensor * float(np.float32(h))
+        factor = self.lib.to_tensor(np.array([h], np.float32))
+        return (tensor.astype("float32") * factor).astype(tensor.dtype)
+
+    def stream(self) -> int:
+        """Handle of the current stream."""
+        if self._device == "cpu":
+            return 0
+        return self.lib.base.libpaddle._get_current_raw_stream(0)
+
+    def name(self) -> str:
+        """Name of the GPU."""
+        return self.lib.device.cuda.get_device_name()
+
+    def event(self) -> Any:
+        """A new event that takes the time."""
+        return self.lib.device.Event(enable_timing=True)
+
+
+class Lists:
+    """A list of tensors with its launches, as the clip has them."""
+
+    def __init__(
+        self, module: Any, framework: Torch, tensors: list[Any], dtype: str
+    ) -> None:
+        sizes = np.array([int(np.prod(t.shape)) for t in tensors])
+        made = tables.Tables([dtype] * len(tensors), sizes)
+        self.tensors = tensors
+        self.memory = framework.empty(made.num_bytes, "uint8")
+        self.sums = framework.empty(len(tensors), "float32")
+        self.launcher = tables.Launcher(
+            module, made, self.memory.data_ptr(), framework.stream()
+        )
+
+    def squared_norms(self) -> Any:
+        """Tell the device the addresses, and measure."""
+        self.launcher.store_addresses(
+            np.array([t.data_ptr() for t in self.tensors], np.uint64)
+        )
+        self.launcher.squared_norms(self.sums.data_ptr())
+        return self.sums
+
+    def scale(self, h: Any, discard: Any) -> None:
+        """Scale in place."""
+        self.launcher.scale(h.data_ptr(), discard.data_ptr())
+
+    def step(self, h: Any, discard: Any) -> None:
+        """Make both passes."""
+        self.squared_norms()
+        self.scale(h, discard)
+
+
+def check_values(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
+    """Norms against float64; scales and discarding bit for bit.
+
+    Raises:
+        AssertionError: They differ.
+    """
+    rng = np.random.default_rng(0)
+    chunk = tables.CHUNK
+    sizes = [1, 7, 31, 511, chunk - 1, chunk, chunk + 1, 3 * chunk + 5] * 3
+    tensors = []
+    for i, size in enumerate(sizes):
+        values = rng.normal(size=size + 3)
+        held = framework.tensor(values, dtype)
+        tensors.append(held[i % 4 : i % 4 + size])
+    tensors[2][1] = float("inf")
+    before = [framework.wide(t) for t in tensors]
+    h = rng.uniform(size=len(sizes)).astype(np.float32)
+    h[::4] = 1.0
+    lost = np.arange(len(sizes)) == 2
+    expected = [
+        framework.wide(framework.scaled(t, x))
+        for t, x in zip(tensors, h, strict=True)
+    ]
+    lists = Lists(module, framework, tensors, dtype)
+    sums = framework.wide(lists.squared_norms())
+    lists.scale(
+        framework.tensor(h.astype(np.float64), "float32"),
+        framework.tensor(lost.astype(np.float64), "bool"),
+    )
+    exact = np.array([np.sum(b**2) for b in before])
+    finite = np.isfinite(exact)
+    assert np.array_equal(np.isfinite(sums), finite), (dtype, sums)
+    error = np.max(np.abs(sums[finite] / exact[finite] - 1))
+    assert error < 1e-6, (dtype, error)
+    for i, tensor in enumerate(tensors):
+        wanted = before[i] if h[i] == 1 else expected[i]
+        wanted = np.zeros_like(wanted) if lost[i] else wanted
+        assert np.array_equal(framework.wide(tensor), wanted), (dtype, i)
+    return {"check": "values", "dtype": dtype, "norm_error": float(error)}
+
+
+def check_streams(module: Any, framework: Torch) -> dict[str, Any]:
+    """Two lists on two streams at once keep their own sums."""
+    torch = framework.lib
+    ones = [torch.ones(1 << 22, device="cuda") for _ in range(8)]
+    twos = [2 * one for one in ones]
+    torch.cuda.synchronize()
+    lists = []
+    for tensors in (ones, twos):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            lists.append(Lists(module, framework, tensors, "float32"))
+            for _ in range(20):
+                lists[-1].squared_norms()
+    torch.cuda.synchronize()
+    for made, value in zip(lists, (1, 4), strict=True):
+        sums = framework.wide(made.sums)
+        assert np.all(sums == value * (1 << 22)), sums
+    return {"check": "two streams"}
+
+
+def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
+    """Capture both passes in a graph; replay it three times."""
+    torch = framework.lib
+    tensors = [torch.ones(100_003, device="cuda") for _ in range(500)]
+    h = torch.full([500], 0.5, device="cuda")
+    discard = torch.zeros(500, dtype=torch.bool, device="cuda")
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        lists = Lists(module, framework, tensors, "float32")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        lists.step(h, discard)
+    for replay in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        sums = framework.wide(lists.sums)
+        assert np.allclose(sums, 100_003 / 4**replay, rtol=1e-6), (replay, sums)
+    return {"check": "capture and 3 replays"}
+
+
+def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
+    """Time both passes, and what a user could do without the kernels."""
+    for dtype, width in (("float32", 4), ("bfloat16", 2)):
+        for count, values in LISTS.items():
+            size = int(values) // count
+            zeros = np.zeros(size)
+            tensors = [framework.tensor(zeros, dtype) for _ in range(count)]
+            lists = Lists(module, framework, tensors, dtype)
+            discard = framework.tensor(np.zeros(count), "bool")
+            copy_ms = copy_milliseconds(framework, count * size * width)
+            for share in SHARES:
+                scales = np.ones(count)
+                scales[: round(share * count)] = 0.5
+                h = framework.tensor(scales, "float32")
+
+                passes = 1 + 2 * round(share * count) / count
+                floor = copy_ms * passes / 2
+                mine = framework.milliseconds(
+                    functools.partial(lists.step, h, discard)
+                )
+                yield {
+                    "time": f"{count} tensors",
+                    "dtype": dtype,
+                    "clipped": share,
+                    "ms": mine,
+                    "ms_at_copy_bandwidth": floor,
+                    "of_copy_bandwidth": mine / floor,
+                    **others(framework, tensors, h),
+                }
+
+
+def copy_milliseconds(framework: Torch, num_bytes: int) -> float:
+    """Time to copy as many bytes: each is read and written."""
+    source = framework.empty(num_bytes, "uint8")
+    return framework.milliseconds(source.clone)
+
+
+def others(framework: Torch, tensors: list[Any], h: Any) -> dict[str, float]:
+    """Time PyTorch's lists and a loop over the tensors, both scaling all."""
+    if type(framework) is not Torch:
+        return {}
+    torch = framework.lib
+    factors = list(h.unbind())
+
+    def foreach() -> None:
+        torch._foreach_norm(tensors)
+        torch._foreach_mul_(tensors, factors)
+
+    def one_by_one() -> None:
+        for tensor, factor in zip(tensors, factors, strict=True):
+            torch.linalg.vector_norm(tensor)
+            tensor.mul_(factor)
+
+    return {
+        "foreach_ms": framework.milliseconds(foreach),
+        "one_by_one_ms": framework.milliseconds(one_by_one),
+    }
+
+
+def pick_framework() -> Torch:
+    """Paddle if it is installed for GPUs, else PyTorch.
+
+    Raises:
+        RuntimeError: Neither is, or there is no GPU.
+    """
+    if importlib.util.find_spec("paddle"):
+        paddle = importlib.import_module("paddle")
+        if paddle.device.is_compiled_with_cuda():
+            return Paddle()
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        if torch.cuda.is_available():
+            return Torch()
+    raise RuntimeError(
+        "no GPU to check: this needs paddlepaddle-gpu, or a PyTorch whose "
+        "torch.cuda.is_available() is true"
+    )
+
+
+def load_kernels() -> tuple[Any, dict[str, Any]]:
+    """Compile the kernels for the current GPU and load them."""
+    cuda = driver.Driver(ctypes.CDLL("libcuda.so.1"))
+    cuda.use_context(0)
+    compiler = driver.Compiler(driver.load_nvrtc())
+    target = compiler.target(cuda.capability(0))
+    source = (CUDA / "multi_tensor.cu").read_text()
+    options = (*driver.OPTIONS, *tables.DEFINES)
+    image, _ = compiler.compile(source, target, options)
+    facts = {"target": target, "nvrtc": ".".join(map(str, compiler.version))}
+    return cuda.load(image), facts
+
+
+def run_sanitizer() -> int:
+    """Repeat the checks under compute-sanitizer; gives its exit status."""
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        print("compute-sanitizer is not installed", file=sys.stderr)
+        return 2
+    command = [tool, "--error-exitcode", "1", sys.executable, __file__]
+    return subprocess.run([*command, "--no-times"], check=False).returncode
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--sanitizer", action="store_true")
+    parser.add_argument("--no-times", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.sanitizer:
+        return run_sanitizer()
+    try:
+        framework = pick_framework()
+        framework.empty(1, "uint8")  # makes the context
+        module, facts = load_kernels()
+    except (OSError, RuntimeError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    facts |= {
+        "gpu": framework.name(),
+        "framework": f"{framework.lib.__name__} {framework.lib.__version__}",
+    }
+
+    def report(row: dict[str, Any]) -> None:
+        print(json.dumps(facts | row), flush=True)
+
+    for dtype in DTYPES:
+        report(check_values(module, framework, dtype))
+    if type(framework) is Torch:
+        report(check_streams(module, framework))
+        report(check_capture(module, framework))
+    if not options.no_times:
+        for row in time_lists(module, framework):
+            report(row)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
