@@ -188,24 +188,6 @@ def load_target(path: str | os.PathLike[str]) -> TargetConfig:
         raise ValueError(f"{path}: {error}") from error
 
 
-def check_keys(
-    values: Any, kind: type[Any], path: str | os.PathLike[str]
-) -> None:
-    """Reject keys that the dataclass ``kind`` does not have.
-
-    Raises:
-        ValueError: Such a key, with the nearest valid one.
-    """
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{path}: {values!r} is no map of keys to values")
-    known = [field.name for field in dataclasses.fields(kind)]
-    for key in values:
-        if key not in known:
-            raise ValueError(
-                f"{path}: unknown key {key!r}{suggestion(key, known)}"
-            )
-
-
 def _with(
     values: Mapping[str, Any], keys: Sequence[str], value: Any
 ) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def test_two_ranks_train_as_one_process_with_the_whole_batch(
         ({"train": {"expert_bias_rate": 0.1}}, "no experts"),
         ({"train": {"precision": "float8"}}, "no FP8"),
         ({"data": {"kind": "stdlib"}}, "data.kind with clip"),
-        ({"model": {"hidden_size": 8}}, "unknown key 'model.hidden_size'"),
+        ({"model": {"hidden_size": 8}}, "model: unknown key 'hidden_size'"),
         ({"model": {"vocab_size": 20}}, "vocab_size to 28"),
         ({"model": {"architecture": "clop"}}, "did you mean 'clip'"),
         (
