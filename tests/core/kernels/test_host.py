@@ -121,6 +121,8 @@ def test_norms_and_scales_equal_those_of_the_operators(monkeypatch, dtype):
     ]
     h = paddle.to_tensor(rng.random(len(shapes)).astype("float32"))
     discard = paddle.to_tensor([False, False, True, False, False, False])
+    if paddle.full([1], 2049.5).astype("float16").item() != 2050:
+        pytest.skip("Paddle 3.1 cuts instead of rounding to float16 on CPUs")
     results = []
     for switch in ("1", "0"):
         monkeypatch.setenv("PADDLE_ADAGC_NATIVE", switch)
