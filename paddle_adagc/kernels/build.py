@@ -28,6 +28,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -57,8 +58,14 @@ def load_library() -> ctypes.CDLL | None:
         logger.info("no C++ compiler: the clip uses Paddle's operators")
         return None
     try:
-        return _declared(ctypes.CDLL(str(build(compiler, cache_dir()))))
-    except (OSError, subprocess.CalledProcessError) as error:
+        path = build(compiler, cache_dir())
+        try:
+            return _declared(ctypes.CDLL(str(path)))
+        except (OSError, AttributeError):  # damaged: make it again, once
+            path.unlink()
+            path = build(compiler, cache_dir())
+            return _declared(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
         logger.warning(
             "the compiled loops cannot be used (%s): the clip uses Paddle's "
             "operators",
@@ -77,7 +84,7 @@ def build(compiler: str, cache_dir: Path) -> Path:
 
     def make(output: Path) -> None:
         subprocess.run(
-            [compiler, *FLAGS, str(SOURCE), "-o", str(output)],
+            [*shlex.split(compiler), *FLAGS, str(SOURCE), "-o", str(output)],
             check=True,
             capture_output=True,
         )
@@ -98,16 +105,28 @@ def keep(target: Path, make: Callable[[Path], None]) -> Path:
         ``target``.
 
     Raises:
-        OSError: The folder cannot be written.
+        OSError: The folder cannot be written, or others than this user could
+            have put code there.
     """
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_private(target.parent)
     if target.exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         output = Path(scratch) / target.name
         make(output)
         output.replace(target)
     return target
+
+
+def _check_private(folder: Path) -> None:
+    """Refuse a folder from which another user's code could be loaded."""
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(
+            f"{folder} belongs to another user, or others can write to it: "
+            f"chmod 700 {folder}, or set XDG_CACHE_HOME to a folder of yours"
+        )
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -128,7 +147,10 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
 
 def cache_dir() -> Path:
     """Where compiled code is kept."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise OSError(f"{error}: set XDG_CACHE_HOME") from error
     return Path(root) / "paddle_adagc"
 
 

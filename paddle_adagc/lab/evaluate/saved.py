@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import paddle
 
+from paddle_adagc.lab.evaluate.safe_pickle import check_pickle
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
@@ -172,10 +173,8 @@ def _joined(
 
 
 def _load(file: Path) -> dict[str, Array]:
-    try:
-        tensors = paddle.load(str(file), return_numpy=False)
-    except Exception as error:  # a pickle with wrong bytes raises anything
-        raise ValueError(f"{file} is broken: {error}") from error
+    check_pickle(file)
+    tensors = paddle.load(str(file), return_numpy=False)
     if not isinstance(tensors, dict) or not all(
         isinstance(tensor, paddle.Tensor) for tensor in tensors.values()
     ):

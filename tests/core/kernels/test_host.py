@@ -77,6 +77,55 @@ def test_compiler_that_fails_leaves_paddle_s_operators(
     assert norms.tolist() == [3.0]
 
 
+@pytest.mark.parametrize("damage", ["truncated", "foreign"])
+def test_damaged_library_is_built_again(tmp_path, damage):
+    library.load_library()
+    (built,) = (tmp_path / "paddle_adagc").iterdir()
+    whole = built.read_bytes()
+    library.load_library.cache_clear()
+    built.unlink()  # a loaded file must not change
+    if damage == "truncated":
+        built.write_bytes(whole[:1000])
+    else:
+        source = tmp_path / "foreign.cpp"
+        source.write_text('extern "C" int nothing() { return 0; }')
+        subprocess.run(
+            ["g++", "-shared", "-fPIC", str(source), "-o", str(built)],
+            check=True,
+        )
+    assert library.load_library() is not None
+    assert ctypes.CDLL(str(built)).adagc_scale
+
+
+def test_code_that_others_could_have_written_is_not_loaded(tmp_path, caplog):
+    (tmp_path / "paddle_adagc").mkdir(mode=0o777)
+    (tmp_path / "paddle_adagc").chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert library.load_library() is None
+    assert "chmod 700" in caplog.text
+
+
+def test_cache_folder_is_the_user_s_alone(tmp_path):
+    library.load_library()
+    assert (tmp_path / "paddle_adagc").stat().st_mode & 0o077 == 0
+
+
+def test_compiler_may_be_a_command_line(monkeypatch):
+    monkeypatch.setenv("CXX", "env LANG=C g++")
+    assert library.load_library() is not None
+
+
+def test_without_a_home_directory_the_operators_are_used(monkeypatch, caplog):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(library.Path, "home", no_home)
+    with caplog.at_level(logging.WARNING):
+        assert library.load_library() is None
+    assert "XDG_CACHE_HOME" in caplog.text
+
+
 def test_switch(monkeypatch):
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
     assert library.load_library() is None

@@ -90,8 +90,12 @@ def _count_samples(path: str) -> int:
 
 
 def read_samples(path: str | os.PathLike[str]) -> Iterator[Sample]:
-    """Samples of one shard, in their order."""
-    return iter(tarfile_samples([{"url": str(path)}]))
+    """Samples of one shard, in their order.
+
+    webdataset runs ``pipe:...`` as a shell command and fetches URLs; an
+    absolute path is neither.
+    """
+    return iter(tarfile_samples([{"url": str(Path(path).absolute())}]))
 
 
 class ShardStream:

@@ -19,6 +19,7 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,6 +104,15 @@ def test_shards_are_found_and_counted(folder):
     write_shard(folder / "empty.tar", [])
     with pytest.raises(ValueError, match=r"empty\.tar holds no samples"):
         find_shards(str(folder / "empty.tar"))
+
+
+def test_name_of_a_shard_is_never_a_command(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "pipe:touch hacked"
+    Path(name).write_bytes(next(folder.glob("*.tar")).read_bytes())
+    (shard,) = find_shards("pipe*")
+    assert [*read_samples(shard.path)]
+    assert not Path("hacked").exists()
 
 
 def test_reading_needs_no_torch(folder):

@@ -1,0 +1,59 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Refusal of pickled weights that could run code when they are loaded."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+_ALLOWED = {
+    ("numpy", "dtype"),
+    ("numpy", "ndarray"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("_codecs", "encode"),
+    ("collections", "OrderedDict"),
+}
+"""All that ``paddle.save`` needs for a dict of tensors."""
+
+
+class _Forbidden(Exception):
+    """The file asks for something else than arrays."""
+
+
+class _Checker(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise _Forbidden(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def check_pickle(path: str | os.PathLike[str]) -> None:
+    """Read a ``.pdparams`` file as arrays only; nothing in it is executed.
+
+    Raises:
+        ValueError: It asks for anything but NumPy arrays, or is broken.
+    """
+    with open(path, "rb") as file:
+        try:
+            _Checker(file).load()
+        except _Forbidden as error:
+            raise ValueError(
+                f"{path} is refused: it asks for {error}, which no file of "
+                "weights needs and which could run a stranger's code"
+            ) from error
+        except Exception as error:  # wrong bytes raise anything
+            raise ValueError(f"{path} is broken: {error!r}") from error
