@@ -34,6 +34,7 @@ from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
 
 _SMALLEST_NORM = 1e-6
+_ROUNDING = 1e-6  # of a tensor's norm, measured in two ways
 _HEAD = "lm_head.weight"
 
 
@@ -177,6 +178,7 @@ class ClipGradByAGC(TensorScalingClip):
             GradientList(others).scale_(h, discard)
         squared = self._known_reducer().local_norms(paddle.concat(squared))
         share = rule.square_root(squared) / norm
+        share = paddle.where(share > 1 - _ROUNDING, paddle.ones_like(h), share)
         is_known = paddle.logical_and(finite, squared > 0)
         return paddle.where(is_known, share, h)
 
