@@ -315,6 +315,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_sanitizers_find_only_planted_faults(cuda, tmp_path, fault):
     source = tensors.SOURCE.read_text()

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 from core.parallel.ranks import run_on_ranks
-from helpers import slow_but
 
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS
 from paddle_adagc.lab.benchmark.collectives_run import record_communication
@@ -104,7 +103,8 @@ def run(name, tmp_path):
     return run_on_ranks(count, size, overrides=overrides)
 
 
-@pytest.mark.parametrize("name", slow_but("EP2", EXPECTED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPECTED)
 def test_collectives_of_a_step(name, tmp_path):
     adaptive = [
         ("all_reduce", group, 4 * tensors(kind))

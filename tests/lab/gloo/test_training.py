@@ -244,6 +244,7 @@ def test_data_parallel_and_sharding(expected, degrees, sharding, main_grad):
         _assert_equal_weights(got, expected)
 
 
+@pytest.mark.slow
 def test_data_parallel_times_sharding(expected):
     for got in run_on_ranks(
         _train,

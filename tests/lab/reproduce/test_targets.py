@@ -194,6 +194,7 @@ def test_budget_cuts_and_says_so(
     assert len(runs.begun) == before
 
 
+@pytest.mark.slow
 def test_budget_leaves_out_what_matters_least(
     write_grid, fake_runs, reproduction
 ):

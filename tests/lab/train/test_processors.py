@@ -61,6 +61,7 @@ def native_bits():
     return train()[1]
 
 
+@pytest.mark.slow
 def test_without_avx512_the_training_is_the_same():
     adamw, bits = train(
         "no-avx512", NPY_DISABLE_CPU_FEATURES="AVX512F AVX512_SKX"
@@ -69,6 +70,7 @@ def test_without_avx512_the_training_is_the_same():
     assert bits == native_bits()
 
 
+@pytest.mark.slow
 def test_other_kernels_of_mkl_change_the_bits():
     # What the settings are for: without them the comparison above means little.
     assert train(MKL_DEBUG_CPU_TYPE="4")[1] != native_bits()

@@ -101,6 +101,7 @@ def test_ranks_that_split_at_128_equal_one_process(ranks):
     )
 
 
+@pytest.mark.slow
 def test_sequence_parallel_ranks_equal_one_process(ranks):
     """All tokens are in one block, so their order does not matter."""
     _, (y, x_grad, column_grad, row_grad) = column_then_row()
