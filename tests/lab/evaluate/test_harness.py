@@ -23,7 +23,7 @@ from paddle_adagc.lab.evaluate.scoring import Scorer
 from paddle_adagc.lab.evaluate.tokenizer import TextTokenizer
 
 FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
-TASKS = "tests/evaluate/tasks"
+TASKS = "tests/lab/evaluate/tasks"
 
 
 @pytest.fixture(autouse=True)
