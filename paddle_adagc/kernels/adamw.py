@@ -25,7 +25,8 @@ from paddle_adagc.kernels.build import load_library
 from paddle_adagc.kernels.facts import DTYPES, describe
 from paddle_adagc.kernels.host import HostTensors
 
-_OPERATOR = _C_ops.adamw_
+_OPERATORS: Any = _C_ops
+_OPERATOR: Any = _C_ops.adamw_
 
 
 def replace_adamw() -> bool:
@@ -36,7 +37,7 @@ def replace_adamw() -> bool:
     """
     if load_library() is None:
         return False
-    _C_ops.adamw_ = adamw_
+    _OPERATORS.adamw_ = adamw_
     return True
 
 

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import paddle
@@ -132,7 +133,8 @@ def _scale_(tensor: Tensor, factor: Tensor) -> None:
     if not tensor.is_contiguous():
         _C_ops.assign_out_(wide.astype(tensor.dtype), tensor)
         return
-    narrow = _C_ops.cast(wide, tensor.dtype, out=tensor)
+    cast: Any = _C_ops.cast  # its stub lacks "out"
+    narrow = cast(wide, tensor.dtype, out=tensor)
     if narrow.data_ptr() != tensor.data_ptr():  # Paddle before 3.3: no "out"
         _C_ops.assign_out_(narrow, tensor)
 
@@ -142,6 +144,7 @@ def _zero_where_(tensor: Tensor, flag: Tensor) -> None:
     if not tensor.is_contiguous():
         values = _C_ops.assign(tensor)
     zero = paddle.zeros([], tensor.dtype)
-    _C_ops.masked_fill_(values, flag if values.ndim else flag[0], zero)
+    operators: Any = _C_ops  # whose stub lacks the in-place form
+    operators.masked_fill_(values, flag if values.ndim else flag[0], zero)
     if values is not tensor:
         _C_ops.assign_out_(values, tensor)

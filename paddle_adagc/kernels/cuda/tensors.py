@@ -32,6 +32,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -176,4 +177,5 @@ def current_device() -> int | None:
 
 def current_stream(device: int) -> int:
     """Handle of the stream that Paddle launches into."""
-    return libpaddle._get_current_raw_stream(device)
+    library: Any = libpaddle  # without a stub
+    return int(library._get_current_raw_stream(device))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ from paddle_adagc.lab.report.style import (
 LEVEL = 0.95
 """Confidence level of the intervals."""
 
-_MARKS = {
+_MARKS: dict[str, dict[str, Any]] = {
     SPIKE: {"marker": "o", "markerfacecolor": "none", "markersize": 5},
     END: {"marker": "X", "markersize": 8},
 }
