@@ -28,12 +28,12 @@ paper's numbers beside; the harness downloads their data. Tasks need the extra
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed, check_output_file
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.cli.command import (
     check_config_file,
     check_folder,
@@ -131,8 +131,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     check_output_file("--output", output)
     result = evaluate(config)
     print(to_markdown(result))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(result, indent=1) + "\n")
+    atomic_write_json(output, result, indent=1)
     print(f"results: {output}")
     return 0
 

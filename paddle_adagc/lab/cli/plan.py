@@ -33,6 +33,7 @@ import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_directory, check_installed
+from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
     check_config_file,
     exit_status,
@@ -80,8 +81,7 @@ def _plan(options: argparse.Namespace) -> int:
         ("plan.json", json.dumps(values, indent=2)),
         ("plan.txt", render(plan) + "\n"),
     ):
-        files.append(options.output / name)
-        files[-1].write_text(text)
+        files.append(atomic_write(options.output / name, text))
     print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
     return 0
 

@@ -39,6 +39,7 @@ import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed
+from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
     ERRORS,
     ROOT,
@@ -196,7 +197,7 @@ def _report(options: argparse.Namespace) -> int:
         )
         return 1
     for path in stale:
-        path.write_text(made[path], encoding="utf-8")
+        atomic_write(path, made[path])
     print(f"wrote {names}")
     return 0
 
