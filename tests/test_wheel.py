@@ -114,7 +114,11 @@ def test_wheel_trains_with_paddle_alone(checkout, environment, tmp_path):
 def test_checkout_has_the_laboratory_and_its_commands(checkout, environment):
     environment("pip", "install", "-q", "--no-deps", "-e", checkout)
     environment("python", "-c", "import paddle_adagc.lab.train")
-    for tool in (checkout / "tools").glob("*.py"):
-        script = f"adagc-{tool.stem.replace('_', '-')}"
+    tools = {path.stem for path in (checkout / "tools").glob("*.py")}
+    commands = checkout / "paddle_adagc" / "lab" / "cli"
+    names = tools & {path.stem for path in commands.glob("*.py")}
+    assert {"pretrain", "plan", "prepare_data"} <= names
+    for name in names:
+        script = f"adagc-{name.replace('_', '-')}"
         usage = environment(script, "--help")
         assert usage.startswith(f"usage: {script} [-h]")

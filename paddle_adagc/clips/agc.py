@@ -268,7 +268,8 @@ class _Units:
         norm = rule.square_root(self.gradient)
         bound = lambda_rel * rule.square_root(self.weight).clip(min=epsilon)
         h = bound / norm.clip(min=_SMALLEST_NORM)
-        h = paddle.where(paddle.logical_and(norm > bound, finite), h, 1.0)
+        is_clipped = paddle.logical_and(norm > bound, finite)
+        h = paddle.where(is_clipped, h, paddle.ones_like(h))
         squared_norm = (h.square() * self._local).sum(keepdim=True)
         if self._inverse is not None:
             h = paddle.gather(h, self._inverse)

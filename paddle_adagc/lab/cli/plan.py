@@ -27,7 +27,6 @@ groups and the clips are those of the real run. It needs the extra [nlp].
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -87,8 +86,6 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from paddle_adagc.lab.plan.interconnect import Interconnect
-
     parser = make_parser("plan", __doc__)
     parser.add_argument("config", help="YAML file, see configs/")
     parser.add_argument(
@@ -108,14 +105,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="layers keep their input and recompute the rest",
     )
-    settings = dataclasses.asdict(Interconnect())
     parser.add_argument(
         "--interconnect",
         action="append",
         default=[],
         metavar="key=value",
-        help="change a number of the interconnect (again for each); defaults: "
-        + ", ".join(f"{key}={value}" for key, value in settings.items()),
+        help="change a number of the interconnect (again for each), for "
+        "example ib_gb_per_s=25; --json prints them all",
     )
     parser.add_argument(
         "--output",

@@ -35,11 +35,7 @@ from typing import Any
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import ERRORS, exit_status, make_parser
-from paddle_adagc.lab.data.prepare.config import (
-    TEXT_FORMATS,
-    HubConfig,
-    PrepareConfig,
-)
+from paddle_adagc.lab.data.prepare.files import TEXT_FORMATS
 
 _HUB = ("name", "split", "revision", "max_shards")
 
@@ -69,14 +65,15 @@ def _prepare(options: argparse.Namespace) -> int:
     for path in options.inputs:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} is not a file")
+    from paddle_adagc.lab.data.prepare.config import HubConfig, PrepareConfig
+    from paddle_adagc.lab.data.prepare.run import prepare
+
     given = {k: v for k, v in vars(options).items() if v is not None}
     command = given.pop("command")
     hub = {k: given.pop(f"hub_{k}") for k in _HUB if f"hub_{k}" in given}
     if "hub" in given:
         given["hub"] = HubConfig(path=given["hub"], **hub)
     config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
-    from paddle_adagc.lab.data.prepare.run import prepare
-
     manifest, was_there = prepare(config, command)
     if was_there:
         print(f"{config.output}: finished before, with the same settings")

@@ -17,18 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
+from paddle_adagc.lab.data.prepare.files import TextFormat
 from paddle_adagc.lab.section import Count, Real, section
-
-TextFormat = Literal["auto", "jsonl", "lines", "text"]
-
-TEXT_FORMATS = get_args(TextFormat)
-"""How local files hold documents: by the file's ending; one JSON object a
-line; one document a line; one document a file."""
 
 
 @section
@@ -77,8 +72,9 @@ class PrepareConfig:
     """Token after each document; default: the tokenizer's own."""
 
     text_format: TextFormat = "auto"
-    """One of :data:`TEXT_FORMATS`. ``"auto"`` takes ``.json`` and ``.jsonl``
-    for ``"jsonl"`` and ``.txt`` for ``"lines"``, with or without ``.gz``."""
+    """One of :data:`.files.TEXT_FORMATS`. ``"auto"`` takes ``.json`` and
+    ``.jsonl`` for ``"jsonl"`` and ``.txt`` for ``"lines"``, with or without
+    ``.gz``."""
 
     text_field: str = "text"
     """Field of the JSON object or of the hub's example; default ``"text"``."""

@@ -22,9 +22,15 @@ import os
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast, get_args
 
 from paddle_adagc.lab.data.prepare.chunks import MAX_DOCUMENT_BYTES, Block
+
+TextFormat = Literal["auto", "jsonl", "lines", "text"]
+
+TEXT_FORMATS = get_args(TextFormat)
+"""How local files hold documents: by the file's ending; one JSON object a
+line; one document a line; one document a file."""
 
 _FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".txt": "lines"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -36,7 +42,7 @@ class LocalFile:
 
     Args:
         path: The file; ``.gz`` at the end means gzip.
-        text_format: One of ``config.TEXT_FORMATS``.
+        text_format: One of :data:`TEXT_FORMATS`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -194,7 +200,7 @@ def find_files(
 
     Args:
         inputs: Files and folders.
-        text_format: One of ``config.TEXT_FORMATS``.
+        text_format: One of :data:`TEXT_FORMATS`.
         left_out: Files, and folders of files, that folders' files are not.
 
     Raises:
