@@ -45,7 +45,8 @@ GLOBAL = "global"
 
 _FORMAT = "paddle_adagc.state.3"
 _FORMAT_2 = "paddle_adagc.state.2"  # one list of keys per quantity
-_ROUNDING = 1e-5
+ROUNDING = 1e-5
+"""Relative difference between ranks that is still rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class Quantity:
     is_positive: bool = False
     """0 is refused; ``inf`` (no observation so far) is not."""
 
-    tolerance: float = _ROUNDING
+    tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
 
     def check(self, key: str, value: float) -> None:
@@ -272,74 +273,6 @@ class ClipState:
             for name, its_keys in keys_by_name.items()
         }
         return cls.from_dict({"step": step, **kept, "config": config})
-
-
-def merge(
-    parts: Sequence[tuple[ClipState, Collection[str]]],
-    quantities: Sequence[Quantity],
-) -> ClipState:
-    """Join the states of ranks that hold parts of one model.
-
-    Args:
-        parts: Per rank its state (NumPy), and the keys whose gradients it has
-            met: under owner-based sharding the other ranks' numbers about a
-            tensor are out of date. Without any observation of a tensor its
-            start value stays.
-        quantities: Quantities that the clip keeps.
-
-    Raises:
-        RuntimeError: Ranks disagree about a number that they all follow.
-    """
-    first = parts[0][0]
-    table: dict[str, tuple[dict[str, float], bool]] = {}
-    for state, observed in parts:
-        columns = {n: v.tolist() for n, v in state.values.items()}
-        for i, key in enumerate(state.keys):
-            row = {name: column[i] for name, column in columns.items()}
-            has_seen = key in observed and all(map(math.isfinite, row.values()))
-            if key not in table or (has_seen and not table[key][1]):
-                table[key] = (row, has_seen)
-            elif has_seen:
-                _check_agreement(key, table[key][0], row, quantities)
-        for q in (q for q in quantities if q.is_global):
-            known, other = (s.scalars[q.name].item() for s in (first, state))
-            _check_agreement(GLOBAL, {q.name: known}, {q.name: other}, [q])
-    values = {
-        name: np.array([row[name] for row, _ in table.values()], np.float32)
-        for name in first.values
-    }
-    return dataclasses.replace(first, keys=tuple(table), values=values)
-
-
-def _check_agreement(
-    key: str,
-    known: Mapping[str, float],
-    other: Mapping[str, float],
-    quantities: Sequence[Quantity],
-) -> None:
-    """Refuse numbers of one tensor that differ by more than rounding.
-
-    A deviation is a difference of numbers of gamma's size, so that its rounding
-    errors are of that size too.
-    """
-    size = max(known.values())
-    for quantity in quantities:
-        name = quantity.name
-        if name in known and not (
-            known[name] == other[name]
-            or math.isclose(
-                known[name],
-                other[name],
-                rel_tol=quantity.tolerance,
-                abs_tol=_ROUNDING * size,
-            )
-        ):
-            raise RuntimeError(
-                f"ranks disagree about {name} of {key!r}: {known[name]} and "
-                f"{other[name]}; was bind() given this run's model, were the "
-                "gradients of replicated tensors averaged, and do experts "
-                "have their global numbers in their names?"
-            )
 
 
 def save_state(

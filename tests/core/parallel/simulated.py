@@ -21,9 +21,9 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import reduce
+from paddle_adagc.parallel.gather import merge
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Axis
-from paddle_adagc.state import merge
 
 SHAPES = {"norm": 6, "dense": 24, "split": 16, "expert.0": 12, "expert.1": 12}
 STEPS = 12

@@ -25,10 +25,11 @@ from core.parallel.simulated import WHOLE, Ranks, axis, check, half
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.parallel.gather import merge
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.reduce import check_layout, make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
-from paddle_adagc.state import ClipState, Quantity, merge
+from paddle_adagc.state import ClipState, Quantity
 
 
 def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
