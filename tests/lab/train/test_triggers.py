@@ -96,6 +96,7 @@ def test_every_optimizer_trains_and_resumes(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:model.initializer_range")
 @pytest.mark.parametrize(
     "overrides",
     [
