@@ -22,14 +22,13 @@ its last warm-up step and in its last step.
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from paddlenlp.trainer import TrainerCallback
 from paddlenlp.utils.log import logger
 
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import load_config
@@ -101,7 +100,7 @@ def main() -> None:
             "warm_up": _rows(ledger, last_warm_up),
             "adaptive": _rows(ledger, config.train.max_steps - 1),
         }
-        Path(result).write_text(json.dumps(facts))
+        atomic_write_json(result, facts)
 
 
 if __name__ == "__main__":

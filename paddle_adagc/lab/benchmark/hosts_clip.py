@@ -44,6 +44,7 @@ from paddle.distributed.fleet.layers.mpu import (
 )
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.benchmark.network import (
     INTERFACE,
     address,
@@ -257,7 +258,7 @@ def main() -> None:
     enable()
     times = _train(json.loads(degrees), clip)
     dist.barrier()
-    Path(result).write_text(json.dumps(times))
+    atomic_write_json(result, times)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.files import atomic_write_json
+from paddle_adagc.files import atomic_write, atomic_write_json
 from paddle_adagc.lab.reproduce.grid import digest
 from paddle_adagc.lab.reproduce.grid_file import TimingConfig
 from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
@@ -74,7 +74,7 @@ def run_timing(
     if not measured.exists():
         store.mkdir(parents=True, exist_ok=True)
         specification = store / f"timing-{key}.in.json"
-        specification.write_text(json.dumps(facts, default=str))
+        atomic_write(specification, json.dumps(facts, default=str))
         log_file = store / f"timing-{key}.log"
         command = [sys.executable, "-m", "paddle_adagc.lab.reproduce.timing"]
         with log_file.open("ab") as log:
