@@ -36,6 +36,7 @@ from paddle_adagc.clips.memory import Kept, Memory
 from paddle_adagc.clips.metrics import (
     Call,
     Rows,
+    by_tensor,
     step_metrics,
     step_rows,
     step_summary,
@@ -329,11 +330,14 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             **step_metrics(self._rows_of_all_ranks()),
         }
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and gets the same: one
         gather of a few numbers per tensor; steps in between cost nothing.
+
+        Args:
+            tensors: Add ``tensors`` as in :meth:`metrics`.
 
         Returns:
             ``step`` (its index), ``global_grad_norm`` and
@@ -346,10 +350,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             with Inf or NaN), ``nonfinite_total`` (over all steps of this
             process).
         """
-        return {
-            "step": self.num_steps - 1,
-            **step_summary(self._rows_of_all_ranks()),
-        }
+        rows = self._rows_of_all_ranks()
+        summary = {"step": self.num_steps - 1, **step_summary(rows)}
+        return summary | ({"tensors": by_tensor(rows)} if tensors else {})
 
     @paddle.no_grad()
     def _dygraph_clip(

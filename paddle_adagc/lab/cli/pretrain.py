@@ -44,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0: finished, or a sound recipe; 1: the loss stopped being finite; 2:
-        bad settings.
+        0: finished, or a sound recipe; 1: the loss ended above its first value
+        or stopped being finite; 2: bad settings.
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
@@ -132,7 +132,8 @@ def train(options: argparse.Namespace) -> int:
     """Train as a config says.
 
     Returns:
-        0: finished; 1: the loss stopped being finite.
+        0: finished; 1: the loss ended above its first value or stopped being
+        finite.
 
     Raises:
         ImportError: PaddleNLP is missing.
@@ -141,16 +142,25 @@ def train(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
+    from paddle_adagc.lab.train.ending import describe_ending
     from paddle_adagc.lab.train.parse import load_config
+    from paddle_adagc.lab.train.processes import (
+        from_first_process,
+        is_first_process,
+    )
     from paddle_adagc.lab.train.run import run_pretraining
 
     logging.basicConfig(format="%(message)s")
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
     config = load_config(options.config, options.overrides)
     check_directory("train.output_dir", config.train.output_dir)
-    status = run_pretraining(config, overwrite=options.overwrite)
-    print(f"{status}: {config.train.output_dir}")
-    return 0 if status == "finished" else 1
+    run_pretraining(config, overwrite=options.overwrite)
+    ending = from_first_process(
+        lambda: describe_ending(config.train.output_dir)
+    )
+    if is_first_process():
+        print("\n".join(ending.lines))
+    return 0 if ending.is_sound else 1
 
 
 def run() -> NoReturn:

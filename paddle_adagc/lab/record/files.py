@@ -259,7 +259,7 @@ class RunRecord:
             ValueError: A line of it, or ``run.json``, is damaged.
         """
         path = Path(directory)
-        rows = _read_rows(path / "metrics.jsonl")
+        rows = read_rows(path / "metrics.jsonl")
         names = json.loads((path / "tensors.json").read_text())
         raw = np.fromfile(path / "tensors.f32", "<f4")
         shape = (len(QUANTITIES), len(names))
@@ -295,8 +295,12 @@ class RunRecord:
         )
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a file's complete lines."""
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a file's complete lines.
+
+    Raises:
+        ValueError: A line is damaged.
+    """
     rows = []
     for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
         if not line.endswith(b"\n"):

@@ -62,6 +62,7 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         output_dir=train.output_dir,
         logging_dir=str(Path(train.output_dir) / "visualdl"),
         report_to=["visualdl"] if train.visualdl else [],
+        disable_tqdm=True,  # the console shows the progress
         device="gpu" if on_gpu else "cpu",
         seed=train.seed,
         do_train=True,

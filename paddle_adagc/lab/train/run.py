@@ -34,7 +34,11 @@ from paddle_adagc.lab.record.files import held, read_run_json, update_run_json
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.processes import from_first_process, start_processes
+from paddle_adagc.lab.train.processes import (
+    from_first_process,
+    is_first_process,
+    start_processes,
+)
 from paddle_adagc.lab.train.trainer import PretrainTrainer, last_checkpoint
 
 _ENDED = ("finished", "diverged")
@@ -67,6 +71,10 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
             lambda: _earlier_run(directory, config, overwrite)
         )
         if earlier.get("status") in _ENDED:
+            if is_first_process():
+                print(
+                    f"{directory}: already {earlier['status']}, nothing to do"
+                )
             return str(earlier["status"])
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         stack.enter_context(paddle.utils.unique_name.guard())

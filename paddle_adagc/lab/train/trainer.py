@@ -41,6 +41,7 @@ from paddle_adagc.lab.faults import (
     repeated_samples,
 )
 from paddle_adagc.lab.train.arguments import training_arguments, uses_amp
+from paddle_adagc.lab.train.console import Console
 from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.processes import is_first_process, wait_for_all
 from paddle_adagc.lab.train.recorder import StepRecorder
@@ -94,7 +95,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         config = task.config
         self.task, self.config = task, config
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
-        self.recorder = StepRecorder(config, model, clip)
+        self.recorder = StepRecorder(config, model)
         args: TrainingArguments = training_arguments(config)
         super().__init__(
             clip=clip,
@@ -105,6 +106,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             data_collator=collate_batch,
         )
         self.label_names = [*task.label_names]
+        self.add_callback(Console(task))
 
     def create_scheduler(self, num_training_steps: int) -> Any:
         """Make the config's schedule, stepped once per optimizer step."""
@@ -212,6 +214,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
         """Return the batch of the burst's first step."""
+        self.recorder.set_samples(fault.burst)
         samples = repeated_samples(
             fault,
             self.config.train.batch_size,
@@ -241,10 +244,13 @@ class PretrainTrainer(ClippingMixin, Trainer):
                 self.control.should_training_stop = True
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
-        """Add the clip's numbers to the Trainer's line of the log."""
+        """Log the recorded loss, which is the same in every layout."""
         if "loss" in logs:
-            logs.update(self.recorder.log_line())
+            logs |= self.recorder.log_line()
         super().log(logs, **kwargs)
+
+    def _clip_summary(self) -> dict[str, Any]:
+        return self.recorder.add_summary(super()._clip_summary())
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, and enter the validation loss in the step's record."""
