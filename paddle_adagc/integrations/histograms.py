@@ -34,7 +34,7 @@ def add_histograms(
     """Write histograms of norm, gamma and h over the layers.
 
     Tensors whose names differ in numbers alone are one group: the tag
-    ``clip_norm/layers.*.mlp.up.weight`` holds a value per layer, of an MoE one
+    ``clip_norm/layers.N.mlp.up.weight`` holds a value per layer, of an MoE one
     per layer and expert. Values that are not finite are left out.
 
     Args:
@@ -61,7 +61,7 @@ def _grouped(
 ) -> dict[str, np.ndarray]:
     groups: dict[str, list[float]] = {}
     for key, quantities in tensors.items():
-        group = _NUMBER.sub("*", key)
+        group = _NUMBER.sub("N", key)
         for name in _QUANTITIES:
             value = quantities.get(name, math.nan)
             if math.isfinite(value):

@@ -149,7 +149,7 @@ class ClippingMixin(Trainer):
             },
             **kwargs,
         )
-        if self.is_world_process_zero():
+        if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
             add_histograms(callbacks, tensors, self.state.global_step)
 

@@ -112,7 +112,13 @@ class TrainConfig:
     complete."""
 
     visualdl: Flag = True
-    """Write VisualDL logs to ``output_dir/visualdl``."""
+    """Write VisualDL logs to ``output_dir/logs``."""
+
+    report_to: list[Literal["visualdl", "tensorboard", "wandb", "autonlp"]] = (
+        dataclasses.field(default_factory=list)
+    )
+    """PaddleNLP's other backends for the same numbers, see the extra
+    ``[track]``."""
 
 
 @section
@@ -290,9 +296,12 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.
 
-        ``parallel`` is left out where it is one process.
+        ``parallel`` is left out where it is one process, ``train.report_to``
+        where it is empty.
         """
         values = dataclasses.asdict(self)
+        if not self.train.report_to:
+            del values["train"]["report_to"]
         if self.parallel.num_processes == 1:
             del values["parallel"]
         return values
