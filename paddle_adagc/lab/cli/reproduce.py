@@ -46,6 +46,7 @@ from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
     ERRORS,
     ROOT,
+    check_config_file,
     exit_status,
     make_parser,
 )
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
-    own = [a for a in given if a.endswith((".yaml", ".yml"))]
+    own = [argument for argument in given if _is_path(argument)]
     parser = make_parser("reproduce", __doc__)
     commands = parser.add_subparsers(
         dest="target",
@@ -131,7 +132,13 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _is_path(target: str) -> bool:
+    return target.endswith((".yaml", ".yml"))
+
+
 def _reproduce(options: argparse.Namespace) -> int:
+    if _is_path(options.target):
+        check_config_file(options.target)
     _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
     from paddle_adagc.lab.reproduce.pages import load_all_results
@@ -140,7 +147,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     claims, committed = load_claims(CLAIMS), load_all_results(RESULTS)
     names = targets_of(claims) if options.target == ALL else [options.target]
     grids = [GRIDS / f"{name}.yaml" for name in names]
-    if options.target.endswith((".yaml", ".yml")):
+    if _is_path(options.target):
         grids, claims, committed = [Path(options.target)], [], {}
     reproduction = Reproduction(
         grids,

@@ -59,7 +59,7 @@ def describe_ending(directory: str | os.PathLike[str]) -> Ending:
     if len(loss):
         lines.append(_losses(record, loss, steps))
         problem = _problem(status, loss)
-        lines.append(_spikes(loss, steps))
+        lines.append(_spikes(path, loss, steps))
     lines += _most_clipped(path)
     lines.append(f"files: {path} ({', '.join(_files(path))})")
     lines.append(f"next: python tools/report.py {path}")
@@ -105,14 +105,15 @@ def _problem(status: str, loss: np.ndarray) -> str:
     return ""
 
 
-def _spikes(loss: np.ndarray, steps: np.ndarray) -> str:
+def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
     score = spike_score(loss)
     judged = score.num_values - score.num_unjudged
     if not judged and not score.num_spikes:
         return "spikes: – (a step is judged by the 1,000 steps before it)"
     text = f"spikes: {score.num_spikes} in {judged:,} judged steps"
     if score.num_spikes:
-        text += f", the first at step {steps[score.indices[0]]:,}"
+        first = steps[score.indices[0]]
+        text += f": python tools/inspect_run.py {path} --step {first}"
     return text
 
 
