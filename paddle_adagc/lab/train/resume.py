@@ -1,0 +1,234 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a run's directory holds already, and what the run starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paddle_adagc.lab.record.files import read_run_json, update_run_json
+from paddle_adagc.lab.train.changes import (
+    Change,
+    check_changes,
+    find_changes,
+    schedule_line,
+)
+from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.fork import Fork, saved_step
+from paddle_adagc.lab.train.resharding import check_layout_file
+from paddle_adagc.lab.train.trainer import last_checkpoint
+
+logger = logging.getLogger(__name__)
+_ENDED = ("finished", "diverged")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the user asks for besides the config."""
+
+    overwrite: bool = False
+    """Replace the run that the directory holds."""
+
+    change_data: bool = False
+    """Resume with other data."""
+
+    fork: Fork | None = None
+    """Start from this checkpoint of another run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """The run that the directory holds."""
+
+    run: dict[str, Any]
+    """Its ``run.json``; empty if there is no run."""
+
+    changes: Sequence[Change] = ()
+    """Settings that differ, all of them accepted."""
+
+    def length(self, config: RunConfig) -> int:
+        """Return its ``train.max_steps``."""
+        lengths = [c.old for c in self.changes if c.kind == "length"]
+        return lengths[0] if lengths else config.train.max_steps
+
+    def status(self, config: RunConfig) -> str | None:
+        """Return how it ended; None if it has steps to make."""
+        status = self.run.get("status")
+        if status == "finished" and config.train.max_steps > self.length(
+            config
+        ):
+            return None
+        return status if status in _ENDED else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where the run starts."""
+
+    checkpoint: Path | None = None
+    starts_afresh: frozenset[str] = frozenset()
+    """See ``PretrainTrainer``."""
+
+
+def read_earlier(
+    directory: Path, values: dict[str, Any], config: RunConfig, request: Request
+) -> Earlier:
+    """Read the run that a directory holds.
+
+    Args:
+        directory: The run's.
+        values: The config as ``run.json`` holds it.
+        config: The config.
+        request: See :class:`Request`.
+
+    Raises:
+        FileExistsError: It holds something else, or a run that does not accept
+            the changes.
+        ValueError: The run has made more steps than it should.
+    """
+    if not (directory / "run.json").exists():
+        if any(directory.iterdir()):
+            raise FileExistsError(
+                f"{directory} is not empty and holds no run: choose another "
+                "train.output_dir"
+            )
+        return Earlier({})
+    if request.overwrite:
+        return Earlier({})
+    run = read_run_json(directory)
+    if request.fork is not None:
+        request.fork.check_run(directory, run)
+    changes = find_changes(run.get("config"), values)
+    check_changes(changes, run["config"], config, request.change_data)
+    earlier = Earlier(run, changes)
+    done = earlier.length(config) if run.get("status") == "finished" else 0
+    _check_length(config, done)
+    return earlier
+
+
+def begin(
+    directory: Path,
+    earlier: Earlier,
+    config: RunConfig,
+    request: Request,
+    facts: dict[str, Any],
+    tensor_names: list[str],
+) -> Start:
+    """Write the run's facts; find what it starts from.
+
+    Args:
+        directory: The run's.
+        earlier: The run that it holds.
+        config: The run.
+        request: See :class:`Request`.
+        facts: Content of ``run.json``.
+        tensor_names: Tensors that are recorded.
+
+    Raises:
+        FileExistsError: The run was on other data.
+        FileNotFoundError: There is no checkpoint to extend or to fork.
+        ValueError: The checkpoint does not fit the layout or the length.
+    """
+    if request.overwrite:
+        _empty(directory)
+    checkpoint = last_checkpoint(directory)
+    fork = Fork.of(earlier.run) or request.fork
+    if checkpoint is None and fork is not None:
+        return _begin_fork(directory, fork, config, facts, tensor_names)
+    if checkpoint is not None:
+        step = saved_step(checkpoint)
+        _check_length(config, step)
+        _check_data(directory, earlier, facts, request.change_data)
+        if any(change.kind == "layout" for change in earlier.changes):
+            check_layout_file(checkpoint)
+        facts = facts | _accepted(earlier, config, step)
+    elif earlier.run.get("status") == "finished":
+        raise FileNotFoundError(
+            f"{directory} holds a finished run without a checkpoint, which "
+            "cannot be extended: train with train.save_every, or give "
+            "--overwrite to start anew"
+        )
+    update_run_json(directory, **facts, status="running")
+    return Start(checkpoint)
+
+
+def _begin_fork(
+    directory: Path,
+    fork: Fork,
+    config: RunConfig,
+    facts: dict[str, Any],
+    tensor_names: list[str],
+) -> Start:
+    checkpoint = fork.checkpoint()
+    _check_length(config, saved_step(checkpoint))
+    origin = fork.facts(facts["config"])
+    if any(key.startswith("parallel") for key in origin["changed"]):
+        check_layout_file(checkpoint)
+    fork.copy_record(directory, tensor_names)
+    update_run_json(directory, **facts, forked_from=origin, status="running")
+    return Start(
+        checkpoint,
+        frozenset(
+            section
+            for section in ("clip", "optimizer")
+            if not fork.keeps(config, section)
+        ),
+    )
+
+
+def _check_length(config: RunConfig, step: int) -> None:
+    if config.train.max_steps < step:
+        raise ValueError(
+            f"train.max_steps={config.train.max_steps}: the run has made "
+            f"{step} steps; give at least as many, or --fork an earlier "
+            "checkpoint"
+        )
+
+
+def _check_data(
+    directory: Path, earlier: Earlier, facts: dict[str, Any], change_data: bool
+) -> None:
+    old, new = earlier.run.get("data", {}), facts["data"]
+    if not change_data and any(new.get(k) != old[k] for k in old):
+        raise FileExistsError(
+            f"{directory} holds a run on other data ({old}, now {new}): put "
+            "the data back, or give --change-data to go on with these"
+        )
+
+
+def _accepted(earlier: Earlier, config: RunConfig, step: int) -> dict[str, Any]:
+    """Tell the user of accepted changes; return them for ``run.json``."""
+    changes = [change for change in earlier.changes if change.kind != "free"]
+    if not changes:
+        return {}
+    for change in changes:
+        logger.warning("from step %d on: %s", step, change)
+        if change.kind == "length":
+            logger.warning(schedule_line(config, change.old, step))
+    entry = {"step": step, "changed": {c.key: [c.old, c.new] for c in changes}}
+    return {"changes": [*earlier.run.get("changes", []), entry]}
+
+
+def _empty(directory: Path) -> None:
+    """Empty a directory; the directory itself, and its lock, stay."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
