@@ -260,7 +260,10 @@ def _slices(optimizer: Any) -> dict[str, tuple[int, int]]:
     """
     sharding = getattr(optimizer, "_inner_opt", None)
     return {
-        name: (view._param_begin - view._index, view._param_end - view._index)
+        name: (
+            int(view._param_begin - view._index),
+            int(view._param_end - view._index),
+        )
         for buffer in getattr(sharding, "_comm_buffer_list", [])
         for name, view in buffer._sharding_param_grad_view.items()
     }

@@ -30,7 +30,7 @@ from paddle_adagc.lab.train.changes import (
     schedule_line,
 )
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.fork import Fork, saved_step
+from paddle_adagc.lab.train.fork import Fork, saved_step, weights_in
 from paddle_adagc.lab.train.resharding import check_layout_file
 from paddle_adagc.lab.train.trainer import last_checkpoint
 
@@ -79,9 +79,17 @@ class Earlier:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where the run starts."""
+    """Where the run starts; nothing has been written so far."""
+
+    facts: dict[str, Any]
+    """Entries of ``run.json`` about it."""
 
     checkpoint: Path | None = None
+    """Of the run itself, or of the one that it forks."""
+
+    weights: Path | None = None
+    """Holds weights that are to be loaded and checked first."""
+
     starts_afresh: frozenset[str] = frozenset()
     """See ``PretrainTrainer``."""
 
@@ -122,67 +130,87 @@ def read_earlier(
     return earlier
 
 
-def begin(
+def find_start(
     directory: Path,
     earlier: Earlier,
+    values: dict[str, Any],
     config: RunConfig,
     request: Request,
-    facts: dict[str, Any],
-    tensor_names: list[str],
 ) -> Start:
-    """Write the run's facts; find what it starts from.
+    """Find what the run starts from.
 
     Args:
         directory: The run's.
         earlier: The run that it holds.
-        config: The run.
+        values: The config as ``run.json`` holds it.
+        config: The config.
         request: See :class:`Request`.
-        facts: Content of ``run.json``.
-        tensor_names: Tensors that are recorded.
 
     Raises:
-        FileExistsError: The run was on other data.
-        FileNotFoundError: There is no checkpoint to extend or to fork.
+        FileNotFoundError: There is no checkpoint to extend or to fork, or there
+            are no weights.
         ValueError: The checkpoint does not fit the layout or the length.
     """
-    if request.overwrite:
-        _empty(directory)
-    checkpoint = last_checkpoint(directory)
+    checkpoint = None if request.overwrite else last_checkpoint(directory)
     fork = Fork.of(earlier.run) or request.fork
-    if checkpoint is None and fork is not None:
-        return _begin_fork(directory, fork, config, facts, tensor_names)
     if checkpoint is not None:
         step = saved_step(checkpoint)
         _check_length(config, step)
-        _check_data(directory, earlier, facts, request.change_data)
         if any(change.kind == "layout" for change in earlier.changes):
             check_layout_file(checkpoint)
-        facts = facts | _accepted(earlier, config, step)
-    elif earlier.run.get("status") == "finished":
+        return Start(_accepted(earlier, config, step), checkpoint)
+    if fork is not None:
+        return _fork_start(fork, config, values)
+    if earlier.run.get("status") == "finished":
         raise FileNotFoundError(
             f"{directory} holds a finished run without a checkpoint, which "
             "cannot be extended: train with train.save_every, or give "
             "--overwrite to start anew"
         )
-    update_run_json(directory, **facts, status="running")
-    return Start(checkpoint)
+    source = config.train.init_from
+    return Start({}, weights=None if source is None else weights_in(source))
 
 
-def _begin_fork(
+def write_start(
     directory: Path,
-    fork: Fork,
-    config: RunConfig,
+    earlier: Earlier,
+    request: Request,
+    start: Start,
     facts: dict[str, Any],
     tensor_names: list[str],
-) -> Start:
+) -> None:
+    """Write ``run.json``; give a fork the record of the steps before it.
+
+    Args:
+        directory: The run's.
+        earlier: The run that it holds.
+        request: See :class:`Request`.
+        start: What :func:`find_start` found.
+        facts: Content of ``run.json``.
+        tensor_names: Tensors that are recorded.
+
+    Raises:
+        FileExistsError: The run was on other data.
+    """
+    if request.overwrite:
+        _empty(directory)
+    own = start.checkpoint is not None and start.weights is None
+    if own and not request.change_data:
+        _check_data(directory, earlier.run.get("data", {}), facts["data"])
+    if fork := Fork.of(start.facts):
+        fork.copy_record(directory, tensor_names)
+    update_run_json(directory, **facts, **start.facts, status="running")
+
+
+def _fork_start(fork: Fork, config: RunConfig, values: dict[str, Any]) -> Start:
     checkpoint = fork.checkpoint()
     _check_length(config, saved_step(checkpoint))
-    origin = fork.facts(facts["config"])
+    origin = fork.facts(values)
     if any(key.startswith("parallel") for key in origin["changed"]):
         check_layout_file(checkpoint)
-    fork.copy_record(directory, tensor_names)
-    update_run_json(directory, **facts, forked_from=origin, status="running")
     return Start(
+        {"forked_from": origin},
+        checkpoint,
         checkpoint,
         frozenset(
             section
@@ -202,10 +230,9 @@ def _check_length(config: RunConfig, step: int) -> None:
 
 
 def _check_data(
-    directory: Path, earlier: Earlier, facts: dict[str, Any], change_data: bool
+    directory: Path, old: dict[str, Any], new: dict[str, Any]
 ) -> None:
-    old, new = earlier.run.get("data", {}), facts["data"]
-    if not change_data and any(new.get(k) != old[k] for k in old):
+    if any(new.get(k) != old[k] for k in old):
         raise FileExistsError(
             f"{directory} holds a run on other data ({old}, now {new}): put "
             "the data back, or give --change-data to go on with these"

@@ -33,10 +33,14 @@ from paddle_adagc.lab.record.files import held
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.fork import Fork, weights_in
+from paddle_adagc.lab.train.fork import Fork
 from paddle_adagc.lab.train.processes import from_first_process, start_processes
-from paddle_adagc.lab.train.resharding import load_model
-from paddle_adagc.lab.train.resume import Request, begin, read_earlier
+from paddle_adagc.lab.train.resume import (
+    Request,
+    find_start,
+    read_earlier,
+    write_start,
+)
 from paddle_adagc.lab.train.stopping import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
@@ -72,25 +76,30 @@ def run_pretraining(
     """
     directory = Path(config.train.output_dir)
     request = Request(overwrite, change_data, fork)
+    values = _as_json(config)
     use_portable_arithmetic()
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(held(directory)))
         earlier = from_first_process(
-            lambda: read_earlier(directory, _as_json(config), config, request)
+            lambda: read_earlier(directory, values, config, request)
         )
         if status := earlier.status(config):
             return status
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         stack.enter_context(paddle.utils.unique_name.guard())
         trainer = build_trainer(config)
-        facts = _facts(config, trainer)
-        names = trainer.recorder.tensor_names
         start = from_first_process(
-            lambda: begin(directory, earlier, config, request, facts, names)
+            lambda: find_start(directory, earlier, values, config, request)
         )
-        if start.checkpoint is None and config.train.init_from is not None:
-            load_model(trainer.model, weights_in(config.train.init_from))
+        if start.weights is not None:
+            trainer.load_weights(start.weights)
+        facts, names = _facts(config, trainer), trainer.recorder.tensor_names
+        from_first_process(
+            lambda: write_start(
+                directory, earlier, request, start, facts, names
+            )
+        )
         trainer.starts_afresh = start.starts_afresh
         trainer.train(
             resume_from_checkpoint=start.checkpoint and str(start.checkpoint)

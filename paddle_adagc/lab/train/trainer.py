@@ -119,7 +119,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.label_names = [*task.label_names]
         self.starts_afresh: frozenset[str] = frozenset()
         self.stopped_by = 0
-        self._reshards = False
+        self._reshards = self._has_weights = False
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
 
@@ -173,11 +173,22 @@ class PretrainTrainer(ClippingMixin, Trainer):
                 resume_from_checkpoint=resume_from_checkpoint, **kwargs
             )
 
+    def load_weights(self, checkpoint: Path) -> None:
+        """Load the weights alone, of any layout; :meth:`train` keeps them.
+
+        Raises:
+            ValueError: They are another model's.
+        """
+        load_model(self.model, checkpoint)
+        self._has_weights = True
+
     def _load_clip(self, clip: Any, checkpoint: str) -> None:
         if "clip" not in self.starts_afresh:
             super()._load_clip(clip, checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
+        if self._has_weights:
+            return
         if self._reshards:
             load_model(self.model, Path(resume_from_checkpoint))
         else:
