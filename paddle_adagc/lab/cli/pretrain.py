@@ -61,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
+    if options.at is not None and options.fork is None:
+        parser.error(f"--at {options.at} needs --fork NEW_DIR")
     return exit_status(parser, _pretrain, options)
 
 
@@ -207,8 +209,6 @@ def _forked(
 ) -> tuple[RunConfig, Fork | None]:
     """Return the config of the new run, and what it starts from."""
     if options.fork is None:
-        if options.at is not None:
-            raise ValueError(f"--at {options.at} needs --fork NEW_DIR")
         return config, None
     from paddle_adagc.lab.train.fork import Fork
 

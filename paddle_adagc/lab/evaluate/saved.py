@@ -111,7 +111,7 @@ def newest_checkpoint(output_dir: Path) -> Path:
     if not steps:
         raise FileNotFoundError(
             f"{output_dir} has no complete checkpoint: train with "
-            "train.save_every, so that the last step is one of its multiples"
+            "train.save_every, which also saves the last step"
         )
     return steps[max(steps)]
 

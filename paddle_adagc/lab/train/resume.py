@@ -122,8 +122,9 @@ def read_earlier(
     run = read_run_json(directory)
     if request.fork is not None:
         request.fork.check_run(directory, run)
-    changes = find_changes(run.get("config"), values)
-    check_changes(changes, run["config"], config, request.change_data)
+    changes = find_changes(run.get("config", {}), values)
+    settings = run.get("config", {})
+    check_changes(changes, settings, config, request.change_data)
     earlier = Earlier(run, changes)
     done = earlier.length(config) if run.get("status") == "finished" else 0
     _check_length(config, done)
@@ -156,7 +157,7 @@ def find_start(
     if checkpoint is not None:
         step = saved_step(checkpoint)
         _check_length(config, step)
-        if any(change.kind == "layout" for change in earlier.changes):
+        if any(c.key.startswith("parallel") for c in earlier.changes):
             check_layout_file(checkpoint)
         return Start(_accepted(earlier, config, step), checkpoint)
     if fork is not None:

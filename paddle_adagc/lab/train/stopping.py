@@ -70,6 +70,7 @@ class StopRequest:
         self._every = log_every if paddle.is_compiled_with_cuda() else 1
         self._number = 0
         self._time = 0.0
+        self._is_ending = False
         self._earlier: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -83,9 +84,13 @@ class StopRequest:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Put the earlier handlers back."""
-        for number, handler in self._earlier.items():
-            signal.signal(number, handler)
+        """Put the earlier handlers back, unless the process is to end.
+
+        The launcher's signal may reach some ranks when the others have agreed.
+        """
+        if not self._is_ending:
+            for number, handler in self._earlier.items():
+                signal.signal(number, handler)
         if self in _ACTIVE:
             _ACTIVE.remove(self)
 
@@ -102,13 +107,15 @@ class StopRequest:
         Args:
             step: Optimizer steps made; the same on every rank that calls.
         """
-        if dist.get_world_size() == 1:
-            return self._number
-        if step % self._every:
-            return 0
-        note = paddle.to_tensor([self._number], "int32")
-        dist.all_reduce(note, op=dist.ReduceOp.MAX)
-        return int(note)
+        number = self._number
+        if dist.get_world_size() > 1:
+            if step % self._every:
+                return 0
+            note = paddle.to_tensor([number], "int32")
+            dist.all_reduce(note, op=dist.ReduceOp.MAX)
+            number = int(note)
+        self._is_ending = number != 0
+        return number
 
 
 def _restore_in_child() -> None:

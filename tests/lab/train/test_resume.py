@@ -15,19 +15,23 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
 
+from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.fork import Fork
 from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.schedule import learning_rate
 from paddle_adagc.state import load_state
 
+ROOT = Path(__file__).parents[3]
 CONSTANT = {"kind": "constant", "learning_rate": 0.01, "warmup_steps": 2}
 
 
@@ -139,6 +143,18 @@ def test_other_data_take_a_flag(source, tmp_path):
     }
 
 
+def test_a_checkpoint_of_an_earlier_version_keeps_its_layout(source, tmp_path):
+    shutil.copytree(source, tmp_path / "run")
+    (tmp_path / "run/checkpoint-12" / LAYOUT).unlink()
+    _, record = run(constant(tmp_path / "run", max_steps=14))
+    _, whole = run(constant(tmp_path / "whole", max_steps=14))
+    np.testing.assert_array_equal(record.loss, whole.loss)
+    checkpoint = tmp_path / "run/checkpoint-14"
+    (checkpoint / LAYOUT).unlink()
+    with pytest.raises(ValueError, match="has no layout.json"):
+        check_layout_file(checkpoint)
+
+
 def test_a_fork_without_a_change_is_the_run(source, tmp_path):
     status, record = fork(
         constant("", keep_checkpoints=9), source, tmp_path / "fork", step=4
@@ -195,7 +211,14 @@ def test_a_fork_keeps_the_state_of_what_keeps_its_name(source, tmp_path):
     assert state["config"]["lambda_rel"] == 1.2
 
 
-def test_what_cannot_be_forked_is_refused(source, tmp_path):
+def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
+    config = str(ROOT / "configs/proxy/switch.yaml")
+    here = f"train.output_dir={tmp_path}"
+    assert main([config, here, "--fork", str(tmp_path / ".")]) == 2
+    assert "is the run itself" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([config, here, "--at", "4"])
+    assert "--at 4 needs --fork NEW_DIR" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match=r"steps \[4, 8, 12\]"):
         fork(constant(""), source, tmp_path / "a", step=5)
     with pytest.raises(FileNotFoundError, match="no complete checkpoint"):

@@ -27,16 +27,16 @@ from lab.train.runs import assert_same, make_values, run
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train import stopping
 from paddle_adagc.lab.train.stopping import StopRequest
-from paddle_adagc.lab.train.trainer import PretrainTrainer
+from paddle_adagc.lab.train.trainer import COMPLETE, PretrainTrainer
 
 ROOT = Path(__file__).parents[3]
 
 
-def start(values, tmp_path):
+def start(values, tmp_path, *launch):
     config = tmp_path / "run.yaml"
     config.write_text(json.dumps(values))
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "tools/pretrain.py"), str(config)],
+        [sys.executable, *launch, str(ROOT / "tools/pretrain.py"), str(config)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -56,7 +56,7 @@ def wait_for_step(directory, step, process):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
-    values = make_values(tmp_path / "whole", max_steps=400, log_every=1)
+    values = make_values(tmp_path / "whole", max_steps=150, log_every=1)
     _, whole = run(values)
     values["train"]["output_dir"] = str(tmp_path / "stopped")
     process = start(values, tmp_path)
@@ -76,12 +76,36 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     assert_same(whole, resumed)
 
 
-def test_a_second_signal_exits_at_once_and_an_echo_does_not(monkeypatch):
+@pytest.mark.slow
+def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
+    values = make_values(tmp_path / "run", max_steps=4000, batch_size=2)
+    values["record"] = {"tensors": False, "moments": False}
+    values["parallel"] = {"dp": 2}
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node=2"]
+    process = start(values, tmp_path, *launch, f"--log_dir={tmp_path / 'log'}")
+    wait_for_step(tmp_path / "run", 3, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    stopped = RunRecord.load(tmp_path / "run")
+    assert stopped.run["status"] == "stopped"
+    checkpoint = tmp_path / f"run/checkpoint-{stopped.num_steps}"
+    assert (checkpoint / COMPLETE).exists()
+    log = (tmp_path / "log/workerlog.0").read_text()
+    assert f"stopped by SIGTERM: the same command resumes {checkpoint}" in log
+
+
+def test_a_second_signal_exits_at_once_and_an_echo_does_not(
+    monkeypatch, request
+):
     exited = mock.Mock()
     monkeypatch.setattr(stopping.os, "_exit", exited)
-    before = signal.getsignal(signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+        request.addfinalizer(lambda n=number, b=before: signal.signal(n, b))
     with StopRequest(log_every=10) as stop:
         assert stop.agreed(1) == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    with StopRequest(log_every=10) as stop:
         for _ in range(3):  # as Paddle's launcher does
             signal.raise_signal(signal.SIGTERM)
         assert stop.agreed(2) == signal.SIGTERM
@@ -89,7 +113,7 @@ def test_a_second_signal_exits_at_once_and_an_echo_does_not(monkeypatch):
         monkeypatch.setattr(stopping, "_ECHO_SECONDS", 0.0)
         signal.raise_signal(signal.SIGINT)
         exited.assert_called_once_with(130)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGINT) == stop._note
 
 
 def test_a_forked_data_loader_ends_by_sigterm():
