@@ -41,14 +41,21 @@ from paddle import Tensor, nn
 
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.models.parallel import topology
-from paddle_adagc.lab.models.rank_weights import load_weights, parameters_by_key
-from paddle_adagc.lab.models.saved_parts import Array, merged_parts, to_numpy
+from paddle_adagc.lab.models.rank_weights import parameters_by_key
+from paddle_adagc.lab.models.saved_parts import Array, to_numpy
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.processes import is_first_process
-from paddle_adagc.parallel.layout import TensorLayout, read_layout, unwrap
+from paddle_adagc.lab.train.weights import (
+    layout_by_key,
+    save_experts,
+    whole_shape,
+)
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 LAYOUT = "layout.json"
 _MASTER = "master_weights"
+_MASTER_SUFFIX = "fp32_master_0"
+"""Paddle's ending of the name of a master weight."""
 
 
 class Piece(NamedTuple):
@@ -95,7 +102,7 @@ def save_layout(
         optimizer: Likewise.
         file_name: The file that this rank's optimizer state is saved in.
     """
-    _save_experts(checkpoint, model)
+    save_experts(checkpoint, model)
     pieces = {file_name: _pieces(model, optimizer)}
     files = [pieces]
     if dist.get_world_size() > 1:
@@ -133,34 +140,6 @@ def check_layout_file(checkpoint: Path) -> None:
         )
 
 
-def load_model(model: nn.Layer, checkpoint: Path) -> None:
-    """Load a checkpoint of any layout, the weights alone.
-
-    Args:
-        model: Of this rank's layout, before fleet wraps it.
-        checkpoint: Directory with ``model_state*.pdparams``.
-
-    Raises:
-        FileNotFoundError: It holds no weights.
-        ValueError: They are broken, or another model's.
-    """
-    layout = _by_key(model)
-    shapes = {key: _whole_shape(tensor) for key, tensor in layout.items()}
-    weights = merged_parts(checkpoint, shapes)
-    buffers = _persistable_buffers(model)
-    shapes |= {key: tuple(buffer.shape) for key, buffer in buffers.items()}
-    for key, shape in shapes.items():
-        found = weights[key].shape if key in weights else "missing"
-        if found != shape:
-            raise ValueError(
-                f"{checkpoint} holds the weights of another model: {key} is "
-                f"{found} and should be {shape}"
-            )
-    load_weights(model, weights)
-    for key, buffer in buffers.items():
-        buffer.set_value(paddle.to_tensor(weights[key]).astype(buffer.dtype))
-
-
 def read_optimizer_state(
     checkpoint: Path, model: nn.Layer, optimizer: Any
 ) -> dict[str, Any]:
@@ -177,7 +156,7 @@ def read_optimizer_state(
     Raises:
         ValueError: Parts are missing.
     """
-    layout = _by_key(model)
+    layout = layout_by_key(model)
     wholes = _read_wholes(checkpoint, layout)
     slices, inner = _slices(optimizer), _innermost(optimizer)
     parameters = parameters_by_key(model)
@@ -190,13 +169,13 @@ def read_optimizer_state(
             continue
         tensor = paddle.to_tensor(part)
         if quantity == _MASTER:
+            tensor.name = f"{name}_{_MASTER_SUFFIX}"
             state[_MASTER][name] = tensor
             continue
-        if (
+        if parameter.dtype != paddle.float32 and (
             getattr(inner, "_multi_precision", False)
-            and parameter.dtype != paddle.float32
         ):
-            name = inner._gen_master_weight_var_name(parameter)
+            name = f"{name}_{_MASTER_SUFFIX}"
         state[f"{name}_{quantity}_0"] = tensor
     if not state[_MASTER]:
         del state[_MASTER]
@@ -206,44 +185,6 @@ def read_optimizer_state(
 def _saved_layout(checkpoint: Path) -> dict[str, Any] | None:
     file = checkpoint / LAYOUT
     return json.loads(file.read_text()) if file.exists() else None
-
-
-def _by_key(model: nn.Layer) -> dict[str, TensorLayout]:
-    return {tensor.key: tensor for tensor in read_layout(model).values()}
-
-
-def _whole_shape(tensor: TensorLayout) -> tuple[int, ...]:
-    num_ranks = topology().model.size if tensor.is_tp_split else 1
-    return tuple(
-        size * num_ranks if axis == tensor.split_axis else size
-        for axis, size in enumerate(tensor.shape)
-    )
-
-
-def _persistable_buffers(model: nn.Layer) -> dict[str, Tensor]:
-    model = unwrap(model)
-    names = {parameter.name for parameter in model.parameters()}
-    return {
-        key: tensor
-        for key, tensor in model.state_dict().items()
-        if tensor.name not in names
-    }
-
-
-def _save_experts(checkpoint: Path, model: nn.Layer) -> None:
-    """Save this rank's experts, if PaddleNLP has not."""
-    place = topology()
-    if place.expert.rank == 0 or place.moe_sharding.rank:
-        return
-    layout = _by_key(model)
-    experts = {
-        key: parameter
-        for key, parameter in parameters_by_key(model).items()
-        if layout[key].is_expert
-    }
-    stage = f"pp{place.pipe.rank:02}_" if place.pipe.size > 1 else ""
-    name = f"model_state.{stage}ep{place.expert.rank:02}.pdparams"
-    paddle.save(experts, str(checkpoint / name))
 
 
 def _innermost(optimizer: Any) -> Any:
@@ -366,7 +307,7 @@ def _own_part(
     """
     if held is not None and held[0] >= held[1]:
         return None
-    if whole.shape != _whole_shape(tensor):  # a number, such as Adam's beta**t
+    if whole.shape != whole_shape(tensor):  # a number, such as Adam's beta**t
         return whole
     if tensor.split_axis is not None:
         axis = topology().model

@@ -45,7 +45,6 @@ from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.processes import is_first_process, wait_for_all
 from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.resharding import (
-    load_model,
     must_reshard,
     read_optimizer_state,
     save_layout,
@@ -53,6 +52,7 @@ from paddle_adagc.lab.train.resharding import (
 from paddle_adagc.lab.train.schedule import make_scheduler
 from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.weights import load_model
 
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""

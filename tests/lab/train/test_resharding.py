@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
 
+from paddle_adagc.lab.evaluate.convert import to_hf
 from paddle_adagc.lab.evaluate.saved import load_saved
 from paddle_adagc.lab.record.files import RunRecord, update_run_json
 from paddle_adagc.lab.train.parse import load_config
@@ -58,6 +59,7 @@ ALONE = (1, "train.batch_size=8")
 TP2_PP2 = (4, "train.batch_size=8", "parallel.tp=2", "parallel.pp=2")
 PP2_V2 = (4, "train.batch_size=4", "parallel.pp=2", "parallel.sharding=2")
 EP2_V2 = (4, "train.batch_size=2", "parallel.ep=2", "parallel.sharding=4")
+PP2_EP2 = (*PP2_V2, "parallel.ep=2")
 EP2 = (2, "train.batch_size=4", "parallel.ep=2", "parallel.sharding=2")
 V1 = (
     2,
@@ -142,9 +144,9 @@ def assert_close(output_dir, alone):
 @pytest.mark.slow
 def test_a_run_moves_from_layout_to_layout(alone, tmp_path):
     output_dir = tmp_path / "run"
-    layouts = [ALONE, TP2_PP2, PP2_V2, EP2_V2, V1]
+    layouts = [ALONE, TP2_PP2, PP2_V2, EP2_V2, PP2_EP2, V1]
     for count, layout in enumerate(layouts, start=1):
-        stop_at = 2 * count if count < len(layouts) else None
+        stop_at = 2 * count - 1 if count < len(layouts) else None
         run(output_dir, layout, stop_at)
     assert_close(output_dir, alone)
 
@@ -165,3 +167,7 @@ def test_experts_on_two_ranks_are_resumed_and_put_together(alone, tmp_path):
     to_two = cut_back(alone, tmp_path / "to_two")
     run(to_two, EP2)
     assert_close(to_two, alone)
+    to_hf(to_two, tmp_path / "hf")
+    exported = load_saved(tmp_path / "hf").state
+    for name, weight in load_saved(to_two).state.items():
+        np.testing.assert_array_equal(exported[name], weight, err_msg=name)

@@ -151,7 +151,7 @@ def test_a_checkpoint_of_an_earlier_version_keeps_its_layout(source, tmp_path):
     np.testing.assert_array_equal(record.loss, whole.loss)
     checkpoint = tmp_path / "run/checkpoint-14"
     (checkpoint / LAYOUT).unlink()
-    with pytest.raises(ValueError, match="has no layout.json"):
+    with pytest.raises(ValueError, match=r"has no layout\.json"):
         check_layout_file(checkpoint)
 
 
