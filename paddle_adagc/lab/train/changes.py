@@ -92,47 +92,63 @@ def check_changes(
         FileExistsError: The message names the keys and the flag that they take.
     """
     directory = config.train.output_dir
-    refused = [change for change in changes if change.kind == "fork"]
-    if any(change.kind == "layout" for change in changes):
-        refused += _refused_layout(changes, earlier, config)
-    if refused:
-        keys = ", ".join(change.key for change in refused)
+    keys = ", ".join(c.key for c in changes if c.kind == "fork")
+    if keys:
         raise FileExistsError(
             f"{directory} holds a run with another config ({keys}): start a "
             "new run from its checkpoint with --fork NEW_DIR, choose another "
             "train.output_dir, or give --overwrite to replace it"
         )
+    layout = [change for change in changes if change.kind == "layout"]
+    if layout and (remedy := _layout_remedy(earlier, config)):
+        raise FileExistsError(
+            f"{directory} holds a run with other batches "
+            f"({', '.join(map(str, layout))}): {remedy}, or start a new run "
+            "from its checkpoint with --fork NEW_DIR"
+        )
     data = [change for change in changes if change.kind == "data"]
     if data and not change_data:
         raise FileExistsError(
             f"{directory} holds a run on other data "
-            f"({', '.join(map(str, data))}): give --change-data to go on with "
+            f"({', '.join(map(str, data))}): give --change-data to resume with "
             "these, or put them back"
         )
 
 
-def _refused_layout(
-    changes: Sequence[Change], earlier: Mapping[str, Any], config: RunConfig
-) -> list[Change]:
-    """Return changes of the layout that change more than rounding."""
+def _layout_remedy(earlier: Mapping[str, Any], config: RunConfig) -> str | None:
+    """Say what to keep so that sums alone differ, by rounding.
+
+    Args:
+        earlier: Config of the run, as its ``run.json`` holds it.
+        config: The new one.
+
+    Returns:
+        None if nothing else changes.
+    """
     values = copy.deepcopy(dict(earlier))
     values["train"]["output_dir"] = config.train.output_dir
     old = parse_config(values)
-    keeps_batch = old.global_batch == config.global_batch
-    keeps_parts = (
-        old.train.gradient_accumulation_steps
-        == config.train.gradient_accumulation_steps
-    )
-    keeps_ranks = old.parallel.num_data_ranks == config.parallel.num_data_ranks
-    if not keeps_batch or not (
-        keeps_parts or make_task(config).is_mean_of_samples
+    num_parts = old.train.gradient_accumulation_steps
+    if old.global_batch != config.global_batch:
+        return (
+            f"keep the global batch of {old.global_batch}, now "
+            f"{config.global_batch}"
+        )
+    if (
+        num_parts != config.train.gradient_accumulation_steps
+        and not make_task(config).is_mean_of_samples
     ):
-        return [change for change in changes if change.key in _LAYOUT] or [
-            change for change in changes if change.kind == "layout"
-        ]
-    if config.data.kind == "webdataset" and not keeps_ranks:
-        return [change for change in changes if change.kind == "layout"]
-    return []
+        return (
+            f"keep train.gradient_accumulation_steps={num_parts}, since "
+            "experts are balanced over a micro-batch"
+        )
+    num_ranks = old.parallel.num_data_ranks
+    if (
+        config.data.kind == "webdataset"
+        and num_ranks != config.parallel.num_data_ranks
+    ):
+        return f"keep {num_ranks} ranks that read data, which order the shards"
+    return None
 
 
 def schedule_line(config: RunConfig, old_steps: int, step: int) -> str:

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +33,6 @@ from paddle_adagc.lab.train.fork import Fork, saved_step, weights_in
 from paddle_adagc.lab.train.resharding import check_layout_file
 from paddle_adagc.lab.train.trainer import last_checkpoint
 
-logger = logging.getLogger(__name__)
 _ENDED = ("finished", "diverged")
 
 
@@ -236,7 +234,7 @@ def _check_data(
     if any(new.get(k) != old[k] for k in old):
         raise FileExistsError(
             f"{directory} holds a run on other data ({old}, now {new}): put "
-            "the data back, or give --change-data to go on with these"
+            "the data back, or give --change-data to resume with these"
         )
 
 
@@ -246,9 +244,9 @@ def _accepted(earlier: Earlier, config: RunConfig, step: int) -> dict[str, Any]:
     if not changes:
         return {}
     for change in changes:
-        logger.warning("from step %d on: %s", step, change)
+        print(f"from step {step} on: {change}")
         if change.kind == "length":
-            logger.warning(schedule_line(config, change.old, step))
+            print(schedule_line(config, change.old, step))
     entry = {"step": step, "changed": {c.key: [c.old, c.new] for c in changes}}
     return {"changes": [*earlier.run.get("changes", []), entry]}
 

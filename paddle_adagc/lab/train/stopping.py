@@ -50,7 +50,10 @@ class Stopped(SystemExit):
     def __str__(self) -> str:
         """One line for the user."""
         name = signal.Signals(self._number).name
-        return f"stopped by {name}: the same command resumes {self._checkpoint}"
+        return (
+            f"stopped by {name}: saved {self._checkpoint}; the same command "
+            "resumes"
+        )
 
 
 class StopRequest:

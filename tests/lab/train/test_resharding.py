@@ -61,6 +61,7 @@ PP2_V2 = (4, "train.batch_size=4", "parallel.pp=2", "parallel.sharding=2")
 EP2_V2 = (4, "train.batch_size=2", "parallel.ep=2", "parallel.sharding=4")
 PP2_EP2 = (*PP2_V2, "parallel.ep=2")
 EP2 = (2, "train.batch_size=4", "parallel.ep=2", "parallel.sharding=2")
+DP2 = (2, "train.batch_size=4", "parallel.dp=2")
 V1 = (
     2,
     "train.batch_size=4",
@@ -144,9 +145,9 @@ def assert_close(output_dir, alone):
 @pytest.mark.slow
 def test_a_run_moves_from_layout_to_layout(alone, tmp_path):
     output_dir = tmp_path / "run"
-    layouts = [ALONE, TP2_PP2, PP2_V2, EP2_V2, PP2_EP2, V1]
+    layouts = [ALONE, TP2_PP2, PP2_V2, DP2, EP2_V2, PP2_EP2, V1]
     for count, layout in enumerate(layouts, start=1):
-        stop_at = 2 * count - 1 if count < len(layouts) else None
+        stop_at = count + 1 if count < len(layouts) else None
         run(output_dir, layout, stop_at)
     assert_close(output_dir, alone)
 

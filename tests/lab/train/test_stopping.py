@@ -66,8 +66,7 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     assert process.returncode == 128 + number
     line = printed.splitlines()[-1]
     (checkpoint,) = (tmp_path / "stopped").glob("checkpoint-*")
-    assert line.startswith(f"stopped by {number.name}: ")
-    assert line.endswith(f" resumes {checkpoint}")
+    assert line.startswith(f"stopped by {number.name}: saved {checkpoint}; ")
     stopped = RunRecord.load(tmp_path / "stopped")
     assert stopped.run["status"] == "stopped"
     assert checkpoint.name == f"checkpoint-{stopped.num_steps}"
@@ -91,7 +90,7 @@ def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
     checkpoint = tmp_path / f"run/checkpoint-{stopped.num_steps}"
     assert (checkpoint / COMPLETE).exists()
     log = (tmp_path / "log/workerlog.0").read_text()
-    assert f"stopped by SIGTERM: the same command resumes {checkpoint}" in log
+    assert f"stopped by SIGTERM: saved {checkpoint}; " in log
 
 
 def test_a_second_signal_exits_at_once_and_an_echo_does_not(
