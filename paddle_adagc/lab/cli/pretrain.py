@@ -197,9 +197,6 @@ def train(options: argparse.Namespace) -> int:
         if is_first_process():
             print(stopped)
         return stopped.exit_status
-    except KeyboardInterrupt:
-        print("stopped by SIGINT before training began")
-        raise SystemExit(130) from None
     print(f"{status}: {config.train.output_dir}")
     return 0 if status == "finished" else 1
 
@@ -223,7 +220,11 @@ def _forked(
 
 def run() -> NoReturn:
     """Run the command and leave, together with the run's other processes."""
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # other processes may still be at work
+        print("stopped by SIGINT before training began")
+        sys.exit(130)
     if "paddle" not in sys.modules:  # an early answer
         sys.exit(code)
     from paddle_adagc.lab.train.processes import leave
