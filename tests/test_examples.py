@@ -24,7 +24,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 LAUNCHED = {"fleet_hybrid": 2}
-ELSEWHERE = {"paddleformers_trainer"}  # tests/lab/paddleformers
+ELSEWHERE = {
+    "paddleformers_trainer"
+}  # tests/core/integrations/test_paddleformers.py
 
 
 def run_example(name, directory):

@@ -16,23 +16,27 @@
 from __future__ import annotations
 
 import re
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.histograms import add_histograms
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.integrations.trainer import (
+    MissingState,
+    check_missing_state,
+    clip_logs,
+    load_clip,
+    put_into_optimizer,
+    save_clip,
+    take_over_max_grad_norm,
+)
 
 if TYPE_CHECKING:
     from paddlenlp.trainer import Trainer
 else:
     Trainer = object
-
-_DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 
 
 class ClippingMixin(Trainer):
@@ -64,41 +68,24 @@ class ClippingMixin(Trainer):
         self,
         *args: Any,
         clip: ClipGradBase,
-        missing_state: Literal["raise", "start"] = "raise",
+        missing_state: MissingState = "raise",
         **kwargs: Any,
     ) -> None:
-        if missing_state not in ("raise", "start"):
-            raise ValueError(
-                f"missing_state={missing_state!r} is neither 'raise' nor "
-                "'start'"
-            )
+        check_missing_state(missing_state)
         super().__init__(*args, **kwargs)
         self.clip = clip
         self._missing_state = missing_state
-        self._take_over_max_grad_norm()
+        take_over_max_grad_norm(self.args, clip)
         if isinstance(clip, TensorScalingClip):
             self._bind_clip(clip)
 
     def _bind_clip(self, clip: TensorScalingClip) -> None:
         clip.bind(self.model)
 
-    def _take_over_max_grad_norm(self) -> None:
-        """Set it to 0: PaddleFormers takes any other for its own clip's."""
-        value = self.args.max_grad_norm
-        if value not in (0, _DEFAULT_MAX_GRAD_NORM):
-            warnings.warn(
-                f"max_grad_norm={value} is not used: {self.clip} clips",
-                stacklevel=3,
-            )
-        self.args.max_grad_norm = 0.0
-
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
         """The Trainer's optimizer, with the clip."""
         optimizer = super().create_optimizer(lr_scheduler)
-        optimizer._grad_clip = self.clip
-        for group in optimizer._param_groups:
-            if isinstance(group, dict):
-                group["grad_clip"] = self.clip
+        put_into_optimizer(optimizer, self.clip)
         return optimizer
 
     def train(
@@ -120,53 +107,21 @@ class ClippingMixin(Trainer):
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             checkpoint = _newest_checkpoint(self.args.output_dir)
-        if checkpoint and isinstance(self.clip, TensorScalingClip):
-            self._load_clip(self.clip, checkpoint)
+        if checkpoint:
+            load_clip(self.clip, checkpoint, self._missing_state)
         return super().train(checkpoint, *args, **kwargs)
-
-    def _load_clip(self, clip: TensorScalingClip, checkpoint: str) -> None:
-        try:
-            state = load_state(checkpoint)
-        except FileNotFoundError as error:
-            if self._missing_state == "start":
-                return
-            raise FileNotFoundError(
-                f"{error} To switch a run to this clip, which then starts with "
-                "its warm-up, give missing_state='start'"
-            ) from None
-        clip.set_state_dict(state)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
-        summary = self._clip_summary() if "loss" in logs else {}
-        tensors = summary.pop("tensors", {})
-        lowest = summary.pop("lowest_h", {})
-        super().log(
-            {
-                **logs,
-                **{f"clip_{name}": value for name, value in summary.items()},
-                **{f"clip_h/{key}": h for key, h in lowest.items()},
-            },
-            **kwargs,
-        )
+        more, tensors = clip_logs(self.clip) if "loss" in logs else ({}, {})
+        super().log({**logs, **more}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
             add_histograms(callbacks, tensors, self.state.global_step)
 
-    def _clip_summary(self) -> dict[str, Any]:
-        """Summarise the last step; empty for a clip without a summary."""
-        if not isinstance(self.clip, TensorScalingClip):
-            return {}
-        summary = self.clip.summary(tensors=True)
-        del summary["step"]
-        return summary
-
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        if isinstance(self.clip, TensorScalingClip):
-            state = self.clip.full_state_dict()
-            if dist.get_rank() == 0:
-                name = f"checkpoint-{self.state.global_step}"
-                save_state(state, Path(self.args.output_dir) / name)
+        name = f"checkpoint-{self.state.global_step}"
+        save_clip(self.clip, Path(self.args.output_dir) / name)
         super()._save_checkpoint(model, metrics=metrics)
 
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import paddle
 import paddle.distributed as dist
 from paddle.nn import ClipGradByGlobalNorm
 from paddle.nn.clip import ClipGradBase
@@ -68,14 +70,28 @@ def run_recipe(
         from paddleformers.cli.train.ernie_pretrain import workflow
         from paddleformers.cli.train.tuner import run_tuner
     except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{error}: the recipe needs PaddleFormers on a GPU build of "
-            "Paddle; install '.[formers]' in an environment of its own, "
-            "without '.[nlp]'"
-        ) from error
+        raise ValueError(_why_not_importable(path, error)) from error
     with _rebound(workflow, clip):
         run_tuner(settings)
     return clip
+
+
+def _why_not_importable(
+    path: str | os.PathLike[str], error: ModuleNotFoundError
+) -> str:
+    check = (
+        "Without a GPU, in an environment with '.[nlp]', "
+        f"`python tools/pretrain.py {path} --check` validates the recipe"
+    )
+    if importlib.util.find_spec("paddleformers") is None:
+        return (
+            f"{error}: the recipe needs PaddleFormers on a GPU build of "
+            "Paddle; install '.[formers]' in an environment of its own, "
+            f"without '.[nlp]'. {check}"
+        )
+    if not paddle.device.is_compiled_with_cuda():
+        return f"{error}: PaddleFormers needs a GPU build of Paddle. {check}"
+    return str(error)
 
 
 def formers_settings(

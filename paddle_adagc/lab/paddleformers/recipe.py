@@ -82,11 +82,23 @@ _MODELLED = {
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
-    """Tell whether the file is a recipe for ``ernie_pretrain``."""
+    """Tell whether the file is a recipe for ``ernie_pretrain``.
+
+    Raises:
+        ValueError: It is a file for another task of PaddleFormers.
+    """
     try:
-        return read_values(path).get("stage") == STAGE
+        stage = read_values(path).get("stage")
     except (FileNotFoundError, ValueError):
         return False
+    if stage not in (None, STAGE):
+        raise ValueError(
+            f"{path} is a file for PaddleFormers' task {stage!r}; this command "
+            f"runs its {STAGE!r} alone. Give PaddleFormers' Trainer the clip "
+            "in your own script, by ClippingMixin or ClippingCallback from "
+            "paddle_adagc.integrations.paddleformers: docs/paddleformers.md"
+        )
+    return stage == STAGE
 
 
 def load_recipe(

@@ -37,7 +37,7 @@ from paddleformers.cli.train.ernie_pretrain.src.trainers import (
 )
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.integrations.paddleformers import ClippingMixin
 from paddle_adagc.lab.paddleformers.names import global_expert_names
 
 
@@ -72,7 +72,7 @@ class ClippingTrainer(ClippingMixin, PretrainingTrainer):
     """``PretrainingTrainer`` whose optimizer clips with ``clip``.
 
     Args:
-        clip: See :class:`~paddle_adagc.integrations.paddlenlp.ClippingMixin`.
+        clip: See :class:`~paddle_adagc.integrations.paddleformers.ClippingMixin`.
         args: ``max_grad_norm`` and ``log_global_grad_norm`` are switched off.
         **kwargs: Further arguments of ``PretrainingTrainer``.
     """

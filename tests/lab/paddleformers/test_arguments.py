@@ -16,6 +16,8 @@
 import dataclasses
 import inspect
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -160,3 +162,25 @@ def test_schedule_is_that_of_our_config():
         assert theirs() == pytest.approx(ours, abs=1e-12), step
     theirs.step(500)
     assert theirs() == pytest.approx(learning_rate(config.schedule, 499, 21000))
+
+
+@pytest.mark.skipif(
+    paddle.device.is_compiled_with_cuda(), reason="a GPU build can import it"
+)
+def test_without_a_gpu_the_recipe_can_still_be_checked(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "paddle_adagc.lab.paddleformers",
+            str(RECIPES / "adagc.yaml"),
+            f"output_dir={tmp_path / 'out'}",
+        ],
+        cwd=RECIPES.parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    message = done.stderr.splitlines()[-1]
+    assert "needs a GPU build of Paddle" in message
+    assert "adagc.yaml --check` validates the recipe" in message

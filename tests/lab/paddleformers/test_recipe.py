@@ -37,6 +37,7 @@ from paddle_adagc.lab.paddleformers.__main__ import main
 from paddle_adagc.lab.paddleformers.launch import (
     formers_settings,
     last_checkpoint,
+    run_recipe,
 )
 from paddle_adagc.lab.paddleformers.names import global_expert_name
 from paddle_adagc.lab.paddleformers.recipe import (
@@ -236,6 +237,24 @@ def test_is_recipe():
     assert is_recipe(RECIPES / "adagc.yaml")
     assert not is_recipe(ROOT / "configs" / "proxy" / "ernie_moe.yaml")
     assert not is_recipe(RECIPES / "nothing.yaml")
+
+
+def test_a_file_for_another_task_of_paddleformers_is_told_what_to_use(
+    tmp_path,
+):
+    path = tmp_path / "sft.yaml"
+    path.write_text("stage: SFT\nlearning_rate: 1.0e-5\n")
+    with pytest.raises(ValueError, match="task 'SFT'.*ClippingMixin"):
+        is_recipe(path)
+
+
+def test_without_paddleformers_the_recipe_can_still_be_checked(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "paddleformers", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"install .*adagc\.yaml --check"):
+        run_recipe(RECIPES / "adagc.yaml", [f"output_dir={tmp_path}"])
 
 
 def test_missing_model_config(tmp_path):

@@ -1,0 +1,68 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""AdaGC in PaddleFormers' Trainer: a tiny Llama on repeating text."""
+
+import numpy as np
+import paddle
+from paddleformers.trainer import Trainer, TrainingArguments
+from paddleformers.transformers import LlamaConfig, LlamaForCausalLM
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.paddleformers import ClippingMixin
+
+
+class ClippingTrainer(ClippingMixin, Trainer):
+    """PaddleFormers' Trainer that clips with ``clip``."""
+
+
+class Text(paddle.io.Dataset):
+    """Windows of one sentence, as bytes."""
+
+    def __len__(self):
+        """Number of samples."""
+        return 400
+
+    def __getitem__(self, index):
+        """32 tokens, and the tokens that follow them."""
+        text = np.frombuffer(b"to clip or not to clip; " * 4, np.uint8)
+        window = text[index % 24 :][:33].astype("int64")
+        return {"input_ids": window[:-1], "labels": window[1:]}
+
+
+if __name__ == "__main__":
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+    )
+    config.fuse_rms_norm = False  # that kernel needs a GPU
+    trainer = ClippingTrainer(
+        clip=ClipGradByAdaGC(t_start=10),
+        model=LlamaForCausalLM(config),
+        args=TrainingArguments(
+            output_dir="outputs/paddleformers_trainer",
+            max_steps=40,
+            per_device_train_batch_size=8,
+            learning_rate=3e-3,
+            logging_steps=10,  # the log has clip_clipped_fraction and more
+            save_steps=20,
+            device="cpu",
+            amp_master_grad=False,
+        ),
+        train_dataset=Text(),
+    )
+    trainer.train()

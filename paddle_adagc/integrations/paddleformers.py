@@ -1,0 +1,122 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A clip in PaddleFormers' ``Trainer``, and in what derives from it.
+
+:class:`ClippingMixin` stands before the Trainer's class. :class:`ClippingCallback`
+is for a Trainer whose class is not yours to choose. Use one of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paddle.nn.clip import ClipGradBase
+from paddleformers.trainer import (
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.integrations.trainer import (
+    MissingState,
+    check_missing_state,
+    clip_logs,
+    load_clip,
+    put_into_optimizer,
+    save_clip,
+    take_over_max_grad_norm,
+)
+
+__all__ = ["ClippingCallback", "ClippingMixin"]
+
+
+class ClippingCallback(TrainerCallback):
+    """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
+
+    It does what :class:`ClippingMixin` does, with two differences. It resumes
+    from ``args.resume_from_checkpoint``, or else from the checkpoint of the
+    same step in ``output_dir``: a callback does not see the argument of
+    ``train``. A checkpoint gets the clip's state when PaddleFormers has
+    finished the rest.
+
+    Args:
+        clip: See :class:`ClippingMixin`.
+        missing_state: Likewise.
+    """
+
+    def __init__(
+        self, clip: ClipGradBase, missing_state: MissingState = "raise"
+    ) -> None:
+        super().__init__()
+        check_missing_state(missing_state)
+        self.clip = clip
+        self._missing_state = missing_state
+
+    def on_init_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Keep PaddleFormers from making a clip of its own."""
+        take_over_max_grad_norm(args, self.clip)
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Put the clip into the optimizer; resume it with the run.
+
+        Raises:
+            FileNotFoundError: The checkpoint holds no state of a clip.
+            ValueError: It holds another model's, or another clip's.
+        """
+        if isinstance(self.clip, TensorScalingClip):
+            self.clip.bind(kwargs["model"])
+        put_into_optimizer(kwargs["optimizer"], self.clip)
+        if state.global_step:
+            own = f"{args.output_dir}/checkpoint-{state.global_step}"
+            checkpoint = args.resume_from_checkpoint or own
+            load_clip(self.clip, checkpoint, self._missing_state)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add the clip's numbers to a training loss."""
+        if logs is not None and "loss" in logs:
+            logs.update(clip_logs(self.clip)[0])
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Save the clip's state beside the checkpoint's other files."""
+        name = f"checkpoint-{state.global_step}"
+        save_clip(self.clip, Path(args.output_dir) / name)

@@ -1,0 +1,114 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a Trainer needs to clip with a clip of this package."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Literal
+
+import paddle.distributed as dist
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.state import load_state, save_state
+
+MissingState = Literal["raise", "start"]
+
+_DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
+
+
+def check_missing_state(value: MissingState) -> None:
+    """Check the argument ``missing_state``.
+
+    Raises:
+        ValueError: It is neither ``"raise"`` nor ``"start"``.
+    """
+    if value not in ("raise", "start"):
+        raise ValueError(
+            f"missing_state={value!r} is neither 'raise' nor 'start'"
+        )
+
+
+def take_over_max_grad_norm(args: Any, clip: ClipGradBase) -> None:
+    """Set it to 0: PaddleFormers takes any other for its own clip's."""
+    if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
+        warnings.warn(
+            f"max_grad_norm={args.max_grad_norm} is not used: {clip} clips",
+            stacklevel=4,
+        )
+    args.max_grad_norm = 0.0
+
+
+def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:
+    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into."""
+    while hasattr(optimizer, "_inner_opt"):
+        optimizer = optimizer._inner_opt
+    optimizer._grad_clip = clip
+    for group in optimizer._param_groups:
+        if isinstance(group, dict):
+            group["grad_clip"] = clip
+
+
+def load_clip(
+    clip: ClipGradBase,
+    checkpoint: str | os.PathLike[str],
+    missing_state: MissingState,
+) -> None:
+    """Resume a clip of this package from a checkpoint; others have no state.
+
+    Raises:
+        FileNotFoundError: The checkpoint holds no state of a clip.
+        ValueError: It holds another model's, or another clip's.
+    """
+    if not isinstance(clip, TensorScalingClip):
+        return
+    try:
+        state = load_state(checkpoint)
+    except FileNotFoundError as error:
+        if missing_state == "start":
+            return
+        raise FileNotFoundError(
+            f"{error} To switch a run to this clip, which then starts with "
+            "its warm-up, give missing_state='start'"
+        ) from None
+    clip.set_state_dict(state)
+
+
+def save_clip(clip: ClipGradBase, checkpoint: str | os.PathLike[str]) -> None:
+    """Save the whole model's state of a clip; every rank has to call it."""
+    if isinstance(clip, TensorScalingClip):
+        state = clip.full_state_dict()
+        if dist.get_rank() == 0:
+            save_state(state, checkpoint)
+
+
+def clip_logs(
+    clip: ClipGradBase,
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Summarise the last step for a log; every rank has to call it.
+
+    Returns:
+        Numbers by their names in the log; and per tensor what
+        :func:`~paddle_adagc.integrations.histograms.add_histograms` takes.
+        Both are empty for a clip without a summary.
+    """
+    if not isinstance(clip, TensorScalingClip):
+        return {}, {}
+    summary = clip.summary(tensors=True)
+    tensors, lowest = summary.pop("tensors"), summary.pop("lowest_h")
+    del summary["step"]
+    logs = {f"clip_{name}": value for name, value in summary.items()}
+    return logs | {f"clip_h/{key}": h for key, h in lowest.items()}, tensors
