@@ -121,8 +121,8 @@ def imports_of(sources):
     return found
 
 
-FORMERS = f"{LIBRARY}.integrations.paddleformers"
-"""Derives from a class of PaddleFormers, and is for its users alone."""
+MORE = {f"{LIBRARY}.integrations.paddleformers": {"paddleformers"}}
+"""It derives from a class of PaddleFormers, and is for its users alone."""
 
 
 def is_lab(module):
@@ -144,9 +144,7 @@ def library_problems(imports):
                 yield f"{module} is the library's and imports {target}"
             elif top == "paddlenlp" and is_integration and is_inside:
                 continue
-            elif top == "paddleformers" and module == FORMERS:
-                continue
-            elif top not in ALLOWED:
+            elif top not in ALLOWED | MORE.get(module, set()):
                 yield f"{module} is the library's and imports {top}"
 
 

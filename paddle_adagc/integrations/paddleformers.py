@@ -13,8 +13,9 @@
 # limitations under the License.
 """A clip in PaddleFormers' ``Trainer``, and in what derives from it.
 
-:class:`ClippingMixin` stands before the Trainer's class. :class:`ClippingCallback`
-is for a Trainer whose class is not yours to choose. Use one of them.
+:class:`ClippingMixin` stands before the Trainer's class.
+:class:`ClippingCallback` is for a Trainer whose class is not yours to choose.
+Use one of them.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ClippingTrainer(ClippingMixin, PretrainingTrainer):
     """``PretrainingTrainer`` whose optimizer clips with ``clip``.
 
     Args:
-        clip: See :class:`~paddle_adagc.integrations.paddleformers.ClippingMixin`.
+        clip: See :class:`ClippingMixin`.
         args: ``max_grad_norm`` and ``log_global_grad_norm`` are switched off.
         **kwargs: Further arguments of ``PretrainingTrainer``.
     """

@@ -244,7 +244,7 @@ def test_a_file_for_another_task_of_paddleformers_is_told_what_to_use(
 ):
     path = tmp_path / "sft.yaml"
     path.write_text("stage: SFT\nlearning_rate: 1.0e-5\n")
-    with pytest.raises(ValueError, match="task 'SFT'.*ClippingMixin"):
+    with pytest.raises(ValueError, match=r"task 'SFT'.*ClippingMixin"):
         is_recipe(path)
 
 
