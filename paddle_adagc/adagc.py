@@ -131,6 +131,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
         self._set_init(init, init_value)
+        if init != "constant":
+            self._step_to_compare = max(self.t_start, 1)
         self.lambda_dev = check_real("lambda_dev", lambda_dev)
         if self.lambda_dev < 0:
             raise ValueError(f"lambda_dev={lambda_dev!r} is negative")

@@ -44,6 +44,7 @@ from paddle_adagc.clips.metrics import (
 from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
+from paddle_adagc.parallel.agreement import compare_with_other_ranks
 from paddle_adagc.parallel.gather import gather_state
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
@@ -90,6 +91,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     _keeps_one_state = False
     """The rule's state is about all tensors: one call has to hold them all."""
 
+    _step_to_compare = 1
+    """From this step on the clip compares its norms with other ranks', once."""
+
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         self.nonfinite: NonFinite = nonfinite
@@ -100,6 +104,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._observed: set[int] = set()
         self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
+        self._has_compared = False
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -379,6 +384,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         )
         squared_norm = reducer.local_norms(gradients.squared_norms())
         step = steps.num_steps - 1
+        self._compare_ranks_once(step, squared_norm)
         memory = self._memory()
         fused = self._fused_advance(step, squared_norm, memory)
         if fused is not None:
@@ -413,6 +419,15 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 "tensors of auto-parallel: use fleet's hybrid parallelism"
             )
         return clipped
+
+    def _compare_ranks_once(self, step: int, squared_norm: Tensor) -> None:
+        """Notice gradients that were not averaged; one step waits for it."""
+        if self._has_compared or step < self._step_to_compare:
+            return
+        self._has_compared = True
+        compare_with_other_ranks(
+            self._table.keys, self._table.layout, read_topology(), squared_norm
+        )
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""

@@ -95,8 +95,8 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
 
     Raises:
         ValueError: Fused buffers instead of parameters; experts under sharding
-            V1, on the sharding axis without groups of their own, or on the
-            tensor-parallel axis.
+            V1, on the sharding axis without groups of their own, on the
+            tensor-parallel axis, or averaged over data-parallel ranks.
     """
     if topology.fuses_parameters and topology.sharding.size > 1:
         raise ValueError(
@@ -118,8 +118,7 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
         raise ValueError(
             f"{len(on_tp_axis)} expert tensors ({on_tp_axis[0]}, ...) are "
             "marked as those of tensor-parallel ranks (moe_group mp): use "
-            "fleet's expert parallelism (ep_degree), or experts on the "
-            "data-parallel axis, marked no_sync"
+            "fleet's expert parallelism (ep_degree)"
         )
     experts = [tensor.key for tensor in layout if tensor.is_expert]
     if not experts:
@@ -148,7 +147,23 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
             f"{len(experts)} expert tensors ({experts[0]}, ...) on the "
             "tensor-parallel axis: nothing tells whether its ranks hold "
             "different experts or parts of the same; use fleet's expert "
-            "parallelism (ep_degree) or the data-parallel axis"
+            "parallelism (ep_degree)"
+        )
+    _refuse_averaged_experts(experts, topology)
+
+
+def _refuse_averaged_experts(
+    experts: Sequence[str], topology: Topology
+) -> None:
+    """Refuse ``no_sync`` where fleet's optimizer averages it all the same."""
+    split = max(topology.model.size, topology.pipe.size, topology.sep.size)
+    if split > 1 and topology.data.size * topology.sep.size > 1:
+        raise ValueError(
+            f"{len(experts)} expert tensors ({experts[0]}, ...) on the "
+            "data-parallel axis beside tensor, pipeline or sep parallelism: "
+            "there fleet ignores no_sync and averages the gradients of "
+            "different experts; use fleet's expert parallelism (ep_degree), "
+            "or data parallelism alone"
         )
 
 

@@ -1,0 +1,204 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Gradients that were not averaged, and experts without marks, are noticed."""
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel.ranks import run_on_ranks, start_fleet
+from paddle.distributed import fleet
+from paddle.distributed.fleet.utils.sequence_parallel_utils import ScatterOp
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.parallel.agreement import RankView, compare
+
+T_START = 2
+
+
+def test_norms_that_differ_by_rounding_agree():
+    first = RankView({"a": 1.0, "noise": 1e-6, "mine": 3.0})
+    compare([first, RankView({"a": 1.015, "noise": 5e-4})], 1)
+
+
+def test_norms_of_copies_have_to_agree():
+    views = [RankView({"a": 1.0}), RankView({}), RankView({"a": 1.03})]
+    with pytest.raises(RuntimeError, match=r"ranks 0 and 2 .* 'a'.* 1\.03"):
+        compare(views, 1)
+
+
+def test_ranks_that_share_slices_have_to_hold_the_same_tensors():
+    views = [
+        RankView({}, (0, 1), ("a", "experts.0")),
+        RankView({}, (0, 1), ("a", "experts.1")),
+    ]
+    with pytest.raises(RuntimeError, match=r"'experts\.0' and 'experts\.1'"):
+        compare(views, 1)
+    compare([views[0], RankView({}, (2, 3), ("b",))], 1)
+    compare([RankView({}), RankView({}, dense=())], 1)
+
+
+def test_expert_parallel_ranks_need_marked_experts():
+    dense = RankView({"a": 1.0})
+    with pytest.raises(RuntimeError, match=r"2 expert-parallel .*moe_expert"):
+        compare([dense, dense], 2)
+    compare([dense, RankView({"a": 1.0}, has_experts=True)], 2)
+
+
+def mark(layer, hcg):
+    for parameter in layer.parameters():
+        parameter.expert = parameter.no_sync = True
+        parameter.color = {
+            "color": "moe_expert",
+            "group": hcg.get_moe_sharding_parallel_group(),
+        }
+
+
+class Model(paddle.nn.Layer):
+    """A dense layer, and one expert under the name that it is given."""
+
+    def __init__(self, expert=None):
+        super().__init__()
+        self.dense = paddle.nn.Linear(2, 2, bias_attr=False)
+        if expert is not None:
+            layer = paddle.nn.Linear(2, 2, bias_attr=False)
+            self.experts = paddle.nn.LayerDict({expert: layer})
+
+
+def follow(model, dense_differs=False):
+    """Steps before the clip complained, its complaint, and its gathers."""
+    rank = paddle.distributed.get_rank()
+    clip = ClipGradByAdaGC(t_start=T_START)
+    clip.bind(model)
+    gathers = []
+    gather = paddle.distributed.all_gather_object
+
+    def counted(*args, **kwargs):
+        gathers.append(clip.num_steps)
+        gather(*args, **kwargs)
+
+    paddle.distributed.all_gather_object = counted
+    try:
+        for step in range(T_START + 3):
+            pairs = []
+            for key, parameter in model.named_parameters():
+                differs = dense_differs if key.startswith("dense") else True
+                size = 1.0 + step + (0.5 * rank if differs else 0.0)
+                gradient = paddle.full(parameter.shape, 0.01 * size)
+                pairs.append((parameter, gradient))
+            clip(pairs)
+    except RuntimeError as error:
+        return clip.num_steps, str(error), gathers
+    finally:
+        paddle.distributed.all_gather_object = gather
+    return clip.num_steps, "", gathers
+
+
+def follow_data_parallel():
+    start_fleet(dp=2)
+    return {
+        "averaged": follow(Model()),
+        "not averaged": follow(Model(), dense_differs=True),
+    }
+
+
+def follow_experts():
+    hcg = start_fleet(
+        ep=2,
+        sharding=2,
+        moe_sharding=1,
+        configs={"sharding_configs": {"split_param": True}},
+    )
+    number = str(hcg.get_expert_parallel_rank())
+    models = {
+        "right": Model(number),
+        "local names": Model("0"),
+        "no marks": Model(number),
+        "local names, no marks": Model("0"),
+    }
+    for name in ("right", "local names"):
+        mark(models[name].experts, hcg)
+    return {name: follow(model) for name, model in models.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "complaints"),
+    [
+        (
+            follow_data_parallel,
+            {"averaged": "", "not averaged": "norm of 'dense.weight'"},
+        ),
+        (
+            follow_experts,
+            {
+                "right": "",
+                "local names": "norm of 'experts.0.weight'",
+                "no marks": "'experts.0.weight' and 'experts.1.weight'",
+                "local names, no marks": "no rank has a tensor with an",
+            },
+        ),
+    ],
+)
+def test_ranks_are_compared_once_at_the_first_adaptive_step(
+    function, complaints
+):
+    for results in run_on_ranks(function, 2):
+        assert results.keys() == complaints.keys()
+        for name, (num_steps, complaint, gathers) in results.items():
+            assert complaints[name] in complaint, name
+            assert bool(complaint) == bool(complaints[name]), complaint
+            assert num_steps == (T_START if complaint else T_START + 3)
+            assert gathers == [T_START]
+
+
+@pytest.mark.slow
+def test_missing_hooks_of_sequence_parallelism_are_noticed():
+    for complaint in run_on_ranks(follow_sequence_parallel, 2):
+        assert "norm of 'norm.weight'" in complaint
+
+
+class SplitSequence(paddle.nn.Layer):
+    """A norm of this rank's half of the sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = paddle.nn.LayerNorm(4)
+
+    def forward(self, x):
+        """Split and norm ``[2 n, 4]``."""
+        return self.norm(ScatterOp.apply(x))
+
+
+def follow_sequence_parallel():
+    """The clip's complaint about a norm without fleet's hooks."""
+    start_fleet(mp=2)
+    paddle.seed(0)
+    bare = SplitSequence()
+    clip = ClipGradByAdaGC(t_start=T_START)
+    clip.bind(bare)
+    optimizer = paddle.optimizer.AdamW(
+        1e-3, parameters=bare.parameters(), grad_clip=clip
+    )
+    model = fleet.distributed_model(bare)
+    optimizer = fleet.distributed_optimizer(optimizer)
+    draw = np.random.default_rng(0)
+    try:
+        for _ in range(T_START + 1):
+            x = paddle.to_tensor(draw.normal(size=[6, 4]), "float32")
+            model(x).square().sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+    except RuntimeError as error:
+        return str(error)
+    return ""
