@@ -198,6 +198,37 @@ class ClipState:
         values = {name: v[index] for name, v in self.values.items()}
         return dataclasses.replace(self, keys=tuple(keys), values=values)
 
+    def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
+        """Return the same under other names.
+
+        Args:
+            prefixes: Beginning of a key -> what stands there instead, both
+                without the dot that follows. The longest one counts.
+
+        Raises:
+            ValueError: A prefix is of no key, or two keys become one.
+        """
+        used: set[str] = set()
+
+        def new(key: str) -> str:
+            fits = [p for p in prefixes if f"{key}.".startswith(f"{p}.")]
+            if not fits:
+                return key
+            longest = max(fits, key=len)
+            used.add(longest)
+            return (prefixes[longest] + key[len(longest) :]).lstrip(".")
+
+        keys = tuple(new(key) for key in self.keys)
+        if unused := [p for p in prefixes if p not in used]:
+            raise ValueError(
+                f"rename has {unused[0]!r}, with which no key of the state "
+                f"begins; the first is {self.keys[0] if self.keys else None!r}"
+            )
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"rename gives two tensors the key {twice!r}")
+        return dataclasses.replace(self, keys=keys)
+
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""
         return dataclasses.replace(

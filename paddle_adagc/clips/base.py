@@ -281,7 +281,12 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         state = gather_state(self._state(), observed, self._memory.quantities)
         return state.to_dict()
 
-    def set_state_dict(self, state: dict[str, Any]) -> None:
+    def set_state_dict(
+        self,
+        state: dict[str, Any],
+        *,
+        rename: Mapping[str, str] | None = None,
+    ) -> None:
         """Take over a state; a refused one leaves the clip as it was.
 
         The arguments of this clip stay in force; a warning names those that
@@ -290,13 +295,17 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         Args:
             state: From :meth:`state_dict`; numbers may be tensors, arrays or
                 Python's.
+            rename: For the state of the same network under other names:
+                beginning of a key there -> beginning here. A bare
+                ``PipelineLayer`` numbers its layers: ``{"0": "embed",
+                "1": "layers.0"}``.
 
         Raises:
             TypeError: ``state`` is not a dict.
             ValueError: It is not a state of this class, or the tensors are
-                not this model's.
+                not this model's; or ``rename`` does not fit them.
         """
-        loaded = ClipState.from_dict(state)
+        loaded = ClipState.from_dict(state).renamed(rename or {})
         self._memory.load(loaded, self._config(), type(self).__name__)
         self._has_loaded = True
         self._resume_at(loaded.step)

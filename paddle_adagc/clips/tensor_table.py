@@ -166,7 +166,8 @@ def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
         raise ValueError(
             f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
             "it another model's state, or was one of the two made without "
-            "bind(model)?"
+            "bind(model)? If they are one network under two sets of names, "
+            "give set_state_dict a rename"
         )
 
 

@@ -475,3 +475,39 @@ def test_number_that_float32_cannot_hold_is_refused(value):
     state = {"step": 1, "gamma": {"a": value}, "config": {}}
     with pytest.raises(ValueError, match=r"gamma of 'a' .*float32"):
         ClipGradByAdaGC().set_state_dict(state)
+
+
+class Named(paddle.nn.Layer):
+    """The network of `make_model` with names of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = paddle.nn.Linear(4, 6)
+        self.last = paddle.nn.Linear(6, 2)
+
+    def forward(self, x):
+        """As `make_model`."""
+        return self.last(self.first(x).tanh())
+
+
+def test_state_of_the_same_network_under_other_names_loads_renamed():
+    state = trained_state()
+    clip = bound_clip(Named())
+    with pytest.raises(ValueError, match="give set_state_dict a rename"):
+        clip.set_state_dict(state)
+    clip.set_state_dict(state, rename={"0": "first", "2": "last"})
+    for old, new in (("0.weight", "first.weight"), ("2.bias", "last.bias")):
+        assert float(clip.state_dict()["gamma"][new]) == float(
+            state["gamma"][old]
+        )
+    with pytest.raises(ValueError, match="rename has '7', with which no key"):
+        clip.set_state_dict(state, rename={"0": "first", "7": "last"})
+    with pytest.raises(ValueError, match=r"two tensors the key 'a\.weight'"):
+        clip.set_state_dict(state, rename={"0": "a", "2": "a"})
+
+
+def trained_state():
+    model = make_model()
+    clip = bound_clip(model)
+    train(model, clip, 5, seed=0)
+    return clip.state_dict()
