@@ -15,9 +15,9 @@
 
 The plan runs the code of the real run instead of repeating its rules:
 :mod:`paddle_adagc.lab.train.processes` starts the rank, fleet makes its groups,
-the model is built, the clip is bound and makes its steps. Three things are
-replaced: groups are lists of ranks that nobody joins, collectives do nothing,
-and parameters have shapes but no memory.
+the model is built, the clip is bound and makes its steps. Four things are replaced:
+groups are lists of ranks that nobody joins, collectives do nothing, parameters
+have shapes but no memory, and the clip's one comparison of ranks is left out.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
 from paddle.distributed.fleet.utils.log_util import logger
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.clips import base
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
 from paddle_adagc.lab.train import language, processes
@@ -165,6 +166,8 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[list[tuple[int, ...]]]:
             mock.patch.object(fleet, "init", _make_groups),
             mock.patch.object(CommunicateTopology, "get_axis_list", axis_list),
             mock.patch.object(processes, "enable"),
+            # One step's, in which ranks wait for each other.
+            mock.patch.object(base, "compare_with_other_ranks"),
             mock.patch.object(logger, "disabled", True),
             mock.patch.dict(fleet.fleet.__dict__),
             mock.patch.object(fleet_topology, "_HYBRID_PARALLEL_GROUP", None),
