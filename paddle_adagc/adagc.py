@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, Literal, get_args
 
 import paddle
@@ -136,6 +137,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.lambda_dev = check_real("lambda_dev", lambda_dev)
         if self.lambda_dev < 0:
             raise ValueError(f"lambda_dev={lambda_dev!r} is negative")
+        if self.lambda_rel <= 1 and not self.lambda_dev:
+            warnings.warn(
+                f"lambda_rel={lambda_rel}: gamma can only shrink, and clips "
+                "ever harder; the paper's value is 1.04",
+                stacklevel=3,
+            )
         self._keep(*self._kept_quantities(), optional=["deviation"])
 
     def _set_init(self, init: Init, init_value: float | None) -> None:

@@ -40,7 +40,7 @@ from paddle_adagc.integrations.trainer import (
     load_clip,
     put_into_optimizer,
     save_clip,
-    take_over_max_grad_norm,
+    take_over_clipping,
 )
 
 __all__ = ["ClippingCallback", "ClippingMixin"]
@@ -76,7 +76,7 @@ class ClippingCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Keep PaddleFormers from making a clip of its own."""
-        take_over_max_grad_norm(args, self.clip)
+        take_over_clipping(args, self.clip)
 
     def on_train_begin(
         self,

@@ -30,7 +30,7 @@ from paddle_adagc.integrations.trainer import (
     load_clip,
     put_into_optimizer,
     save_clip,
-    take_over_max_grad_norm,
+    take_over_clipping,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ClippingMixin(Trainer):
         super().__init__(*args, **kwargs)
         self.clip = clip
         self._missing_state = missing_state
-        take_over_max_grad_norm(self.args, clip)
+        take_over_clipping(self.args, clip)
         if isinstance(clip, TensorScalingClip):
             self._bind_clip(clip)
 

@@ -42,14 +42,24 @@ def check_missing_state(value: MissingState) -> None:
         )
 
 
-def take_over_max_grad_norm(args: Any, clip: ClipGradBase) -> None:
-    """Set it to 0: PaddleFormers takes any other for its own clip's."""
+def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
+    """Set ``max_grad_norm`` to 0, and warn of arguments that do not fit.
+
+    PaddleFormers takes any other ``max_grad_norm`` for its own clip's.
+    """
     if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
         warnings.warn(
             f"max_grad_norm={args.max_grad_norm} is not used: {clip} clips",
             stacklevel=4,
         )
     args.max_grad_norm = 0.0
+    t_start = getattr(clip, "t_start", 0)
+    if 0 < args.max_steps <= t_start:
+        warnings.warn(
+            f"t_start={t_start}, and max_steps={args.max_steps}: training ends "
+            "before the clip's warm-up is over",
+            stacklevel=4,
+        )
 
 
 def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:

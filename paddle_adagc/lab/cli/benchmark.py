@@ -34,9 +34,12 @@ Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import (
@@ -65,8 +68,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
-    options.run(options)
+    found = options.run(options)
+    if options.json:
+        print(json.dumps(found, default=dataclasses.asdict, indent=1))
     return 0
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON instead of tables"
+    )
+
+
+def _show(options: argparse.Namespace, *texts: str) -> None:
+    """Print tables, unless JSON follows."""
+    if not options.json:
+        print("\n".join(texts), flush=True)
 
 
 def _add_clip(commands: argparse._SubParsersAction) -> None:
@@ -94,16 +111,19 @@ def _add_clip(commands: argparse._SubParsersAction) -> None:
     clip.add_argument(
         "--no-growth",
         action="store_true",
-        help="leave out how the time grows with tensors, values and share",
+        help="leave out how the time grows with tensors, values and share, as "
+        "--json does",
     )
+    _add_json(clip)
     clip.set_defaults(run=_clip)
 
 
-def _clip(options: argparse.Namespace) -> None:
+def _clip(options: argparse.Namespace) -> list[dict[str, Any]]:
     from paddle_adagc.lab.benchmark import clip_step, contenders, gpu_counts
     from paddle_adagc.lab.benchmark.tensor_lists import LISTS, recipe_shapes
 
-    for name in _chosen(options.lists, LISTS):
+    found = []
+    for name in _chosen("--lists", options.lists, LISTS):
         shapes = recipe_shapes(name)
         for share in options.shares:
             rows = clip_step.compare(
@@ -113,20 +133,25 @@ def _clip(options: argparse.Namespace) -> None:
                 contenders.able(options.dtype),
                 options.dtype,
             )
-            print(
-                f"\n{name}: {rows[0].num_tensors:,} tensors, "
-                f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
-                "tensors clipped\n"
-            )
-            print(clip_step.to_markdown(rows))
             counts = {
                 dtype: gpu_counts.count(shapes, share, dtype)
                 for dtype in gpu_counts.WIDTHS
             }
-            print(gpu_counts.to_markdown(counts), flush=True)
-    if not options.no_growth:
+            found.append(
+                {"list": name, "share": share, "times": rows, "gpu": counts}
+            )
+            _show(
+                options,
+                f"\n{name}: {rows[0].num_tensors:,} tensors, "
+                f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
+                "tensors clipped\n",
+                clip_step.to_markdown(rows),
+                gpu_counts.to_markdown(counts),
+            )
+    if not (options.no_growth or options.json):
         print("\nGrowth of the time\n")
         print(clip_step.growth(options.repetitions))
+    return found
 
 
 def _add_step(commands: argparse._SubParsersAction) -> None:
@@ -135,19 +160,22 @@ def _add_step(commands: argparse._SubParsersAction) -> None:
         "--configs", nargs="*", type=Path, default=PROXIES, metavar="YAML"
     )
     step.add_argument("--steps", type=_at_least_two, default=200, metavar="N")
+    _add_json(step)
     step.set_defaults(run=_step)
 
 
-def _step(options: argparse.Namespace) -> None:
+def _step(options: argparse.Namespace) -> list[dict[str, Any]]:
     for path in options.configs:
         check_config_file(path)
     from paddle_adagc.lab.benchmark import training_step
     from paddle_adagc.lab.train.parse import load_config
 
+    found = []
     for path in options.configs:
         rows = training_step.compare(load_config(path), options.steps)
-        print(f"\n{path}\n")
-        print(training_step.to_markdown(rows), flush=True)
+        found.append({"config": str(path), "times": rows})
+        _show(options, f"\n{path}\n", training_step.to_markdown(rows))
+    return found
 
 
 def _add_comm(commands: argparse._SubParsersAction) -> None:
@@ -157,10 +185,11 @@ def _add_comm(commands: argparse._SubParsersAction) -> None:
     comm.add_argument(
         "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
     )
+    _add_json(comm)
     comm.set_defaults(run=_comm)
 
 
-def _comm(options: argparse.Namespace) -> None:
+def _comm(options: argparse.Namespace) -> list[dict[str, Any]]:
     from tqdm import tqdm
 
     from paddle_adagc.lab.benchmark import hosts_clip
@@ -168,12 +197,14 @@ def _comm(options: argparse.Namespace) -> None:
 
     reason = why_unavailable()
     if reason is not None:
-        print(f"skipped: no network namespaces here: {reason}")
-        return
-    layouts = _chosen(options.layouts, hosts_clip.LAYOUTS)
+        _show(options, f"skipped: no network namespaces here: {reason}")
+        return []
+    layouts = _chosen("--layouts", options.layouts, hosts_clip.LAYOUTS)
     cells = len(layouts) * len(hosts_clip.DELAYS_MS) * len(hosts_clip.CLIPS)
-    rows = hosts_clip.measure(layouts, hosts_clip.DELAYS_MS)
-    print(hosts_clip.to_markdown([*tqdm(rows, total=cells, unit="run")]))
+    measured = hosts_clip.measure(layouts, hosts_clip.DELAYS_MS)
+    rows = [*tqdm(measured, total=cells, unit="run")]
+    _show(options, hosts_clip.to_markdown(rows))
+    return rows
 
 
 def _add_collectives(commands: argparse._SubParsersAction) -> None:
@@ -186,10 +217,11 @@ def _add_collectives(commands: argparse._SubParsersAction) -> None:
     collectives.add_argument(
         "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
     )
+    _add_json(collectives)
     collectives.set_defaults(run=_collectives)
 
 
-def _collectives(options: argparse.Namespace) -> None:
+def _collectives(options: argparse.Namespace) -> list[dict[str, Any]]:
     check_config_file(options.config)
     from paddle_adagc.lab.benchmark.collectives import (
         LAYOUTS,
@@ -199,15 +231,18 @@ def _collectives(options: argparse.Namespace) -> None:
     from paddle_adagc.lab.train.parse import load_config
 
     load_config(options.config)  # before the workers, who would not say it
-    chosen = _chosen(options.layouts, LAYOUTS)
+    chosen = _chosen("--layouts", options.layouts, LAYOUTS)
     rows = measure(options.config, {name: LAYOUTS[name] for name in chosen})
-    print(to_markdown(rows))
+    _show(options, to_markdown(rows))
+    return rows
 
 
-def _chosen(names: Collection[str] | None, known: Collection[str]) -> list[str]:
+def _chosen(
+    option: str, names: Collection[str] | None, known: Collection[str]
+) -> list[str]:
     from paddle_adagc.checks import check_choice
 
-    return [check_choice("name", name, known) for name in names or known]
+    return [check_choice(option, name, known) for name in names or known]
 
 
 def _share(text: str) -> float:

@@ -20,10 +20,13 @@ its arguments and checks extras and files first.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout: the laboratory is in no wheel."""
@@ -32,6 +35,69 @@ ERRORS = (ImportError, OSError, TypeError, ValueError)
 """What a user can mend; other errors keep their traceback."""
 
 _RUN_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
+
+
+_NOISE = (
+    "No ccache found",
+    "Setuptools is replacing distutils",
+    "pkg_resources is deprecated",
+    "Current global rank",
+)
+"""Beginnings of warnings of Paddle and setuptools that ask for nothing."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells how a flag is written that is a key of the config."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and the message, with a way out if one is known.
+
+        Values of a config are never required.
+        """
+        message = message.replace(", key=value", "")
+        flag = message.partition("unrecognized arguments: --")[2].split()
+        if flag and any(a.dest == "overrides" for a in self._actions):
+            key, _, value = flag[0].partition("=")
+            value = value or _after(f"--{key}", sys.argv) or "VALUE"
+            known = _config_keys(ROOT / "configs" / "proxy" / "ernie_moe.yaml")
+            key = key.replace("-", "_")
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+            if near:
+                message += f"; did you mean {known[near[0]]}={value}?"
+            else:
+                message += "; values of the config have the form key=value"
+        super().error(message)
+
+
+def _after(flag: str, arguments: list[str]) -> str:
+    """Return the argument that follows ``flag``, if one does."""
+    rest = arguments[arguments.index(flag) + 1 :] if flag in arguments else []
+    return rest[0] if rest and not rest[0].startswith("-") else ""
+
+
+def _config_keys(path: Path) -> dict[str, str]:
+    """Return the keys of a config's sections: last part -> dotted name."""
+    import yaml
+
+    values: Any = yaml.safe_load(path.read_text("utf-8"))
+    return {
+        key: f"{section}.{key}"
+        for section, keys in values.items()
+        if isinstance(keys, dict)
+        for key in keys
+    }
+
+
+def _as_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"warning: {message}\n"
+
+
+def filter_noise() -> None:
+    """Silence what asks for nothing; print other warnings in one line."""
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    warnings.formatwarning = _as_line
+    for beginning in _NOISE:
+        warnings.filterwarnings("ignore", message=beginning)
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -43,7 +109,7 @@ def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """
     script = f"adagc-{name.replace('_', '-')}"
     is_script = Path(sys.argv[0]).stem == script
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=script if is_script else f"python tools/{name}.py",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -62,6 +128,7 @@ def exit_status(
         What ``run`` returns; 2 after an error that the user can mend, which is
         printed.
     """
+    filter_noise()
     try:
         return run(options)
     except errors as error:
@@ -73,10 +140,34 @@ def check_config_file(path: str | os.PathLike[str]) -> None:
     """Check that a config is there.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: There is no such file; the message has the nearest
+            ones.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no config file {path}")
+    path = Path(path)
+    if path.is_file():
+        return
+    if path.is_dir():
+        files = ", ".join(sorted(p.name for p in path.glob("*.yaml")))
+        raise FileNotFoundError(
+            f"{path} is a folder: name a file in it ({files or 'no .yaml'})"
+        )
+    raise FileNotFoundError(f"there is no config file {path}{_nearest(path)}")
+
+
+def _nearest(path: Path) -> str:
+    """Name the config that was probably meant."""
+    if not path.is_absolute() and (ROOT / path).is_file():
+        return f" here; did you mean {ROOT / path}?"
+    known = [
+        str(found.relative_to(ROOT))
+        for found in sorted((ROOT / "configs").glob("**/*.yaml"))
+        if "experiments" not in found.parts
+    ]
+    known += map(str, path.parent.glob("*.yaml"))
+    near = difflib.get_close_matches(str(path), known, n=3, cutoff=0.7)
+    if not near:
+        near = [name for name in known if Path(name).name == path.name][:3]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

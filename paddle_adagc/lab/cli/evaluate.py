@@ -28,6 +28,7 @@ paper's numbers beside; the harness downloads their data. Tasks need the extra
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 from pathlib import Path
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="JSON to write (default: MODEL-evaluation.json)",
     )
+    add("--json", action="store_true", help="print JSON instead of tables")
     add("--verbose", action="store_true", help="show the harness' log")
     return parser
 
@@ -130,9 +132,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     )
     check_output_file("--output", output)
     result = evaluate(config)
-    print(to_markdown(result))
     atomic_write_json(output, result, indent=1)
-    print(f"results: {output}")
+    if options.json:
+        print(json.dumps(result, indent=1))
+    else:
+        print(to_markdown(result))
+        print(f"results: {output}")
     return 0
 
 

@@ -104,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         help="validate the config and print its plan instead of training",
     )
     parser.add_argument(
+        "--json", action="store_true", help="with --check: print JSON"
+    )
+    parser.add_argument(
         "--verbose", action="store_true", help="show PaddleNLP's own log"
     )
     return parser
@@ -115,15 +118,17 @@ def _pretrain(options: argparse.Namespace) -> int:
     check_installed("omegaconf", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import is_recipe
 
+    if options.json and not options.check:
+        raise ValueError("--json needs --check")
     if options.check:
-        return check(options.config, options.overrides)
+        return check(options.config, options.overrides, as_json=options.json)
     if is_recipe(options.config):
         return launch(options)
     return train(options)
 
 
-def check(path: str, overrides: list[str]) -> int:
-    """Print the plan of a config.
+def check(path: str, overrides: list[str], *, as_json: bool = False) -> int:
+    """Print the plan of a config, or all of its mistakes.
 
     Returns:
         0: it is sound, whatever is missing here; 2: it is not.
@@ -133,13 +138,26 @@ def check(path: str, overrides: list[str]) -> int:
     """
     check_installed("paddlenlp", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import is_recipe
-    from paddle_adagc.lab.plan.check.recipe import check_recipe
+    from paddle_adagc.lab.plan.check.recipe import check_recipe, check_values
     from paddle_adagc.lab.recipes import read_run_config
+    from paddle_adagc.lab.train.parse import (
+        merged,
+        read_overrides,
+        read_values,
+    )
 
     of_ernie = is_recipe(path)
-    config = read_run_config(path, overrides)
-    report = check_recipe(config, path, overrides, with_paddleformers=of_ernie)
-    print(report.text())
+    try:
+        config = read_run_config(path, overrides)
+    except ValueError as error:
+        values = merged(read_values(path), read_overrides(overrides))
+        report = check_values(path, values, error)
+    else:
+        report = check_recipe(
+            config, path, overrides, with_paddleformers=of_ernie
+        )
+    as_text = report.text if not as_json else report.to_json
+    print(as_text())
     return report.exit_status
 
 
@@ -191,6 +209,7 @@ def train(options: argparse.Namespace) -> int:
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
     config = load_config(options.config, options.overrides)
     config, fork = _forked(options, config)
+    _warn_of_warm_up(config)
     check_directory("train.output_dir", config.train.output_dir)
     try:
         run_pretraining(
@@ -209,6 +228,17 @@ def train(options: argparse.Namespace) -> int:
     if is_first_process():
         print("\n".join(ending.lines))
     return 0 if ending.is_sound else 1
+
+
+def _warn_of_warm_up(config: RunConfig) -> None:
+    from paddle_adagc.lab.train.schedule import unfinished_warm_up
+
+    for line in unfinished_warm_up(
+        "schedule.warmup_steps",
+        config.schedule.warmup_steps,
+        config.train.max_steps,
+    ):
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def _forked(

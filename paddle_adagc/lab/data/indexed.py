@@ -23,6 +23,7 @@ interrupted run left broken.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -66,7 +67,10 @@ class IndexedTokens:
         _check_files(prefix)
         self.prefix = prefix
         try:
-            index = MMapIndexedDataset.Index(prefix + ".idx", skip_warmup=True)
+            with contextlib.redirect_stdout(None):  # "reading sizes..."
+                index = MMapIndexedDataset.Index(
+                    prefix + ".idx", skip_warmup=True
+                )
             ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
             documents = ends[index.doc_idx]
         except (ValueError, AssertionError, KeyError, IndexError) as error:

@@ -191,7 +191,7 @@ def _data_config(
     if data is None:
         raise ValueError(
             f"{saved.directory} does not say which data it was trained with: "
-            "name a run config whose data section does"
+            "give --data CONFIG, a run config whose data section does"
         )
     if config.validation_size is None:
         return data

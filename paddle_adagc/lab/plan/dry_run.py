@@ -15,9 +15,10 @@
 
 The plan runs the code of the real run instead of repeating its rules:
 :mod:`paddle_adagc.lab.train.processes` starts the rank, fleet makes its groups,
-the model is built, the clip is bound and makes its steps. Four things are replaced:
-groups are lists of ranks that nobody joins, collectives do nothing, parameters
-have shapes but no memory, and the clip's one comparison of ranks is left out.
+the model is built, the clip is bound and makes its steps. Four things are
+replaced: groups are lists of ranks that nobody joins, collectives do nothing,
+parameters have shapes but no memory, and the clip's one comparison of ranks is
+left out.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def build_without_memory(config: RunConfig) -> nn.Layer:
         return task.build_model()
 
 
-def _make_groups(is_collective: bool, strategy: Any) -> None:
+def _make_groups(is_collective: bool, strategy: Any, log_level: str) -> None:
     """Do the part of ``fleet.init`` that needs no other process."""
     fleet.fleet._user_defined_strategy = strategy
     fleet.fleet._init_hybrid_parallel_env()

@@ -76,24 +76,41 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return _plain(changes, " ".join(overrides))
 
 
-def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_values(
+    path: str | os.PathLike[str], above: Sequence[Path] = ()
+) -> dict[str, Any]:
     """Read a YAML file's values, merged over those of its ``base``.
+
+    Args:
+        path: YAML file.
+        above: Files whose ``base`` led here.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is no map of keys to values, no YAML, or not UTF-8.
+        ValueError: The file is no map of keys to values, no YAML, or not UTF-8;
+            it is empty, a run's record, or its own base.
     """
     path = Path(path)
+    if path.resolve() in above:
+        raise ValueError(f"{above[-1]}: its base {path} leads back to itself")
     if not path.is_file():
         raise FileNotFoundError(f"there is no config file {path}")
     values = _plain(_load_yaml(path), path)
+    if not values:
+        raise ValueError(f"{path} is empty: a config has keys and values")
+    if "config" in values and "status" in values:
+        raise ValueError(
+            f"{path} is the record of a run, not a config: name the YAML file "
+            "that the run was started with"
+        )
     bases = values.pop(_BASE, [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list):
         raise ValueError(f"{path}: base is {bases!r}: name a file, or a list")
     result: dict[str, Any] = {}
     for base in bases:
-        result = merged(result, read_values(path.parent / str(base)))
+        file = path.parent / str(base)
+        result = merged(result, read_values(file, [*above, path.resolve()]))
     return merged(result, values)
 
 

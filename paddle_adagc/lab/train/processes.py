@@ -86,7 +86,7 @@ def start_processes(config: RunConfig) -> None:
         "enable_partial_send_recv": not parallel.sequence_parallel,
     }
     strategy.find_unused_parameters = True
-    fleet.init(is_collective=True, strategy=strategy)
+    fleet.init(is_collective=True, strategy=strategy, log_level="WARNING")
 
 
 def is_first_process() -> bool:

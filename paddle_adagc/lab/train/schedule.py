@@ -33,6 +33,22 @@ def learning_rate(config: ScheduleConfig, step: int, max_steps: int) -> float:
     return config.learning_rate * _share(config, step, max_steps)
 
 
+def unfinished_warm_up(name: str, steps: int, max_steps: int) -> list[str]:
+    """Say in a line that the run ends within a warm-up, if it does.
+
+    Args:
+        name: Dotted key of the warm-up.
+        steps: Its length.
+        max_steps: That of the run.
+    """
+    if steps < max_steps:
+        return []
+    return [
+        f"{name}={steps}, and train.max_steps={max_steps}: the run ends before "
+        "this warm-up is over"
+    ]
+
+
 def make_scheduler(
     config: ScheduleConfig, max_steps: int
 ) -> paddle.optimizer.lr.LRScheduler:

@@ -236,7 +236,9 @@ def _write_dataset(
             raise ValueError(
                 f"no documents for {name}: the source has "
                 f"{sum(num_documents)}, and validation_fraction is "
-                f"{config.validation_fraction}"
+                f"{config.validation_fraction}. A hash of its text decides, so "
+                "copies of a document stay together: with few distinct "
+                "documents give another fraction"
             )
     try:
         for number, name in enumerate(splits):

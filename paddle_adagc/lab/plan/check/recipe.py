@@ -15,7 +15,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
@@ -24,8 +25,9 @@ from paddle_adagc.lab.plan.check.report import CheckReport
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.architectures import make_task
-from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.launching import launch_lines
+from paddle_adagc.lab.train.schedule import unfinished_warm_up
 from paddle_adagc.lab.train.task import PretrainTask
 
 
@@ -80,6 +82,31 @@ def check_recipe(
     return report
 
 
+def check_values(
+    recipe: str, values: Mapping[str, Any], error: ValueError
+) -> CheckReport:
+    """Name all mistakes of a recipe whose values do not make a run.
+
+    Args:
+        recipe: The recipe's file.
+        values: Its values, with overrides.
+        error: The refusal; sections that it is not about have their own.
+    """
+    report = CheckReport(recipe, mistakes=str(error).splitlines())
+    clip, model = (values.get(key) for key in ("clip", "model"))
+    if isinstance(clip, Mapping):
+        report.attempt(lambda: make_clip(**clip))
+    if isinstance(model, Mapping):
+        report.attempt(lambda: make_task(_run_of(model)))
+    return report
+
+
+def _run_of(model: Mapping[str, Any]) -> RunConfig:
+    """Make a run of nothing but this model."""
+    train = TrainConfig(output_dir="unused", max_steps=1)
+    return RunConfig(model=dict(model), clip={"name": "none"}, train=train)
+
+
 def _add_task(
     report: CheckReport, task: PretrainTask, with_paddleformers: bool
 ) -> None:
@@ -111,6 +138,5 @@ def _add_batches(
         ("schedule.warmup_steps", config.schedule.warmup_steps),
         ("clip.t_start", config.clip.get("t_start", 0)),
     ):
-        if steps >= config.train.max_steps:
-            lines.append(f"{name}={steps}: the run ends before it is over")
+        lines += unfinished_warm_up(name, steps, config.train.max_steps)
     report.add("Schedule", lines)

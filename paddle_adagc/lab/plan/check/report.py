@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -52,12 +53,24 @@ class CheckReport:
         try:
             return function()
         except (ValueError, TypeError) as error:
-            self.mistakes.append(str(error))
+            new = str(error).splitlines()
+            self.mistakes += [line for line in new if line not in self.mistakes]
             return None
 
     def add(self, title: str, lines: Sequence[str]) -> None:
         """Append a section."""
         self.sections.append((title, [*lines]))
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        values = {
+            "recipe": self.recipe,
+            "is_sound": not self.mistakes,
+            "mistakes": self.mistakes,
+            "sections": dict(self.sections),
+            "missing": self.missing,
+        }
+        return json.dumps(values, indent=1, ensure_ascii=False)
 
     def text(self) -> str:
         """Return the report as text."""
@@ -70,7 +83,7 @@ class CheckReport:
         ):
             if lines:
                 parts += ["", title, *(_indented(line) for line in lines)]
-        if not self.missing:
+        if self.sections and not self.missing:
             parts += ["", "Nothing is missing here."]
         return "\n".join(parts)
 
