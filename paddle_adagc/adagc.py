@@ -86,8 +86,9 @@ class ClipGradByAdaGC(TensorScalingClip):
             4 more bytes per tensor.
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
             float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
-            device) or ``"propagate"`` it. gamma stays in every case, and the
-            tensor is left out of the warm-up's global norm.
+            device, and for all ranks, in every step) or ``"propagate"`` it.
+            gamma stays in every case, and the tensor is left out of the
+            warm-up's global norm.
 
     Raises:
         TypeError: An argument has the wrong type.

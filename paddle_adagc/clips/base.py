@@ -79,7 +79,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         nonfinite: Treatment of a tensor whose gradient holds Inf or NaN, or
             whose float32 norm overflows. ``"zero"``: its gradient becomes 0.
             ``"raise"``: FloatingPointError that names the tensors, before
-            anything is changed (waits for the device). ``"propagate"``: its
+            anything is changed; waits for the device and, where ranks hold
+            different tensors, for all ranks: one all-reduce of one number in
+            every step. ``"propagate"``: its
             gradient is left as it is. The event is counted on the device.
             ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
             for an overflow as well: do not combine it with ``"raise"``.

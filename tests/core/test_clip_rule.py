@@ -13,13 +13,16 @@
 # limitations under the License.
 """ClipGradByAdaGC against the literal twin of Algorithm 1, and its variants."""
 
+import warnings
+from functools import partial
+
 import numpy as np
 import paddle
 import pytest
 from helpers import clip_arrays, gammas, make_parameters
 from reference.adagc import adagc_step
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, make_clip
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -243,3 +246,13 @@ def test_argument_of_the_wrong_type_is_named(arguments):
 def test_is_not_a_global_norm_clip_which_fleet_would_replace():
     assert not isinstance(ClipGradByAdaGC(), paddle.nn.ClipGradByGlobalNorm)
     assert isinstance(ClipGradByAdaGC(), paddle.nn.clip.ClipGradBase)
+
+
+@pytest.mark.parametrize("make", [ClipGradByAdaGC, partial(make_clip, "adagc")])
+def test_factor_that_lets_gamma_only_shrink_is_warned_of(make):
+    with pytest.warns(UserWarning, match=r"lambda_rel=0\.5: gamma can only"):
+        make(lambda_rel=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(lambda_rel=1.0, lambda_dev=1.0)
+        make(lambda_rel=1.001)

@@ -179,6 +179,11 @@ def test_max_grad_norm_is_not_used_and_that_is_said(tmp_path):
     assert trainer.args.max_grad_norm == 0
 
 
+def test_warm_up_that_never_ends_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="t_start=5, and max_steps=5"):
+        make_trainer(tmp_path, max_steps=5)
+
+
 def test_groups_of_parameters_are_clipped(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=7, save_strategy="no")
     trainer.set_optimizer_grouped_parameters(

@@ -77,3 +77,18 @@ def test_experts_of_tensor_parallel_ranks_are_refused(marks, dp):
         check_layout(layout, topology)
     model.weight.is_distributed = False
     check_layout([*read_layout(model).values()], Topology(data=data))
+
+
+@pytest.mark.parametrize("beside", ["model", "pipe", "sep"])
+def test_experts_that_fleet_averages_are_refused(beside):
+    model = paddle.nn.Linear(2, 2, bias_attr=False)
+    model.weight.no_sync = True
+    layout = list(read_layout(model).values())
+    pure = Topology(data=axis(0, 0, 1), world=(0, 1))
+    check_layout(layout, pure)
+    topology = Topology(
+        data=axis(0, 0, 2), world=(0, 1, 2, 3), **{beside: axis(0, 0, 1)}
+    )
+    with pytest.raises(ValueError, match=r"weight.*fleet ignores no_sync"):
+        check_layout(layout, topology)
+    check_layout([*read_layout(paddle.nn.Linear(2, 2)).values()], topology)

@@ -334,6 +334,7 @@ def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
         return str(error.value)
 
     assert [("t1" in text) for text in ranks.run(work)] == [False, True]
+    assert ranks.calls == [[((0, 1), 1)]] * 2  # as the docstring says
 
 
 def test_distributed_tensors_of_auto_parallel_are_refused():

@@ -1,0 +1,156 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Mistakes at the command line: the answer names value, key and fix."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("paddlenlp")
+
+from paddle_adagc.lab.cli import benchmark, pretrain
+
+ROOT = Path(__file__).parents[3]
+CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
+
+
+def refused(main, arguments, capsys):
+    """Standard error of a command that exits with status 2."""
+    try:
+        status = main(arguments)
+    except SystemExit as exit_:
+        status = exit_.code
+    printed = capsys.readouterr()
+    assert status == 2, printed
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("base: run.yaml\n", "run.yaml: its base run.yaml leads back to"),
+        ("", "run.yaml is empty: a config has keys and values"),
+        ('{"config": {}, "status": "finished"}', "is the record of a run"),
+        ("stage: SFT\n", "PaddleFormers' task 'SFT'"),
+    ],
+)
+def test_file_that_is_no_config(
+    content, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(content)
+    assert message in refused(pretrain.main, ["run.yaml"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("configs/proxy/ernie_moe.yaml", f"did you mean {CONFIG}?"),
+        (str(ROOT / "configs/proxy"), "is a folder: name a file in it (clip_"),
+        (CONFIG.replace("moe.", "mo."), f"did you mean {CONFIG} or"),
+        ("ernie_moe.yaml", "did you mean configs/proxy/ernie_moe.yaml"),
+    ],
+)
+def test_missing_config_has_near_names(
+    path, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(pretrain.main, [path], capsys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max_steps", "5"], "did you mean train.max_steps=5?"),
+        (["--batch-size=8"], "did you mean train.batch_size=8?"),
+        (["--nonsense"], "values of the config have the form key=value"),
+    ],
+)
+def test_key_of_the_config_given_as_a_flag(flags, message, monkeypatch, capsys):
+    arguments = [CONFIG, *flags]
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", *arguments])
+    assert message in refused(pretrain.main, arguments, capsys)
+
+
+def test_overrides_are_not_called_required(capsys):
+    error = refused(pretrain.main, [], capsys)
+    assert error.endswith("arguments are required: config\n")
+
+
+def test_check_names_all_mistakes_at_once(capsys):
+    mistakes = {
+        "train.max_stps=5": "did you mean 'train.max_steps'",
+        "schedule.learning_rate=-1": "schedule.learning_rate must be",
+        "clip.lambda_rell=3": "did you mean 'lambda_rel'",
+        "model.hidden_siz=4": "model: unknown key 'hidden_siz'",
+    }
+    status = pretrain.main([CONFIG, "--check", "--json", *mistakes])
+    found = json.loads(capsys.readouterr().out)
+    assert (status, found["is_sound"]) == (2, False)
+    assert len(found["mistakes"]) == len(mistakes)
+    for message in mistakes.values():
+        assert any(message in mistake for mistake in found["mistakes"])
+
+
+def test_sound_check_as_json(capsys):
+    assert pretrain.main([CONFIG, "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["is_sound"]
+    assert {"Model", "Schedule", "Launch"} <= found["sections"].keys()
+
+
+def test_json_is_of_check(capsys):
+    error = refused(pretrain.main, [CONFIG, "--json"], capsys)
+    assert "--json needs --check" in error
+
+
+def test_check_says_that_a_warm_up_never_ends(capsys):
+    long = ["clip.t_start=100000", "schedule.warmup_steps=100000"]
+    assert pretrain.main([CONFIG, "--check", *long]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("the run ends before this warm-up is over") == 2
+
+
+def test_option_of_a_wrong_name_is_named(capsys):
+    error = refused(benchmark.main, ["clip", "--lists", "nope"], capsys)
+    assert "--lists must be one of ernie-10b-a1.4b" in error
+
+
+def test_benchmark_as_json(capsys, monkeypatch):
+    monkeypatch.setattr(
+        "paddle_adagc.lab.benchmark.tensor_lists.recipe_shapes",
+        lambda name: [(4, 8), (8,)],
+    )
+    arguments = ["clip", "--lists", "llama2-7b", "--shares", "1"]
+    arguments += ["--repetitions", "2", "--json"]
+    assert benchmark.main(arguments) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["list"], found["share"]) == ("llama2-7b", 1.0)
+    assert {row["contender"] for row in found["times"]} >= {"AdaGC"}
+
+
+def test_noise_of_paddle_is_filtered(tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/pretrain.py", CONFIG, "--check"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
