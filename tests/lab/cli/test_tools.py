@@ -24,8 +24,10 @@ ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
-# check_gpu needs neither Paddle nor the laboratory: tests/core/kernels.
-NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - {"check_gpu"})
+# These need neither Paddle nor the laboratory: tests/core/kernels,
+# tests/test_versions.py.
+ALONE = {"check_gpu", "check_versions"}
+NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - ALONE)
 COMMANDS = {
     "pretrain": [CONFIG],
     "pretrain --check": [RECIPE, "--check"],

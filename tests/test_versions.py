@@ -1,0 +1,100 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The table of Pythons and Paddles, and the ranges that follow from it."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOL = ROOT / "tools" / "check_versions.py"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("check_versions", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def passed(tool, what):
+    """Versions with a passing cell and none that failed, in order."""
+    cells = {(r["python"], r["paddle"]): r for r in tool.read_records()}
+    good = {r[what] for r in cells.values() if tool._is_passed(r)}
+    bad = {r[what] for r in cells.values() if not tool._is_passed(r)}
+    every = tool.PADDLES if what == "paddle" else tool.PYTHONS
+    return [v for v in every if v in (good - bad if what == "paddle" else good)]
+
+
+def test_page_has_the_table_of_the_records(tool):
+    page = (ROOT / "docs" / "versions.md").read_text("utf-8")
+    assert tool.table(tool.read_records()) in page
+
+
+def test_ranges_of_the_package_are_those_of_the_table(tool):
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    paddles = passed(tool, "paddle")
+    expected = f">={paddles[0]},<={paddles[-1]}"
+    assert (
+        re.findall(r"paddlepaddle(?:-gpu)?([^\"]+)\"", text) == [expected] * 2
+    )
+    pythons = passed(tool, "python")
+    assert re.search(r"requires-python = \">=([\d.]+)\"", text)[1] == pythons[0]
+    named = re.findall(r"Python :: (3\.\d+)\"", text)
+    assert named == pythons
+
+
+def test_newest_record_of_a_pair_counts(tool):
+    pair = {"python": "3.11", "paddle": "3.3.1"}
+    records = [
+        {**pair, "passed": 3, "failed": 1},
+        {**pair, "passed": 4, "skipped": 1},
+        {**pair, "paddle": "3.1.0", "passed": 1, "failed": 2, "error": 1},
+        {**pair, "paddle": "3.2.0", "problem": "no python3.11 here"},
+    ]
+    row = tool.table(records).splitlines()[3]
+    assert row == (
+        "| 3.11 | 1 passed, 3 failed | not run | no python3.11 here | not run "
+        "| not run | not run | 4 passed |"
+    )
+
+
+def test_counts_and_failures_of_a_run(tool, tmp_path):
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n"
+        "def test_good(): pass\n"
+        "def test_bad(): assert False\n"
+        "def test_skipped(): pytest.skip('no')\n"
+    )
+    found = tool._run_tests(Path(sys.executable), [str(tmp_path)])
+    assert (found["passed"], found["failed"], found["skipped"]) == (1, 1, 1)
+    assert "test_bad" in found["failures"][0]
+    assert not tool._is_passed(found)
+
+
+def test_python_that_is_not_here_is_said(tool, tmp_path):
+    problem = tool._make_environment(tmp_path / "env", "3.99", "3.3.1")
+    assert problem == "no python3.99 here"
+
+
+def test_table_runs_without_paddle():
+    done = subprocess.run(
+        [sys.executable, "-S", TOOL, "--table"], capture_output=True, text=True
+    )
+    assert done.stdout.startswith("| Python | Paddle 3.1.0 |"), done.stderr
