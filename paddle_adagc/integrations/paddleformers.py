@@ -37,6 +37,7 @@ from paddle_adagc.integrations.trainer import (
     MissingState,
     check_missing_state,
     clip_logs,
+    clip_summary,
     load_clip,
     put_into_optimizer,
     save_clip,
@@ -109,7 +110,7 @@ class ClippingCallback(TrainerCallback):
     ) -> None:
         """Add the clip's numbers to a training loss."""
         if logs is not None and "loss" in logs:
-            logs.update(clip_logs(self.clip)[0])
+            logs.update(clip_logs(clip_summary(self.clip)))
 
     def on_save(
         self,

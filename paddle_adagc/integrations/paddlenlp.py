@@ -27,6 +27,7 @@ from paddle_adagc.integrations.trainer import (
     MissingState,
     check_missing_state,
     clip_logs,
+    clip_summary,
     load_clip,
     put_into_optimizer,
     save_clip,
@@ -113,11 +114,16 @@ class ClippingMixin(Trainer):
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
-        more, tensors = clip_logs(self.clip) if "loss" in logs else ({}, {})
-        super().log({**logs, **more}, **kwargs)
+        summary = self._clip_summary() if "loss" in logs else {}
+        super().log({**logs, **clip_logs(summary)}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
+            tensors = summary.get("tensors", {})
             add_histograms(callbacks, tensors, self.state.global_step)
+
+    def _clip_summary(self) -> dict[str, Any]:
+        """Summarise the last step; empty for a clip without a summary."""
+        return clip_summary(self.clip)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         name = f"checkpoint-{self.state.global_step}"

@@ -105,20 +105,25 @@ def save_clip(clip: ClipGradBase, checkpoint: str | os.PathLike[str]) -> None:
             save_state(state, checkpoint)
 
 
-def clip_logs(
-    clip: ClipGradBase,
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Summarise the last step for a log; every rank has to call it.
+def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
+    """Summarise the last step, tensors included; every rank has to call it.
 
     Returns:
-        Numbers by their names in the log; and per tensor what
-        :func:`~paddle_adagc.integrations.histograms.add_histograms` takes.
-        Both are empty for a clip without a summary.
+        Empty for a clip without a summary.
     """
     if not isinstance(clip, TensorScalingClip):
-        return {}, {}
+        return {}
     summary = clip.summary(tensors=True)
-    tensors, lowest = summary.pop("tensors"), summary.pop("lowest_h")
     del summary["step"]
-    logs = {f"clip_{name}": value for name, value in summary.items()}
-    return logs | {f"clip_h/{key}": h for key, h in lowest.items()}, tensors
+    return summary
+
+
+def clip_logs(summary: dict[str, Any]) -> dict[str, float]:
+    """Name the numbers of a summary as they stand in a log."""
+    numbers = {
+        f"clip_{name}": value
+        for name, value in summary.items()
+        if name not in ("lowest_h", "tensors")
+    }
+    lowest = summary.get("lowest_h", {})
+    return numbers | {f"clip_h/{key}": h for key, h in lowest.items()}
