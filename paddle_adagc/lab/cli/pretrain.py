@@ -38,6 +38,7 @@ from paddle_adagc.lab.cli.command import (
     exit_status,
     make_parser,
 )
+from paddle_adagc.lab.storage import storage_errors
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
         0: finished, or a sound recipe; 1: the loss stopped being finite; 2:
-        bad settings.
+        bad settings; 3: the run's directory cannot be written to.
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
@@ -70,6 +71,11 @@ def _parser() -> argparse.ArgumentParser:
         "--check",
         action="store_true",
         help="validate the config and print its plan instead of training",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare all data and an ended run's record with their checksums",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show PaddleNLP's own log"
@@ -119,10 +125,10 @@ def launch(options: argparse.Namespace) -> int:
     """
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
-    if options.overwrite or options.verbose:
+    if options.overwrite or options.verify or options.verbose:
         raise ValueError(
-            f"{options.config} is PaddleFormers': leave out --overwrite and "
-            "--verbose"
+            f"{options.config} is PaddleFormers': leave out --overwrite, "
+            "--verify and --verbose"
         )
     run_recipe(options.config, options.overrides)
     return 0
@@ -136,7 +142,7 @@ def train(options: argparse.Namespace) -> int:
 
     Raises:
         ImportError: PaddleNLP is missing.
-        ValueError: Nothing can be written to the run's directory.
+        StorageError: The run's directory cannot be written to.
     """
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
@@ -147,8 +153,11 @@ def train(options: argparse.Namespace) -> int:
     logging.basicConfig(format="%(message)s")
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
     config = load_config(options.config, options.overrides)
-    check_directory("train.output_dir", config.train.output_dir)
-    status = run_pretraining(config, overwrite=options.overwrite)
+    with storage_errors(config.train.output_dir):
+        check_directory("train.output_dir", config.train.output_dir)
+        status = run_pretraining(
+            config, overwrite=options.overwrite, verify=options.verify
+        )
     print(f"{status}: {config.train.output_dir}")
     return 0 if status == "finished" else 1
 

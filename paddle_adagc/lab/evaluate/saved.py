@@ -26,14 +26,14 @@ import numpy as np
 import numpy.typing as npt
 import paddle
 
-from paddle_adagc.lab.evaluate.safe_pickle import check_pickle
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
 from paddle_adagc.lab.models.hf_config import config_from_hf, find_family
 from paddle_adagc.lab.models.hf_files import read_json, read_weights
 from paddle_adagc.lab.models.sizes import parameter_shapes
-from paddle_adagc.lab.train.trainer import COMPLETE
+from paddle_adagc.lab.safe_pickle import check_pickle
+from paddle_adagc.lab.train.checkpoints import COMPLETE
 
 Array = npt.NDArray[np.generic]
 

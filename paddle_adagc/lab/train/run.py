@@ -30,17 +30,24 @@ import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
-from paddle_adagc.lab.record.files import held, read_run_json, update_run_json
+from paddle_adagc.lab.record.files import (
+    ENDED,
+    check_record,
+    held,
+    read_run_json,
+    update_run_json,
+)
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.architectures import make_task
+from paddle_adagc.lab.train.checkpoints import last_checkpoint, restore_run_json
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import from_first_process, start_processes
-from paddle_adagc.lab.train.trainer import PretrainTrainer, last_checkpoint
-
-_ENDED = ("finished", "diverged")
+from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 
-def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
+def run_pretraining(
+    config: RunConfig, *, overwrite: bool = False, verify: bool = False
+) -> str:
     """Train as ``config`` says, or resume a killed run.
 
     A run that has ended is not run again.
@@ -49,6 +56,8 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
         config: The run; it writes to ``train.output_dir`` only.
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
+        verify: Compare all of the data, and of an ended run's record, with
+            their checksums; otherwise sizes and samples.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
@@ -56,7 +65,7 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
     Raises:
         FileExistsError: The directory holds something other than a run of
             this config on this data, or another process writes to it.
-        ValueError: Settings that do not go together.
+        ValueError: Settings that do not go together, or damaged files.
     """
     directory = Path(config.train.output_dir)
     use_portable_arithmetic()
@@ -66,7 +75,8 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
         earlier = from_first_process(
             lambda: _earlier_run(directory, config, overwrite)
         )
-        if earlier.get("status") in _ENDED:
+        if earlier.get("status") in ENDED:
+            check_record(directory, earlier, verify=verify)
             return str(earlier["status"])
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         stack.enter_context(paddle.utils.unique_name.guard())
@@ -99,6 +109,8 @@ def _earlier_run(
     directory: Path, config: RunConfig, overwrite: bool
 ) -> dict[str, Any]:
     """Read ``run.json`` of the same run to resume; empty if there is none."""
+    if not overwrite:
+        restore_run_json(directory)
     if not (directory / "run.json").exists():
         if any(directory.iterdir()):
             raise FileExistsError(
@@ -110,6 +122,8 @@ def _earlier_run(
         return {}
     run = read_run_json(directory)
     differing = _differing(run.get("config"), _as_json(config))
+    if "train.keep_checkpoints" in differing:  # no result depends on it
+        differing.remove("train.keep_checkpoints")
     if differing:
         raise FileExistsError(
             f"{directory} holds a run with another config ("

@@ -42,7 +42,7 @@ def missing_output(config: RunConfig) -> list[str]:
     """Say why the run cannot write to its directory, if it cannot."""
     try:
         check_directory("train.output_dir", config.train.output_dir)
-    except ValueError as error:
+    except (PermissionError, ValueError) as error:
         return [str(error)]
     return []
 
