@@ -22,6 +22,7 @@ on loading, and one tensor is one number whatever layout wrote it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import numbers
@@ -35,9 +36,9 @@ import numpy as np
 import paddle
 from paddle import Tensor
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-from paddle_adagc.files import temporary_path
+from paddle_adagc.files import atomic_write
 
 STATE_FILE = "adagc_state.safetensors"
 GLOBAL = "global"
@@ -45,6 +46,7 @@ GLOBAL = "global"
 
 _FORMAT = "paddle_adagc.state.3"
 _FORMAT_2 = "paddle_adagc.state.2"  # one list of keys per quantity
+_CHECKSUM = "sha256"
 ROUNDING = 1e-5
 """Relative difference between ranks that is still rounding."""
 
@@ -207,8 +209,9 @@ class ClipState:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; it appears whole or not at all."""
+        """Write the file, with its checksum; it appears whole or not at all."""
         state = self.to_numpy()
+        vectors = {**state.values, **state.scalars}
         metadata = {
             "format": _FORMAT,
             "keys": json.dumps(state.keys),
@@ -216,8 +219,8 @@ class ClipState:
             "step": json.dumps(state.step),
             "config": json.dumps(state.config),
         }
-        with temporary_path(path) as temporary:
-            save_file({**state.values, **state.scalars}, temporary, metadata)
+        metadata[_CHECKSUM] = _checksum(metadata, vectors)
+        atomic_write(path, save(vectors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClipState:
@@ -239,8 +242,13 @@ class ClipState:
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
         try:
+            found = metadata.get(_CHECKSUM)
+            if found not in (None, _checksum(metadata, vectors)):
+                raise ValueError("its SHA-256 is another than when written")
             return cls._from_file(metadata, vectors)
-        except (KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
+            raise ValueError(f"{path} is damaged: no {error}") from error
+        except (RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
     @classmethod
@@ -328,6 +336,19 @@ def warn_of_other_arguments(
             f"clip resumes with: {', '.join(differing)}",
             stacklevel=3,
         )
+
+
+def _checksum(
+    metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
+) -> str:
+    """Return the SHA-256 of a file's numbers and of what stands beside them."""
+    about = {k: v for k, v in metadata.items() if k != _CHECKSUM}
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(vectors):
+        vector = vectors[name]
+        digest.update(f"{name} {vector.dtype.str} {vector.shape}".encode())
+        digest.update(vector.tobytes())
+    return digest.hexdigest()
 
 
 def _parts(

@@ -144,7 +144,10 @@ def _check_parts(checkpoint: Path) -> None:
         if not found:
             raise ValueError(f"{pattern} is missing")
         for path in found if pattern != _PARTS[0] else []:
-            if not {*check_pickle(path)} - {_NO_CONTENT}:
+            content = check_pickle(path)
+            if not isinstance(content, (dict, list)) or all(
+                key == _NO_CONTENT for key in content
+            ):
                 raise ValueError(f"{path.name} holds nothing")
 
 
