@@ -23,9 +23,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paddle_adagc.files import sync
 
 _BLOCK = 2**20
+_PIECE = 4096
+_NUM_PIECES = 1024
 _MAX_THREADS = 8
 _SEAL = "sha256"
 
@@ -33,12 +37,18 @@ Description = dict[str, dict[str, Any]]
 """File name, relative to a folder -> ``bytes`` and ``sha256``."""
 
 
-def sha256(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
+def sha256(
+    path: str | os.PathLike[str],
+    num_bytes: int | None = None,
+    *,
+    start: int = 0,
+) -> str:
     """Hash a file.
 
     Args:
         path: The file.
-        num_bytes: Hash its beginning only; default: all.
+        num_bytes: Bytes to hash; default: to the end.
+        start: First byte.
 
     Returns:
         SHA-256, hexadecimal.
@@ -46,9 +56,22 @@ def sha256(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
     digest = hashlib.sha256()
     left = Path(path).stat().st_size if num_bytes is None else num_bytes
     with open(path, "rb") as file:
+        file.seek(start)
         while left > 0 and (block := file.read(min(_BLOCK, left))):
             digest.update(block)
             left -= len(block)
+    return digest.hexdigest()
+
+
+def sampled_sha256(path: str | os.PathLike[str]) -> str:
+    """Hash 1,024 pieces of 4 KiB, evenly spread, or all of a small file."""
+    digest = hashlib.sha256()
+    last = max(Path(path).stat().st_size - _PIECE, 0)
+    places = np.linspace(0, last, min(_NUM_PIECES, last // _PIECE + 2))
+    with open(path, "rb") as file:
+        for place in places.astype(np.int64).tolist():
+            file.seek(place)
+            digest.update(file.read(_PIECE))
     return digest.hexdigest()
 
 

@@ -69,12 +69,12 @@ def _prepare(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.data.prepare.run import prepare
 
     given = {k: v for k, v in vars(options).items() if v is not None}
-    command = given.pop("command")
+    command, verify = given.pop("command"), given.pop("verify")
     hub = {k: given.pop(f"hub_{k}") for k in _HUB if f"hub_{k}" in given}
     if "hub" in given:
         given["hub"] = HubConfig(path=given["hub"], **hub)
     config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
-    manifest, was_there = prepare(config, command)
+    manifest, was_there = prepare(config, command, verify=verify)
     if was_there:
         print(f"{config.output}: finished before, with the same settings")
     _report(manifest)
@@ -123,6 +123,11 @@ def _parser() -> argparse.ArgumentParser:
         dest="num_workers",
         type=int,
         help="processes; default: one a core",
+    )
+    add(
+        "--verify",
+        action="store_true",
+        help="compare all of a finished dataset with its checksums",
     )
     add("--chunk-mib", type=float, help="text a worker gets; default: 4")
     hub = parser.add_argument_group(

@@ -24,7 +24,6 @@ interrupted run left broken.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,10 +32,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
+from paddle_adagc.lab.checksums import sampled_sha256, sha256
 from paddle_adagc.lab.data.index_format import MAGIC, token_dtype
-
-_PIECE = 4096
-_NUM_PIECES = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,24 +133,12 @@ class IndexedTokens:
             1,024 pieces of 4 KiB spread evenly over the ``.bin``, or of all of
             it), ``num_documents`` and ``num_tokens``.
         """
-        index = Path(self.prefix + ".idx").read_bytes()
         return {
-            "sha256": hashlib.sha256(index).hexdigest(),
-            "sampled_sha256": _sampled_digest(Path(self.prefix + ".bin")),
+            "sha256": sha256(self.prefix + ".idx"),
+            "sampled_sha256": sampled_sha256(self.prefix + ".bin"),
             "num_documents": len(self.boundaries) - 1,
             "num_tokens": self.num_tokens,
         }
-
-
-def _sampled_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    last = max(path.stat().st_size - _PIECE, 0)
-    places = np.linspace(0, last, min(_NUM_PIECES, last // _PIECE + 2))
-    with path.open("rb") as file:
-        for place in places.astype(np.int64).tolist():
-            file.seek(place)
-            digest.update(file.read(_PIECE))
-    return digest.hexdigest()
 
 
 def _check_files(prefix: str) -> None:

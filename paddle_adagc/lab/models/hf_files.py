@@ -33,6 +33,9 @@ from paddle_adagc.files import atomic_write_json
 
 Array = npt.NDArray[np.generic]
 
+CHECKSUMS = "checksums.json"
+"""Sizes and SHA-256 of an export's weights."""
+
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_SHARD_BYTES = 5 * 10**9

@@ -88,15 +88,15 @@ def read_complete(checkpoint: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: It is damaged, or another step's.
+        ValueError: It is damaged.
     """
     try:
         facts = json.loads((checkpoint / COMPLETE).read_bytes())
         if not isinstance(facts, dict):
             raise ValueError(f"a {type(facts).__name__}, not an object")
         check_seal(facts)
-        if f"checkpoint-{facts.get('step')}" != checkpoint.name:
-            raise ValueError(f"it is about step {facts.get('step')!r}")
+        if type(facts.get("step")) is not int:
+            raise ValueError(f"the step is {facts.get('step')!r}")
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{COMPLETE}: {error}") from error
     return facts
@@ -116,6 +116,8 @@ def find_checkpoint_fault(
         facts = read_complete(checkpoint)
         fault = find_fault(checkpoint, facts.get("files", {}), verify=verify)
         if fault is None and with_record:
+            if facts["step"] != _step(checkpoint):
+                return f"{COMPLETE} is of step {facts['step']}"
             fault = _record_fault(checkpoint.parent, facts.get("record", {}))
         if fault is None and verify:
             _check_parts(checkpoint)
@@ -175,14 +177,14 @@ def _clip_step(checkpoint: Path) -> int | None:
     return ClipState.load(path).step if path.exists() else None
 
 
-def _numbered(output_dir: Path) -> list[tuple[int, Path]]:
-    """Return steps and folders of all checkpoints, the newest first."""
-    found = []
-    for path in output_dir.glob("checkpoint-*"):
-        step = path.name.removeprefix("checkpoint-")
-        if step.isdecimal():
-            found.append((int(step), path))
-    return sorted(found, reverse=True)
+def checkpoints(output_dir: Path) -> list[Path]:
+    """Return all folders ``checkpoint-STEP`` of a run, the newest first."""
+    found = [
+        path
+        for path in output_dir.glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdecimal()
+    ]
+    return sorted(found, key=_step, reverse=True)
 
 
 def last_checkpoint(output_dir: Path) -> Path | None:
@@ -195,7 +197,7 @@ def last_checkpoint(output_dir: Path) -> Path | None:
         ValueError: There are checkpoints, all of them damaged.
     """
     notes, incomplete, whole = [], [], None
-    for _, path in _numbered(output_dir):
+    for path in checkpoints(output_dir):
         if not (path / COMPLETE).exists():
             incomplete.append(path)
             notes.append(f"{path.name} was not completed, removed")
@@ -233,11 +235,15 @@ def rotate_checkpoints(output_dir: Path, step: int, keep: int) -> None:
     """Remove all complete checkpoints up to a step but the newest ones."""
     complete = [
         path
-        for its_step, path in _numbered(output_dir)
-        if its_step <= step and (path / COMPLETE).exists()
+        for path in checkpoints(output_dir)
+        if (path / COMPLETE).exists() and _step(path) <= step
     ]
     for path in complete[keep:]:
         remove_checkpoint(path)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def restore_run_json(directory: Path) -> None:
@@ -248,7 +254,7 @@ def restore_run_json(directory: Path) -> None:
         fault = "missing"
     except ValueError:
         fault = "damaged"
-    for _, path in _numbered(directory):
+    for path in checkpoints(directory):
         try:
             run = read_complete(path).get("run")
         except (OSError, ValueError):

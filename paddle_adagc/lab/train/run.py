@@ -28,6 +28,7 @@ import paddlenlp
 
 import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.data.manifest import check_dataset
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.record.files import (
@@ -78,6 +79,8 @@ def run_pretraining(
         if earlier.get("status") in ENDED:
             check_record(directory, earlier, verify=verify)
             return str(earlier["status"])
+        if verify:
+            from_first_process(lambda: _check_data(config))
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         stack.enter_context(paddle.utils.unique_name.guard())
         trainer = build_trainer(config)
@@ -87,6 +90,13 @@ def run_pretraining(
         )
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         return trainer.finish()
+
+
+def _check_data(config: RunConfig) -> None:
+    """Compare memory-mapped data with all of its checksums."""
+    data = config.data
+    for prefix in filter(None, (data.prefix, data.validation_prefix)):
+        check_dataset(prefix, verify=True)
 
 
 def build_trainer(config: RunConfig) -> PretrainTrainer:
