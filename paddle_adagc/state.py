@@ -47,6 +47,7 @@ GLOBAL = "global"
 _FORMAT = "paddle_adagc.state.3"
 _FORMAT_2 = "paddle_adagc.state.2"  # one list of keys per quantity
 _CHECKSUM = "sha256"
+_OLD_METADATA = {"format", "keys", "scalars", "step", "config"}
 ROUNDING = 1e-5
 """Relative difference between ranks that is still rounding."""
 
@@ -242,9 +243,7 @@ class ClipState:
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
         try:
-            found = metadata.get(_CHECKSUM)
-            if found not in (None, _checksum(metadata, vectors)):
-                raise ValueError("its SHA-256 is another than when written")
+            _check_checksum(metadata, vectors)
             return cls._from_file(metadata, vectors)
         except KeyError as error:
             raise ValueError(f"{path} is damaged: no {error}") from error
@@ -336,6 +335,16 @@ def warn_of_other_arguments(
             f"clip resumes with: {', '.join(differing)}",
             stacklevel=3,
         )
+
+
+def _check_checksum(
+    metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
+) -> None:
+    """Refuse a file that was changed; older ones have no checksum."""
+    if metadata.keys() <= _OLD_METADATA:
+        return
+    if metadata.get(_CHECKSUM) != _checksum(metadata, vectors):
+        raise ValueError("its SHA-256 is another than when it was written")
 
 
 def _checksum(

@@ -19,7 +19,7 @@ import concurrent.futures
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +126,22 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, _SEAL: _digest(content)}
 
 
-def check_seal(value: Mapping[str, Any]) -> None:
-    """Check what :func:`sealed` returned; objects without a seal pass.
+def check_seal(
+    value: Mapping[str, Any], old_keys: Collection[str] | None = None
+) -> None:
+    """Check what :func:`sealed` returned.
+
+    Args:
+        value: The object.
+        old_keys: Keys that objects without a seal may have; None: any.
 
     Raises:
         ValueError: It was changed since.
     """
-    if _SEAL in value and value[_SEAL] != _digest(value):
+    if _SEAL not in value:
+        if old_keys is not None and not {*value} <= {*old_keys}:
+            raise ValueError("its SHA-256 is missing")
+    elif value[_SEAL] != _digest(value):
         raise ValueError("it has another SHA-256 than when it was written")
 
 

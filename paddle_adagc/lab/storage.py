@@ -76,5 +76,5 @@ def _message(folder: Path, error: OSError) -> str:
         space = f" ({shutil.disk_usage(folder).free / 1e6:,.0f} MB free)"
     return (
         f"cannot write to {path}: {reason}{space}\n{advice}, then give the "
-        "same command again: it resumes from the last whole checkpoint"
+        "same command again: it resumes"
     )

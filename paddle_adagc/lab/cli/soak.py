@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paddle_adagc.checks import check_installed
-from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import ROOT, exit_status, make_parser
 
 if TYPE_CHECKING:
@@ -73,19 +72,17 @@ def _soak(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
-    from paddle_adagc.lab.soak.results import page, read_trials, write_trials
+    from paddle_adagc.lab.soak.results import write_results
     from paddle_adagc.lab.soak.runs import LOST
 
     logging.getLogger().addHandler(logging.NullHandler())
     paddlenlp_logger.set_level("WARNING")
+    lost = 0
     for kind in options.kinds or _COUNTS:
         trials = _trials(kind, options.count or _COUNTS[kind], options.seed)
-        write_trials(options.output, kind, trials)
-    trials = read_trials(options.output)
-    path = ROOT / "docs/soak.md"
-    if options.output == ROOT / "results/soak.jsonl":
-        atomic_write(path, page(path.read_text("utf-8"), trials))
-    return int(any(trial.outcome in LOST for trial in trials))
+        write_results(options.output, kind, trials)
+        lost += sum(trial.outcome in LOST for trial in trials)
+    return int(lost > 0)
 
 
 def _trials(kind: str, count: int, seed: int) -> list[Trial]:

@@ -33,7 +33,7 @@ from numpy.typing import DTypeLike
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
 from paddle_adagc.lab.checksums import sampled_sha256, sha256
-from paddle_adagc.lab.data.index_format import MAGIC, token_dtype
+from paddle_adagc.lab.data.index_format import MAGIC, check_index, token_dtype
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,15 +62,15 @@ class IndexedTokens:
     def __init__(self, prefix: str) -> None:
         _check_files(prefix)
         self.prefix = prefix
-        try:
-            index = MMapIndexedDataset.Index(prefix + ".idx", skip_warmup=True)
-            ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
-            documents = ends[index.doc_idx]
-        except (ValueError, AssertionError, KeyError, IndexError) as error:
+        check_index(prefix + ".idx")
+        index = MMapIndexedDataset.Index(prefix + ".idx", skip_warmup=True)
+        ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
+        if (index.sizes < 0).any() or not _is_rising(index.doc_idx, len(ends)):
             raise ValueError(
-                f"{prefix}.idx is cut short, or no index of version 1 "
-                f"({error}): write the dataset again or copy it completely"
-            ) from error
+                f"{prefix}.idx is damaged: sizes below 0, or documents out of "
+                "order: write the dataset again or copy it completely"
+            )
+        documents = ends[index.doc_idx]
         # PaddleNLP unmaps its files when it drops them, views or not: what
         # outlives `index` is copied here, and the tokens are mapped apart.
         self.num_tokens = int(ends[-1])
@@ -139,6 +139,11 @@ class IndexedTokens:
             "num_documents": len(self.boundaries) - 1,
             "num_tokens": self.num_tokens,
         }
+
+
+def _is_rising(doc_idx: np.ndarray, stop: int) -> bool:
+    inside = (doc_idx >= 0) & (doc_idx < stop)
+    return bool(inside.all() and (np.diff(doc_idx) >= 0).all())
 
 
 def _check_files(prefix: str) -> None:

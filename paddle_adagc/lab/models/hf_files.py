@@ -134,6 +134,12 @@ def read_weights(directory: Path) -> dict[str, Array]:
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(f"{index} holds no weight_map")
+        for file in weight_map.values():
+            if not isinstance(file, str) or Path(file).name != file:
+                raise ValueError(
+                    f"{index} names {file!r:.100}: its files must stand in "
+                    "its own folder"
+                )
     elif (directory / SINGLE).exists():
         weight_map = None
     else:
@@ -167,7 +173,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}, not a map")

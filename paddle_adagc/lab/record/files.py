@@ -150,7 +150,7 @@ def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
         run = json.loads(path.read_bytes())
         if not isinstance(run, dict):
             raise ValueError(f"a {type(run).__name__}, not an object")
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): remove the run, or start it anew "
             "with --overwrite"

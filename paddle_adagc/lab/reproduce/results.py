@@ -167,8 +167,7 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
         ValueError: A line is not of this format.
     """
     result: TargetResult | None = None
-    text = Path(path).read_text(encoding="utf-8")
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:
             fields = _decoded(json.loads(line))
             kind = fields.pop("kind")
@@ -180,7 +179,10 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
                 result.experiments[-1].cells.append(CellResult(**fields))
             else:
                 raise ValueError(f"a line of kind {kind!r} out of place")
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
+        except (
+            *(AttributeError, IndexError, KeyError, TypeError),
+            *(OverflowError, RecursionError),
+        ) as error:
             raise ValueError(f"{path}, line {number}: {error!r}") from error
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from error

@@ -68,6 +68,22 @@ def summary(trials: Sequence[Trial]) -> str:
     return markdown_table(["Trial", "Number", *OUTCOMES], rows)
 
 
+def write_results(path: Path, kind: str, trials: Sequence[Trial]) -> None:
+    """Replace the trials of one kind, and the table of the documentation.
+
+    Args:
+        path: Results file; the documentation's is ``results/soak.jsonl``.
+        kind: One of :data:`KINDS`.
+        trials: Of that kind.
+    """
+    root = Path(__file__).parents[3]
+    write_trials(path, kind, trials)
+    if Path(path) == root / "results/soak.jsonl":
+        target = root / "docs/soak.md"
+        text = page(target.read_text("utf-8"), read_trials(path))
+        atomic_write(target, text)
+
+
 def page(text: str, trials: Sequence[Trial]) -> str:
     """Replace the table of the documentation's page."""
     before, rest = text.split(_BEGIN, 1)

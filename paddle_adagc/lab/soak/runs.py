@@ -61,12 +61,15 @@ KINDS = {
     "power": "Power loss at a random moment",
     "damage": "One file of a run or of its data damaged",
     "storage": "Disk full, disk read-only, folder removed",
+    "inputs": "Corrupt input",
 }
+"""What the trials do."""
 
 OUTCOMES = {
     "resumed": "ended with the record of an uninterrupted run, bit for bit",
     "fell back": "the same, after the command named the damage",
     "refused": "the command named the damage and left the run as it is",
+    "refused or read": "no fault of a reader (corrupt input)",
     "silent": "another record, and no word about it",
     "traceback": "an exception",
 }
@@ -163,7 +166,8 @@ def give(main: Main, config_file: Path, *options: str) -> Answer:
             return Answer(None, traceback.format_exc())
         finally:
             gc.collect()  # closes the files of a run that did not end
-    return Answer(status, _without_bar(text.getvalue()))
+    said = text.getvalue().replace(f"{config_file.parent}/", "")
+    return Answer(status, _without_bar(said))
 
 
 @contextlib.contextmanager
@@ -194,8 +198,7 @@ def judge(
         directory: The run's.
         whole: Record of the uninterrupted run.
     """
-    text = answer.text.replace(f"{directory.parent}/", "")
-    message = text.removeprefix("python tools/pretrain.py: ")
+    message = answer.text
     if answer.status is None:
         return Trial(kind, case, "traceback", message)
     if answer.status in (2, 3):

@@ -43,6 +43,9 @@ from paddle_adagc.state import STATE_FILE, ClipState
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""
 
+_OLD_KEYS = {"step", "wall_seconds", "monitor", "has_diverged"}
+"""Of ``complete.json`` before it had checksums."""
+
 _PARTS = (
     "trainer_state.json",
     "model_state*.pdparams",
@@ -94,7 +97,7 @@ def read_complete(checkpoint: Path) -> dict[str, Any]:
         facts = json.loads((checkpoint / COMPLETE).read_bytes())
         if not isinstance(facts, dict):
             raise ValueError(f"a {type(facts).__name__}, not an object")
-        check_seal(facts)
+        check_seal(facts, _OLD_KEYS)
         if type(facts.get("step")) is not int:
             raise ValueError(f"the step is {facts.get('step')!r}")
     except (RecursionError, ValueError) as error:
