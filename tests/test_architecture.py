@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = "paddle_adagc"
 LAB = "paddle_adagc.lab"
 ROWS = (
-    ("checksums", "markdown", "safe_pickle", "storage"),
+    ("checksums", "markdown", "storage"),
     ("section",),
     ("gloo", "data", "faults"),
     ("models",),

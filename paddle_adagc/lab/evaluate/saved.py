@@ -33,8 +33,8 @@ from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
 from paddle_adagc.lab.models.hf_config import config_from_hf, find_family
 from paddle_adagc.lab.models.hf_files import CHECKSUMS, read_json, read_weights
+from paddle_adagc.lab.models.safe_pickle import check_pickle
 from paddle_adagc.lab.models.sizes import parameter_shapes
-from paddle_adagc.lab.safe_pickle import check_pickle
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
     checkpoints,

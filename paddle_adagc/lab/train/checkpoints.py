@@ -36,8 +36,8 @@ from paddle_adagc.lab.checksums import (
     sealed,
     sha256,
 )
+from paddle_adagc.lab.models.safe_pickle import check_pickle
 from paddle_adagc.lab.record.files import read_run_json
-from paddle_adagc.lab.safe_pickle import check_pickle
 from paddle_adagc.state import STATE_FILE, ClipState
 
 COMPLETE = "complete.json"
