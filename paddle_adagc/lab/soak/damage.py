@@ -65,6 +65,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "flipped bit": _flipped,
     "removed": Path.unlink,
     "zeroed block": _zeroed,
+    "grown": lambda path: path.write_bytes(path.read_bytes() + bytes(64)),
 }
 """What can befall any file."""
 

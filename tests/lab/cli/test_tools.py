@@ -36,6 +36,8 @@ COMMANDS = {
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
     "report": ["run"],
+    "soak": ["damage", "--count", "1"],
+    "fuzz": ["tar", "--count", "1"],
 }
 EARLY_ANSWER = """
 import runpy, sys
