@@ -69,7 +69,7 @@ def _is_about(error: OSError, folder: Path) -> bool:
 
 def _message(folder: Path, error: OSError) -> str:
     path = error.filename2 or error.filename or folder
-    reason = error.strerror or str(error)
+    reason = error.strerror or "it takes no files"
     advice = _ADVICE.get(error.errno or errno.EACCES, "put the folder back")
     space = ""
     if folder.exists():

@@ -87,10 +87,13 @@ def _fault(prefix: str, part: dict[str, Any], *, verify: bool) -> str | None:
     if size != wanted:
         return f"{files['.bin'].name} has {size:,} bytes, not {wanted:,}"
     sampled = part.get("bin_sampled_sha256")
-    if (
-        sha256(files[".idx"]) != part["idx_sha256"]
-        or (sampled and sampled_sha256(files[".bin"]) != sampled)
-        or (verify and sha256(files[".bin"]) != part["bin_sha256"])
+    damaged = None
+    if sha256(files[".idx"]) != part["idx_sha256"]:
+        damaged = files[".idx"]
+    elif (sampled and sampled_sha256(files[".bin"]) != sampled) or (
+        verify and sha256(files[".bin"]) != part["bin_sha256"]
     ):
-        return "a file has another SHA-256 than when it was written"
+        damaged = files[".bin"]
+    if damaged:
+        return f"{damaged.name} has another SHA-256 than when it was written"
     return None

@@ -33,6 +33,7 @@ from paddle_adagc.files import atomic_write_json
 
 Array = npt.NDArray[np.generic]
 
+_MAX_NAME = 255  # bytes; Linux
 CHECKSUMS = "checksums.json"
 """Sizes and SHA-256 of an export's weights."""
 
@@ -135,10 +136,11 @@ def read_weights(directory: Path) -> dict[str, Array]:
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(f"{index} holds no weight_map")
         for file in weight_map.values():
-            if not isinstance(file, str) or Path(file).name != file:
+            is_name = isinstance(file, str) and Path(file).name == file
+            if not is_name or len(file.encode()) > _MAX_NAME:
                 raise ValueError(
-                    f"{index} names {file!r:.100}: its files must stand in "
-                    "its own folder"
+                    f"{index} names {file!r:.100}: give the name of a file "
+                    "in its own folder"
                 )
     elif (directory / SINGLE).exists():
         weight_map = None

@@ -413,7 +413,16 @@ def _make_run_json(folder: Path) -> Path:
 def _make_complete(folder: Path) -> Path:
     from paddle_adagc.lab.checksums import sealed
 
-    facts = {"step": 8, "wall_seconds": 0.5, "monitor": {"spikes": []}}
+    facts = {
+        "step": 8,
+        "wall_seconds": 0.5,
+        "monitor": {"spikes": []},
+        "has_diverged": False,
+        "clip_step": 8,
+        "run": {"seed": 3},
+        "record": {},
+        "files": {"config.json": {"bytes": 3, "sha256": "a" * 64}},
+    }
     checkpoint = folder / "checkpoint-8"
     checkpoint.mkdir()
     return _writes("complete.json", json.dumps(sealed(facts)))(checkpoint)

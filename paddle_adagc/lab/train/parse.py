@@ -35,6 +35,9 @@ ALLOW_RESOLVERS = "PADDLE_ADAGC_ALLOW_RESOLVERS"
 
 _BASE = "base"
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
+_OF_OMEGACONF = (IndexError, TypeError, ValueError)
+"""What OmegaConf raises besides its own errors."""
+
 _NAMED = ("clip", "optimizer")
 """Sections whose keys depend on their ``name``."""
 
@@ -77,7 +80,7 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             raise ValueError(
                 f"override {override!r:.300}: the value is not YAML: {reason}"
             ) from error
-        except (OmegaConfBaseException, TypeError, ValueError) as error:
+        except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
             raise ValueError(
                 f"override {override!r:.300}: {_first_line(error)}"
             ) from error
@@ -129,7 +132,7 @@ def _load_yaml(path: Path) -> Any:
         raise ValueError(f"{path}{_yaml_mistake(error, text)}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: not YAML: nested too deeply") from error
-    except (OmegaConfBaseException, TypeError, ValueError) as error:
+    except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
         raise ValueError(f"{path}: {_first_line(error)}") from error
     except OSError as error:  # OmegaConf's, of a file with a single value
         raise ValueError(f"{path} holds no map of keys to values") from error
@@ -190,7 +193,7 @@ def _plain(config: Any, path: Any) -> dict[str, Any]:
         if not os.environ.get(ALLOW_RESOLVERS):
             _refuse_resolvers(OmegaConf.to_container(config))
         plain = OmegaConf.to_container(config, resolve=True)
-    except (OmegaConfBaseException, TypeError, ValueError) as error:
+    except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
         raise ValueError(f"{path}: {_first_line(error)}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: nested too deeply") from error

@@ -76,6 +76,8 @@ def test_corrupt_input(kind, tmp_path):
         ("Hugging Face config", b'vocab_size": 64', b'vocab_size": Infinity'),
         ("Hugging Face config", b'vocab_size": 64', b'vocab_size": 2147483648'),
         ("weights' index", b"model-00001", b"../model-00001"),
+        ("weights' index", b"model-00001", b"9" * 5000),
+        ("overrides", b"train.max", b"[" * 3000),
     ],
 )
 def test_what_was_once_accepted_is_refused(kind, old, new, tmp_path):
