@@ -31,7 +31,7 @@ _BLOCK = 2**20
 _PIECE = 4096
 _NUM_PIECES = 1024
 _MAX_THREADS = 8
-_SEAL = "sha256"
+SEAL = "sha256"
 
 Description = dict[str, dict[str, Any]]
 """File name, relative to a folder -> ``bytes`` and ``sha256``."""
@@ -123,7 +123,7 @@ def find_fault(
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON object with the SHA-256 of its other keys."""
     content = json.loads(json.dumps(value))  # keys and tuples as JSON has them
-    return {**content, _SEAL: _digest(content)}
+    return {**content, SEAL: _digest(content)}
 
 
 def check_seal(
@@ -138,15 +138,15 @@ def check_seal(
     Raises:
         ValueError: It was changed since.
     """
-    if _SEAL not in value:
+    if SEAL not in value:
         if old_keys is not None and not {*value} <= {*old_keys}:
             raise ValueError("its SHA-256 is missing")
-    elif value[_SEAL] != _digest(value):
+    elif value[SEAL] != _digest(value):
         raise ValueError("it has another SHA-256 than when it was written")
 
 
 def _digest(value: Mapping[str, Any]) -> str:
-    content = {key: part for key, part in value.items() if key != _SEAL}
+    content = {key: part for key, part in value.items() if key != SEAL}
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _fuzz(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_installed("webdataset", "image-text")
-    from paddle_adagc.lab.soak.inputs import READERS
+    from paddle_adagc.lab.soak.readers import READERS
     from paddle_adagc.lab.soak.results import write_results
     from paddle_adagc.lab.soak.runs import Trial
 
@@ -92,11 +92,11 @@ def _fuzz(options: argparse.Namespace) -> int:
 
 def _faults(kind: str, count: int, seed: int) -> list[str]:
     from paddle_adagc.lab.soak.inputs import (
-        READERS,
         Input,
         corrupt,
         random_edits,
     )
+    from paddle_adagc.lab.soak.readers import READERS
 
     rng = np.random.default_rng([seed, [*READERS].index(kind)])
     with tempfile.TemporaryDirectory() as folder:

@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc.lab.soak.inputs import (
-    READERS,
     TOKENS,
     Edit,
     Input,
     Reader,
     corrupt,
 )
+from paddle_adagc.lab.soak.readers import READERS
 from paddle_adagc.lab.train.parse import ALLOW_RESOLVERS, read_values
 
 EDITS = st.lists(
