@@ -16,12 +16,13 @@
 The first line is about the target and has a checksum of the others. Then an
 ``"experiment"`` line with the options that all of its runs share is followed by
 its ``"cell"`` lines, with the options in which the run differs, its commit,
-seed, versions, timings and measures. Newer lines also hold the processor, the corpus' SHA-256 and the
-losses of all steps in 16 bits (:mod:`paddle_adagc.lab.reproduce.series`), some
-6 KB a run; older lines are read without them. Numbers that are not finite are
-the strings ``"inf"``, ``"-inf"`` and ``"nan"``. In older lines
-``excess_events_*`` counts events anew at every threshold; newer ones have
-``events_above_*`` (:func:`paddle_adagc.stability.events.count_events`).
+seed, versions, timings and measures. Newer lines also hold the processor, the
+corpus' SHA-256 and the losses of all steps in 16 bits
+(:mod:`paddle_adagc.lab.reproduce.series`), some 6 KB a run; older lines are
+read without them. Numbers that are not finite are the strings ``"inf"``,
+``"-inf"`` and ``"nan"``. In older lines ``excess_events_*`` counts events anew
+at every threshold; newer ones have ``events_above_*``
+(:func:`paddle_adagc.stability.events.count_events`).
 """
 
 from __future__ import annotations
