@@ -21,16 +21,24 @@ With --check nothing is trained: the recipe is validated and its plan printed,
 with the command that launches it and what this machine lacks for it. A recipe
 for PaddleFormers (configs/ernie_10b_a1.4b_fp8) is handed over to its launcher.
 
-A run that was killed goes on from its last checkpoint when the same command is
-given again; a run that has ended is not repeated.
+The same command resumes a killed run from its last checkpoint; a run that has
+ended is not repeated, but a larger train.max_steps extends it. SIGINT (Ctrl-C)
+and SIGTERM save a checkpoint after the step and exit with 130 and 143.
+
+    python tools/pretrain.py CONFIG train.output_dir=RUN \\
+        clip.name=adagc --fork NEW_DIR --at 300
+
+starts a new run from RUN's checkpoint of step 300 with a changed config.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.cli.command import (
@@ -40,16 +48,23 @@ from paddle_adagc.lab.cli.command import (
 )
 from paddle_adagc.lab.storage import storage_errors
 
+if TYPE_CHECKING:
+    from paddle_adagc.lab.train.config import RunConfig
+    from paddle_adagc.lab.train.fork import Fork
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
         0: finished, or a sound recipe; 1: the loss stopped being finite; 2:
-        bad settings; 3: the run's directory cannot be written to.
+        bad settings; 3: the run's directory cannot be written to; 130 or 143:
+        stopped by a signal.
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
+    if options.at is not None and options.fork is None:
+        parser.error(f"--at {options.at} needs --fork NEW_DIR")
     return exit_status(parser, _pretrain, options)
 
 
@@ -66,6 +81,23 @@ def _parser() -> argparse.ArgumentParser:
         "--overwrite",
         action="store_true",
         help="start anew and remove the run that train.output_dir holds",
+    )
+    parser.add_argument(
+        "--change-data",
+        action="store_true",
+        help="resume the run with other data",
+    )
+    parser.add_argument(
+        "--fork",
+        metavar="NEW_DIR",
+        help="start a new run there from a checkpoint of the run that "
+        "train.output_dir holds; every value of the config may change",
+    )
+    parser.add_argument(
+        "--at",
+        type=int,
+        metavar="STEP",
+        help="step of the checkpoint to fork (default: the newest)",
     )
     parser.add_argument(
         "--check",
@@ -125,10 +157,14 @@ def launch(options: argparse.Namespace) -> int:
     """
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
-    if options.overwrite or options.verify or options.verbose:
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("overwrite", "verify", "verbose", "change_data", "fork")
+        if getattr(options, name)
+    ]
+    if given:
         raise ValueError(
-            f"{options.config} is PaddleFormers': leave out --overwrite, "
-            "--verify and --verbose"
+            f"{options.config} is PaddleFormers': leave out {', '.join(given)}"
         )
     run_recipe(options.config, options.overrides)
     return 0
@@ -148,23 +184,56 @@ def train(options: argparse.Namespace) -> int:
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.train.parse import load_config
+    from paddle_adagc.lab.train.processes import is_first_process
     from paddle_adagc.lab.train.run import run_pretraining
+    from paddle_adagc.lab.train.stopping import Stopped
 
     logging.basicConfig(format="%(message)s")
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
     config = load_config(options.config, options.overrides)
-    with storage_errors(config.train.output_dir):
-        check_directory("train.output_dir", config.train.output_dir)
-        status = run_pretraining(
-            config, overwrite=options.overwrite, verify=options.verify
-        )
+    config, fork = _forked(options, config)
+    try:
+        with storage_errors(config.train.output_dir):
+            check_directory("train.output_dir", config.train.output_dir)
+            status = run_pretraining(
+                config,
+                overwrite=options.overwrite,
+                change_data=options.change_data,
+                fork=fork,
+                verify=options.verify,
+            )
+    except Stopped as stopped:
+        if is_first_process():
+            print(stopped)
+        return stopped.exit_status
     print(f"{status}: {config.train.output_dir}")
     return 0 if status == "finished" else 1
 
 
+def _forked(
+    options: argparse.Namespace, config: RunConfig
+) -> tuple[RunConfig, Fork | None]:
+    """Return the config of the new run, and what it starts from."""
+    if options.fork is None:
+        return config, None
+    from paddle_adagc.lab.train.fork import Fork
+
+    source, target = Path(config.train.output_dir), Path(options.fork)
+    if source.resolve() == target.resolve():
+        raise ValueError(
+            f"--fork {target} is the run itself: give a new directory"
+        )
+    train = dataclasses.replace(config.train, output_dir=str(target))
+    return dataclasses.replace(config, train=train), Fork(source, options.at)
+
+
 def run() -> NoReturn:
     """Run the command and leave, together with the run's other processes."""
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # other processes may still be at work
+        print("stopped by SIGINT before training began")
+        sys.exit(130)
     if "paddle" not in sys.modules:  # an early answer
         sys.exit(code)
     from paddle_adagc.lab.train.processes import leave

@@ -226,7 +226,8 @@ class RunRecord:
 
     run: dict[str, Any]
     """Content of ``run.json``: ``config``, ``seed``, ``versions``, ``status``
-    (``"running"``, ``"finished"`` or ``"diverged"``), ``wall_seconds``."""
+    (``"running"``, ``"stopped"``, ``"finished"`` or ``"diverged"``),
+    ``wall_seconds``."""
 
     metrics: dict[str, np.ndarray]
     """Every numeric key of ``metrics.jsonl`` as ``[num_steps]`` float64, NaN

@@ -176,6 +176,11 @@ class LanguageTask(PretrainTask):
         )
         return train.batch_size * self.config.data.seq_length * per_token
 
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """Not with experts, which are balanced over a micro-batch."""
+        return not self.model_config.moe_num_experts
+
     def check_layout(self) -> None:
         """Check degrees against experts and layers, and the sequence length."""
         model, config = self.model_config, self.config

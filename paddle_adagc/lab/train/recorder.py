@@ -88,13 +88,17 @@ class StepRecorder:
         self._observed = ObservedClip(clip, self._parameters)
         return self._observed
 
+    @property
+    def tensor_names(self) -> list[str]:
+        """Tensors that are recorded."""
+        return [*self._parameters] if self._config.record.tensors else []
+
     def open(self, first_step: int) -> None:
         """Start writing; cut off earlier records from ``first_step`` on."""
         if not is_first_process():
             return
-        names = [*self._parameters] if self._config.record.tensors else []
         self._writer = RunWriter(
-            self._config.train.output_dir, names, first_step
+            self._config.train.output_dir, self.tensor_names, first_step
         )
 
     def begin_step(self, step: int, learning_rate: float) -> None:

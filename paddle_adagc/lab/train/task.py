@@ -132,6 +132,11 @@ class PretrainTask(abc.ABC):
             recompute: Every layer keeps only its input.
         """
 
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """Whether the loss of a batch is the mean over any parts of it."""
+        return True
+
     def check_layout(self) -> None:
         """Refuse a layout that cannot share out the model or its batches.
 
