@@ -22,6 +22,7 @@ gives ``h`` is the subclass's.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -95,6 +96,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._nonfinite = NonFiniteTreatment(nonfinite)
         self._memory = Memory()
         self._steps = StepCount()
+        self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
         self._has_loaded = False
@@ -138,7 +140,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """Apply the rule to one call's norms; change nothing.
 
         Args:
-            step: Index of the optimizer step, from 0.
+            step: Index of the optimizer step, from 0 or :meth:`restart_warmup`.
             norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
                 those without a gradient in this call.
             kept: What the rule keeps, with start values for new tensors.
@@ -252,6 +254,17 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             self._resume_at(self.num_steps)
         self._reducer = None
 
+    def restart_warmup(self) -> None:
+        """Forget what the rule has observed and begin with it anew.
+
+        For a change of learning rate or of data: the next step is again the
+        first of the warm-up, and :attr:`num_steps` goes on. The state holds the
+        restart, so that a resumed run makes the rest of the warm-up. In a
+        distributed run every rank has to call it, between two steps.
+        """
+        self._memory.restart()
+        self._warmup_start = self.num_steps
+
     def state_dict(self) -> dict[str, Any]:
         """State to save beside the optimizer's.
 
@@ -259,7 +272,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``step`` (int, optimizer steps made); for each quantity that the
             rule keeps, such as AdaGC's ``gamma``, a dict of tensor key ->
             float32 tensor of shape ``[]``; ``config`` (the constructor's
-            arguments).
+            arguments); after :meth:`restart_warmup` its step,
+            ``warmup_start``.
         """
         return self._state().to_dict()
 
@@ -293,6 +307,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         loaded = ClipState.from_dict(state)
         self._memory.load(loaded, self._config(), type(self).__name__)
         self._has_loaded = True
+        self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
         warn_of_other_arguments(self._config(), loaded.config)
 
@@ -377,14 +392,15 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         squared_norm = reducer.local_norms(gradients.squared_norms())
         step = steps.num_steps - 1
         memory = self._memory()
-        fused = self._fused_advance(step, squared_norm, memory)
+        age = step - self._warmup_start
+        fused = self._fused_advance(age, squared_norm, memory)
         if fused is not None:
             norm, h, discard, kept = fused
             gradients.scale_(h, discard)
         else:
             norm = rule.square_root(squared_norm)
             self._nonfinite.refuse(norm, self._table.keys, step, reducer)
-            h, kept = self._advance(step, norm, memory)
+            h, kept = self._advance(age, norm, memory)
             h = self._scale_(gradients, by_slot, norm, h)
         begins_step = steps.num_steps > self.num_steps
         earlier = [] if begins_step else self._calls
@@ -425,7 +441,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         return Rows.join(reducer.gather(rows.choose(counted)))
 
     def _state(self) -> ClipState:
-        return self._memory.state(self.num_steps, self._config())
+        state = self._memory.state(self.num_steps, self._config())
+        return dataclasses.replace(state, warmup_start=self._warmup_start)
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)
@@ -457,15 +474,6 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 else None
             )
         return self._reducer
-
-    def _global_norm(self, norm: Tensor) -> Tensor:
-        """L2 norm over all finite tensors of all ranks, float32 ``[1]``.
-
-        In a hybrid-parallel run: one all-reduce of one scalar.
-        """
-        reducer = self._known_reducer()
-        counted = rule.global_squared_norm(reducer.counted(norm))
-        return reducer.global_sum(counted).sqrt().astype("float32")
 
     def _static_clip(self, params_grads: Any) -> NoReturn:
         raise RuntimeError(

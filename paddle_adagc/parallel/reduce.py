@@ -33,7 +33,7 @@ is refused: its slices are other parameters than the model's.
 Never over data-parallel, sep or pipeline ranks: their gradients are equal, or
 of other tensors. One all-reduce per group and step carries one float32 for
 every tensor of the group, in an order that all of its ranks share, whether or
-not a rank has a gradient for it. The warm-up's global norm adds one scalar over
+not a rank has a gradient for it. The warm-up's global norm adds 3 numbers over
 all ranks.
 """
 

@@ -39,7 +39,7 @@ def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
         [Topology(model=axis(r, 0, 1), world=world) for r in world],
         [{"norm": WHOLE, "dense": WHOLE, "split": half(r, 16)} for r in world],
     )
-    warm_up = [(world, 1), (world, 1)]  # the one split tensor, the scalar
+    warm_up = [(world, 1), (world, 3)]  # the one split tensor, the scalars
     adaptive = [(world, 1)]
     assert calls[0] == calls[1] == warm_up * 6 + adaptive * 6
 
@@ -71,7 +71,7 @@ def test_tensor_parallel_with_data_parallel(monkeypatch):
             for r in range(4)
         ],
     )
-    assert calls[3] == [((2, 3), 1), ((0, 1, 2, 3), 1)] * 6 + [((2, 3), 1)] * 6
+    assert calls[3] == [((2, 3), 1), ((0, 1, 2, 3), 3)] * 6 + [((2, 3), 1)] * 6
 
 
 def test_pipeline_with_a_tied_tensor_counts_it_once(monkeypatch):
@@ -81,7 +81,7 @@ def test_pipeline_with_a_tied_tensor_counts_it_once(monkeypatch):
         [{"dense": WHOLE, "norm": WHOLE}, {"dense": WHOLE, "split": WHOLE}],
         tied_copies=[(1, "dense")],
     )
-    assert calls == [[((0, 1), 1)] * 6] * 2
+    assert calls == [[((0, 1), 3)] * 6] * 2
 
 
 def test_owner_based_sharding_needs_no_sum_of_its_own(monkeypatch):
@@ -94,7 +94,7 @@ def test_owner_based_sharding_needs_no_sum_of_its_own(monkeypatch):
             {"norm": None, "dense": WHOLE, "split": WHOLE},
         ],
     )
-    assert calls == [[((0, 1), 1)] * 6] * 2
+    assert calls == [[((0, 1), 3)] * 6] * 2
 
 
 def test_rank_that_owns_nothing_takes_part(monkeypatch):
@@ -131,7 +131,7 @@ def test_slices_of_uneven_size_and_ranks_without_one(monkeypatch):
         ],
     )
     group = (0, 1, 2)
-    assert calls == [[(group, 2), (group, 1)] * 6 + [(group, 2)] * 6] * 3
+    assert calls == [[(group, 2), (group, 3)] * 6 + [(group, 2)] * 6] * 3
 
 
 def test_slices_of_tensor_parallel_parts(monkeypatch):
@@ -202,7 +202,7 @@ def test_experts_on_their_own_ranks_are_counted_once(monkeypatch):
             {"dense": half(1, 24), "expert.1": WHOLE},
         ],
     )
-    assert calls[0] == [((0, 1), 1)] * 12 + [((0, 1), 1)] * 6
+    assert calls[0] == [((0, 1), 1), ((0, 1), 3)] * 6 + [((0, 1), 1)] * 6
 
 
 def test_experts_sharded_over_their_own_group(monkeypatch):
@@ -220,7 +220,7 @@ def test_experts_sharded_over_their_own_group(monkeypatch):
         ],
     )
     assert calls[1] == (
-        [((0, 1, 2, 3), 2), ((1, 3), 1), ((0, 1, 2, 3), 1)] * 6
+        [((0, 1, 2, 3), 2), ((1, 3), 1), ((0, 1, 2, 3), 3)] * 6
         + [((0, 1, 2, 3), 2), ((1, 3), 1)] * 6
     )
 

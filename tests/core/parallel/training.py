@@ -205,7 +205,8 @@ def train(
         losses.append(forward_backward(model, bare, optimizer, ids, labels))
         key = outlier(step, config)
         if key in parameters:
-            scale_gradient(parameters[key], OUTLIER)
+            factor = 1e6 if step == 4 else OUTLIER  # in the warm-up
+            scale_gradient(parameters[key], factor)
         optimizer.step()
         if step in COMPARED_STEPS:
             clipped[step] = pieces(
