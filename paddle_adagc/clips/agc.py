@@ -26,7 +26,7 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.clips.gradients import GradientList, changing_gradients
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.kernels.operators import dense_float
@@ -163,13 +163,14 @@ class ClipGradByAGC(TensorScalingClip):
         self._sum_split_units(units)
         nothing = paddle.zeros([1], "float32")
         squared = [nothing] * len(self._table)
-        for slot, unit in units.items():
-            squared[slot] = unit.clip_(
-                self.lambda_rel,
-                self.epsilon,
-                finite[slot],
-                None if discard is None else discard[slot],
-            )
+        with changing_gradients():
+            for slot, unit in units.items():
+                squared[slot] = unit.clip_(
+                    self.lambda_rel,
+                    self.epsilon,
+                    finite[slot],
+                    None if discard is None else discard[slot],
+                )
         if discard is not None and len(units) < len(pairs):
             others = [
                 pairs[slot][1] if slot in pairs and slot not in units else None
@@ -200,7 +201,9 @@ class ClipGradByAGC(TensorScalingClip):
         }
         if not counts:
             return
-        nothing = {n: paddle.zeros([n]) for n in set(counts.values())}
+        nothing = {
+            n: paddle.zeros([n], "float32") for n in set(counts.values())
+        }
         parts = [
             part
             for slot, n in counts.items()

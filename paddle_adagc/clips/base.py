@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -42,6 +43,7 @@ from paddle_adagc.clips.metrics import (
     step_summary,
 )
 from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
+from paddle_adagc.clips.numerics import unchecked
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.parallel.gather import gather_state
@@ -275,7 +277,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             arguments); after :meth:`restart_warmup` its step,
             ``warmup_start``.
         """
-        return self._state().to_dict()
+        with unchecked():
+            return self._state().to_dict()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
@@ -385,23 +388,17 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             return pairs
         slots = self._slots([parameter for parameter, _ in clipped])
         steps = self._steps.after(slots, self._why_one_group())
-        by_slot = dict(zip(slots, clipped, strict=True))
-        gradients = GradientList(
-            [by_slot.get(i, (None, None))[1] for i in range(len(self._table))]
-        )
-        squared_norm = reducer.local_norms(gradients.squared_norms())
-        step = steps.num_steps - 1
-        memory = self._memory()
-        age = step - self._warmup_start
-        fused = self._fused_advance(age, squared_norm, memory)
-        if fused is not None:
-            norm, h, discard, kept = fused
-            gradients.scale_(h, discard)
-        else:
-            norm = rule.square_root(squared_norm)
-            self._nonfinite.refuse(norm, self._table.keys, step, reducer)
-            h, kept = self._advance(age, norm, memory)
-            h = self._scale_(gradients, by_slot, norm, h)
+        if steps.is_irregular and not self._steps.is_irregular:
+            warnings.warn(
+                f"{type(self).__name__} was called for some tensors more often "
+                "than for others, as by two optimizers (a GAN): each call "
+                "counts as a step. Give each optimizer its own clip",
+                stacklevel=3,
+            )
+        with unchecked():
+            norm, h, kept = self._clip_(
+                steps.num_steps - 1, dict(zip(slots, clipped, strict=True))
+            )
         begins_step = steps.num_steps > self.num_steps
         earlier = [] if begins_step else self._calls
         self._calls = [*earlier, Call(slots, norm, h)]
@@ -409,6 +406,40 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._memory.update(kept)
         self._observed.update(slots)
         return pairs
+
+    def _clip_(
+        self, step: int, pairs: Mapping[int, tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor, Kept]:
+        """Carry out steps 1 to 3 of the above.
+
+        Args:
+            step: Index of the optimizer step.
+            pairs: Slot -> parameter and gradient, where there is one.
+
+        Returns:
+            norm and ``h``, float32 ``[num_tensors]``; what the rule keeps.
+        """
+        gradients = GradientList(
+            [pairs.get(i, (None, None))[1] for i in range(len(self._table))]
+        )
+        reducer = self._known_reducer()
+        squared_norm = reducer.local_norms(gradients.squared_norms())
+        memory, age = self._memory(), step - self._warmup_start
+        num_lost = self._nonfinite.count(len(self._table))
+        fused = self._fused_advance(age, squared_norm, memory)
+        try:
+            if fused is not None:
+                norm, h, discard, kept = fused
+                gradients.scale_(h, discard)
+            else:
+                norm = rule.square_root(squared_norm)
+                self._nonfinite.refuse(norm, self._table.keys, step, reducer)
+                h, kept = self._advance(age, norm, memory)
+                h = self._scale_(gradients, pairs, norm, h)
+        except BaseException:
+            self._nonfinite.update(num_lost)
+            raise
+        return norm, h, kept
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]
@@ -430,8 +461,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""
         total = self._nonfinite.count(len(self._table))
-        per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
-        return step_rows(self._calls, self._table.keys, per_tensor)
+        with unchecked():
+            per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
+            return step_rows(self._calls, self._table.keys, per_tensor)
 
     def _rows_of_all_ranks(self) -> Rows:
         reducer = self._known_reducer()

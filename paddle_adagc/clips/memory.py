@@ -23,6 +23,7 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
+from paddle_adagc.clips.numerics import unchecked
 from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.state import ClipState, Quantity
 
@@ -50,6 +51,7 @@ class Memory:
         self._kept: Kept
         self.restart()
 
+    @unchecked()
     def __call__(self) -> Kept:
         """Return what is kept, with start values for tensors that are new."""
         kept = dict(self._kept)
@@ -65,6 +67,7 @@ class Memory:
         """Take over the rule's next values; what they lack is dropped."""
         self._kept = kept
 
+    @unchecked()
     def restart(self) -> None:
         """Set everything to its start."""
         self._kept = {
@@ -72,6 +75,7 @@ class Memory:
             for q in self.quantities
         }
 
+    @unchecked()
     def reorder(self, old: Sequence[int]) -> None:
         """Follow a table that was bound: ``old`` holds the former slots."""
         index = paddle.to_tensor(old, "int64")
@@ -85,6 +89,7 @@ class Memory:
         keys = tuple(self.table.keys) if values else ()
         return ClipState(step, config, keys, values, scalars=kept)
 
+    @unchecked()
     def load(
         self, state: ClipState, arguments: Collection[str], owner: str
     ) -> None:

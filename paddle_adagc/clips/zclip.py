@@ -126,7 +126,7 @@ class ClipGradByZClip(GlobalNormClip):
         """Running mean and variance in the warm-up, moving ones after it."""
         count = kept["count"] + 1
         weight = paddle.where(
-            is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha)
+            is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha, "float32")
         )
         deviation = tau - kept["mean"]
         mean = kept["mean"] + weight * deviation

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""AdaGC with a margin of mean absolute deviations (lambda_dev)."""
+"""A warm-up in the middle of a run."""
 
 import numpy as np
 import pytest
