@@ -53,7 +53,9 @@ class ClipGradByAGC(TensorScalingClip):
     A unit is what makes one output: a column of a linear weight ``[in, out]``,
     a row of an embedding ``[vocabulary, hidden]`` (known as such after
     :meth:`bind`), a filter ``[in, ...]`` of a convolution ``[out, in, ...]``;
-    a vector is one unit.
+    a vector is one unit. optax chooses other axes: it sums 2-D and 3-D tensors
+    over the first axis, and takes ``[1, n]`` as one unit. A fused ``[experts,
+    in, out]`` tensor is one unit per expert here.
 
     Where tensor parallelism splits units, their norms are summed over its
     group, in one all-reduce. A slice of sharding V2 cuts through units: it is
