@@ -44,6 +44,7 @@ from paddle_adagc.clips.metrics import (
 from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
+from paddle_adagc.parallel.auto import Meshes, makes_states_only
 from paddle_adagc.parallel.gather import gather_state
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
@@ -90,6 +91,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     _keeps_one_state = False
     """The rule's state is about all tensors: one call has to hold them all."""
 
+    _needs_whole_tensors = False
+    """The rule cannot work on a rank's part of a tensor."""
+
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         self.nonfinite: NonFinite = nonfinite
@@ -100,6 +104,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._observed: set[int] = set()
         self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
+        self._meshes = Meshes()  # of auto-parallel
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -238,8 +243,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 "their names by now; call it before the first step"
             )
         layout = read_layout(model)
+        meshes = Meshes(layout.values())
         topology = read_topology()
-        if topology is not None:
+        if topology is not None and not meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
@@ -251,6 +257,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 slot for slot, was in enumerate(old) if was in self._observed
             }
             self._resume_at(self.num_steps)
+        self._meshes = meshes
         self._reducer = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -368,6 +375,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """
         pairs = list(params_grads)
         clipped = self._clipped_pairs(pairs)
+        if any(gradient.is_dist() for _, gradient in clipped):
+            if makes_states_only():
+                return pairs
+            clipped = self._local_pairs(clipped)
         reducer = self._known_reducer()
         if not clipped and not reducer.communicates:
             return pairs
@@ -407,12 +418,21 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
-        if clipped and clipped[0][1].is_dist():
-            raise RuntimeError(
-                f"{type(self).__name__} does not work on the distributed "
-                "tensors of auto-parallel: use fleet's hybrid parallelism"
-            )
         return clipped
+
+    def _local_pairs(
+        self, pairs: Sequence[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters and local gradients, under auto-parallel."""
+        slots = self._slots([parameter for parameter, _ in pairs])
+        here = self._meshes.local_parts(slots, pairs)
+        if self._needs_whole_tensors and (split := self._meshes.split_slots()):
+            raise ValueError(
+                f"{type(self).__name__} needs whole tensors, but a mesh splits "
+                f"{len(split)} gradients ({self._table.keys[split[0]]}, ...): "
+                "use Replicate placements and no sharding stage"
+            )
+        return here
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""
@@ -437,7 +457,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """Return each parameter's slot, after a look at those that are new."""
         slots = self._table.slots(parameters)
-        if not (self._table.is_bound or self._observed.issuperset(slots)):
+        if not (
+            self._table.is_bound
+            or self._observed.issuperset(slots)
+            or any(parameter.is_dist() for parameter in parameters)
+        ):
             check_unbound(type(self).__name__, read_topology(), parameters)
         return slots
 
@@ -448,6 +472,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     def _known_reducer(self) -> Reducer:
         """Looks up, once, which ranks each tensor's norm is summed over."""
+        if self._meshes:
+            return self._meshes.reducer(len(self._table))
         if self._reducer is None:
             topology = read_topology()
             if not self._table.is_bound:

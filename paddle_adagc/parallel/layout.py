@@ -39,6 +39,8 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 )
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
+from paddle_adagc.parallel.spread import Spread, spread_of
+
 _EXPERT_COLOR = "moe_expert"
 _WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
 _SHARDING_WRAPPERS = (
@@ -80,6 +82,9 @@ class TensorLayout:
 
     takes_part: bool = True
     """It is trained, and not kept from being clipped."""
+
+    spread: Spread | None = None
+    """Its place on a mesh of auto-parallel; ``shape`` is then the whole's."""
 
 
 def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
@@ -130,6 +135,7 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
                 not parameter.stop_gradient
                 and getattr(parameter, "need_clip", True) is not False
             ),
+            spread=spread_of(parameter),
         )
     seen: set[str] = set()
     for tensor in layout.values():

@@ -271,9 +271,13 @@ class Reducer:
         """
         for index, group in self._reductions:
             part = paddle.gather(squared_norm, index)
-            dist.all_reduce(part, group=group)
+            part = self._all_reduce(part, group)
             squared_norm = paddle.scatter(squared_norm, index, part)
         return squared_norm
+
+    def _all_reduce(self, part: Tensor, group: Any) -> Tensor:
+        dist.all_reduce(part, group=group)
+        return part
 
     def counted(self, squared_norm: Tensor) -> Tensor:
         """The entries that this rank counts, 0 elsewhere."""

@@ -25,6 +25,7 @@ from paddle_adagc.lab.gloo import (
     operators,
     point_to_point,
     rendezvous,
+    reshard,
 )
 from paddle_adagc.lab.gloo.patch import Patch
 
@@ -35,6 +36,7 @@ _PATCHES: tuple[Patch, ...] = (
     *point_to_point.PATCHES,
     *operators.PATCHES,
     *devices.PATCHES,
+    *reshard.PATCHES,
 )
 _enabled = False
 
