@@ -16,6 +16,7 @@
 from typing import Any
 
 import paddle
+from paddle import Tensor
 from paddle.distributed import parallel
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
     dygraph_sharding_optimizer,
@@ -46,6 +47,11 @@ def device_type() -> str:
 def device_id(self: Any) -> int:
     """The device number of a rank that has no device."""
     return 0
+
+
+def cuda(self: Tensor, *_: Any, **__: Any) -> Tensor:
+    """The tensor on "the GPU" of a rank that has none: a copy."""
+    return self.detach().clone()
 
 
 def broadcast_input_data(
@@ -95,6 +101,7 @@ PATCHES = (
         device_type,
         "sharding's fused buffers do not know the CPU",
     ),
+    Patch(paddle.Tensor, "cuda", cuda, "load_state_dict takes a GPU for granted"),
     Patch(
         tensor_parallel,
         "broadcast_input_data",
