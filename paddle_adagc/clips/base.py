@@ -45,6 +45,7 @@ from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.parallel.auto import Meshes, makes_states_only
+from paddle_adagc.parallel.fused import FusedBuffers
 from paddle_adagc.parallel.gather import gather_state
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
@@ -105,6 +106,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
         self._meshes = Meshes()  # of auto-parallel
+        self._buffers: FusedBuffers | None = None
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -258,6 +260,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             }
             self._resume_at(self.num_steps)
         self._meshes = meshes
+        fuses = topology is not None and topology.fuses_parameters
+        self._buffers = FusedBuffers(model.parameters()) if fuses else None
         self._reducer = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -418,6 +422,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
+        if self._buffers is not None:
+            return self._buffers.unfold(clipped, self._table)
         return clipped
 
     def _local_pairs(
@@ -499,9 +505,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _static_clip(self, params_grads: Any) -> NoReturn:
         raise RuntimeError(
             f"{type(self).__name__} works on eager tensors, not in a static "
-            "graph: leave paddle.enable_static() out and run the optimizer "
-            "outside of paddle.jit.to_static. A model whose forward is "
-            "converted by to_static is fine"
+            "graph: leave paddle.enable_static() and dist.to_static out, and "
+            "run the optimizer outside of paddle.jit.to_static. A model whose "
+            "forward is converted by paddle.jit.to_static is fine"
         )
 
     _pir_clip = _static_clip

@@ -42,6 +42,10 @@ class TensorTable:
         """Number of tensors."""
         return len(self.keys)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a bound table holds the parameter of this name."""
+        return self._key_of_name is not None and name in self._key_of_name
+
     @property
     def is_bound(self) -> bool:
         """Whether the keys are a model's structured names."""

@@ -94,15 +94,9 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     average the gradients of the first step over the data-parallel ranks.
 
     Raises:
-        ValueError: Fused buffers instead of parameters; experts under sharding
-            V1, on the sharding axis without groups of their own, or on the
-            tensor-parallel axis.
+        ValueError: Experts under sharding V1, on the sharding axis without
+            groups of their own, or on the tensor-parallel axis.
     """
-    if topology.fuses_parameters and topology.sharding.size > 1:
-        raise ValueError(
-            "sharding_configs.fuse_optimizer gives the clip buffers that join "
-            "several tensors: leave it or tensor_fusion out"
-        )
     if (
         topology.splits_parameters
         and min(topology.sharding.size, topology.data.size) > 1

@@ -101,7 +101,9 @@ PATCHES = (
         device_type,
         "sharding's fused buffers do not know the CPU",
     ),
-    Patch(paddle.Tensor, "cuda", cuda, "load_state_dict takes a GPU for granted"),
+    Patch(
+        paddle.Tensor, "cuda", cuda, "load_state_dict takes a GPU for granted"
+    ),
     Patch(
         tensor_parallel,
         "broadcast_input_data",

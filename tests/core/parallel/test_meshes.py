@@ -24,7 +24,7 @@ import pytest
 from core.parallel import test_clips
 from core.parallel.auto_training import CountingClip, whole
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import plain
+from core.parallel.training import T_START, plain
 from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
@@ -169,6 +169,50 @@ def assert_same(ranks, expected):
                 assert rank["summary"][name] == pytest.approx(value, rel=1e-5)
 
 
+def refused_on_rank():
+    """Messages of what a clip does not do."""
+    messages = []
+    clip = make_clip("agc")
+    (parameter,) = make_parameters([SHAPE])
+    gradient = distribute(np.ones(SHAPE, "float32"), ([0, 1], [COLUMNS]))
+    with pytest.raises(ValueError, match="needs whole tensors") as refused:
+        clip([(parameter, gradient)])
+    messages.append(str(refused.value))
+    np.testing.assert_array_equal(gradient._local_value().numpy(), 1)
+    messages.append(refusal_in_a_static_graph())
+    return messages
+
+
+def refusal_in_a_static_graph():
+    mesh = dist.ProcessMesh([0, 1], dim_names=["x"])
+    model = paddle.nn.Linear(2, 2)
+    for name, parameter in [*model.named_parameters()]:
+        setattr(model, name, dist.shard_tensor(parameter, mesh, [COPY]))
+    optimizer = dist.shard_optimizer(
+        paddle.optimizer.AdamW(
+            parameters=model.parameters(), grad_clip=make_clip("adagc")
+        )
+    )
+    data = paddle.io.TensorDataset([paddle.ones([4, 2]), paddle.ones([4, 2])])
+    loader = dist.shard_dataloader(
+        paddle.io.DataLoader(data, batch_size=2), meshes=[mesh]
+    )
+    try:
+        static = dist.to_static(model, loader, paddle.nn.MSELoss(), optimizer)
+        with pytest.raises(RuntimeError) as refused:
+            static(*next(iter(loader())))
+    finally:
+        paddle.disable_static()
+    return str(refused.value)
+
+
+@pytest.mark.slow
+def test_refusals():
+    for messages in run_on_ranks(refused_on_rank, 2):
+        assert "ClipGradByAGC needs whole tensors" in messages[0]
+        assert "leave paddle.enable_static() and dist.to_static" in messages[1]
+
+
 def settings_of(names):
     return [{**test_clips.SETTINGS.get(n, {}), "name": n} for n in names]
 
@@ -197,3 +241,15 @@ def test_clips_act_as_on_one_process(places, num_ranks, names):
     )
     for values, runs in zip(settings, zip(*ranks, strict=True), strict=True):
         assert_same(runs, alone([*places], **values))
+    if places is TWO_RANKS:
+        assert names[0] == "adagc"
+        for run in ranks:
+            assert_few_collectives(run[0]["calls"])
+
+
+def assert_few_collectives(calls):
+    """Of AdaGC: the summands, a vector of two norms, in the warm-up a sum."""
+    summands, vector = ("reshard", SHAPE), ("reshard", [2])
+    for step, sent in enumerate(calls):
+        total = [("all_reduce", [1])] if step < T_START else []
+        assert sent == [summands, vector, *total]
