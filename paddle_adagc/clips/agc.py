@@ -129,8 +129,8 @@ class ClipGradByAGC(TensorScalingClip):
     ) -> None:
         if topology.splits_parameters and topology.sharding.size > 1:
             raise ValueError(
-                "AGC under sharding V2 (split_param): a slice cuts through "
-                "units; use sharding V1"
+                "AGC under sharding V2 (split_param) or stage 3: a slice cuts "
+                "through units; use sharding V1 or stage 2"
             )
         for tensor in layout if topology.model.size > 1 else ():
             if (

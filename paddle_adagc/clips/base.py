@@ -47,10 +47,22 @@ from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.parallel.auto import Meshes, makes_states_only
 from paddle_adagc.parallel.fused import FusedBuffers
 from paddle_adagc.parallel.gather import gather_state
-from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.layout import (
+    TensorLayout,
+    read_layout,
+    sharding_wrapper,
+)
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
-from paddle_adagc.parallel.topology import Topology, read_topology
-from paddle_adagc.parallel.unbound import check_alone, check_unbound
+from paddle_adagc.parallel.topology import (
+    Topology,
+    read_topology,
+    with_wrapper,
+)
+from paddle_adagc.parallel.unbound import (
+    check_alone,
+    check_unbound,
+    refuse_unknown_owners,
+)
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
 
@@ -107,6 +119,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._reducer: Reducer | None = None  # known from the first step on
         self._meshes = Meshes()  # of auto-parallel
         self._buffers: FusedBuffers | None = None
+        self._wrapper: paddle.nn.Layer | None = None  # of sharding stage 2, 3
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -224,9 +237,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         which depend on the order in which a process makes its layers.
 
         A hybrid-parallel run needs it, before fleet wraps the optimizer: which
-        ranks hold parts of a tensor is read from the model. A model that has
-        got other parameters since (LoRA, another head) can be bound again
-        until there is a state to lose.
+        ranks hold parts of a tensor is read from the model. So does
+        ``group_sharded_parallel``, with the model that it returns. A model
+        that has got other parameters since (LoRA, another head) can be bound
+        again until there is a state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -246,7 +260,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
         layout = read_layout(model)
         meshes = Meshes(layout.values())
-        topology = read_topology()
+        self._wrapper = sharding_wrapper(model)
+        topology = self._topology()
         if topology is not None and not meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
@@ -476,12 +491,19 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             return ""
         return f"{type(self).__name__} keeps one state for all tensors"
 
+    def _topology(self) -> Topology | None:
+        topology = read_topology()
+        if self._wrapper is None:
+            refuse_unknown_owners(type(self).__name__, topology)
+            return topology
+        return with_wrapper(topology, self._wrapper)
+
     def _known_reducer(self) -> Reducer:
         """Looks up, once, which ranks each tensor's norm is summed over."""
         if self._meshes:
             return self._meshes.reducer(len(self._table))
         if self._reducer is None:
-            topology = read_topology()
+            topology = self._topology()
             if not self._table.is_bound:
                 check_unbound(type(self).__name__, topology)
             elif topology is None:

@@ -22,7 +22,6 @@ where some tensors lie on other ranks than the rest, as on pipeline stages.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 
 import paddle.distributed as dist
@@ -32,6 +31,7 @@ from paddle.distributed.auto_parallel.api import (
     dtensor_from_local,
 )
 
+from paddle_adagc.parallel.callers import is_called_by
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.reduce import Reducer, Reduction, ReductionPlan
 from paddle_adagc.parallel.spread import Ranks, Spread, spread_of
@@ -160,12 +160,7 @@ def makes_states_only() -> bool:
     Before the first step Paddle makes the optimizer's states by a step with
     gradients of zero. It trains nothing, and a clip must not count it.
     """
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code is _ShardOptimizer.state_dict.__code__:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return is_called_by(_ShardOptimizer.state_dict)
 
 
 def _add_up_(gradient: Tensor) -> None:

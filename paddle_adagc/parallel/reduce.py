@@ -25,10 +25,9 @@ expert              -             refused            moe_sharding group
 tied over stages    -             -                  sharding group
 ==================  ============  =================  =========================
 
-Stage 2 counts as owners if fleet runs it: with ``sharding_degree``, its axis is
-known. Started by ``group_sharded_parallel`` over other ranks it looks like data
-parallelism, and the warm-up's norm of each rank lacks what others own. Stage 3
-is refused: its slices are other parameters than the model's.
+Stage 2 counts as owners, stage 3 as slices: its tensors of up to
+``segment_size`` values are whole on every rank, and summed nowhere. Started by
+``group_sharded_parallel``, both are known from the wrapper that it returns.
 
 Never over data-parallel, sep or pipeline ranks: their gradients are equal, or
 of other tensors. One all-reduce per group and step carries one float32 for
@@ -99,6 +98,7 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     """
     if (
         topology.splits_parameters
+        and not topology.is_stage_3
         and min(topology.sharding.size, topology.data.size) > 1
     ):
         warnings.warn(
@@ -167,7 +167,8 @@ def make_plan(
     split = [i for i in dense if layout[i].is_tp_split]
     wanted: list[tuple[str, Axis, list[int]]] = []
     if topology.splits_parameters:
-        wanted.append(("sharding", topology.sharding, dense))
+        sliced = [i for i in dense if not layout[i].is_whole]
+        wanted.append(("sharding", topology.sharding, sliced))
         wanted.append(("moe_sharding", topology.moe_sharding, own))
     wanted.append(("model", topology.model, split))
     reductions = tuple(

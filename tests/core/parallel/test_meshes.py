@@ -199,6 +199,7 @@ def refusal_in_a_static_graph():
     )
     try:
         static = dist.to_static(model, loader, paddle.nn.MSELoss(), optimizer)
+        static.train()
         with pytest.raises(RuntimeError) as refused:
             static(*next(iter(loader())))
     finally:
