@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import numpy as np
 import paddle
 from paddle import Tensor
+from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import rule
@@ -44,7 +45,11 @@ from paddle_adagc.clips.metrics import (
 from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
-from paddle_adagc.parallel.auto import Meshes, makes_states_only
+from paddle_adagc.parallel.auto import (
+    Meshes,
+    fuses_tensors,
+    makes_states_only,
+)
 from paddle_adagc.parallel.fused import FusedBuffers
 from paddle_adagc.parallel.gather import gather_state
 from paddle_adagc.parallel.layout import (
@@ -119,6 +124,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._reducer: Reducer | None = None  # known from the first step on
         self._meshes = Meshes()  # of auto-parallel
         self._buffers: FusedBuffers | None = None
+        self.sharding_group: Group | None = None  # set by tensor fusion
         self._wrapper: paddle.nn.Layer | None = None  # of sharding stage 2, 3
 
     def _keep(
@@ -140,16 +146,22 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
-        """Paddle's switch for clips over fused buffers; never on."""
-        return False
+        """Paddle's switch for clips over fused buffers."""
+        return self.sharding_group is not None
 
     @should_comm_on_shard_dim.setter
     def should_comm_on_shard_dim(self, value: bool) -> None:
-        if value:
+        if value and not fuses_tensors():
             raise RuntimeError(
-                f"{type(self).__name__} needs each tensor's own gradient; "
-                "FSDP and the fused buffers of auto-parallel join several. "
-                "Use fleet's sharding, without tensor fusion"
+                f"{type(self).__name__} needs each tensor's own gradient, and "
+                "FSDP's buffers join several: use shard_optimizer with a "
+                "sharding stage, or fleet's sharding"
+            )
+        if value and not self._table.is_bound:
+            raise RuntimeError(
+                f"{type(self).__name__} needs to know the model under tensor "
+                "fusion, where a rank has slices of some tensors: call "
+                "clip.bind(model) before the first step"
             )
 
     @abc.abstractmethod
@@ -394,7 +406,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """
         pairs = list(params_grads)
         clipped = self._clipped_pairs(pairs)
-        if any(gradient.is_dist() for _, gradient in clipped):
+        if self.sharding_group is not None:
+            clipped = self._meshes.slices(self.sharding_group, clipped)
+        elif any(gradient.is_dist() for _, gradient in clipped):
             if makes_states_only():
                 return pairs
             clipped = self._local_pairs(clipped)

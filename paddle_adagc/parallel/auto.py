@@ -30,6 +30,7 @@ from paddle.distributed.auto_parallel.api import (
     _ShardOptimizer,
     dtensor_from_local,
 )
+from paddle.distributed.communication.group import Group
 
 from paddle_adagc.parallel.callers import is_called_by
 from paddle_adagc.parallel.layout import TensorLayout
@@ -47,11 +48,12 @@ class Meshes:
     """
 
     def __init__(self, layout: Iterable[TensorLayout] = ()) -> None:
-        self._spreads = {
+        self._bound = {
             slot: tensor.spread
             for slot, tensor in enumerate(layout)
             if tensor.spread is not None
         }
+        self._spreads = self._bound
         self._reducer: MeshReducer | None = None
         self._num_tensors = 0  # known to the reducer
 
@@ -68,7 +70,7 @@ class Meshes:
         other ranks alone are left out.
         """
         found = dict(self._spreads)
-        here = []
+        here: list[tuple[Tensor, Tensor]] = []
         for slot, (parameter, gradient) in zip(slots, pairs, strict=True):
             if gradient.is_dist():
                 _add_up_(gradient)
@@ -77,10 +79,33 @@ class Meshes:
                 found[slot] = spread
             if spread is None or dist.get_rank() in spread.ranks:
                 here.append((parameter, local_value(gradient)))
-        if found != self._spreads:
-            self._spreads = found
-            self._reducer = None
+        self._update(found)
         return here
+
+    def slices(
+        self, group: Group, pairs: Iterable[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters and this rank's slices, under tensor fusion.
+
+        Args:
+            group: Ranks that share the buffers. A slice does not say of what
+                tensor it is a part: each is summed over them all, and over the
+                dimensions on which its parameter is ``Shard``.
+            pairs: Slices of parameters and of gradients.
+        """
+        ranks = tuple(group.ranks)
+        self._update(
+            {
+                slot: Spread(spread.ranks, ((-1, ranks), *spread.groups))
+                for slot, spread in self._bound.items()
+            }
+        )
+        return [(parameter, local_value(g)) for parameter, g in pairs]
+
+    def _update(self, spreads: dict[int, Spread]) -> None:
+        if spreads != self._spreads:
+            self._spreads = spreads
+            self._reducer = None
 
     def split_slots(self) -> list[int]:
         """Slots of the gradients of which this rank has a part alone."""
@@ -152,6 +177,14 @@ def make_mesh_plan(spreads: Sequence[Spread | None]) -> ReductionPlan:
 def local_value(tensor: Tensor) -> Tensor:
     """This rank's part, in the same memory; a dense tensor itself."""
     return tensor._local_value() if tensor.is_dist() else tensor
+
+
+def fuses_tensors() -> bool:
+    """Whether ``_ShardOptimizer`` announces slices of its own buffers.
+
+    FSDP announces in the same way buffers that join tensors.
+    """
+    return is_called_by(_ShardOptimizer._tensor_fusion)
 
 
 def makes_states_only() -> bool:

@@ -85,7 +85,7 @@ def refuse_unknown_owners(owner: str, topology: Topology | None) -> None:
     """
     if topology is not None and topology.sharding.size > 1:
         return
-    if is_called_by(stage_2.GroupShardedOptimizerStage2._step):
+    if is_called_by(stage_2.GroupShardedOptimizerStage2.step):
         raise RuntimeError(
             f"{owner} needs to know the ranks of sharding stage 2: call "
             "clip.bind(model) with the model that group_sharded_parallel "

@@ -18,6 +18,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 from paddle.distributed import parallel
+from paddle.distributed.auto_parallel import api
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
     dygraph_sharding_optimizer,
 )
@@ -89,17 +90,23 @@ def add_rank_params(
 
 
 PATCHES = (
-    Patch(
-        tensor_fusion_helper,
-        "alignment",
-        {**tensor_fusion_helper.alignment, "cpu": _ALIGNMENT_BYTES},
-        "sharding's fused buffers have no alignment for CPU",
+    *(
+        Patch(
+            module,
+            "alignment",
+            {**tensor_fusion_helper.alignment, "cpu": _ALIGNMENT_BYTES},
+            "sharding's fused buffers have no alignment for CPU",
+        )
+        for module in (tensor_fusion_helper, api)
     ),
-    Patch(
-        tensor_fusion_helper,
-        "get_current_device_type",
-        device_type,
-        "sharding's fused buffers do not know the CPU",
+    *(
+        Patch(
+            module,
+            "get_current_device_type",
+            device_type,
+            "sharding's fused buffers do not know the CPU",
+        )
+        for module in (tensor_fusion_helper, api)
     ),
     Patch(
         paddle.Tensor, "cuda", cuda, "load_state_dict takes a GPU for granted"
