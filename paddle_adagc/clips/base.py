@@ -47,6 +47,7 @@ from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.parallel.auto import (
     Meshes,
+    any_is_distributed,
     fuses_tensors,
     makes_states_only,
 )
@@ -408,7 +409,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         clipped = self._clipped_pairs(pairs)
         if self.sharding_group is not None:
             clipped = self._meshes.slices(self.sharding_group, clipped)
-        elif any(gradient.is_dist() for _, gradient in clipped):
+        elif any_is_distributed(clipped):
             if makes_states_only():
                 return pairs
             clipped = self._local_pairs(clipped)

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Sequence
 
 import paddle.distributed as dist
 from paddle import Tensor
+from paddle.base import framework
 from paddle.distributed.auto_parallel.api import (
     _ShardOptimizer,
     dtensor_from_local,
@@ -172,6 +173,15 @@ def make_mesh_plan(spreads: Sequence[Spread | None]) -> ReductionPlan:
             )
         world = dist.get_group()
     return ReductionPlan(reductions, is_first, is_first, Axis(), world)
+
+
+def any_is_distributed(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
+    """Whether a gradient is a ``DistTensor``.
+
+    Asks no tensor where the process has made no mesh.
+    """
+    has_mesh = getattr(framework.global_var, "_in_auto_parallel_", True)
+    return has_mesh and any(gradient.is_dist() for _, gradient in pairs)
 
 
 def local_value(tensor: Tensor) -> Tensor:

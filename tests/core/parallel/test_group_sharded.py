@@ -22,7 +22,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel import training
+from core.parallel import test_clips, training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, assert_same_run
 from helpers import slow_but
@@ -132,6 +132,33 @@ def train(stage, clip_settings=training.ADAGC, num_steps=training.NUM_STEPS):
 def test_run_is_that_of_one_process(stage):
     ranks = run_on_ranks(train, 2, stage=stage)
     assert_same_run(ranks, {**training.train_alone(UNTIED), "clipped": {}})
+
+
+def train_all(stage, settings):
+    """A short run of each clip."""
+    return [
+        train(stage, values, num_steps=test_clips.NUM_STEPS)
+        for values in settings
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "names"),
+    [(2, test_clips.NAMES), (3, test_clips.WITH_SLICES)],
+)
+def test_compared_clips(stage, names):
+    settings = [
+        {**test_clips.SETTINGS.get(name, {}), "name": name}
+        for name in names
+        if name not in ("adagc", "value")
+    ]
+    ranks = run_on_ranks(train_all, 2, stage=stage, settings=settings)
+    for values, runs in zip(settings, zip(*ranks, strict=True), strict=True):
+        expected = training.train_alone(
+            UNTIED, clip_settings=values, num_steps=test_clips.NUM_STEPS
+        )
+        assert_same_run(runs, {**expected, "clipped": {}})
 
 
 def refused(stage):

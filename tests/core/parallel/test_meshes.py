@@ -224,7 +224,7 @@ SCALING = [name for name in test_clips.NAMES if name != "value"]
     ("places", "num_ranks", "names"),
     [
         (TWO_RANKS, 2, [n for n in SCALING if n != "agc"]),
-        ({**WHOLE, **STAGES}, 2, ["agc"]),
+        pytest.param({**WHOLE, **STAGES}, 2, ["agc"], marks=pytest.mark.slow),
         pytest.param(
             FOUR_RANKS,
             4,
