@@ -126,7 +126,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._meshes = Meshes()  # of auto-parallel
         self._buffers: FusedBuffers | None = None
         self.sharding_group: Group | None = None  # set by tensor fusion
-        self._wrapper: paddle.nn.Layer | None = None  # of sharding stage 2, 3
+        self._group_sharded: Topology | None = None  # stages 2 and 3
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -273,8 +273,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
         layout = read_layout(model)
         meshes = Meshes(layout.values())
-        self._wrapper = sharding_wrapper(model)
-        topology = self._topology()
+        topology = read_topology()
+        wrapper = sharding_wrapper(model)
+        if wrapper is not None:
+            topology = with_wrapper(topology, wrapper)
         if topology is not None and not meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
@@ -288,6 +290,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             }
             self._resume_at(self.num_steps)
         self._meshes = meshes
+        self._group_sharded = None if wrapper is None else topology
         fuses = topology is not None and topology.fuses_parameters
         self._buffers = FusedBuffers(model.parameters()) if fuses else None
         self._reducer = None
@@ -407,9 +410,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """
         pairs = list(params_grads)
         clipped = self._clipped_pairs(pairs)
-        if self.sharding_group is not None:
-            clipped = self._meshes.slices(self.sharding_group, clipped)
-        elif any_is_distributed(clipped):
+        if self.sharding_group is not None or any_is_distributed(clipped):
             if makes_states_only():
                 return pairs
             clipped = self._local_pairs(clipped)
@@ -460,8 +461,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self, pairs: Sequence[tuple[Tensor, Tensor]]
     ) -> list[tuple[Tensor, Tensor]]:
         """Return parameters and local gradients, under auto-parallel."""
-        slots = self._slots([parameter for parameter, _ in pairs])
-        here = self._meshes.local_parts(slots, pairs)
+        if self.sharding_group is not None:
+            here = self._meshes.slices(self.sharding_group, pairs)
+        else:
+            slots = self._slots([parameter for parameter, _ in pairs])
+            here = self._meshes.local_parts(slots, pairs)
         if self._needs_whole_tensors and (split := self._meshes.split_slots()):
             raise ValueError(
                 f"{type(self).__name__} needs whole tensors, but a mesh splits "
@@ -507,11 +511,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         return f"{type(self).__name__} keeps one state for all tensors"
 
     def _topology(self) -> Topology | None:
+        if self._group_sharded is not None:
+            return self._group_sharded
         topology = read_topology()
-        if self._wrapper is None:
-            refuse_unknown_owners(type(self).__name__, topology)
-            return topology
-        return with_wrapper(topology, self._wrapper)
+        refuse_unknown_owners(type(self).__name__, topology)
+        return topology
 
     def _known_reducer(self) -> Reducer:
         """Looks up, once, which ranks each tensor's norm is summed over."""

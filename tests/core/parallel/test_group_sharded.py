@@ -16,6 +16,7 @@
 The function itself refuses CPUs, so that the classes are made here.
 """
 
+import types
 from unittest import mock
 
 import numpy as np
@@ -39,6 +40,7 @@ from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.rank_weights import initialize_weights
+from paddle_adagc.parallel.topology import with_wrapper
 
 SEGMENT_SIZE = 100  # smaller tensors stay whole under stage 3
 STAGES = [2, 3]
@@ -182,3 +184,9 @@ def test_clip_that_does_not_know_the_wrapper_is_refused(stage):
     for message in run_on_ranks(refused, 2, stage=stage):
         assert f"sharding stage {stage}" in message
         assert "the model that group_sharded_parallel returned" in message
+
+
+def test_offload_is_refused():
+    wrapper = types.SimpleNamespace(_offload=True)
+    with pytest.raises(ValueError, match="leave offload out"):
+        with_wrapper(None, wrapper)
