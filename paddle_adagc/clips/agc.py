@@ -30,6 +30,7 @@ from paddle_adagc.clips.gradients import GradientList, changing_gradients
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.kernels.operators import dense_float
+from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
 
@@ -75,6 +76,8 @@ class ClipGradByAGC(TensorScalingClip):
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of its range.
     """
+
+    _needs_whole_tensors = True
 
     def __init__(
         self,
@@ -128,8 +131,8 @@ class ClipGradByAGC(TensorScalingClip):
     ) -> None:
         if topology.splits_parameters and topology.sharding.size > 1:
             raise ValueError(
-                "AGC under sharding V2 (split_param): a slice cuts through "
-                "units; use sharding V1"
+                "AGC under sharding V2 (split_param) or stage 3: a slice cuts "
+                "through units; use sharding V1 or stage 2"
             )
         for tensor in layout if topology.model.size > 1 else ():
             if (
@@ -158,7 +161,9 @@ class ClipGradByAGC(TensorScalingClip):
         finite = paddle.isfinite(norm)
         h, discard = self._nonfinite.treat(h, norm)
         units = {
-            slot: _Units(parameter, gradient, self._is_embedding(slot))
+            slot: _Units(
+                local_value(parameter), gradient, self._is_embedding(slot)
+            )
             for slot, (parameter, gradient) in pairs.items()
             if self._table.keys[slot] not in self.unclipped
         }

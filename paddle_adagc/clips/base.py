@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 import numpy as np
 import paddle
 from paddle import Tensor
+from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import rule
@@ -38,6 +39,7 @@ from paddle_adagc.clips.memory import Kept, Memory
 from paddle_adagc.clips.metrics import (
     Call,
     Rows,
+    by_tensor,
     step_metrics,
     step_rows,
     step_summary,
@@ -46,11 +48,30 @@ from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.numerics import unchecked
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
+from paddle_adagc.parallel.auto import (
+    Meshes,
+    any_is_distributed,
+    fuses_tensors,
+    makes_states_only,
+)
+from paddle_adagc.parallel.fused import FusedBuffers
 from paddle_adagc.parallel.gather import gather_state
-from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.layout import (
+    TensorLayout,
+    read_layout,
+    sharding_wrapper,
+)
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
-from paddle_adagc.parallel.topology import Topology, read_topology
-from paddle_adagc.parallel.unbound import check_alone, check_unbound
+from paddle_adagc.parallel.topology import (
+    Topology,
+    read_topology,
+    with_wrapper,
+)
+from paddle_adagc.parallel.unbound import (
+    check_alone,
+    check_unbound,
+    refuse_unknown_owners,
+)
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
 
@@ -92,6 +113,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     _keeps_one_state = False
     """The rule's state is about all tensors: one call has to hold them all."""
 
+    _needs_whole_tensors = False
+    """The rule cannot work on a rank's part of a tensor."""
+
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         self.nonfinite: NonFinite = nonfinite
@@ -103,6 +127,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._observed: set[int] = set()
         self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
+        self._meshes = Meshes()  # of auto-parallel
+        self._buffers: FusedBuffers | None = None
+        self.sharding_group: Group | None = None  # set by tensor fusion
+        self._group_sharded: Topology | None = None  # stages 2 and 3
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -123,16 +151,22 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
-        """Paddle's switch for clips over fused buffers; never on."""
-        return False
+        """Paddle's switch for clips over fused buffers."""
+        return self.sharding_group is not None
 
     @should_comm_on_shard_dim.setter
     def should_comm_on_shard_dim(self, value: bool) -> None:
-        if value:
+        if value and not fuses_tensors():
             raise RuntimeError(
-                f"{type(self).__name__} needs each tensor's own gradient; "
-                "FSDP and the fused buffers of auto-parallel join several. "
-                "Use fleet's sharding, without tensor fusion"
+                f"{type(self).__name__} needs each tensor's own gradient, and "
+                "FSDP's buffers join several: use shard_optimizer with a "
+                "sharding stage, or fleet's sharding"
+            )
+        if value and not self._table.is_bound:
+            raise RuntimeError(
+                f"{type(self).__name__} needs to know the model under tensor "
+                "fusion, where a rank has slices of some tensors: call "
+                "clip.bind(model) before the first step"
             )
 
     @abc.abstractmethod
@@ -220,9 +254,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         which depend on the order in which a process makes its layers.
 
         A hybrid-parallel run needs it, before fleet wraps the optimizer: which
-        ranks hold parts of a tensor is read from the model. A model that has
-        got other parameters since (LoRA, another head) can be bound again
-        until there is a state to lose.
+        ranks hold parts of a tensor is read from the model. So does
+        ``group_sharded_parallel``, with the model that it returns. A model
+        that has got other parameters since (LoRA, another head) can be bound
+        again until there is a state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -241,8 +276,12 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 "their names by now; call it before the first step"
             )
         layout = read_layout(model)
+        meshes = Meshes(layout.values())
         topology = read_topology()
-        if topology is not None:
+        wrapper = sharding_wrapper(model)
+        if wrapper is not None:
+            topology = with_wrapper(topology, wrapper)
+        if topology is not None and not meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
@@ -254,6 +293,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 slot for slot, was in enumerate(old) if was in self._observed
             }
             self._resume_at(self.num_steps)
+        self._meshes = meshes
+        self._group_sharded = None if wrapper is None else topology
+        fuses = topology is not None and topology.fuses_parameters
+        self._buffers = FusedBuffers(model.parameters()) if fuses else None
         self._reducer = None
 
     def restart_warmup(self) -> None:
@@ -347,11 +390,14 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             **step_metrics(self._rows_of_all_ranks()),
         }
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and gets the same: one
         gather of a few numbers per tensor; steps in between cost nothing.
+
+        Args:
+            tensors: Add ``tensors`` as in :meth:`metrics`.
 
         Returns:
             ``step`` (its index), ``global_grad_norm`` and
@@ -364,10 +410,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             with Inf or NaN), ``nonfinite_total`` (over all steps of this
             process).
         """
-        return {
-            "step": self.num_steps - 1,
-            **step_summary(self._rows_of_all_ranks()),
-        }
+        rows = self._rows_of_all_ranks()
+        summary = {"step": self.num_steps - 1, **step_summary(rows)}
+        return summary | ({"tensors": by_tensor(rows)} if tensors else {})
 
     @paddle.no_grad()
     def _dygraph_clip(
@@ -383,6 +428,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """
         pairs = list(params_grads)
         clipped = self._clipped_pairs(pairs)
+        if self.sharding_group is not None or any_is_distributed(clipped):
+            if makes_states_only():
+                return pairs
+            clipped = self._local_pairs(clipped)
         reducer = self._known_reducer()
         if not clipped and not reducer.communicates:
             return pairs
@@ -451,12 +500,26 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
-        if clipped and clipped[0][1].is_dist():
-            raise RuntimeError(
-                f"{type(self).__name__} does not work on the distributed "
-                "tensors of auto-parallel: use fleet's hybrid parallelism"
-            )
+        if self._buffers is not None:
+            return self._buffers.unfold(clipped, self._table)
         return clipped
+
+    def _local_pairs(
+        self, pairs: Sequence[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters and local gradients, under auto-parallel."""
+        if self.sharding_group is not None:
+            here = self._meshes.slices(self.sharding_group, pairs)
+        else:
+            slots = self._slots([parameter for parameter, _ in pairs])
+            here = self._meshes.local_parts(slots, pairs)
+        if self._needs_whole_tensors and (split := self._meshes.split_slots()):
+            raise ValueError(
+                f"{type(self).__name__} needs whole tensors, but a mesh splits "
+                f"{len(split)} gradients ({self._table.keys[split[0]]}, ...): "
+                "use Replicate placements and no sharding stage"
+            )
+        return here
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""
@@ -483,7 +546,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """Return each parameter's slot, after a look at those that are new."""
         slots = self._table.slots(parameters)
-        if not (self._table.is_bound or self._observed.issuperset(slots)):
+        if not (
+            self._table.is_bound
+            or self._observed.issuperset(slots)
+            or any(parameter.is_dist() for parameter in parameters)
+        ):
             check_unbound(type(self).__name__, read_topology(), parameters)
         return slots
 
@@ -492,10 +559,19 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             return ""
         return f"{type(self).__name__} keeps one state for all tensors"
 
+    def _topology(self) -> Topology | None:
+        if self._group_sharded is not None:
+            return self._group_sharded
+        topology = read_topology()
+        refuse_unknown_owners(type(self).__name__, topology)
+        return topology
+
     def _known_reducer(self) -> Reducer:
         """Looks up, once, which ranks each tensor's norm is summed over."""
+        if self._meshes:
+            return self._meshes.reducer(len(self._table))
         if self._reducer is None:
-            topology = read_topology()
+            topology = self._topology()
             if not self._table.is_bound:
                 check_unbound(type(self).__name__, topology)
             elif topology is None:
@@ -510,9 +586,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _static_clip(self, params_grads: Any) -> NoReturn:
         raise RuntimeError(
             f"{type(self).__name__} works on eager tensors, not in a static "
-            "graph: leave paddle.enable_static() out and run the optimizer "
-            "outside of paddle.jit.to_static. A model whose forward is "
-            "converted by to_static is fine"
+            "graph: leave paddle.enable_static() and dist.to_static out, and "
+            "run the optimizer outside of paddle.jit.to_static. A model whose "
+            "forward is converted by paddle.jit.to_static is fine"
         )
 
     _pir_clip = _static_clip

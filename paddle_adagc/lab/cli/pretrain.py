@@ -21,16 +21,24 @@ With --check nothing is trained: the recipe is validated and its plan printed,
 with the command that launches it and what this machine lacks for it. A recipe
 for PaddleFormers (configs/ernie_10b_a1.4b_fp8) is handed over to its launcher.
 
-A run that was killed goes on from its last checkpoint when the same command is
-given again; a run that has ended is not repeated.
+The same command resumes a killed run from its last checkpoint; a run that has
+ended is not repeated, but a larger train.max_steps extends it. SIGINT (Ctrl-C)
+and SIGTERM save a checkpoint after the step and exit with 130 and 143.
+
+    python tools/pretrain.py CONFIG train.output_dir=RUN \\
+        clip.name=adagc --fork NEW_DIR --at 300
+
+starts a new run from RUN's checkpoint of step 300 with a changed config.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.cli.command import (
@@ -39,16 +47,23 @@ from paddle_adagc.lab.cli.command import (
     make_parser,
 )
 
+if TYPE_CHECKING:
+    from paddle_adagc.lab.train.config import RunConfig
+    from paddle_adagc.lab.train.fork import Fork
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0: finished, or a sound recipe; 1: the loss stopped being finite; 2:
-        bad settings.
+        0: finished, or a sound recipe; 1: the loss ended above its first value
+        or stopped being finite; 2: bad settings; 130 or 143: stopped by a
+        signal.
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
+    if options.at is not None and options.fork is None:
+        parser.error(f"--at {options.at} needs --fork NEW_DIR")
     return exit_status(parser, _pretrain, options)
 
 
@@ -65,6 +80,23 @@ def _parser() -> argparse.ArgumentParser:
         "--overwrite",
         action="store_true",
         help="start anew and remove the run that train.output_dir holds",
+    )
+    parser.add_argument(
+        "--change-data",
+        action="store_true",
+        help="resume the run with other data",
+    )
+    parser.add_argument(
+        "--fork",
+        metavar="NEW_DIR",
+        help="start a new run there from a checkpoint of the run that "
+        "train.output_dir holds; every value of the config may change",
+    )
+    parser.add_argument(
+        "--at",
+        type=int,
+        metavar="STEP",
+        help="step of the checkpoint to fork (default: the newest)",
     )
     parser.add_argument(
         "--check",
@@ -119,10 +151,14 @@ def launch(options: argparse.Namespace) -> int:
     """
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
-    if options.overwrite or options.verbose:
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("overwrite", "verbose", "change_data", "fork")
+        if getattr(options, name)
+    ]
+    if given:
         raise ValueError(
-            f"{options.config} is PaddleFormers': leave out --overwrite and "
-            "--verbose"
+            f"{options.config} is PaddleFormers': leave out {', '.join(given)}"
         )
     run_recipe(options.config, options.overrides)
     return 0
@@ -132,7 +168,8 @@ def train(options: argparse.Namespace) -> int:
     """Train as a config says.
 
     Returns:
-        0: finished; 1: the loss stopped being finite.
+        0: finished; 1: the loss ended above its first value or stopped being
+        finite.
 
     Raises:
         ImportError: PaddleNLP is missing.
@@ -141,21 +178,63 @@ def train(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
+    from paddle_adagc.lab.train.ending import describe_ending
     from paddle_adagc.lab.train.parse import load_config
+    from paddle_adagc.lab.train.processes import (
+        from_first_process,
+        is_first_process,
+    )
     from paddle_adagc.lab.train.run import run_pretraining
+    from paddle_adagc.lab.train.stopping import Stopped
 
     logging.basicConfig(format="%(message)s")
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
     config = load_config(options.config, options.overrides)
+    config, fork = _forked(options, config)
     check_directory("train.output_dir", config.train.output_dir)
-    status = run_pretraining(config, overwrite=options.overwrite)
-    print(f"{status}: {config.train.output_dir}")
-    return 0 if status == "finished" else 1
+    try:
+        run_pretraining(
+            config,
+            overwrite=options.overwrite,
+            change_data=options.change_data,
+            fork=fork,
+        )
+    except Stopped as stopped:
+        if is_first_process():
+            print(stopped)
+        return stopped.exit_status
+    ending = from_first_process(
+        lambda: describe_ending(config.train.output_dir)
+    )
+    if is_first_process():
+        print("\n".join(ending.lines))
+    return 0 if ending.is_sound else 1
+
+
+def _forked(
+    options: argparse.Namespace, config: RunConfig
+) -> tuple[RunConfig, Fork | None]:
+    """Return the config of the new run, and what it starts from."""
+    if options.fork is None:
+        return config, None
+    from paddle_adagc.lab.train.fork import Fork
+
+    source, target = Path(config.train.output_dir), Path(options.fork)
+    if source.resolve() == target.resolve():
+        raise ValueError(
+            f"--fork {target} is the run itself: give a new directory"
+        )
+    train = dataclasses.replace(config.train, output_dir=str(target))
+    return dataclasses.replace(config, train=train), Fork(source, options.at)
 
 
 def run() -> NoReturn:
     """Run the command and leave, together with the run's other processes."""
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # other processes may still be at work
+        print("stopped by SIGINT before training began")
+        sys.exit(130)
     if "paddle" not in sys.modules:  # an early answer
         sys.exit(code)
     from paddle_adagc.lab.train.processes import leave

@@ -18,9 +18,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
-import numpy.typing as npt
 import paddle
 
 from paddle_adagc.files import atomic_write_json
@@ -36,6 +33,7 @@ from paddle_adagc.lab.models.hf_files import (
     write_weights,
 )
 from paddle_adagc.lab.models.hf_tokenizer import copy_tokenizer
+from paddle_adagc.lab.models.saved_parts import to_paddle
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -143,10 +141,3 @@ def _family(source: Path) -> str | None:
             "takes a directory in Hugging Face's format"
         )
     return family
-
-
-def to_paddle(array: npt.NDArray[np.generic]) -> paddle.Tensor:
-    """Make a CPU tensor with the array's dtype and bits."""
-    is_bfloat16 = array.dtype == ml_dtypes.bfloat16
-    bits = array.view(np.uint16) if is_bfloat16 else array
-    return paddle.to_tensor(bits, place=paddle.CPUPlace())

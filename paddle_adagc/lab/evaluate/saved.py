@@ -17,28 +17,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
-import paddle
 
-from paddle_adagc.lab.evaluate.safe_pickle import check_pickle
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
 from paddle_adagc.lab.models.hf_config import config_from_hf, find_family
 from paddle_adagc.lab.models.hf_files import read_json, read_weights
+from paddle_adagc.lab.models.saved_parts import Array, merged_parts
 from paddle_adagc.lab.models.sizes import parameter_shapes
 from paddle_adagc.lab.train.trainer import COMPLETE
-
-Array = npt.NDArray[np.generic]
-
-# PaddleNLP's names: model_state.pdparams, model_state.tp00_pp01.pdparams.
-_PART = re.compile(r"model_state\.(?:(?:tp(\d+))?_?(?:pp(\d+))?\.)?pdparams")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +94,7 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
     )
     run_file = directory.parent / "run.json"
     run = read_json(run_file) if run_file.exists() else {}
-    state = _checked(_merged_parts(directory, config), config)
+    state = _checked(merged_parts(directory, parameter_shapes(config)), config)
     return SavedDecoder(directory, config, state, run)
 
 
@@ -120,7 +111,7 @@ def newest_checkpoint(output_dir: Path) -> Path:
     if not steps:
         raise FileNotFoundError(
             f"{output_dir} has no complete checkpoint: train with "
-            "train.save_every, so that the last step is one of its multiples"
+            "train.save_every, which also saves the last step"
         )
     return steps[max(steps)]
 
@@ -134,59 +125,6 @@ def build_decoder(saved: SavedDecoder) -> DecoderForCausalLM:
     assert not unexpected, unexpected
     model.eval()
     return model
-
-
-def _merged_parts(directory: Path, config: DecoderConfig) -> dict[str, Array]:
-    """Join the tensors from the files of all ranks of a layout."""
-    parts: dict[str, dict[int, Array]] = {}
-    files = sorted(directory.glob("model_state*.pdparams"))
-    for file in files:
-        match = _PART.fullmatch(file.name)
-        if match is None:
-            raise ValueError(
-                f"{file}: weights of expert-parallel or other ranks, which "
-                "cannot be put together here"
-            )
-        rank = int(match[1] or 0)
-        for name, array in _load(file).items():
-            parts.setdefault(name, {})[rank] = array
-    if not files:
-        raise FileNotFoundError(f"{directory} holds no model_state*.pdparams")
-    shapes = parameter_shapes(config)
-    return {
-        name: _joined(name, [by_rank[r] for r in sorted(by_rank)], shapes)
-        for name, by_rank in parts.items()
-    }
-
-
-def _joined(
-    name: str, parts: list[Array], shapes: dict[str, tuple[int, ...]]
-) -> Array:
-    """Join a tensor from the parts of the tensor-parallel ranks."""
-    first, whole = parts[0], shapes.get(name, parts[0].shape)
-    if first.shape == whole:
-        return first
-    for axis, size in enumerate(first.shape[: len(whole)]):
-        if size * len(parts) == whole[axis]:
-            return np.concatenate(parts, axis)
-    return first  # _checked names it
-
-
-def _load(file: Path) -> dict[str, Array]:
-    check_pickle(file)
-    tensors = paddle.load(str(file), return_numpy=False)
-    if not isinstance(tensors, dict) or not all(
-        isinstance(tensor, paddle.Tensor) for tensor in tensors.values()
-    ):
-        raise ValueError(f"{file} holds no map of names to tensors")
-    return {name: to_numpy(tensor) for name, tensor in tensors.items()}
-
-
-def to_numpy(tensor: paddle.Tensor) -> Array:
-    """Convert a tensor to NumPy; bfloat16 stays (Paddle gives its bits)."""
-    array = tensor.numpy()
-    is_bfloat16 = tensor.dtype == paddle.bfloat16
-    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
 
 
 def _checked(

@@ -142,8 +142,7 @@ def as_run_config(
     """Convert a recipe to a run config, to plan and to check it.
 
     Three things have no counterpart and are left out: PaddleFormers'
-    checkpoints (``train.save_every`` is 0, because this package's trainer
-    refuses them under expert parallelism); the learning rate 0 of its first
+    checkpoints (``train.save_every`` is 0); the learning rate 0 of its first
     warm-up step (this package starts one step further); its fused tensors
     (``fuse_attn_ffn``): q, k, v, gate and up count as separate tensors, as in
     the paper.

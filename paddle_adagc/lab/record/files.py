@@ -209,7 +209,8 @@ class RunRecord:
 
     run: dict[str, Any]
     """Content of ``run.json``: ``config``, ``seed``, ``versions``, ``status``
-    (``"running"``, ``"finished"`` or ``"diverged"``), ``wall_seconds``."""
+    (``"running"``, ``"stopped"``, ``"finished"`` or ``"diverged"``),
+    ``wall_seconds``."""
 
     metrics: dict[str, np.ndarray]
     """Every numeric key of ``metrics.jsonl`` as ``[num_steps]`` float64, NaN
@@ -259,7 +260,7 @@ class RunRecord:
             ValueError: A line of it, or ``run.json``, is damaged.
         """
         path = Path(directory)
-        rows = _read_rows(path / "metrics.jsonl")
+        rows = read_rows(path / "metrics.jsonl")
         names = json.loads((path / "tensors.json").read_text())
         raw = np.fromfile(path / "tensors.f32", "<f4")
         shape = (len(QUANTITIES), len(names))
@@ -295,8 +296,12 @@ class RunRecord:
         )
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a file's complete lines."""
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a file's complete lines.
+
+    Raises:
+        ValueError: A line is damaged.
+    """
     rows = []
     for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
         if not line.endswith(b"\n"):

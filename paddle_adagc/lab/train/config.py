@@ -111,8 +111,18 @@ class TrainConfig:
     """Number of checkpoints kept; older ones are removed once a newer one is
     complete."""
 
+    init_from: str | None = None
+    """Run, or checkpoint, whose weights the run starts with; nothing else is
+    taken from it. Default: the weights are drawn."""
+
     visualdl: Flag = True
-    """Write VisualDL logs to ``output_dir/visualdl``."""
+    """Write VisualDL logs to ``output_dir/logs``."""
+
+    report_to: list[Literal["visualdl", "tensorboard", "wandb", "autonlp"]] = (
+        dataclasses.field(default_factory=list)
+    )
+    """PaddleNLP's other backends for the same numbers, see the extra
+    ``[track]``."""
 
 
 @section
@@ -257,12 +267,6 @@ class RunConfig:
                 f"{len(self.faults)} faults with more than one process: they "
                 "are injected into whole tensors and batches; use one process"
             )
-        if self.parallel.ep > 1 and self.train.save_every:
-            raise ValueError(
-                f"train.save_every={self.train.save_every} with "
-                f"parallel.ep={self.parallel.ep}: PaddleNLP's checkpoints "
-                "would hold the experts of one rank only; set it to 0"
-            )
         splits_tensors = (
             self.parallel.sharding > 1 and self.parallel.sharding_split_param
         )
@@ -290,9 +294,14 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.
 
-        ``parallel`` is left out where it is one process.
+        ``parallel`` is left out where it is one process, ``report_to`` and
+        ``init_from`` where they are not given.
         """
         values = dataclasses.asdict(self)
+        if not self.train.report_to:
+            del values["train"]["report_to"]
         if self.parallel.num_processes == 1:
             del values["parallel"]
+        if self.train.init_from is None:
+            del values["train"]["init_from"]
         return values

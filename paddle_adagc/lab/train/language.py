@@ -160,6 +160,11 @@ class LanguageTask(PretrainTask):
         """Length of a token window."""
         return f"{self.config.data.seq_length:,}"
 
+    @property
+    def num_tokens(self) -> int:
+        """Length of a token window."""
+        return self.config.data.seq_length
+
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
     ) -> int:
@@ -175,6 +180,11 @@ class LanguageTask(PretrainTask):
             recompute=recompute,
         )
         return train.batch_size * self.config.data.seq_length * per_token
+
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """Not with experts, which are balanced over a micro-batch."""
+        return not self.model_config.moe_num_experts
 
     def check_layout(self) -> None:
         """Check degrees against experts and layers, and the sequence length."""

@@ -107,7 +107,7 @@ def leave(code: int) -> NoReturn:
     store must not end first, and gloo's threads abort some ranks that end last.
     """
     if dist.is_initialized() and dist.get_world_size() > 1:
-        if code in (0, 1):  # else the others may not be here
+        if code in (0, 1, 130, 143):  # else the others may not be here
             dist.barrier()
         if not paddle.is_compiled_with_cuda():
             sys.stdout.flush()

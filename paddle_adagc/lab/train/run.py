@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +29,44 @@ import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
-from paddle_adagc.lab.record.files import held, read_run_json, update_run_json
+from paddle_adagc.lab.record.files import held
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.processes import from_first_process, start_processes
-from paddle_adagc.lab.train.trainer import PretrainTrainer, last_checkpoint
+from paddle_adagc.lab.train.fork import Fork
+from paddle_adagc.lab.train.processes import (
+    from_first_process,
+    is_first_process,
+    start_processes,
+)
+from paddle_adagc.lab.train.resume import (
+    Request,
+    find_start,
+    read_earlier,
+    write_start,
+)
+from paddle_adagc.lab.train.stopping import Stopped
+from paddle_adagc.lab.train.trainer import PretrainTrainer
 
-_ENDED = ("finished", "diverged")
 
-
-def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
+def run_pretraining(
+    config: RunConfig,
+    *,
+    overwrite: bool = False,
+    change_data: bool = False,
+    fork: Fork | None = None,
+) -> str:
     """Train as ``config`` says, or resume a killed run.
 
-    A run that has ended is not run again.
+    A run that has ended is not run again, unless ``train.max_steps`` grew.
 
     Args:
-        config: The run; it writes to ``train.output_dir`` only.
+        config: The run; it writes to ``train.output_dir`` only. What may differ
+            from a run that is resumed: :mod:`paddle_adagc.lab.train.changes`.
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
+        change_data: Resume with other data.
+        fork: Checkpoint of another run, from which this one starts.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
@@ -56,27 +74,47 @@ def run_pretraining(config: RunConfig, *, overwrite: bool = False) -> str:
     Raises:
         FileExistsError: The directory holds something other than a run of
             this config on this data, or another process writes to it.
+        FileNotFoundError: There is no checkpoint to fork or to extend.
+        Stopped: A signal ended the run, after a checkpoint.
         ValueError: Settings that do not go together.
     """
     directory = Path(config.train.output_dir)
+    request = Request(overwrite, change_data, fork)
+    values = _as_json(config)
     use_portable_arithmetic()
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(held(directory)))
         earlier = from_first_process(
-            lambda: _earlier_run(directory, config, overwrite)
+            lambda: read_earlier(directory, values, config, request)
         )
-        if earlier.get("status") in _ENDED:
-            return str(earlier["status"])
+        if status := earlier.status(config):
+            if is_first_process():
+                print(f"{directory}: already {status}, nothing to do")
+            return status
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         stack.enter_context(paddle.utils.unique_name.guard())
         trainer = build_trainer(config)
-        facts = _facts(config, trainer)
-        checkpoint = from_first_process(
-            lambda: _start(directory, earlier, facts, overwrite)
+        start = from_first_process(
+            lambda: find_start(directory, earlier, values, config, request)
         )
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-        return trainer.finish()
+        if start.weights is not None:
+            trainer.load_weights(start.weights)
+        facts, names = _facts(config, trainer), trainer.recorder.tensor_names
+        from_first_process(
+            lambda: write_start(
+                directory, earlier, request, start, facts, names
+            )
+        )
+        trainer.starts_afresh = start.starts_afresh
+        trainer.train(
+            resume_from_checkpoint=start.checkpoint and str(start.checkpoint)
+        )
+        status = trainer.finish()
+    if trainer.stopped_by:
+        last = directory / f"checkpoint-{trainer.state.global_step}"
+        raise Stopped(trainer.stopped_by, last)
+    return status
 
 
 def build_trainer(config: RunConfig) -> PretrainTrainer:
@@ -95,76 +133,10 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
     return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 
-def _earlier_run(
-    directory: Path, config: RunConfig, overwrite: bool
-) -> dict[str, Any]:
-    """Read ``run.json`` of the same run to resume; empty if there is none."""
-    if not (directory / "run.json").exists():
-        if any(directory.iterdir()):
-            raise FileExistsError(
-                f"{directory} is not empty and holds no run: choose another "
-                "train.output_dir"
-            )
-        return {}
-    if overwrite:
-        return {}
-    run = read_run_json(directory)
-    differing = _differing(run.get("config"), _as_json(config))
-    if differing:
-        raise FileExistsError(
-            f"{directory} holds a run with another config ("
-            f"{', '.join(differing)}): choose another train.output_dir, or "
-            "give --overwrite to replace it"
-        )
-    return run
-
-
-def _start(
-    directory: Path,
-    earlier: dict[str, Any],
-    facts: dict[str, Any],
-    overwrite: bool,
-) -> Path | None:
-    """Write the run's facts; return the checkpoint to resume from."""
-    if overwrite:
-        _empty(directory)
-    checkpoint = last_checkpoint(directory)
-    old, new = earlier.get("data", {}), facts["data"]
-    if checkpoint is not None and any(new.get(k) != old[k] for k in old):
-        raise FileExistsError(
-            f"{directory} holds a run on other data ({old}, now {new}): put "
-            "the data back, or give --overwrite to start anew"
-        )
-    update_run_json(directory, **facts, status="running")
-    return checkpoint
-
-
-def _empty(directory: Path) -> None:
-    """Empty a directory; the directory itself, and its lock, stay."""
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
 def _as_json(config: RunConfig) -> dict[str, Any]:
     values = json.loads(json.dumps(config.to_dict()))
     del values["train"]["output_dir"]  # a run may be moved
     return values
-
-
-def _differing(old: Any, new: Any, where: str = "") -> list[str]:
-    """Return the dotted keys whose values differ."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [] if old == new else [where]
-    return [
-        name
-        for key in {**old, **new}
-        for name in _differing(
-            old.get(key), new.get(key), f"{where}.{key}".lstrip(".")
-        )
-    ]
 
 
 def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:

@@ -120,6 +120,11 @@ class PretrainTask(abc.ABC):
     def sample_length(self) -> str:
         """Length of a sample in tokens, for people."""
 
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens of a sample, for rates; None: count samples."""
+        return None
+
     @abc.abstractmethod
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
@@ -131,6 +136,11 @@ class PretrainTask(abc.ABC):
             keys: Structured names of the rank's tensors.
             recompute: Every layer keeps only its input.
         """
+
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """Whether the loss of a batch is the mean over any parts of it."""
+        return True
 
     def check_layout(self) -> None:
         """Refuse a layout that cannot share out the model or its batches.

@@ -41,11 +41,19 @@ from paddle_adagc.lab.faults import (
     repeated_samples,
 )
 from paddle_adagc.lab.train.arguments import training_arguments, uses_amp
+from paddle_adagc.lab.train.console import Console
 from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.processes import is_first_process, wait_for_all
 from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.resharding import (
+    must_reshard,
+    read_optimizer_state,
+    save_layout,
+)
 from paddle_adagc.lab.train.schedule import make_scheduler
+from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.weights import load_model
 
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""
@@ -81,6 +89,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
     Every checkpoint holds the state of the clip and of the spike monitor: a
     killed and resumed run has the same losses as an uninterrupted one. Gradient
     accumulation, AMP, evaluation, checkpoints and logs are the Trainer's own.
+
+    Attributes:
+        starts_afresh: Of ``"clip"`` and ``"optimizer"``, what does not take its
+            state from the checkpoint.
+        stopped_by: Signal that ended the training; 0: none did.
     """
 
     def __init__(
@@ -94,7 +107,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         config = task.config
         self.task, self.config = task, config
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
-        self.recorder = StepRecorder(config, model, clip)
+        self.recorder = StepRecorder(config, model)
         args: TrainingArguments = training_arguments(config)
         super().__init__(
             clip=clip,
@@ -105,6 +118,12 @@ class PretrainTrainer(ClippingMixin, Trainer):
             data_collator=collate_batch,
         )
         self.label_names = [*task.label_names]
+        self.add_callback(Console(task))
+        self.starts_afresh: frozenset[str] = frozenset()
+        self.stopped_by = 0
+        self._reshards = self._has_weights = False
+        self._stop = StopRequest(config.train.log_every)
+        self._ended_step: int | None = None
 
     def create_scheduler(self, num_training_steps: int) -> Any:
         """Make the config's schedule, stepped once per optimizer step."""
@@ -146,21 +165,69 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
             self.recorder.has_diverged = facts.get("has_diverged", False)
+            self._reshards = must_reshard(checkpoint, self.config.parallel)
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
         if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
-        return super().train(
-            resume_from_checkpoint=resume_from_checkpoint, **kwargs
-        )
+        with self._stop:
+            return super().train(
+                resume_from_checkpoint=resume_from_checkpoint, **kwargs
+            )
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Load the weights alone, of any layout; :meth:`train` keeps them.
+
+        Raises:
+            ValueError: They are another model's.
+        """
+        load_model(self.model, checkpoint)
+        self._has_weights = True
+
+    def _load_clip(self, clip: Any, checkpoint: str) -> None:
+        if "clip" not in self.starts_afresh:
+            super()._load_clip(clip, checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
+        if self._has_weights:
+            return
+        if self._reshards:
+            load_model(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        """Load them; the rate follows this run's schedule from here on."""
+        if checkpoint is None:
+            return
+        if self._reshards or "optimizer" in self.starts_afresh:
+            self._load_parts(Path(checkpoint))
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        self.lr_scheduler.step(self.lr_scheduler.last_epoch)
+
+    def _load_parts(self, checkpoint: Path) -> None:
+        """Load this rank's part of the optimizer's state, if it is wanted."""
+        schedule = paddle.load(str(checkpoint / "scheduler.pdparams"))
+        if "optimizer" in self.starts_afresh:
+            self.lr_scheduler.set_state_dict(schedule)
+        else:
+            state = read_optimizer_state(checkpoint, self.model, self.optimizer)
+            state["LR_Scheduler"] = schedule
+            self.optimizer.set_state_dict(state)
+        if self.do_grad_scaling:
+            scaler = str(checkpoint / "scaler.pdparams")
+            self.scaler.load_state_dict(paddle.load(scaler, return_numpy=True))
 
     def finish(self) -> str:
         """Close the record.
 
         Returns:
-            The run's status, ``"finished"`` or ``"diverged"``.
+            The run's status, ``"finished"``, ``"diverged"`` or ``"stopped"``.
         """
         status = "diverged" if self.recorder.has_diverged else "finished"
+        if self.stopped_by:
+            status = "stopped"
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
         return status
 
@@ -212,6 +279,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
         """Return the batch of the burst's first step."""
+        self.recorder.set_samples(fault.burst)
         samples = repeated_samples(
             fault,
             self.config.train.batch_size,
@@ -225,6 +293,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
         """Do nothing: the recorder checks losses without waiting."""
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """End a step; the Trainer calls this for the last one twice."""
+        if self.state.global_step == self._ended_step:
+            return
+        self._ended_step = self.state.global_step
         measures = {}
         if self.config.record.tensors:
             measures = self.task.step_measures(self.model)
@@ -234,6 +306,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
         if last:
             self.control.should_evaluate = True
             self.control.should_save = self.config.train.save_every > 0
+        else:
+            self.stopped_by = self._stop.agreed(self.state.global_step)
+        if self.stopped_by:
+            self.control.should_save = True
+            self.control.should_training_stop = True
         super()._maybe_log_save_evaluate(*args, **kwargs)
         if last or self.state.global_step % self.args.logging_steps == 0:
             self.recorder.flush()
@@ -241,10 +318,13 @@ class PretrainTrainer(ClippingMixin, Trainer):
                 self.control.should_training_stop = True
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
-        """Add the clip's numbers to the Trainer's line of the log."""
+        """Log the recorded loss, which is the same in every layout."""
         if "loss" in logs:
-            logs.update(self.recorder.log_line())
+            logs |= self.recorder.log_line()
         super().log(logs, **kwargs)
+
+    def _clip_summary(self) -> dict[str, Any]:
+        return self.recorder.add_summary(super()._clip_summary())
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, and enter the validation loss in the step's record."""
@@ -259,6 +339,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder.flush()
         directory = Path(self.args.output_dir)
         checkpoint = directory / f"checkpoint-{self.state.global_step}"
+        suffix = self.args.optimizer_name_suffix
+        save_layout(
+            checkpoint,
+            self.config.parallel,
+            self.model,
+            self.optimizer,
+            f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
+        )
         wait_for_all()
         if not is_first_process():
             return

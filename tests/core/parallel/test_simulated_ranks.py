@@ -19,7 +19,6 @@ those that need a GPU, larger grids, and the bugs that others published.
 """
 
 import numpy as np
-import paddle
 import pytest
 from core.parallel.simulated import WHOLE, Ranks, axis, check, half
 from helpers import clip_arrays, make_parameters
@@ -291,14 +290,6 @@ def test_layouts_without_a_right_norm_are_refused(topology, message):
         make_plan(EXPERT, topology)
 
 
-def test_fused_parameters_are_refused():
-    topology = Topology(
-        sharding=axis(0, 0, 1), fuses_parameters=True, world=(0, 1)
-    )
-    with pytest.raises(ValueError, match="fuse_optimizer"):
-        check_layout([TensorLayout(key="dense")], topology)
-
-
 def test_data_parallelism_with_slices_is_warned_of():
     topology = Topology(
         sharding=axis(0, 0, 1),
@@ -336,18 +327,8 @@ def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
     assert [("t1" in text) for text in ranks.run(work)] == [False, True]
 
 
-def test_distributed_tensors_of_auto_parallel_are_refused():
-    (parameter,) = make_parameters([[2]])
-    mesh = paddle.distributed.ProcessMesh([0], ["x"])
-    gradient = paddle.distributed.shard_tensor(
-        paddle.ones([2]), mesh, [paddle.distributed.Replicate()]
-    )
-    with pytest.raises(RuntimeError, match="auto-parallel"):
-        ClipGradByAdaGC()([(parameter, gradient)])
-
-
-def test_fused_buffers_are_refused():
-    with pytest.raises(RuntimeError, match="fused buffers"):
+def test_buffers_of_fsdp_are_refused():
+    with pytest.raises(RuntimeError, match="FSDP"):
         ClipGradByAdaGC().should_comm_on_shard_dim = True
     ClipGradByAdaGC().should_comm_on_shard_dim = False
 

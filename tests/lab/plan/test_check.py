@@ -328,7 +328,7 @@ def test_a_full_disk_is_an_error_with_status_2(capsys, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(
-        "paddle_adagc.lab.train.run.update_run_json", update_run_json
+        "paddle_adagc.lab.train.resume.update_run_json", update_run_json
     )
     assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 2
     assert "No space left on device" in capsys.readouterr().err

@@ -45,7 +45,7 @@ SMALL = (
     "train.visualdl=false",
 )
 TP2_PP2 = ("parallel.tp=2", "parallel.pp=2", "train.save_every=8")
-EP2_V2 = ("parallel.ep=2", "parallel.sharding=4", "train.save_every=0")
+EP2_V2 = ("parallel.ep=2", "parallel.sharding=4")
 
 
 def settings(output_dir, *overrides):
@@ -165,10 +165,6 @@ def test_refuses_layouts(fields, message):
         (
             {"faults": [{"kind": "random_tokens", "steps": [3]}]},
             "1 faults",
-        ),
-        (
-            {"parallel": {"ep": 2, "sharding": 2}},
-            "train.save_every=5",
         ),
     ],
 )

@@ -22,6 +22,7 @@ import paddle
 from paddle_adagc.checks import check_directory
 from paddle_adagc.lab.train.arguments import check_precision, uses_amp
 from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.fork import weights_in
 
 
 def missing_devices(config: RunConfig) -> list[str]:
@@ -38,11 +39,13 @@ def missing_devices(config: RunConfig) -> list[str]:
     return missing
 
 
-def missing_output(config: RunConfig) -> list[str]:
-    """Say why the run cannot write to its directory, if it cannot."""
+def missing_paths(config: RunConfig) -> list[str]:
+    """Name the directories that the run cannot write to or start from."""
     try:
         check_directory("train.output_dir", config.train.output_dir)
-    except ValueError as error:
+        if config.train.init_from is not None:
+            weights_in(config.train.init_from)
+    except (FileNotFoundError, ValueError) as error:
         return [str(error)]
     return []
 

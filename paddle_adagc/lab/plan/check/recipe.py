@@ -51,7 +51,7 @@ def check_recipe(
     """
     report = CheckReport(recipe)
     report.missing += machine.missing_devices(config)
-    report.missing += machine.missing_output(config)
+    report.missing += machine.missing_paths(config)
     if with_paddleformers:
         report.missing += machine.missing_for_paddleformers(config)
     else:

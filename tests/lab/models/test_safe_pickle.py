@@ -20,7 +20,7 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_adagc.lab.evaluate.safe_pickle import check_pickle
+from paddle_adagc.lab.models.safe_pickle import check_pickle
 
 
 class Attack:

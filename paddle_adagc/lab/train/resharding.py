@@ -1,0 +1,321 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checkpoints that another layout can load.
+
+PaddleNLP writes an optimizer file per rank, under Paddle's automatic names, and
+the weights of the first data rank. Two things are missing to load them under
+another layout, or with experts on several ranks:
+
+- ``layout.json``, written beside them, says which slice of which tensor of
+  the whole model each entry of an optimizer file is;
+- ``model_state.ep01.pdparams`` and so on hold the experts of the other ranks.
+
+To load, a rank reads every file, one after another, and keeps its own tensors
+whole while it cuts out its parts. No rank waits for another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from paddle import Tensor, nn
+
+from paddle_adagc.files import atomic_write_json
+from paddle_adagc.lab.models.parallel import topology
+from paddle_adagc.lab.models.rank_weights import parameters_by_key
+from paddle_adagc.lab.models.saved_parts import Array, to_numpy
+from paddle_adagc.lab.train.config import ParallelConfig
+from paddle_adagc.lab.train.processes import is_first_process
+from paddle_adagc.lab.train.weights import (
+    layout_by_key,
+    save_experts,
+    whole_shape,
+)
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
+
+LAYOUT = "layout.json"
+_MASTER = "master_weights"
+_MASTER_SUFFIX = "fp32_master_0"
+"""Paddle's ending of the name of a master weight."""
+
+
+class Piece(NamedTuple):
+    """What an entry of an optimizer file is."""
+
+    entry: str
+    """Its name in the file."""
+
+    key: str
+    """Name of the tensor in the whole model."""
+
+    quantity: str
+    """Name of Paddle's accumulator, or ``"master_weights"``."""
+
+    shape: list[int]
+    """Shape of the rank's part of the tensor."""
+
+    begin: int
+    """First element of the flattened part; -1: one number for the tensor."""
+
+    axis: int | None
+    """Axis that tensor-parallel ranks split."""
+
+    rank: int
+    """Tensor-parallel rank."""
+
+    num_ranks: int
+    """Tensor-parallel ranks that share the tensor."""
+
+
+def save_layout(
+    checkpoint: Path,
+    parallel: ParallelConfig,
+    model: nn.Layer,
+    optimizer: Any,
+    file_name: str,
+) -> None:
+    """Write ``layout.json`` and other ranks' experts; every process calls this.
+
+    Args:
+        checkpoint: Holds PaddleNLP's files already.
+        parallel: The run's layout.
+        model: The model, with or without fleet's wrappers.
+        optimizer: Likewise.
+        file_name: The file that this rank's optimizer state is saved in.
+    """
+    save_experts(checkpoint, model)
+    pieces = {file_name: _pieces(model, optimizer)}
+    files = [pieces]
+    if dist.get_world_size() > 1:
+        files = []
+        dist.all_gather_object(files, pieces)
+    if is_first_process():
+        merged: dict[str, Any] = {}
+        for file in reversed(files):  # equal names: data-parallel copies
+            merged |= file
+        atomic_write_json(
+            checkpoint / LAYOUT,
+            {"parallel": dataclasses.asdict(parallel), "optimizer": merged},
+            indent=None,
+        )
+
+
+def must_reshard(checkpoint: Path, parallel: ParallelConfig) -> bool:
+    """Tell whether PaddleNLP's own loading is not enough."""
+    saved = _saved_layout(checkpoint)
+    if saved is None:  # by an earlier version, see `check_layout_file`
+        return False
+    return parallel.ep > 1 or saved["parallel"] != dataclasses.asdict(parallel)
+
+
+def check_layout_file(checkpoint: Path) -> None:
+    """Refuse a checkpoint that cannot be loaded under another layout.
+
+    Raises:
+        ValueError: An earlier version of this package made it.
+    """
+    if not (checkpoint / LAYOUT).exists():
+        raise ValueError(
+            f"{checkpoint} has no {LAYOUT}, because an earlier version made "
+            "it: resume it under the layout that it was made with"
+        )
+
+
+def read_optimizer_state(
+    checkpoint: Path, model: nn.Layer, optimizer: Any
+) -> dict[str, Any]:
+    """Cut this rank's optimizer state out of a checkpoint of any layout.
+
+    Args:
+        checkpoint: Has a ``layout.json``.
+        model: The model, with or without fleet's wrappers.
+        optimizer: Likewise; its state may not exist yet.
+
+    Returns:
+        Tensors for ``optimizer.set_state_dict()``, without the scheduler's.
+
+    Raises:
+        ValueError: Parts are missing.
+    """
+    layout = layout_by_key(model)
+    wholes = _read_wholes(checkpoint, layout)
+    slices, inner = _slices(optimizer), _innermost(optimizer)
+    parameters = parameters_by_key(model)
+    state: dict[str, Any] = {_MASTER: {}}
+    for (key, quantity), whole in wholes.items():
+        parameter = parameters[key]
+        name = parameter.name
+        part = _own_part(whole, layout[key], slices.get(name))
+        if part is None:
+            continue
+        tensor = paddle.to_tensor(part)
+        if quantity == _MASTER:
+            tensor.name = f"{name}_{_MASTER_SUFFIX}"
+            state[_MASTER][name] = tensor
+            continue
+        if parameter.dtype != paddle.float32 and (
+            getattr(inner, "_multi_precision", False)
+        ):
+            name = f"{name}_{_MASTER_SUFFIX}"
+        state[f"{name}_{quantity}_0"] = tensor
+    if not state[_MASTER]:
+        del state[_MASTER]
+    return state
+
+
+def _saved_layout(checkpoint: Path) -> dict[str, Any] | None:
+    file = checkpoint / LAYOUT
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def _innermost(optimizer: Any) -> Any:
+    while hasattr(optimizer, "_inner_opt"):
+        optimizer = optimizer._inner_opt
+    return optimizer
+
+
+def _slices(optimizer: Any) -> dict[str, tuple[int, int]]:
+    """Return begin and end of sharding V2's slices by the parameter's name.
+
+    They count from the parameter's first element; the last slice may end in
+    padding. Empty without V2.
+    """
+    sharding = getattr(optimizer, "_inner_opt", None)
+    return {
+        name: (
+            int(view._param_begin - view._index),
+            int(view._param_end - view._index),
+        )
+        for buffer in getattr(sharding, "_comm_buffer_list", [])
+        for name, view in buffer._sharding_param_grad_view.items()
+    }
+
+
+def _entries(optimizer: Any) -> Iterator[tuple[str, str, str, Tensor]]:
+    """Yield entry, quantity, parameter's name and tensor of the state."""
+    inner = _innermost(optimizer)
+    masters = getattr(inner, "_master_weights", {})
+    names = {master.name: name for name, master in masters.items()}
+    for quantity, tensors in inner._accumulators.items():
+        for name, tensor in tensors.items():
+            yield tensor.name, quantity, names.get(name, name), tensor
+    for name, master in masters.items():
+        yield name, _MASTER, name, master
+
+
+def _pieces(model: nn.Layer, optimizer: Any) -> list[Piece]:
+    layout, slices = read_layout(model), _slices(optimizer)
+    axis = topology().model
+    pieces = []
+    for entry, quantity, name, tensor in _entries(optimizer):
+        its = layout[name]
+        begin, end = slices.get(name, (0, math.prod(its.shape)))
+        is_number = math.prod(tensor.shape) == 1 and end - begin != 1
+        pieces.append(
+            Piece(
+                entry=entry,
+                key=its.key,
+                quantity=quantity,
+                shape=[*its.shape],
+                begin=-1 if is_number else begin,
+                axis=its.split_axis,
+                rank=axis.rank if its.is_tp_split else 0,
+                num_ranks=axis.size if its.is_tp_split else 1,
+            )
+        )
+    return pieces
+
+
+def _read_wholes(
+    checkpoint: Path, layout: Mapping[str, TensorLayout]
+) -> dict[tuple[str, str], Array]:
+    """Read every quantity of some tensors of the whole model."""
+    check_layout_file(checkpoint)
+    saved = json.loads((checkpoint / LAYOUT).read_text())
+    numbers: dict[tuple[str, str], Array] = {}
+    parts: dict[tuple[str, str], _Assembly] = {}
+    for file, entries in saved["optimizer"].items():
+        pieces = [Piece(*values) for values in entries]
+        pieces = [piece for piece in pieces if piece.key in layout]
+        state = paddle.load(str(checkpoint / file)) if pieces else {}
+        for piece in pieces:
+            held = state[_MASTER] if piece.quantity == _MASTER else state
+            values = to_numpy(held[piece.entry])
+            place = (piece.key, piece.quantity)
+            if piece.begin < 0:
+                numbers[place] = values
+            else:
+                parts.setdefault(place, _Assembly(piece, values.dtype))
+                parts[place].add(piece, values)
+    return numbers | {
+        place: part.whole(f"{checkpoint}: {' of '.join(reversed(place))}")
+        for place, part in parts.items()
+    }
+
+
+class _Assembly:
+    """A quantity of one tensor while its pieces come in."""
+
+    def __init__(self, first: Piece, dtype: np.dtype[Any]) -> None:
+        self._axis = first.axis
+        shape = (first.num_ranks, *first.shape)
+        self._parts = np.zeros(shape, dtype)
+        self._is_filled = np.zeros(shape, bool)
+
+    def add(self, piece: Piece, values: Array) -> None:
+        flat = self._parts[piece.rank].reshape(-1)
+        end = min(piece.begin + values.size, flat.size)
+        flat[piece.begin : end] = values.reshape(-1)[: end - piece.begin]
+        self._is_filled[piece.rank].reshape(-1)[piece.begin : end] = True
+
+    def whole(self, what: str) -> Array:
+        if not self._is_filled.all():
+            raise ValueError(f"{what}: parts are missing")
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return np.concatenate(self._parts, self._axis)
+
+
+def _own_part(
+    whole: Array, tensor: TensorLayout, held: tuple[int, int] | None
+) -> Array | None:
+    """Cut this rank's slice; None if it holds none.
+
+    Args:
+        whole: The quantity, of the shape of the whole tensor or ``[1]``.
+        tensor: The tensor's place.
+        held: Slice of the rank's part, which may end in padding; None: all.
+    """
+    if held is not None and held[0] >= held[1]:
+        return None
+    if whole.shape != whole_shape(tensor):  # a number, such as Adam's beta**t
+        return whole
+    if tensor.split_axis is not None:
+        axis = topology().model
+        parts = np.split(whole, axis.size, tensor.split_axis)
+        whole = parts[axis.rank]
+    if held is None:
+        return np.ascontiguousarray(whole)
+    part = np.zeros([held[1] - held[0]], whole.dtype)
+    values = whole.reshape(-1)[held[0] : held[1]]
+    part[: values.size] = values
+    return part

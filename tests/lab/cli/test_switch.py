@@ -1,0 +1,54 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The commands of docs/howto/switch.md, run as they stand there."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from pages import ROOT, blocks
+
+from paddle_adagc.lab.record.files import RunRecord
+
+PAGE = ROOT / "docs/howto/switch.md"
+
+
+@pytest.mark.slow
+def test_a_run_that_spikes_is_forked_before_the_spike(tmp_path):
+    for folder in ("tools", "configs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (block,) = blocks(PAGE, "bash")
+    for line in block.replace("\\\n", " ").splitlines():
+        _, *arguments = shlex.split(line)
+        subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=True,
+            capture_output=True,
+        )
+    before, fork = (
+        RunRecord.load(tmp_path / "outputs" / name)
+        for name in ("switch", "switch_adagc")
+    )
+    assert fork.run["forked_from"]["step"] == 150
+    np.testing.assert_array_equal(fork.loss[:151], before.loss[:151])
+    good = np.r_[305:350, 355:400]  # after each burst of bad batches
+    assert before.loss[good].min() > 2 > 0.2 > fork.loss[good].max()
+    report = (tmp_path / "outputs/switch.html").read_text()
+    assert "AdaGC" in report
+    assert "GlobalGC" in report

@@ -1,0 +1,174 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One run that changes its layout at every stop has the losses of one process.
+
+Every stop is a SIGTERM that one rank alone gets.
+"""
+
+import functools
+import os
+import shutil
+import signal
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from core.parallel.ranks import run_on_ranks
+
+from paddle_adagc.lab.evaluate.convert import to_hf
+from paddle_adagc.lab.evaluate.saved import load_saved
+from paddle_adagc.lab.record.files import RunRecord, update_run_json
+from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.train.run import run_pretraining
+from paddle_adagc.lab.train.stopping import Stopped
+from paddle_adagc.lab.train.trainer import PretrainTrainer
+from paddle_adagc.state import load_state
+
+ERNIE = Path(__file__).parents[3] / "configs/proxy/ernie_moe.yaml"
+NUM_STEPS = 10
+SMALL = (
+    "model.hidden_size=32",
+    "model.moe_intermediate_size=32",
+    "record.tensors=false",
+    "record.moments=false",
+    "data.validation_size=16",
+    "clip.t_start=3",
+    f"train.max_steps={NUM_STEPS}",
+    "train.gradient_accumulation_steps=2",
+    "train.log_every=5",
+    "train.save_every=5",
+    "train.keep_checkpoints=2",
+    "train.visualdl=false",
+    # Different loads move the biases, which are buffers, at every step.
+    "model.moe_correction_bias=true",
+    "train.expert_bias_rate=0.01",
+)
+ALONE = (1, "train.batch_size=8")
+TP2_PP2 = (4, "train.batch_size=8", "parallel.tp=2", "parallel.pp=2")
+PP2_V2 = (4, "train.batch_size=4", "parallel.pp=2", "parallel.sharding=2")
+EP2_V2 = (4, "train.batch_size=2", "parallel.ep=2", "parallel.sharding=4")
+PP2_EP2 = (*PP2_V2, "parallel.ep=2")
+EP2 = (2, "train.batch_size=4", "parallel.ep=2", "parallel.sharding=2")
+DP2 = (2, "train.batch_size=4", "parallel.dp=2")
+V1 = (
+    2,
+    "train.batch_size=4",
+    "parallel.sharding=2",
+    "parallel.sharding_split_param=false",
+)
+
+
+def pretrain(overrides, stop_at=None):
+    """One process's part of a run; gives its status or exit status."""
+    rank = os.environ.get("PADDLE_TRAINER_ID", "0")
+    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
+    is_last = int(rank) + 1 == int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    training_step = PretrainTrainer.training_step
+
+    @functools.wraps(training_step)  # the Trainer looks at its signature
+    def signalled(self, *args, **kwargs):
+        if is_last and self.state.global_step + 1 == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return training_step(self, *args, **kwargs)
+
+    with mock.patch.object(PretrainTrainer, "training_step", signalled):
+        try:
+            return run_pretraining(load_config(ERNIE, overrides))
+        except Stopped as stopped:
+            return stopped.exit_status
+
+
+def run(output_dir, layout, stop_at=None):
+    num_ranks, *overrides = layout
+    overrides = [*SMALL, f"train.output_dir={output_dir}", *overrides]
+    if num_ranks == 1:
+        statuses = [pretrain(overrides, stop_at)]
+    else:
+        statuses = run_on_ranks(
+            pretrain,
+            num_ranks,
+            timeout=300.0,
+            overrides=overrides,
+            stop_at=stop_at,
+        )
+    assert statuses == [143 if stop_at else "finished"] * num_ranks
+
+
+def losses(output_dir):
+    record = RunRecord.load(output_dir)
+    assert record.num_steps == NUM_STEPS
+    evaluated = record.metrics["eval_loss"]
+    return np.append(record.loss, evaluated[np.isfinite(evaluated)])
+
+
+def cut_back(source, target):
+    """A copy of a run that was killed after the step 5."""
+    shutil.copytree(source, target)
+    shutil.rmtree(target / "checkpoint-10")
+    update_run_json(target, status="running")
+    return target
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("alone") / "run"
+    run(output_dir, ALONE)
+    return output_dir
+
+
+def assert_close(output_dir, alone):
+    np.testing.assert_allclose(losses(output_dir), losses(alone), rtol=1e-5)
+    mine, theirs = (
+        load_state(path / f"checkpoint-{NUM_STEPS}")
+        for path in (output_dir, alone)
+    )
+    assert mine["gamma"] == pytest.approx(theirs["gamma"], rel=1e-4)
+    expected = load_saved(alone).state
+    for name, weight in load_saved(output_dir).state.items():
+        np.testing.assert_allclose(
+            weight, expected[name], rtol=0, atol=1e-5, err_msg=name
+        )
+
+
+@pytest.mark.slow
+def test_a_run_moves_from_layout_to_layout(alone, tmp_path):
+    output_dir = tmp_path / "run"
+    layouts = [ALONE, TP2_PP2, PP2_V2, DP2, EP2_V2, PP2_EP2, V1]
+    for count, layout in enumerate(layouts, start=1):
+        stop_at = count + 1 if count < len(layouts) else None
+        run(output_dir, layout, stop_at)
+    assert_close(output_dir, alone)
+
+
+@pytest.mark.slow
+def test_experts_on_two_ranks_are_resumed_and_put_together(alone, tmp_path):
+    whole = tmp_path / "whole"
+    run(whole, EP2)
+    again = cut_back(whole, tmp_path / "again")
+    run(again, EP2)
+    np.testing.assert_array_equal(losses(again), losses(whole))
+    assert load_state(again / "checkpoint-10") == load_state(
+        whole / "checkpoint-10"
+    )
+    to_one = cut_back(whole, tmp_path / "to_one")
+    run(to_one, ALONE)
+    assert_close(to_one, alone)
+    to_two = cut_back(alone, tmp_path / "to_two")
+    run(to_two, EP2)
+    assert_close(to_two, alone)
+    to_hf(to_two, tmp_path / "hf")
+    exported = load_saved(tmp_path / "hf").state
+    for name, weight in load_saved(to_two).state.items():
+        np.testing.assert_array_equal(exported[name], weight, err_msg=name)

@@ -1,0 +1,253 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab.train.interruption import interrupted_at
+from lab.train.runs import assert_same, make_values, run
+
+from paddle_adagc.lab.cli.pretrain import main
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.fork import Fork
+from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
+from paddle_adagc.lab.train.run import run_pretraining
+from paddle_adagc.lab.train.schedule import learning_rate
+from paddle_adagc.state import load_state
+
+ROOT = Path(__file__).parents[3]
+CONSTANT = {"kind": "constant", "learning_rate": 0.01, "warmup_steps": 2}
+
+
+def constant(output_dir, **train):
+    values = make_values(output_dir, **{"save_every": 4, **train})
+    values["schedule"] = dict(CONSTANT)
+    return values
+
+
+def fork(values, source, target, step=None):
+    """Run ``values`` in ``target`` from a checkpoint of ``source``."""
+    values["train"]["output_dir"] = str(target)
+    status = run_pretraining(parse_config(values), fork=Fork(source, step))
+    return status, RunRecord.load(target)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A run with checkpoints of the steps 4, 8 and 12; not to be changed."""
+    directory = tmp_path_factory.mktemp("source") / "run"
+    run(constant(directory, keep_checkpoints=9))
+    return directory
+
+
+def test_logs_and_checkpoints_may_change(tmp_path):
+    values = constant(tmp_path / "whole")
+    _, whole = run(values)
+    values["train"]["output_dir"] = str(tmp_path / "run")
+    with interrupted_at(6):
+        run(values)
+    values["train"] |= {"log_every": 1, "save_every": 6, "keep_checkpoints": 2}
+    status, record = run(values)
+    assert status == "finished"
+    assert_same(whole, record)
+    assert sorted(path.name for path in (tmp_path / "run").glob("c*-*")) == [
+        "checkpoint-12",
+        "checkpoint-6",
+    ]
+
+
+def test_a_finished_run_is_extended(source, tmp_path):
+    shutil.copytree(source, tmp_path / "run")
+    status, record = run(constant(tmp_path / "run", max_steps=20))
+    assert status == "finished"
+    _, whole = run(constant(tmp_path / "whole", max_steps=20))
+    np.testing.assert_array_equal(record.loss, whole.loss)
+    assert record.run["changes"] == [
+        {"step": 12, "changed": {"train.max_steps": [12, 20]}}
+    ]
+
+
+def test_a_decay_follows_the_new_length_and_says_so(tmp_path, capsys):
+    values = make_values(tmp_path, save_every=12)
+    run(values)
+    values["train"]["max_steps"] = 16
+    _, record = run(values)
+    assert "the cosine schedule now ends at step 16" in capsys.readouterr().out
+    schedule = parse_config(values).schedule
+    rates = record.metrics["learning_rate"]
+    assert rates[11] == learning_rate(schedule, 11, 12)
+    np.testing.assert_array_equal(
+        rates[12:], [learning_rate(schedule, i, 16) for i in range(12, 16)]
+    )
+
+
+def test_a_length_that_does_not_fit_is_refused(tmp_path):
+    values = make_values(tmp_path, max_steps=3)
+    run(values)
+    values["train"]["max_steps"] = 2
+    with pytest.raises(ValueError, match="the run has made 3 steps"):
+        run(values)
+    values["train"]["max_steps"] = 5
+    with pytest.raises(FileNotFoundError, match="cannot be extended"):
+        run(values)
+
+
+def test_equal_batches_may_be_cut_another_way(source, tmp_path):
+    shutil.copytree(source, tmp_path / "run")
+    cut = {"batch_size": 2, "gradient_accumulation_steps": 2}
+    values = constant(tmp_path / "run", max_steps=16, **cut)
+    _, record = run(values)
+    _, whole = run(constant(tmp_path / "whole", max_steps=16))
+    np.testing.assert_allclose(record.loss, whole.loss, rtol=1e-5)
+    values["train"]["batch_size"] = 3
+    with pytest.raises(
+        FileExistsError, match="keep the global batch of 4, now 6"
+    ):
+        run(values)
+    experts = {"moe_num_experts": 4, "moe_intermediate_size": 8}
+    values = constant(tmp_path / "moe")
+    values["model"] |= experts
+    run(values)
+    values["train"] |= cut
+    with pytest.raises(FileExistsError, match="gradient_accumulation_steps"):
+        run(values)
+
+
+def test_other_data_take_a_flag(source, tmp_path):
+    shutil.copytree(source, tmp_path / "run")
+    values = constant(tmp_path / "run", max_steps=16)
+    values["data"]["seed"] = 1
+    config = parse_config(values)
+    with pytest.raises(FileExistsError, match="--change-data"):
+        run_pretraining(config)
+    assert run_pretraining(config, change_data=True) == "finished"
+    record = RunRecord.load(tmp_path / "run")
+    assert record.num_steps == 16
+    assert record.run["changes"][0]["changed"] == {"data.seed": [0, 1]} | {
+        "train.max_steps": [12, 16]
+    }
+
+
+def test_a_checkpoint_of_an_earlier_version_keeps_its_layout(source, tmp_path):
+    shutil.copytree(source, tmp_path / "run")
+    (tmp_path / "run/checkpoint-12" / LAYOUT).unlink()
+    _, record = run(constant(tmp_path / "run", max_steps=14))
+    _, whole = run(constant(tmp_path / "whole", max_steps=14))
+    np.testing.assert_array_equal(record.loss, whole.loss)
+    checkpoint = tmp_path / "run/checkpoint-14"
+    (checkpoint / LAYOUT).unlink()
+    with pytest.raises(ValueError, match=r"has no layout\.json"):
+        check_layout_file(checkpoint)
+
+
+def test_a_fork_without_a_change_is_the_run(source, tmp_path):
+    status, record = fork(
+        constant("", keep_checkpoints=9), source, tmp_path / "fork", step=4
+    )
+    assert status == "finished"
+    assert_same(RunRecord.load(source), record)
+    assert record.run["forked_from"] == {
+        "run": str(source),
+        "step": 4,
+        "changed": {},
+    }
+
+
+def test_a_fork_to_another_clip_starts_with_its_warm_up(tmp_path):
+    values = constant(tmp_path / "global", keep_checkpoints=9)
+    values["clip"] = {"name": "global_norm"}
+    values["record"] = {"tensors": False, "moments": False}
+    _, before = run(values)
+    values["clip"] = {"name": "adagc", "t_start": 1}
+    values["record"] = {"tensors": True, "moments": False}
+    target = tmp_path / "whole"
+    _, whole = fork(values, tmp_path / "global", target, step=8)
+    # Step 8 is the warm-up, in which AdaGC clips by the global norm.
+    np.testing.assert_array_equal(whole.loss[:10], before.loss[:10])
+    assert (whole.loss[10:] != before.loss[10:]).all()
+    gamma = whole.tensors["gamma"]
+    assert np.isnan(gamma[:8]).all()
+    assert np.isfinite(gamma[8:]).all()
+    assert load_state(target / "checkpoint-12")["step"] == 4
+    changed = whole.run["forked_from"]["changed"]
+    assert changed["clip.name"] == ["global_norm", "adagc"]
+    # A killed fork resumes, before its first checkpoint and after it.
+    values["train"] |= {"output_dir": str(tmp_path / "killed"), "save_every": 2}
+    config = parse_config(values)
+    with interrupted_at(9):
+        run_pretraining(config, fork=Fork(tmp_path / "global", 8))
+    with interrupted_at(11):
+        run_pretraining(config)
+    assert run_pretraining(config, fork=Fork(tmp_path / "global")) == "finished"
+    np.testing.assert_array_equal(
+        RunRecord.load(tmp_path / "killed").loss, whole.loss
+    )
+
+
+@pytest.mark.filterwarnings("ignore:the loaded state was made")
+def test_a_fork_keeps_the_state_of_what_keeps_its_name(source, tmp_path):
+    values = constant("")
+    values["clip"]["lambda_rel"] = 1.2
+    values["optimizer"] = {"name": "lion"}
+    values["record"]["moments"] = False
+    fork(values, source, tmp_path / "fork", step=8)
+    state = load_state(tmp_path / "fork/checkpoint-12")
+    assert state["step"] == 12
+    assert state["config"]["lambda_rel"] == 1.2
+
+
+def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
+    config = str(ROOT / "configs/proxy/switch.yaml")
+    here = f"train.output_dir={tmp_path}"
+    assert main([config, here, "--fork", str(tmp_path / ".")]) == 2
+    assert "is the run itself" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([config, here, "--at", "4"])
+    assert "--at 4 needs --fork NEW_DIR" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match=r"steps \[4, 8, 12\]"):
+        fork(constant(""), source, tmp_path / "a", step=5)
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+        fork(constant(""), tmp_path / "nothing", tmp_path / "b")
+    run(constant(tmp_path / "c"))
+    with pytest.raises(FileExistsError, match="not this fork"):
+        fork(constant(""), source, tmp_path / "c", step=4)
+    values = constant("")
+    values["model"]["hidden_size"] = 32
+    with pytest.raises(ValueError, match="another model"):
+        fork(values, source, tmp_path / "d", step=4)
+    assert not (tmp_path / "d").exists()
+
+
+def test_weights_alone_are_taken(source, tmp_path):
+    values = constant(tmp_path / "run", init_from=str(source))
+    _, record = run(values)
+    assert record.num_steps == 12
+    assert record.metrics["learning_rate"][0] == 0.005
+    assert record.loss[0] < RunRecord.load(source).loss[0] - 0.5
+    assert load_state(tmp_path / "run/checkpoint-12")["step"] == 12
+    config = json.loads((tmp_path / "run/run.json").read_text())["config"]
+    assert config["train"]["init_from"] == str(source)
+    values["train"]["output_dir"] = str(tmp_path / "a")
+    values["train"]["init_from"] = str(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match=r"train\.init_from="):
+        run(values)
+    values["train"]["init_from"] = str(source / "checkpoint-4")
+    values["model"]["hidden_size"] = 32
+    with pytest.raises(ValueError, match="another model"):
+        run(values)
+    assert not (tmp_path / "a").exists()

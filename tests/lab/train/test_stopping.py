@@ -1,0 +1,149 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from lab.train.runs import assert_same, make_values, run
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train import stopping
+from paddle_adagc.lab.train.stopping import StopRequest
+from paddle_adagc.lab.train.trainer import COMPLETE, PretrainTrainer
+
+ROOT = Path(__file__).parents[3]
+
+
+def start(values, tmp_path, *launch):
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps(values))
+    return subprocess.Popen(
+        [sys.executable, *launch, str(ROOT / "tools/pretrain.py"), str(config)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def wait_for_step(directory, step, process):
+    metrics = Path(directory) / "metrics.jsonl"
+    while process.poll() is None:
+        if metrics.exists() and metrics.read_bytes().count(b"\n") >= step:
+            return
+        time.sleep(0.005)
+    pytest.fail("the run ended too early")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
+    values = make_values(tmp_path / "whole", max_steps=150, log_every=1)
+    _, whole = run(values)
+    values["train"]["output_dir"] = str(tmp_path / "stopped")
+    process = start(values, tmp_path)
+    wait_for_step(tmp_path / "stopped", 5, process)
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    line = printed.splitlines()[-1]
+    (checkpoint,) = (tmp_path / "stopped").glob("checkpoint-*")
+    assert line.startswith(f"stopped by {number.name}: saved {checkpoint}; ")
+    stopped = RunRecord.load(tmp_path / "stopped")
+    assert stopped.run["status"] == "stopped"
+    assert checkpoint.name == f"checkpoint-{stopped.num_steps}"
+    status, resumed = run(values)
+    assert status == "finished"
+    assert_same(whole, resumed)
+
+
+@pytest.mark.slow
+def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
+    values = make_values(tmp_path / "run", max_steps=4000, batch_size=2)
+    values["record"] = {"tensors": False, "moments": False}
+    values["parallel"] = {"dp": 2}
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node=2"]
+    process = start(values, tmp_path, *launch, f"--log_dir={tmp_path / 'log'}")
+    wait_for_step(tmp_path / "run", 3, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    stopped = RunRecord.load(tmp_path / "run")
+    assert stopped.run["status"] == "stopped"
+    checkpoint = tmp_path / f"run/checkpoint-{stopped.num_steps}"
+    assert (checkpoint / COMPLETE).exists()
+    log = (tmp_path / "log/workerlog.0").read_text()
+    assert f"stopped by SIGTERM: saved {checkpoint}; " in log
+
+
+def test_a_second_signal_exits_at_once_and_an_echo_does_not(
+    monkeypatch, request
+):
+    exited = mock.Mock()
+    monkeypatch.setattr(stopping.os, "_exit", exited)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+        request.addfinalizer(lambda n=number, b=before: signal.signal(n, b))
+    with StopRequest(log_every=10) as stop:
+        assert stop.agreed(1) == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    with StopRequest(log_every=10) as stop:
+        for _ in range(3):  # as Paddle's launcher does
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.agreed(2) == signal.SIGTERM
+        exited.assert_not_called()
+        monkeypatch.setattr(stopping, "_ECHO_SECONDS", 0.0)
+        signal.raise_signal(signal.SIGINT)
+        exited.assert_called_once_with(130)
+    assert signal.getsignal(signal.SIGINT) == stop._note
+
+
+def test_a_forked_data_loader_ends_by_sigterm():
+    with StopRequest(log_every=10):
+        has_started, starting = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(starting, b"!")
+            time.sleep(30)
+            os._exit(0)
+        os.read(has_started, 1)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_the_last_step_is_evaluated_and_saved_once(tmp_path):
+    values = make_values(tmp_path, max_steps=4, eval_every=2, save_every=2)
+    with (
+        mock.patch.object(
+            PretrainTrainer,
+            "evaluate",
+            autospec=True,
+            side_effect=PretrainTrainer.evaluate,
+        ) as evaluate,
+        mock.patch.object(
+            PretrainTrainer,
+            "_save_checkpoint",
+            autospec=True,
+            side_effect=PretrainTrainer._save_checkpoint,
+        ) as save,
+    ):
+        run(values)
+    assert evaluate.call_count == save.call_count == 2
