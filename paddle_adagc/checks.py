@@ -70,6 +70,17 @@ def check_real(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_bool(name: str, value: Any) -> bool:
+    """Return an argument that must be True or False.
+
+    Raises:
+        TypeError: It is anything else.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def check_positive(name: str, value: Any) -> float:
     """Return ``value`` as a finite ``float`` above 0.
 

@@ -41,6 +41,7 @@ from safetensors.numpy import save
 from paddle_adagc.files import atomic_write
 
 STATE_FILE = "adagc_state.safetensors"
+_STEPS = ("step", "warmup_start")
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
 
@@ -70,6 +71,10 @@ class Quantity:
 
     tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
+
+    votes: float | None = None
+    """Most votes, if it is a number of votes and no norm. Also the value where
+    a state does not hold the quantity: the rule has dropped it."""
 
     def check(self, key: str, value: float) -> None:
         """Refuse a number that the rule could not resume from.
@@ -108,13 +113,16 @@ class ClipState:
     scalars: dict[str, Any]
     """Name of a quantity about all tensors -> float32 ``[1]``."""
 
+    warmup_start: int = 0
+    """Steps made when the warm-up began."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``.
 
         Returns:
             ``step``, per quantity a dict of key -> number (shape ``[]``), and
             ``config``. A number about all tensors stands under the key
-            ``"global"``.
+            ``"global"``. ``warmup_start``, unless that is 0.
         """
         numbers_by_key = {
             name: dict(zip(self.keys, _unbind(vector), strict=True))
@@ -122,7 +130,10 @@ class ClipState:
         }
         for name, vector in self.scalars.items():
             numbers_by_key[name] = {GLOBAL: _unbind(vector)[0]}
-        return {"step": self.step, **numbers_by_key, "config": self.config}
+        steps = {"step": self.step}
+        if self.warmup_start:
+            steps["warmup_start"] = self.warmup_start
+        return {**steps, **numbers_by_key, "config": self.config}
 
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
@@ -133,7 +144,7 @@ class ClipState:
             ValueError: A part is missing or malformed, or the quantities are
                 about other tensors.
         """
-        step, config, kept = _parts(state)
+        steps, config, kept = _parts(state)
         values: dict[str, np.ndarray] = {}
         scalars: dict[str, np.ndarray] = {}
         keys: tuple[str, ...] | None = None
@@ -143,12 +154,14 @@ class ClipState:
                 continue
             keys = tuple(numbers_by_key) if keys is None else keys
             if numbers_by_key.keys() != set(keys):
+                other = sorted(numbers_by_key.keys() ^ set(keys))
                 raise ValueError(
-                    f"the state's {name} and {next(iter(values))} have other "
-                    "keys"
+                    f"the state's {name} and {next(iter(values))} are not "
+                    f"about the same tensors: one of them lacks {other[:5]}"
                 )
             values[name] = _vector(name, keys, numbers_by_key)
-        return cls(step, config, keys or (), values, scalars)
+        step, start = steps
+        return cls(step, config, keys or (), values, scalars, start)
 
     def check(
         self,
@@ -218,6 +231,7 @@ class ClipState:
             "keys": json.dumps(state.keys),
             "scalars": json.dumps([*state.scalars]),
             "step": json.dumps(state.step),
+            "warmup_start": json.dumps(state.warmup_start),
             "config": json.dumps(state.config),
         }
         metadata[_CHECKSUM] = _checksum(metadata, vectors)
@@ -279,7 +293,10 @@ class ClipState:
             name: dict(zip(its_keys, vectors[name], strict=True))
             for name, its_keys in keys_by_name.items()
         }
-        return cls.from_dict({"step": step, **kept, "config": config})
+        start = json.loads(metadata.get("warmup_start", "0"))
+        return cls.from_dict(
+            {"step": step, "warmup_start": start, **kept, "config": config}
+        )
 
 
 def save_state(
@@ -362,23 +379,34 @@ def _checksum(
 
 def _parts(
     state: Any,
-) -> tuple[int, dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return step, config and the dicts of numbers."""
+) -> tuple[tuple[int, int], dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return step and ``warmup_start``, config, and the dicts of numbers."""
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
     for name in ("step", "config"):
         if name not in state:
             raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
     for name, part in state.items():
-        if name != "step" and not isinstance(part, dict):
+        if name not in _STEPS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
-    kept = {k: v for k, v in state.items() if k not in ("step", "config")}
-    step = state["step"]
-    if not isinstance(step, numbers.Integral) or int(step) < 0:
-        raise ValueError(f"the state's step={step!r} is not a count of steps")
+    kept = {
+        name: part
+        for name, part in state.items()
+        if name not in (*_STEPS, "config")
+    }
+    step, start = (state.get(name, 0) for name in _STEPS)
+    for name, count in zip(_STEPS, (step, start), strict=True):
+        if not isinstance(count, numbers.Integral) or int(count) < 0:
+            raise ValueError(
+                f"the state's {name}={count!r} is not a count of steps"
+            )
+    if start > step:
+        raise ValueError(
+            f"the state's warmup_start={start} is after its step={step}"
+        )
     if [*kept] == ["norm"]:  # ZClip's in format 2
         kept = {name: {GLOBAL: v} for name, v in kept["norm"].items()}
-    return int(step), state["config"], kept
+    return (int(step), int(start)), state["config"], kept
 
 
 def _vector(

@@ -97,20 +97,25 @@ def step_metrics(rows: Rows) -> dict[str, Any]:
     """Return the numbers of :meth:`TensorScalingClip.metrics`."""
     norm, h = rows.columns["norm"], rows.columns["h"]
     finite = np.isfinite(norm)
+    return {
+        "global_grad_norm": _norm(norm[finite]),
+        "clipped_fraction": float(np.mean(h < 1)) if h.size else 0.0,
+        "nonfinite": int(np.sum(~finite)),
+        "nonfinite_total": int(rows.columns["nonfinite_total"].sum()),
+        "tensors": by_tensor(rows),
+    }
+
+
+def by_tensor(rows: Rows) -> dict[str, dict[str, float]]:
+    """Return each tensor's norm, ``h``, and what the rule keeps, by key."""
     columns = {
         name: column
         for name, column in rows.columns.items()
         if name != "nonfinite_total"
     }
     return {
-        "global_grad_norm": _norm(norm[finite]),
-        "clipped_fraction": float(np.mean(h < 1)) if h.size else 0.0,
-        "nonfinite": int(np.sum(~finite)),
-        "nonfinite_total": int(rows.columns["nonfinite_total"].sum()),
-        "tensors": {
-            key: {name: float(column[i]) for name, column in columns.items()}
-            for i, key in enumerate(rows.keys)
-        },
+        key: {name: float(column[i]) for name, column in columns.items()}
+        for i, key in enumerate(rows.keys)
     }
 
 

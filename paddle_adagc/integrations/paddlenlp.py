@@ -24,6 +24,7 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.integrations.histograms import add_histograms
 from paddle_adagc.state import load_state, save_state
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ class ClippingMixin(Trainer):
     checkpoint, in a file of its own (:mod:`paddle_adagc.state`), and
     ``train(resume_from_checkpoint=...)`` resumes from it; every process reads
     that file. It is written first: a checkpoint that the Trainer has finished
-    has it. Every training log gets ``clip_...`` numbers of the last step,
-    from :meth:`TensorScalingClip.summary`.
+    has it. Every training log gets ``clip_...`` numbers of the last step over
+    all ranks, from :meth:`TensorScalingClip.summary`; what the Trainer reports
+    to (``report_to``) also gets :func:`histograms of the tensors
+    <paddle_adagc.integrations.histograms.add_histograms>`.
 
     Args:
         *args: Arguments of the Trainer.
@@ -135,16 +138,28 @@ class ClippingMixin(Trainer):
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
-        if "loss" in logs and isinstance(self.clip, TensorScalingClip):
-            logs = {**logs, **self._clip_logs(self.clip)}
-        super().log(logs, **kwargs)
+        summary = self._clip_summary() if "loss" in logs else {}
+        tensors = summary.pop("tensors", {})
+        lowest = summary.pop("lowest_h", {})
+        super().log(
+            {
+                **logs,
+                **{f"clip_{name}": value for name, value in summary.items()},
+                **{f"clip_h/{key}": h for key, h in lowest.items()},
+            },
+            **kwargs,
+        )
+        if self.state.is_world_process_zero:
+            callbacks = self.callback_handler.callbacks
+            add_histograms(callbacks, tensors, self.state.global_step)
 
-    def _clip_logs(self, clip: TensorScalingClip) -> dict[str, float]:
-        summary = clip.summary()
-        lowest = summary.pop("lowest_h")
+    def _clip_summary(self) -> dict[str, Any]:
+        """Summarise the last step; empty for a clip without a summary."""
+        if not isinstance(self.clip, TensorScalingClip):
+            return {}
+        summary = self.clip.summary(tensors=True)
         del summary["step"]
-        logs = {f"clip_{name}": value for name, value in summary.items()}
-        return logs | {f"clip_h/{key}": h for key, h in lowest.items()}
+        return summary
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         if isinstance(self.clip, TensorScalingClip):

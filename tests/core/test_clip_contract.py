@@ -13,6 +13,9 @@
 # limitations under the License.
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
+import sys
+from collections import Counter
+
 import numpy as np
 import paddle
 import pytest
@@ -258,6 +261,33 @@ def test_summary_and_metrics_of_the_whole_model():
     assert [*tensors] == [p.name for p in parameters[:3]]
     assert tensors[lost]["h"] == 0.0
     assert [*clip.metrics()["tensors"]] == [p.name for p in parameters]
+
+
+def test_summary_costs_the_next_steps_nothing():
+    """A step calls the same compiled functions after a summary as before."""
+
+    def calls(is_summarized):
+        parameters = [paddle.create_parameter([4], "float32") for _ in "ab"]
+        clip = ClipGradByAdaGC(t_start=1)
+        seen = Counter()
+
+        def count(frame, event, function):
+            if event == "c_call" and "paddle" in str(function.__module__):
+                seen[function.__qualname__] += 1
+
+        for step in range(6):
+            pairs = [(p, paddle.full([4], step + 1.0)) for p in parameters]
+            if step == 4:
+                if is_summarized:
+                    clip.summary(tensors=True)
+                sys.setprofile(count)
+            clip(pairs)
+        sys.setprofile(None)
+        return seen
+
+    seen = calls(is_summarized=True)
+    assert seen
+    assert seen == calls(is_summarized=False)
 
 
 def test_summary_before_the_first_step():

@@ -33,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[3]
 ERRORS = (ImportError, OSError, TypeError, ValueError)
 """What a user can mend; other errors keep their traceback."""
 
+_RUN_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
+
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Parser of ``tools/<name>.py``, which is also installed as ``adagc-...``.
@@ -91,3 +93,19 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     """
     if not Path(path).is_dir():
         raise FileNotFoundError(f"there is no directory {path}")
+
+
+def check_run(path: Path) -> None:
+    """Check that a directory holds a run.
+
+    Raises:
+        FileNotFoundError: It does not.
+    """
+    missing = [name for name in _RUN_FILES if not (path / name).is_file()]
+    if missing:
+        inside = sorted(found.parent for found in path.glob("*/run.json"))
+        there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""
+        raise FileNotFoundError(
+            f"{path} is no run: it has no {missing[0]}; give a directory that "
+            f"tools/pretrain.py wrote (train.output_dir){there}"
+        )

@@ -57,9 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0: finished, or a sound recipe; 1: the loss stopped being finite; 2:
-        bad settings; 3: the run's directory cannot be written to; 130 or 143:
-        stopped by a signal.
+        0: finished, or a sound recipe; 1: the loss ended above its first value
+        or stopped being finite; 2: bad settings; 3: the run's directory cannot
+        be written to; 130 or 143: stopped by a signal.
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
@@ -174,7 +174,8 @@ def train(options: argparse.Namespace) -> int:
     """Train as a config says.
 
     Returns:
-        0: finished; 1: the loss stopped being finite.
+        0: finished; 1: the loss ended above its first value or stopped being
+        finite.
 
     Raises:
         ImportError: PaddleNLP is missing.
@@ -183,8 +184,12 @@ def train(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
+    from paddle_adagc.lab.train.ending import describe_ending
     from paddle_adagc.lab.train.parse import load_config
-    from paddle_adagc.lab.train.processes import is_first_process
+    from paddle_adagc.lab.train.processes import (
+        from_first_process,
+        is_first_process,
+    )
     from paddle_adagc.lab.train.run import run_pretraining
     from paddle_adagc.lab.train.stopping import Stopped
 
@@ -195,7 +200,7 @@ def train(options: argparse.Namespace) -> int:
     try:
         with storage_errors(config.train.output_dir):
             check_directory("train.output_dir", config.train.output_dir)
-            status = run_pretraining(
+            run_pretraining(
                 config,
                 overwrite=options.overwrite,
                 change_data=options.change_data,
@@ -206,8 +211,12 @@ def train(options: argparse.Namespace) -> int:
         if is_first_process():
             print(stopped)
         return stopped.exit_status
-    print(f"{status}: {config.train.output_dir}")
-    return 0 if status == "finished" else 1
+    ending = from_first_process(
+        lambda: describe_ending(config.train.output_dir)
+    )
+    if is_first_process():
+        print("\n".join(ending.lines))
+    return 0 if ending.is_sound else 1
 
 
 def _forked(

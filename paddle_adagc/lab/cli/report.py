@@ -30,9 +30,7 @@ import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed, check_output_file
-from paddle_adagc.lab.cli.command import exit_status, make_parser
-
-_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
+from paddle_adagc.lab.cli.command import check_run, exit_status, make_parser
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,7 +58,7 @@ def _report(options: argparse.Namespace) -> int:
     for module in ("matplotlib", "jinja2", "scipy"):
         check_installed(module, "report")
     for path in options.runs:
-        _check_run(path)
+        check_run(path)
     check_output_file("--output", options.output)
     from paddle_adagc.lab.report.html import write_report
     from paddle_adagc.lab.report.own_runs import compare_runs
@@ -69,17 +67,6 @@ def _report(options: argparse.Namespace) -> int:
     path = write_report(options.output, options.title, [experiment])
     print(f"report: {path}")
     return 0
-
-
-def _check_run(path: Path) -> None:
-    missing = [name for name in _FILES if not (path / name).is_file()]
-    if missing:
-        inside = sorted(found.parent for found in path.glob("*/run.json"))
-        there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""
-        raise FileNotFoundError(
-            f"{path} is no run: it has no {missing[0]}; give a directory that "
-            f"tools/pretrain.py wrote (train.output_dir){there}"
-        )
 
 
 if __name__ == "__main__":

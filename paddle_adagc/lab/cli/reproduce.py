@@ -16,10 +16,12 @@
     python tools/reproduce.py quickstart
     python tools/reproduce.py table-spike-score --jobs 2
     python tools/reproduce.py all --minutes 60
+    python tools/reproduce.py my_grid.yaml
     python tools/reproduce.py report --collect outputs
 
-TARGET names a file in configs/experiments, "all" stands for those that decide
-the claims in configs/claims.yaml, the paper's and our own. A target runs its
+TARGET names a file in configs/experiments, or is the path of a .yaml file of
+your own in their format; "all" stands for those that decide the claims in
+configs/claims.yaml, the paper's and this project's. A target runs its
 grid of paired runs, and writes OUTPUT/TARGET/report.html, tables.md,
 results.jsonl and figures/. Runs that have ended are not run again, whichever
 target asked for them, and a killed command goes on where it was when it is
@@ -33,6 +35,7 @@ with code of its own.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import signal
 import sys
@@ -43,6 +46,7 @@ from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
     ERRORS,
     ROOT,
+    check_config_file,
     exit_status,
     make_parser,
 )
@@ -63,15 +67,17 @@ def main(arguments: list[str] | None = None) -> int:
         0: done; 1: ``report --check`` found a page out of date, or ``verify``
         a difference; 2: bad arguments or files, or a run that failed.
     """
+    given = sys.argv[1:] if arguments is None else arguments
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
+    own = [argument for argument in given if _is_path(argument)]
     parser = make_parser("reproduce", __doc__)
     commands = parser.add_subparsers(
         dest="target",
         metavar="TARGET",
         required=True,
-        help=", ".join([*targets, ALL, REPORT, VERIFY]),
+        help=", ".join([*targets, ALL, "PATH.yaml", REPORT, VERIFY]),
     )
-    for target in [*targets, ALL]:
+    for target in dict.fromkeys([*targets, ALL, *own]):
         _add_run_options(commands.add_parser(target))
     _add_report_options(commands.add_parser(REPORT))
     commands.add_parser(VERIFY)
@@ -126,21 +132,30 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _is_path(target: str) -> bool:
+    return target.endswith((".yaml", ".yml"))
+
+
 def _reproduce(options: argparse.Namespace) -> int:
+    if _is_path(options.target):
+        check_config_file(options.target)
     _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
     from paddle_adagc.lab.reproduce.pages import load_all_results
     from paddle_adagc.lab.reproduce.targets import Reproduction
 
-    claims = load_claims(CLAIMS)
-    is_all = options.target == ALL
-    names = targets_of(claims) if is_all else [options.target]
+    claims, committed = load_claims(CLAIMS), load_all_results(RESULTS)
+    names = targets_of(claims) if options.target == ALL else [options.target]
+    grids = [GRIDS / f"{name}.yaml" for name in names]
+    if _is_path(options.target):
+        grids, claims, committed = [Path(options.target)], [], {}
     reproduction = Reproduction(
-        [GRIDS / f"{name}.yaml" for name in names],
+        grids,
         options.output,
         claims=claims,
-        committed=load_all_results(RESULTS),
+        committed=committed,
         num_jobs=options.jobs,
+        say=functools.partial(print, flush=True),
     )
     finished = reproduction.reproduce(
         max_steps=options.steps, minutes=options.minutes

@@ -36,7 +36,7 @@ from paddle_adagc.lab.models.hf_tokenizer import (
 )
 
 BYTES = "bytes"
-_BYTE_KINDS = ("stdlib", "fixed_sequences")  # the embedded corpus
+BYTE_KINDS = ("stdlib", "fixed_sequences")  # the embedded corpus
 
 
 def tokenizer_of(saved: SavedDecoder, given: str | None = None) -> str | None:
@@ -69,7 +69,7 @@ def tokenizer_of(saved: SavedDecoder, given: str | None = None) -> str | None:
         return str(saved.directory)
     if expected and expected["kind"] == BYTES:
         return BYTES
-    return BYTES if _data(saved).get("kind") in _BYTE_KINDS else None
+    return BYTES if _data(saved).get("kind") in BYTE_KINDS else None
 
 
 def _data(saved: SavedDecoder) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
+from paddle_adagc.clips.metrics import Rows, step_summary
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.record.files import QUANTITIES
 
@@ -83,15 +84,13 @@ class ObservedClip(ClipGradBase):
             "clip_seconds": self.seconds,
         }
 
-    def scales(self) -> dict[str, float]:
-        """Return the last step's h by key, for finite norms above 0."""
-        return {
-            key: float(clipped / norm)
-            for key, clipped, norm in zip(
-                self.keys, self.clipped_norm, self.norm, strict=True
-            )
-            if np.isfinite(norm) and norm > 0
-        }
+    def summary(self) -> dict[str, Any]:
+        """Return what :meth:`TensorScalingClip.summary` does, without step."""
+        with np.errstate(invalid="ignore"):
+            h = self.clipped_norm / self.norm
+        nonfinite = ~np.isfinite(self.norm)
+        columns = {"norm": self.norm, "h": h, "nonfinite_total": nonfinite}
+        return step_summary(Rows(self.keys, columns).choose(self.norm != 0))
 
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
         """Return the last step's block for :class:`RunWriter`.

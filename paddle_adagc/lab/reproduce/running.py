@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from tqdm import tqdm
 
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.reproduce.continuing import continue_shorter
 from paddle_adagc.lab.reproduce.grid import Cell, as_json
+from paddle_adagc.lab.reproduce.progress import Progress
 
 ENDED = ("finished", "diverged")
 _ROOT = Path(__file__).resolve().parents[3]
@@ -103,7 +103,7 @@ def run_cells(
 
 
 class _Pool:
-    """Cells on their way, and the bar that shows how far they are."""
+    """Cells on their way, and how far they are."""
 
     def __init__(
         self,
@@ -119,23 +119,23 @@ class _Pool:
         self._run = run
         self._lock = threading.Lock()
         self._running: set[Path] = set()
-        self._steps_behind = 0
+        self._steps_behind = self._num_ended = 0
         self._total = sum(cell.config.train.max_steps for cell in todo)
 
     def work(self, num_jobs: int) -> None:
         with (
             concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
-            tqdm(total=self._total, unit="step", smoothing=0.05) as bar,
+            Progress(len(self._todo), num_jobs) as progress,
         ):
             try:
                 futures = [pool.submit(self._do, cell) for cell in self._todo]
                 for _ in _until_done(futures):
-                    self._show(bar)
+                    self._show(progress)
             except BaseException:
                 self._deadline.stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-            self._show(bar)
+            self._show(progress)
 
     def _do(self, cell: Cell) -> None:
         steps = cell.config.train.max_steps
@@ -151,14 +151,15 @@ class _Pool:
             with self._lock:
                 self._running.discard(cell.directory)
                 self._steps_behind += steps
+                self._num_ended += 1
 
-    def _show(self, bar: Any) -> None:
+    def _show(self, progress: Progress) -> None:
         with self._lock:
             running = list(self._running)
-            bar.total = self._total
-            bar.n = self._steps_behind
-        bar.n += sum(_num_steps(directory) for directory in running)
-        bar.refresh()
+            total, num_ended = self._total, self._num_ended
+            num_steps = self._steps_behind
+        num_steps += sum(_num_steps(directory) for directory in running)
+        progress.show(num_steps, total, num_ended)
 
 
 def _until_done(

@@ -62,6 +62,7 @@ from paddle_adagc.lab.reproduce.verdicts import (
 )
 from paddle_adagc.lab.reproduce.writing import (
     Finished,
+    early_text,
     load_experiment,
     write_target,
 )
@@ -143,6 +144,7 @@ class Reproduction:
         claims: The paper's; those of other targets are left alone.
         committed: Results by target whose runs the verdicts take, too.
         num_jobs: Runs at a time.
+        say: Gets a text for people as soon as an experiment is done.
         run: Runs one cell; by default in a process of its own.
         clock: Time in seconds.
 
@@ -159,6 +161,7 @@ class Reproduction:
         claims: Sequence[Claim] = (),
         committed: Mapping[str, TargetResult] | None = None,
         num_jobs: int = 1,
+        say: Callable[[str], None] | None = None,
         run: RunCell | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -172,6 +175,7 @@ class Reproduction:
         self._known = dict(committed or {})
         self._catalogue = Catalogue(self._files)
         self._num_jobs = check_integer("num_jobs", num_jobs, 1)
+        self._say = say
         self._run = run
         self._clock = clock
         self._cells = cache(self._make_cells)
@@ -215,6 +219,7 @@ class Reproduction:
             extent = self._within(deadline, seconds, minutes)
         for planned in sorted(extent.experiments, key=lambda p: p.priority):
             self._run_experiment(planned, extent)
+            self._announce(planned, extent)
         return [
             self._write(name, target, extent, timings[name])
             for name, target in self._targets.items()
@@ -229,6 +234,13 @@ class Reproduction:
             extent.stopped.append(planned)
         else:
             self._run_cells(late, extent)
+
+    def _announce(self, planned: Planned, extent: Extent) -> None:
+        """Say what came out before the next experiment, which may be long."""
+        done = _complete(self._cells(planned, extent.scale))
+        if self._say is not None and done:
+            directory = self._output_dir / planned.target
+            self._say(early_text(planned.config, done, directory))
 
     def _run_cells(self, cells: Sequence[Cell], extent: Extent) -> None:
         run_cells(

@@ -25,6 +25,7 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import choose_focus
+from paddle_adagc.lab.report.headline import headline
 from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
 from paddle_adagc.lab.report.plots import draw_chart
 from paddle_adagc.lab.report.tables import comparison_table
@@ -132,6 +133,22 @@ def write_target(
     )
 
 
+def early_text(
+    config: ExperimentConfig, cells: Sequence[Cell], directory: Path
+) -> str:
+    """Draw an experiment's loss; return what came out, as text.
+
+    Args:
+        config: The experiment.
+        cells: Those that have ended.
+        directory: Of the target.
+    """
+    experiment = load_experiment(config, cells, directory)
+    picture = _save_loss(experiment, directory / FIGURES / config.name)
+    lines = [*headline(experiment), f"picture: {picture}"]
+    return "\n  ".join([config.title, *lines])
+
+
 def load_experiment(
     config: ExperimentConfig, cells: Sequence[Cell], directory: Path
 ) -> Experiment:
@@ -191,9 +208,9 @@ def _detailed_tables(
 
 def _save_figures(experiment: Experiment, prefix: Path) -> None:
     """Some of the report's figures as files, for slides and READMEs."""
-    prefix.parent.mkdir(parents=True, exist_ok=True)
+    _save_loss(experiment, prefix)
     experiment = experiment.first_methods(FIGURE_METHODS)
-    figures = {"loss": draw_chart(loss_chart(experiment))}
+    figures = {}
     focus = choose_focus(experiment)
     if focus is not None:
         figures["norms"] = norm_figure(experiment, focus)
@@ -203,3 +220,11 @@ def _save_figures(experiment: Experiment, prefix: Path) -> None:
         )
     for name, figure in figures.items():
         figure.savefig(f"{prefix}-{name}.png", dpi=100)
+
+
+def _save_loss(experiment: Experiment, prefix: Path) -> Path:
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    path = prefix.with_name(f"{prefix.name}-loss.png")
+    figure = draw_chart(loss_chart(experiment.first_methods(FIGURE_METHODS)))
+    figure.savefig(path, dpi=100)
+    return path

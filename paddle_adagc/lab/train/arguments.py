@@ -20,7 +20,16 @@ from pathlib import Path
 import paddle
 from paddlenlp.trainer import TrainingArguments
 
+from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
+
+_MODULES = {
+    "visualdl": "visualdl",
+    "tensorboard": "tensorboardX",
+    "wandb": "wandb",
+    "autonlp": "ray",
+}
+"""Module of each backend."""
 
 
 def uses_amp(train: TrainConfig) -> bool:
@@ -44,10 +53,19 @@ def check_precision(train: TrainConfig) -> None:
         )
 
 
+def _backends(train: TrainConfig) -> list[str]:
+    """Return what the Trainer reports to; each has to be installed."""
+    names = ["visualdl"] * train.visualdl + train.report_to
+    for name in names:
+        check_installed(_MODULES[name], "track")
+    return [*dict.fromkeys(names)]
+
+
 def training_arguments(config: RunConfig) -> TrainingArguments:
     """Make the Trainer's arguments.
 
     Raises:
+        ImportError: A backend of ``train.report_to`` is not installed.
         ValueError: Low precision is asked for on a machine without a GPU.
     """
     train, parallel = config.train, config.parallel
@@ -60,8 +78,9 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
     check_precision(train)
     return TrainingArguments(
         output_dir=train.output_dir,
-        logging_dir=str(Path(train.output_dir) / "visualdl"),
-        report_to=["visualdl"] if train.visualdl else [],
+        logging_dir=str(Path(train.output_dir) / "logs"),
+        report_to=_backends(train),
+        disable_tqdm=True,  # the console shows the progress
         device="gpu" if on_gpu else "cpu",
         seed=train.seed,
         do_train=True,

@@ -32,6 +32,7 @@ _FREE = (
     "train.save_every",
     "train.keep_checkpoints",
     "train.visualdl",
+    "train.report_to",
 )
 _LAYOUT = ("train.batch_size", "train.gradient_accumulation_steps")
 

@@ -116,7 +116,13 @@ class TrainConfig:
     taken from it. Default: the weights are drawn."""
 
     visualdl: Flag = True
-    """Write VisualDL logs to ``output_dir/visualdl``."""
+    """Write VisualDL logs to ``output_dir/logs``."""
+
+    report_to: list[Literal["visualdl", "tensorboard", "wandb", "autonlp"]] = (
+        dataclasses.field(default_factory=list)
+    )
+    """PaddleNLP's other backends for the same numbers, see the extra
+    ``[track]``."""
 
 
 @section
@@ -288,10 +294,12 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.
 
-        ``parallel`` is left out where it is one process, ``init_from`` where
-        it is not given.
+        ``parallel`` is left out where it is one process, ``report_to`` and
+        ``init_from`` where they are not given.
         """
         values = dataclasses.asdict(self)
+        if not self.train.report_to:
+            del values["train"]["report_to"]
         if self.parallel.num_processes == 1:
             del values["parallel"]
         if self.train.init_from is None:

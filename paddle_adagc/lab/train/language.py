@@ -160,6 +160,11 @@ class LanguageTask(PretrainTask):
         """Length of a token window."""
         return f"{self.config.data.seq_length:,}"
 
+    @property
+    def num_tokens(self) -> int:
+        """Length of a token window."""
+        return self.config.data.seq_length
+
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
     ) -> int:

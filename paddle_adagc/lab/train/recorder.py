@@ -24,7 +24,6 @@ import numpy as np
 from paddle import Tensor, nn
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
@@ -41,6 +40,7 @@ from paddle_adagc.stability.monitor import SpikeMonitor
 logger = logging.getLogger(__name__)
 _MOMENTS = ("moment1", "moment2")
 _NUM_MOST_CLIPPED = 3
+_SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
 
 
 class StepRecorder:
@@ -59,14 +59,11 @@ class StepRecorder:
             step.
     """
 
-    def __init__(
-        self, config: RunConfig, model: nn.Layer, clip: ClipGradBase
-    ) -> None:
+    def __init__(self, config: RunConfig, model: nn.Layer) -> None:
         self.monitor = SpikeMonitor()
         self.has_diverged = False
         self.optimizer: Any = None
         self._config = config
-        self._clip = clip
         self._parameters = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -80,6 +77,7 @@ class StepRecorder:
         self._faults: list[tuple[Fault, Sequence[str]]] = []
         self._corrupted_steps: set[int] = set()
         self._timer: Timer | None = None
+        self._unlogged: list[float] = []
 
     def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
         """Wrap the clip to measure it, if tensors are recorded."""
@@ -104,9 +102,22 @@ class StepRecorder:
     def begin_step(self, step: int, learning_rate: float) -> None:
         """Begin an optimizer step."""
         self._row = {"step": step, "learning_rate": learning_rate}
+        self.set_samples(step)
         self._losses = []
         self._faults = []
         self._timer = Timer()
+
+    def set_samples(self, drawn_at: int) -> None:
+        """Say which samples make the batch: those that a step draws.
+
+        A step draws the next ones of the training dataset, over all
+        processes: ``"samples": [first, stop]`` of its order.
+
+        Args:
+            drawn_at: That step.
+        """
+        size = self._config.global_batch
+        self._row["samples"] = [drawn_at * size, (drawn_at + 1) * size]
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, a scalar on the device."""
@@ -151,15 +162,42 @@ class StepRecorder:
         self._pending.append((self._row, tensors))
         self._row = {}
 
+    def log_line(self) -> dict[str, float]:
+        """Return loss and learning rate for the Trainer's log.
+
+        The loss is the mean since the last call, over all processes, each of
+        which has to call this.
+        """
+        self._read_losses()
+        losses, self._unlogged = self._unlogged, []
+        rate = self._pending[-1][0]["learning_rate"]
+        return {"loss": sum(losses) / len(losses), "learning_rate": rate}
+
+    def add_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """Add the clip's summary to the last step's record.
+
+        Args:
+            summary: From the clip; empty if it gives none.
+
+        Returns:
+            The summary, or what was measured outside of the clip; empty
+            without both.
+        """
+        if not summary and self._observed is not None:
+            summary = self._observed.summary()
+        if summary:
+            row = self._pending[-1][0]
+            for name in _SUMMARIZED:
+                row.setdefault(name, summary[name])
+            lowest = [*summary["lowest_h"].items()]
+            row["most_clipped"] = dict(lowest[:_NUM_MOST_CLIPPED])
+        return summary
+
     def flush(self) -> None:
         """Read the losses since the last flush and write their steps."""
-        losses = mean_over_processes(
-            [_mean(row["loss"]) for row, _ in self._pending]
-        )
-        for (row, tensors), loss in zip(self._pending, losses, strict=True):
-            row["loss"] = loss
-            row["step_seconds"] = row["step_seconds"].seconds()
-            self._watch(row["step"], loss)
+        self._read_losses()
+        for row, tensors in self._pending:
+            self._watch(row["step"], row["loss"])
             if self._writer is not None:
                 self._writer.append(row, tensors)
         self._pending = []
@@ -176,40 +214,23 @@ class StepRecorder:
         self.flush()
         return {} if self._writer is None else self._writer.sync()
 
+    def _read_losses(self) -> None:
+        """Replace what is still on the device by numbers."""
+        rows = [
+            row for row, _ in self._pending if isinstance(row["loss"], list)
+        ]
+        losses = mean_over_processes([_mean(row["loss"]) for row in rows])
+        for row, loss in zip(rows, losses, strict=True):
+            row["loss"] = loss
+            row["step_seconds"] = row["step_seconds"].seconds()
+        self._unlogged += losses
+
     def _watch(self, step: int, loss: float) -> None:
         spike = self.monitor.update(loss)
         if spike is not None and is_first_process():
             logger.warning("loss spike: %s", spike)
         if not math.isfinite(loss) and step not in self._corrupted_steps:
             self.has_diverged = True
-
-    def log_line(self) -> dict[str, float]:
-        """Return the clip's numbers of the last step, for the log.
-
-        The line has ``h/NAME`` for the tensors that were clipped most, and is
-        added to the step's record. With several processes it is empty, because
-        each process knows only some of the tensors.
-        """
-        if self._config.parallel.num_processes > 1:
-            return {}
-        row = self._pending[-1][0]
-        line: dict[str, Any] = {}
-        if self._observed is not None:
-            line = self._observed.step_metrics()
-            h = self._observed.scales()
-        elif isinstance(self._clip, TensorScalingClip):
-            line = self._clip.metrics()
-            h = {key: t["h"] for key, t in line["tensors"].items()}
-        else:
-            return line
-        most = sorted((h for h in h.items() if h[1] < 1), key=lambda h: h[1])
-        row["most_clipped"] = dict(most[:_NUM_MOST_CLIPPED])
-        line = {
-            name: line[name]
-            for name in ("global_grad_norm", "clipped_fraction", "nonfinite")
-        }
-        row.update(line)
-        return line | {f"h/{k}": v for k, v in row["most_clipped"].items()}
 
     def _moment_norms(self) -> np.ndarray | None:
         if not self._config.record.moments:

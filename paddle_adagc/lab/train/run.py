@@ -35,7 +35,11 @@ from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.fork import Fork
-from paddle_adagc.lab.train.processes import from_first_process, start_processes
+from paddle_adagc.lab.train.processes import (
+    from_first_process,
+    is_first_process,
+    start_processes,
+)
 from paddle_adagc.lab.train.resume import (
     Request,
     find_start,
@@ -90,6 +94,8 @@ def run_pretraining(
         )
         if status := earlier.status(config):
             check_record(directory, earlier.run, verify=verify)
+            if is_first_process():
+                print(f"{directory}: already {status}, nothing to do")
             return status
         if verify:
             from_first_process(lambda: _check_data(config))

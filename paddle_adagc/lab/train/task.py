@@ -120,6 +120,11 @@ class PretrainTask(abc.ABC):
     def sample_length(self) -> str:
         """Length of a sample in tokens, for people."""
 
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens of a sample, for rates; None: count samples."""
+        return None
+
     @abc.abstractmethod
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False

@@ -44,6 +44,7 @@ from paddle_adagc.lab.train.checkpoints import (
     remove_checkpoint,
     rotate_checkpoints,
 )
+from paddle_adagc.lab.train.console import Console
 from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.processes import (
     from_first_process,
@@ -98,7 +99,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         config = task.config
         self.task, self.config = task, config
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
-        self.recorder = StepRecorder(config, model, clip)
+        self.recorder = StepRecorder(config, model)
         args: TrainingArguments = training_arguments(config)
         super().__init__(
             clip=clip,
@@ -109,6 +110,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             data_collator=collate_batch,
         )
         self.label_names = [*task.label_names]
+        self.add_callback(Console(task))
         self.starts_afresh: frozenset[str] = frozenset()
         self.stopped_by = 0
         self._reshards = self._has_weights = False
@@ -269,6 +271,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
         """Return the batch of the burst's first step."""
+        self.recorder.set_samples(fault.burst)
         samples = repeated_samples(
             fault,
             self.config.train.batch_size,
@@ -307,10 +310,13 @@ class PretrainTrainer(ClippingMixin, Trainer):
                 self.control.should_training_stop = True
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
-        """Add the clip's numbers to the Trainer's line of the log."""
+        """Log the recorded loss, which is the same in every layout."""
         if "loss" in logs:
-            logs.update(self.recorder.log_line())
+            logs |= self.recorder.log_line()
         super().log(logs, **kwargs)
+
+    def _clip_summary(self) -> dict[str, Any]:
+        return self.recorder.add_summary(super()._clip_summary())
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, and enter the validation loss in the step's record."""

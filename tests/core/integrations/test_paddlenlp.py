@@ -38,7 +38,9 @@ class ClippingTrainer(ClippingMixin, Logged):
     """What a user writes."""
 
 
-def make_trainer(output_dir, max_steps=20, missing_state="raise", **arguments):
+def make_trainer(
+    output_dir, max_steps=20, missing_state="raise", report_to=(), **arguments
+):
     config = LlamaConfig(
         vocab_size=256,
         hidden_size=32,
@@ -62,7 +64,7 @@ def make_trainer(output_dir, max_steps=20, missing_state="raise", **arguments):
             weight_decay=0.3,
             adam_beta2=0.95,
             logging_steps=20,
-            report_to=[],
+            report_to=[*report_to],
             save_steps=12,
             device="cpu",
             **arguments,
@@ -131,6 +133,27 @@ def test_run_without_a_clip_s_state_switches_to_it(tmp_path):
         trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 20
     assert trainer.clip.num_steps == 8  # counted from the switch
+
+
+def test_backends_get_the_clip_s_numbers(tmp_path):
+    visualdl = pytest.importorskip("visualdl")
+    trainer = make_trainer(
+        tmp_path / "run",
+        report_to=["visualdl"],
+        logging_dir=str(tmp_path / "logs"),
+        save_strategy="no",
+    )
+    trainer.train()
+    (log,) = (tmp_path / "logs").glob("*.log")
+    tags = visualdl.LogReader(file_path=str(log)).get_tags()
+    assert "train/clip_clipped_fraction" in tags["scalar"]
+    assert "train/clip_h_median" in tags["scalar"]
+    group = "llama.layers.N.mlp.up_proj.weight"
+    assert {f"train/clip_{q}/{group}" for q in ("norm", "gamma", "h")} <= {
+        *tags["histogram"]
+    }
+    (line,) = [logs for logs in trainer.logged if "loss" in logs]
+    assert all(np.isscalar(value) for value in line.values())
 
 
 def test_no_checkpoint_to_resume_from_is_said(tmp_path):

@@ -38,6 +38,7 @@ COMMANDS = {
     "report": ["run"],
     "soak": ["damage", "--count", "1"],
     "fuzz": ["tar", "--count", "1"],
+    "inspect_run": ["run", "--step", "3"],
 }
 EARLY_ANSWER = """
 import runpy, sys
@@ -99,6 +100,7 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
         ("report", COMMANDS["report"], "run is no run: it has no run.json"),
+        ("inspect_run", COMMANDS["inspect_run"], "run is no run: it has no"),
     ],
 )
 def test_a_missing_file_is_named_before_paddle(

@@ -18,9 +18,11 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,7 @@ from paddle_adagc.lab.reproduce.targets import (
 from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
 from paddle_adagc.lab.reproduce.writing import REPORT, RESULTS, TABLES
 
+ROOT = Path(__file__).parents[3]
 LOWER = Claim(
     id="lower",
     where="Table 1",
@@ -306,6 +309,29 @@ def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     target.reproduce()
     assert json.loads(run_file.read_text())["status"] == "finished"
     assert before == {d: (d / "run.json").stat().st_mtime_ns for d in links[1:]}
+
+
+@pytest.mark.slow
+def test_a_grid_of_one_s_own(write_grid, tmp_path):
+    path = write_grid("mine.yaml", {"seeds": [3]}, {"seeds": [3], "name": "b"})
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/reproduce.py", path],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\r" not in done.stdout + done.stderr
+    assert "2 runs, " in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [
+        "Tiny",
+        "  GlobalGC: no step is judged: too few came before",
+    ]
+    assert lines[3] == "  picture: outputs/mine/figures/tiny-loss.png"
+    assert lines[-1] == "report: outputs/mine/report.html"
+    assert (tmp_path / "outputs/mine/report.html").exists()
 
 
 @pytest.mark.slow

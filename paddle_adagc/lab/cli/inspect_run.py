@@ -1,0 +1,81 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Look at one step of a run: loss, tensors, and the text of its batch.
+
+    python tools/inspect_run.py outputs/adagc --step 1431
+
+RUN is a directory that tools/pretrain.py wrote (train.output_dir), finished
+or still running. N counts from 0, as metrics.jsonl does. The tensors are those
+with the largest norm over gamma; every tensor is known with
+record.tensors=true. The batch is read again from the run's data, as it was
+before any fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from paddle_adagc.checks import check_installed
+from paddle_adagc.lab.cli.command import check_run, exit_status, make_parser
+
+_NUM_SAMPLES = 8
+_LINE_LENGTH = 400
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0: shown; 2: bad arguments, or data that is not the run's.
+    """
+    parser = make_parser("inspect_run", __doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument(
+        "--step", type=int, required=True, metavar="N", help="step, from 0"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
+        "with one of them (default: bytes if the data is that, else token ids)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help=f"every sample in full, not {_NUM_SAMPLES} and their beginning",
+    )
+    return exit_status(parser, _inspect, parser.parse_args(arguments))
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    check_run(options.run)
+    from paddle_adagc.lab.evaluate.step import Step
+
+    step = Step.load(options.run, options.step)
+    print("\n".join(step.lines()))
+    print(f"\n{step.tensor_table().rstrip()}\n")
+    num_samples = None if options.all else _NUM_SAMPLES
+    batch = step.batch(options.tokenizer, num_samples)
+    print(f"batch of {len(step.samples())} samples:")
+    for line in batch.splitlines():
+        is_long = len(line) > _LINE_LENGTH and not options.all
+        print(f"{line[:_LINE_LENGTH]} ..." if is_long else line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

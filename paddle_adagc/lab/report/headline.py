@@ -1,0 +1,71 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What came out of an experiment, a sentence per method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.judged import JudgedRun
+
+
+def headline(experiment: Experiment) -> list[str]:
+    """Count the spikes of each method, and measure the damage.
+
+    Returns:
+        For example ``"GlobalGC: 10 spikes in 440 judged steps, worst loss jump
+        0.353 nat"``.
+    """
+    return [
+        f"{method}: {_spikes(judged)}{_jump(judged)}{_excess(judged)}"
+        for method, runs in experiment.runs.items()
+        if (judged := _judged(experiment, method, runs))
+    ]
+
+
+def _judged(
+    experiment: Experiment, method: str, runs: Sequence[RunRecord]
+) -> list[JudgedRun]:
+    clean = (experiment.clean_runs or {}).get(method, [None] * len(runs))
+    pairs = zip(runs, clean, strict=True)
+    return [JudgedRun(run, experiment, other) for run, other in pairs]
+
+
+def _spikes(runs: Sequence[JudgedRun]) -> str:
+    found = [run.score(run.experiment.windows[0]) for run in runs]
+    scores = [score for score in found if score is not None]
+    if not scores:
+        return "no step is judged: too few came before"
+    num_spikes = sum(score.num_spikes for score in scores)
+    num_judged = sum(score.num_values - score.num_unjudged for score in scores)
+    spikes = f"{num_spikes or 'no'} spike{'s' * (num_spikes != 1)}"
+    return f"{spikes} in {num_judged:,} judged steps"
+
+
+def _jump(runs: Sequence[JudgedRun]) -> str:
+    jumps = [run.jump for run in runs if run.jump is not None]
+    if not jumps:
+        return ""
+    worst = max(jumps, key=lambda jump: jump.height)
+    return f", worst loss jump {worst.height:.3g} nat at step {worst.step:,}"
+
+
+def _excess(runs: Sequence[JudgedRun]) -> str:
+    areas = [run.excess.area for run in runs if run.excess is not None]
+    if not areas:
+        return ""
+    mean = sum(areas) / len(areas)
+    return f", {mean:,.0f} nat × steps above the same run without faults"

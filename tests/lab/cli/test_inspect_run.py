@@ -1,0 +1,132 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""``tools/inspect_run.py`` on runs with and without a record of tensors."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("paddlenlp")
+from lab.train.runs import make_values, run
+
+from paddle_adagc.lab.cli.inspect_run import main
+from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.datasets import build_datasets
+from paddle_adagc.lab.data.indexed import write_indexed_dataset
+
+
+@pytest.fixture
+def inspected(capsys):
+    """``inspected(directory, step, ...)``: what the command prints."""
+
+    def call(directory, step, *options):
+        capsys.readouterr()
+        assert main([str(directory), "--step", str(step), *options]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def change_rows(directory, change):
+    """Change the record into one of a version without checksums."""
+    run_file = directory / "run.json"
+    facts = json.loads(run_file.read_text())
+    del facts["record"]
+    run_file.write_text(json.dumps(facts))
+    path = directory / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(f"{json.dumps(change(row))}\n" for row in rows))
+    return rows
+
+
+def test_the_text_is_that_of_the_step_s_batch(tmp_path, inspected):
+    values = make_values(tmp_path, gradient_accumulation_steps=2)
+    values["faults"] = [
+        {
+            "kind": "gradient_scale",
+            "steps": [7],
+            "tensor": "lm_head.weight",
+            "magnitude": 1e4,
+        }
+    ]
+    _, record = run(values)
+    shown = inspected(tmp_path, 7, "--all")
+    assert f"step 7: loss {record.loss[7]:.4g}; median of the 7 " in shown
+    assert "fault: gradient_scale lm_head.weight" in shown
+    assert "batch of 8 samples:" in shown
+    tensors = re.findall(r"^\| (\S+) +\|", shown, re.MULTILINE)
+    assert tensors[:2] == ["tensor", "lm_head"]
+    dataset, _ = build_datasets(
+        DataConfig(**values["data"], seed=0), num_train_samples=100
+    )
+    for index in range(56, 64):
+        text = bytes(dataset[index]["input_ids"].tolist()).decode()
+        assert (
+            f"sample {index}, token {dataset.order[index]}: {text!r}" in shown
+        )
+    assert inspected(tmp_path, 0).startswith("step 0: loss ")
+
+
+def test_records_without_samples_and_tensors_are_shown(tmp_path, inspected):
+    values = make_values(tmp_path, log_every=4)
+    values["record"] = {"tensors": False}
+    run(values)
+    new = inspected(tmp_path, 7)
+    assert "| most clipped" in new
+    rows = change_rows(
+        tmp_path, lambda row: {k: v for k, v in row.items() if k != "samples"}
+    )
+    assert rows[7]["samples"] == [28, 32]
+    assert inspected(tmp_path, 7) == new
+    assert "No tensors are recorded at this step" in inspected(tmp_path, 6)
+
+
+def test_a_repeated_batch_is_that_of_the_burst_s_first_step(
+    tmp_path, inspected
+):
+    values = make_values(tmp_path)
+    values["faults"] = [
+        {"kind": "repeated_batch", "start": 4, "every": 50, "duration": 3}
+    ]
+    run(values)
+    first, again = inspected(tmp_path, 4), inspected(tmp_path, 6)
+    assert "fault: repeated_batch" in again
+    assert "sample 16, " in first
+    assert first.split("batch of")[1] == again.split("batch of")[1]
+
+
+def test_tokens_without_a_tokenizer_and_changed_data(
+    tmp_path, inspected, capsys
+):
+    def write(seed):
+        rng = np.random.default_rng(seed)
+        documents = [rng.integers(256, size=40) for _ in range(90)]
+        write_indexed_dataset(prefix, documents, vocab_size=256)
+
+    prefix = str(tmp_path / "data" / "x")
+    write(0)
+    values = make_values(tmp_path / "run")
+    values["data"] |= {"kind": "mmap", "prefix": prefix}
+    run(values)
+    shown = inspected(tmp_path / "run", 2)
+    assert re.search(r"sample 8, token \d+: \[\d+, ", shown)
+    as_bytes = inspected(tmp_path / "run", 2, "--tokenizer", "bytes")
+    assert re.search(r"sample 8, token \d+: ['\"]", as_bytes)
+    write(1)
+    assert main([str(tmp_path / "run"), "--step", "2"]) == 2
+    assert "the data has changed since the run" in capsys.readouterr().err
+    assert main([str(tmp_path / "run"), "--step", "12"]) == 2
+    assert "has the steps 0 to 11" in capsys.readouterr().err

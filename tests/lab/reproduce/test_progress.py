@@ -1,0 +1,36 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Progress of runs: plain lines without a terminal."""
+
+from paddle_adagc.lab.reproduce.progress import SECONDS, Progress
+
+
+def test_plain_lines_at_a_low_rate(clock, capsys):
+    with Progress(6, 2, clock) as progress:
+        for second in range(int(4 * SECONDS)):
+            progress.show(10 * second, 9600, second // 50)
+            clock.now += 1
+    assert capsys.readouterr().err.splitlines() == [
+        "6 runs, 2 at a time",
+        "00:30  300 of 9,600 steps, 0 of 6 runs done",
+        "01:00  600 of 9,600 steps, 1 of 6 runs done",
+        "01:30  900 of 9,600 steps, 1 of 6 runs done",
+    ]
+
+
+def test_a_bar_on_a_terminal(clock, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Progress(6, 2, clock) as progress:
+        progress.show(10, 9600, 1)
+    assert "10/9600" in capsys.readouterr().err
