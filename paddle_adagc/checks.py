@@ -70,6 +70,17 @@ def check_real(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_bool(name: str, value: Any) -> bool:
+    """Return an argument that must be True or False.
+
+    Raises:
+        TypeError: It is anything else.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def check_positive(name: str, value: Any) -> float:
     """Return ``value`` as a finite ``float`` above 0.
 
@@ -137,8 +148,9 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     Nothing is made.
 
     Raises:
-        ValueError: A file is in the way, or the directory that it would be
-            made in takes no files.
+        ValueError: A file is in the way.
+        PermissionError: The directory, or the one that it would be made in,
+            takes no files.
     """
     directory = found = Path(path)
     while not found.exists() and found != found.parent:
@@ -149,7 +161,7 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
             "another directory"
         )
     if not os.access(found, os.W_OK | os.X_OK):
-        raise ValueError(
+        raise PermissionError(
             f"{name} is {str(directory)!r}, and {found} cannot be written to: "
             "name another directory"
         )
@@ -160,7 +172,8 @@ def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
     """Return ``path`` if a file can be written there; nothing is made.
 
     Raises:
-        ValueError: It is a directory, or no file can be put there.
+        ValueError: It is a directory, or a file that cannot be written to.
+        PermissionError: No file can be put there.
     """
     file = Path(path)
     if file.is_dir():

@@ -44,14 +44,14 @@ def temporary_path(
             ``path``; default: the folder of ``path``.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(target.parent)
     name = f".{target.name}.{os.getpid()}{TEMPORARY}"
     temporary = Path(target.parent if folder is None else folder) / name
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -87,7 +87,17 @@ def atomic_write_json(
     return atomic_write(path, json.dumps(value, indent=indent) + "\n")
 
 
-def _sync(path: Path) -> None:
+def make_directory(path: str | os.PathLike[str]) -> Path:
+    """Make a folder and its parents; new ones are put on the disk."""
+    directory = Path(path)
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync(directory.parent)
+    return directory
+
+
+def sync(path: str | os.PathLike[str]) -> None:
     """Wait until a file, or a folder's list of files, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

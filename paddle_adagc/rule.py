@@ -25,6 +25,7 @@ paper          here
 ``beta``       smoothing coefficient of the moving average
 --             ``deviation``: mean absolute deviation of the norm from gamma
 --             ``lambda_dev``: deviations that a norm may exceed gamma by
+--             ``support``: warm-up steps that agree with gamma, 0 to 10
 =============  ==============================================================
 
 ``norm``, ``gamma`` and ``h`` are float32 of shape ``[num_tensors]``.
@@ -41,8 +42,16 @@ gamma (``beta`` 0.99) and the 25 steps that follow can give back no more than
 
 from __future__ import annotations
 
+import math
+
 import paddle
 from paddle import Tensor
+
+FULL_SUPPORT = 10.0
+"""A gamma that so many warm-up steps agree with is settled."""
+
+_FALL, _RISE = -math.log(4.0), math.log(10.0)
+"""A step agrees with gamma if the mean log change lies between these."""
 
 
 def square_root(squared_norm: Tensor) -> Tensor:
@@ -85,6 +94,88 @@ def running_minimum(norm: Tensor, gamma: Tensor) -> Tensor:
         New gamma.
     """
     return paddle.where(_observed(norm), paddle.minimum(gamma, norm), gamma)
+
+
+def log_change(norm: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of ``log(||g_i|| / gamma_i)``, and the number of its tensors.
+
+    Args:
+        norm: Norm of each tensor, float32 ``[num_tensors]``.
+        gamma: Reference norms; a tensor that lacks one of the two is left out.
+
+    Returns:
+        Two float64 ``[1]``, to be added up over ranks.
+    """
+    known = paddle.logical_and(_observed(norm), paddle.isfinite(gamma))
+    one = paddle.ones_like(norm)
+    logs = [
+        paddle.where(known, value, one).astype("float64").log()
+        for value in (norm, gamma)
+    ]
+    return (
+        (logs[0] - logs[1]).sum(keepdim=True),
+        known.astype("float64").sum(keepdim=True),
+    )
+
+
+def mean_change(total: Tensor, count: Tensor, h: Tensor) -> Tensor:
+    """Mean of ``log(||h g_i|| / gamma_i)`` over the model; 0 over nothing.
+
+    Args:
+        total: Sum of :func:`log_change` over the ranks, float64 ``[1]``.
+        count: Number of its tensors, float64 ``[1]``.
+        h: The global scale, float32 ``[1]``.
+    """
+    mean = total / count.clip(min=1.0) + h.astype("float64").log()
+    return paddle.where(count > 0, mean, paddle.zeros_like(mean))
+
+
+def supported_minimum(
+    norm: Tensor, gamma: Tensor, support: Tensor, change: Tensor
+) -> tuple[Tensor, Tensor]:
+    """:func:`running_minimum` of the steps that most of the warm-up agrees on.
+
+    Not in the paper. By the letter a single step in which almost all norms are
+    far too small (one gradient times 1e6 does that, through the global scale)
+    sets gamma for thousands of steps. Here a step *agrees* with gamma if its
+    norms, in the geometric mean over all tensors, lie between a quarter and ten
+    times gamma. A step that agrees enters the minimum and adds 1 to the support
+    of gamma, up to 10; one that does not takes 1 away, and replaces gamma once
+    no support is left (Boyer and Moore's majority vote). With equal votes the
+    larger norms win. Larger norms say nothing against a gamma of full support:
+    it is a minimum. Without a step that disagrees this is
+    :func:`running_minimum`, bit for bit.
+
+    Args:
+        norm: Norm to enter, after the clip: ``||h g_i||``.
+        gamma: Previous value, ``inf`` where there was none.
+        support: Previous value, float32 ``[num_tensors]``, 0 at first.
+        change: Result of :func:`mean_change`, ``[1]``.
+
+    Returns:
+        New gamma and support.
+    """
+    is_low = change < _FALL
+    is_high = paddle.logical_and(change > _RISE, support < FULL_SUPPORT)
+    disagrees = paddle.logical_or(is_low, is_high)
+    is_new = paddle.isinf(gamma)
+    left = support - 1.0
+    is_replaced = paddle.where(
+        is_low,
+        paddle.logical_and(left < 0, paddle.logical_not(is_new)),
+        left <= 0,
+    )
+    disagreed = paddle.where(is_replaced, norm, gamma)
+    votes = paddle.where(is_replaced, paddle.ones_like(left), left.clip(min=0))
+    new = paddle.where(disagrees, disagreed, paddle.minimum(gamma, norm))
+    votes = paddle.where(
+        disagrees, votes, (support + 1.0).clip(max=FULL_SUPPORT)
+    )
+    observed = _observed(norm)
+    return (
+        paddle.where(observed, new, gamma),
+        paddle.where(observed, votes, support),
+    )
 
 
 def latest_below(norm: Tensor, gamma: Tensor, bound: float) -> Tensor:

@@ -22,6 +22,7 @@ on loading, and one tensor is one number whatever layout wrote it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import numbers
@@ -35,16 +36,19 @@ import numpy as np
 import paddle
 from paddle import Tensor
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-from paddle_adagc.files import temporary_path
+from paddle_adagc.files import atomic_write
 
 STATE_FILE = "adagc_state.safetensors"
+_STEPS = ("step", "warmup_start")
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
 
 _FORMAT = "paddle_adagc.state.3"
 _FORMAT_2 = "paddle_adagc.state.2"  # one list of keys per quantity
+_CHECKSUM = "sha256"
+_OLD_METADATA = {"format", "keys", "scalars", "step", "config"}
 ROUNDING = 1e-5
 """Relative difference between ranks that is still rounding."""
 
@@ -67,6 +71,10 @@ class Quantity:
 
     tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
+
+    votes: float | None = None
+    """Most votes, if it is a number of votes and no norm. Also the value where
+    a state does not hold the quantity: the rule has dropped it."""
 
     def check(self, key: str, value: float) -> None:
         """Refuse a number that the rule could not resume from.
@@ -105,13 +113,16 @@ class ClipState:
     scalars: dict[str, Any]
     """Name of a quantity about all tensors -> float32 ``[1]``."""
 
+    warmup_start: int = 0
+    """Steps made when the warm-up began."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``.
 
         Returns:
             ``step``, per quantity a dict of key -> number (shape ``[]``), and
             ``config``. A number about all tensors stands under the key
-            ``"global"``.
+            ``"global"``. ``warmup_start``, unless that is 0.
         """
         numbers_by_key = {
             name: dict(zip(self.keys, _unbind(vector), strict=True))
@@ -119,7 +130,10 @@ class ClipState:
         }
         for name, vector in self.scalars.items():
             numbers_by_key[name] = {GLOBAL: _unbind(vector)[0]}
-        return {"step": self.step, **numbers_by_key, "config": self.config}
+        steps = {"step": self.step}
+        if self.warmup_start:
+            steps["warmup_start"] = self.warmup_start
+        return {**steps, **numbers_by_key, "config": self.config}
 
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
@@ -130,7 +144,7 @@ class ClipState:
             ValueError: A part is missing or malformed, or the quantities are
                 about other tensors.
         """
-        step, config, kept = _parts(state)
+        steps, config, kept = _parts(state)
         values: dict[str, np.ndarray] = {}
         scalars: dict[str, np.ndarray] = {}
         keys: tuple[str, ...] | None = None
@@ -140,12 +154,14 @@ class ClipState:
                 continue
             keys = tuple(numbers_by_key) if keys is None else keys
             if numbers_by_key.keys() != set(keys):
+                other = sorted(numbers_by_key.keys() ^ set(keys))
                 raise ValueError(
-                    f"the state's {name} and {next(iter(values))} have other "
-                    "keys"
+                    f"the state's {name} and {next(iter(values))} are not "
+                    f"about the same tensors: one of them lacks {other[:5]}"
                 )
             values[name] = _vector(name, keys, numbers_by_key)
-        return cls(step, config, keys or (), values, scalars)
+        step, start = steps
+        return cls(step, config, keys or (), values, scalars, start)
 
     def check(
         self,
@@ -238,17 +254,19 @@ class ClipState:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; it appears whole or not at all."""
+        """Write the file, with its checksum; it appears whole or not at all."""
         state = self.to_numpy()
+        vectors = {**state.values, **state.scalars}
         metadata = {
             "format": _FORMAT,
             "keys": json.dumps(state.keys),
             "scalars": json.dumps([*state.scalars]),
             "step": json.dumps(state.step),
+            "warmup_start": json.dumps(state.warmup_start),
             "config": json.dumps(state.config),
         }
-        with temporary_path(path) as temporary:
-            save_file({**state.values, **state.scalars}, temporary, metadata)
+        metadata[_CHECKSUM] = _checksum(metadata, vectors)
+        atomic_write(path, save(vectors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClipState:
@@ -270,8 +288,11 @@ class ClipState:
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
         try:
+            _check_checksum(metadata, vectors)
             return cls._from_file(metadata, vectors)
-        except (KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
+            raise ValueError(f"{path} is damaged: no {error}") from error
+        except (RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
     @classmethod
@@ -303,7 +324,10 @@ class ClipState:
             name: dict(zip(its_keys, vectors[name], strict=True))
             for name, its_keys in keys_by_name.items()
         }
-        return cls.from_dict({"step": step, **kept, "config": config})
+        start = json.loads(metadata.get("warmup_start", "0"))
+        return cls.from_dict(
+            {"step": step, "warmup_start": start, **kept, "config": config}
+        )
 
 
 def save_state(
@@ -361,25 +385,59 @@ def warn_of_other_arguments(
         )
 
 
+def _check_checksum(
+    metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
+) -> None:
+    """Refuse a file that was changed; older ones have no checksum."""
+    if metadata.keys() <= _OLD_METADATA:
+        return
+    if metadata.get(_CHECKSUM) != _checksum(metadata, vectors):
+        raise ValueError("its SHA-256 is another than when it was written")
+
+
+def _checksum(
+    metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
+) -> str:
+    """Return the SHA-256 of a file's numbers and of what stands beside them."""
+    about = {k: v for k, v in metadata.items() if k != _CHECKSUM}
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(vectors):
+        vector = vectors[name]
+        digest.update(f"{name} {vector.dtype.str} {vector.shape}".encode())
+        digest.update(vector.tobytes())
+    return digest.hexdigest()
+
+
 def _parts(
     state: Any,
-) -> tuple[int, dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return step, config and the dicts of numbers."""
+) -> tuple[tuple[int, int], dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return step and ``warmup_start``, config, and the dicts of numbers."""
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
     for name in ("step", "config"):
         if name not in state:
             raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
     for name, part in state.items():
-        if name != "step" and not isinstance(part, dict):
+        if name not in _STEPS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
-    kept = {k: v for k, v in state.items() if k not in ("step", "config")}
-    step = state["step"]
-    if not isinstance(step, numbers.Integral) or int(step) < 0:
-        raise ValueError(f"the state's step={step!r} is not a count of steps")
+    kept = {
+        name: part
+        for name, part in state.items()
+        if name not in (*_STEPS, "config")
+    }
+    step, start = (state.get(name, 0) for name in _STEPS)
+    for name, count in zip(_STEPS, (step, start), strict=True):
+        if not isinstance(count, numbers.Integral) or int(count) < 0:
+            raise ValueError(
+                f"the state's {name}={count!r} is not a count of steps"
+            )
+    if start > step:
+        raise ValueError(
+            f"the state's warmup_start={start} is after its step={step}"
+        )
     if [*kept] == ["norm"]:  # ZClip's in format 2
         kept = {name: {GLOBAL: v} for name, v in kept["norm"].items()}
-    return int(step), state["config"], kept
+    return (int(step), int(start)), state["config"], kept
 
 
 def _vector(

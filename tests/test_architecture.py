@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = "paddle_adagc"
 LAB = "paddle_adagc.lab"
 ROWS = (
-    ("markdown",),
+    ("checksums", "markdown", "storage"),
     ("section",),
     ("gloo", "data", "faults"),
     ("models",),
@@ -43,6 +43,7 @@ ROWS = (
     ("benchmark",),
     ("plan",),
     ("reproduce",),
+    ("soak",),
     ("cli",),
 )
 """Rooms of the laboratory from the bottom up; imports go down, not sideways."""

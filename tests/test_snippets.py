@@ -138,10 +138,34 @@ def check_fleet(code, folder):
     assert [*folder.glob("checkpoint-1000/*")]
 
 
+def run_auto_parallel(code):
+    """Run a snippet for auto-parallel on this rank."""
+
+    def train(model, optimizer):
+        for _ in range(3):
+            model(paddle.ones([8, 64])).square().mean().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+
+    names = {
+        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
+        "train": train,
+    }
+    exec(code, names)
+    return names["clip"].num_steps, [*names["clip"].metrics()["tensors"]]
+
+
+def check_auto_parallel(code):
+    """Run a snippet for auto-parallel on two ranks."""
+    ranks = run_on_ranks(run_auto_parallel, 2, code=code)
+    assert ranks == [(3, ["0.weight", "0.bias"])] * 2
+
+
 KINDS = {
     "paddlenlp": "from paddlenlp.trainer",
     "paddleformers": "from paddleformers",
     "fleet": "import fleet",
+    "auto-parallel": "dist.shard_optimizer",
 }
 """Kind of a snippet that needs more than Paddle -> how to tell."""
 
@@ -165,9 +189,11 @@ def test_snippets_for_trainers_and_fleet_run(kind, tmp_path, monkeypatch):
         if kind == "fleet":
             check_fleet(code, tmp_path)
         else:
-            {"paddlenlp": run_paddlenlp, "paddleformers": run_paddleformers}[
-                kind
-            ](code)
+            {
+                "paddlenlp": run_paddlenlp,
+                "paddleformers": run_paddleformers,
+                "auto-parallel": check_auto_parallel,
+            }[kind](code)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -26,10 +26,11 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.clips.gradients import GradientList, changing_gradients
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.kernels.operators import dense_float
+from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
 
@@ -53,7 +54,9 @@ class ClipGradByAGC(TensorScalingClip):
     A unit is what makes one output: a column of a linear weight ``[in, out]``,
     a row of an embedding ``[vocabulary, hidden]`` (known as such after
     :meth:`bind`), a filter ``[in, ...]`` of a convolution ``[out, in, ...]``;
-    a vector is one unit.
+    a vector is one unit. optax chooses other axes: it sums 2-D and 3-D tensors
+    over the first axis, and takes ``[1, n]`` as one unit. A fused ``[experts,
+    in, out]`` tensor is one unit per expert here.
 
     Where tensor parallelism splits units, their norms are summed over its
     group, in one all-reduce. A slice of sharding V2 cuts through units: it is
@@ -73,6 +76,8 @@ class ClipGradByAGC(TensorScalingClip):
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of its range.
     """
+
+    _needs_whole_tensors = True
 
     def __init__(
         self,
@@ -126,8 +131,8 @@ class ClipGradByAGC(TensorScalingClip):
     ) -> None:
         if topology.splits_parameters and topology.sharding.size > 1:
             raise ValueError(
-                "AGC under sharding V2 (split_param): a slice cuts through "
-                "units; use sharding V1"
+                "AGC under sharding V2 (split_param) or stage 3: a slice cuts "
+                "through units; use sharding V1 or stage 2"
             )
         for tensor in layout if topology.model.size > 1 else ():
             if (
@@ -156,20 +161,23 @@ class ClipGradByAGC(TensorScalingClip):
         finite = paddle.isfinite(norm)
         h, discard = self._nonfinite.treat(h, norm)
         units = {
-            slot: _Units(parameter, gradient, self._is_embedding(slot))
+            slot: _Units(
+                local_value(parameter), gradient, self._is_embedding(slot)
+            )
             for slot, (parameter, gradient) in pairs.items()
             if self._table.keys[slot] not in self.unclipped
         }
         self._sum_split_units(units)
         nothing = paddle.zeros([1], "float32")
         squared = [nothing] * len(self._table)
-        for slot, unit in units.items():
-            squared[slot] = unit.clip_(
-                self.lambda_rel,
-                self.epsilon,
-                finite[slot],
-                None if discard is None else discard[slot],
-            )
+        with changing_gradients():
+            for slot, unit in units.items():
+                squared[slot] = unit.clip_(
+                    self.lambda_rel,
+                    self.epsilon,
+                    finite[slot],
+                    None if discard is None else discard[slot],
+                )
         if discard is not None and len(units) < len(pairs):
             others = [
                 pairs[slot][1] if slot in pairs and slot not in units else None
@@ -200,7 +208,9 @@ class ClipGradByAGC(TensorScalingClip):
         }
         if not counts:
             return
-        nothing = {n: paddle.zeros([n]) for n in set(counts.values())}
+        nothing = {
+            n: paddle.zeros([n], "float32") for n in set(counts.values())
+        }
         parts = [
             part
             for slot, n in counts.items()

@@ -22,12 +22,15 @@ gives ``h`` is the subclass's.
 from __future__ import annotations
 
 import abc
+import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 import paddle
 from paddle import Tensor
+from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import rule
@@ -42,14 +45,34 @@ from paddle_adagc.clips.metrics import (
     step_summary,
 )
 from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
+from paddle_adagc.clips.numerics import unchecked
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.parallel.agreement import compare_with_other_ranks
+from paddle_adagc.parallel.auto import (
+    Meshes,
+    any_is_distributed,
+    fuses_tensors,
+    makes_states_only,
+)
+from paddle_adagc.parallel.fused import FusedBuffers
 from paddle_adagc.parallel.gather import gather_state
-from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.layout import (
+    TensorLayout,
+    read_layout,
+    sharding_wrapper,
+)
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
-from paddle_adagc.parallel.topology import Topology, read_topology
-from paddle_adagc.parallel.unbound import check_alone, check_unbound
+from paddle_adagc.parallel.topology import (
+    Topology,
+    read_topology,
+    with_wrapper,
+)
+from paddle_adagc.parallel.unbound import (
+    check_alone,
+    check_unbound,
+    refuse_unknown_owners,
+)
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
 
@@ -95,6 +118,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     _step_to_compare = 1
     """From this step on the clip compares its norms with other ranks', once."""
+    _needs_whole_tensors = False
+    """The rule cannot work on a rank's part of a tensor."""
 
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
@@ -102,11 +127,16 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._nonfinite = NonFiniteTreatment(nonfinite)
         self._memory = Memory()
         self._steps = StepCount()
+        self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
         self._has_loaded = False
         self._reducer: Reducer | None = None  # known from the first step on
         self._has_compared = False
+        self._meshes = Meshes()  # of auto-parallel
+        self._buffers: FusedBuffers | None = None
+        self.sharding_group: Group | None = None  # set by tensor fusion
+        self._group_sharded: Topology | None = None  # stages 2 and 3
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -127,16 +157,22 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
-        """Paddle's switch for clips over fused buffers; never on."""
-        return False
+        """Paddle's switch for clips over fused buffers."""
+        return self.sharding_group is not None
 
     @should_comm_on_shard_dim.setter
     def should_comm_on_shard_dim(self, value: bool) -> None:
-        if value:
+        if value and not fuses_tensors():
             raise RuntimeError(
-                f"{type(self).__name__} needs each tensor's own gradient; "
-                "FSDP and the fused buffers of auto-parallel join several. "
-                "Use fleet's sharding, without tensor fusion"
+                f"{type(self).__name__} needs each tensor's own gradient, and "
+                "FSDP's buffers join several: use shard_optimizer with a "
+                "sharding stage, or fleet's sharding"
+            )
+        if value and not self._table.is_bound:
+            raise RuntimeError(
+                f"{type(self).__name__} needs to know the model under tensor "
+                "fusion, where a rank has slices of some tensors: call "
+                "clip.bind(model) before the first step"
             )
 
     @abc.abstractmethod
@@ -146,7 +182,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """Apply the rule to one call's norms; change nothing.
 
         Args:
-            step: Index of the optimizer step, from 0.
+            step: Index of the optimizer step, from 0 or :meth:`restart_warmup`.
             norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
                 those without a gradient in this call.
             kept: What the rule keeps, with start values for new tensors.
@@ -224,9 +260,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         which depend on the order in which a process makes its layers.
 
         A hybrid-parallel run needs it, before fleet wraps the optimizer: which
-        ranks hold parts of a tensor is read from the model. A model that has
-        got other parameters since (LoRA, another head) can be bound again
-        until there is a state to lose.
+        ranks hold parts of a tensor is read from the model. So does
+        ``group_sharded_parallel``, with the model that it returns. A model
+        that has got other parameters since (LoRA, another head) can be bound
+        again until there is a state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -245,8 +282,12 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 "their names by now; call it before the first step"
             )
         layout = read_layout(model)
+        meshes = Meshes(layout.values())
         topology = read_topology()
-        if topology is not None:
+        wrapper = sharding_wrapper(model)
+        if wrapper is not None:
+            topology = with_wrapper(topology, wrapper)
+        if topology is not None and not meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
@@ -258,7 +299,22 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 slot for slot, was in enumerate(old) if was in self._observed
             }
             self._resume_at(self.num_steps)
+        self._meshes = meshes
+        self._group_sharded = None if wrapper is None else topology
+        fuses = topology is not None and topology.fuses_parameters
+        self._buffers = FusedBuffers(model.parameters()) if fuses else None
         self._reducer = None
+
+    def restart_warmup(self) -> None:
+        """Forget what the rule has observed and begin with it anew.
+
+        For a change of learning rate or of data: the next step is again the
+        first of the warm-up, and :attr:`num_steps` goes on. The state holds the
+        restart, so that a resumed run makes the rest of the warm-up. In a
+        distributed run every rank has to call it, between two steps.
+        """
+        self._memory.restart()
+        self._warmup_start = self.num_steps
 
     def state_dict(self) -> dict[str, Any]:
         """State to save beside the optimizer's.
@@ -267,9 +323,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``step`` (int, optimizer steps made); for each quantity that the
             rule keeps, such as AdaGC's ``gamma``, a dict of tensor key ->
             float32 tensor of shape ``[]``; ``config`` (the constructor's
-            arguments).
+            arguments); after :meth:`restart_warmup` its step,
+            ``warmup_start``.
         """
-        return self._state().to_dict()
+        with unchecked():
+            return self._state().to_dict()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
@@ -310,6 +368,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         loaded = ClipState.from_dict(state).renamed(rename or {})
         self._memory.load(loaded, self._config(), type(self).__name__)
         self._has_loaded = True
+        self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
         warn_of_other_arguments(self._config(), loaded.config)
 
@@ -384,28 +443,26 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """
         pairs = list(params_grads)
         clipped = self._clipped_pairs(pairs)
+        if self.sharding_group is not None or any_is_distributed(clipped):
+            if makes_states_only():
+                return pairs
+            clipped = self._local_pairs(clipped)
         reducer = self._known_reducer()
         if not clipped and not reducer.communicates:
             return pairs
         slots = self._slots([parameter for parameter, _ in clipped])
         steps = self._steps.after(slots, self._why_one_group())
-        by_slot = dict(zip(slots, clipped, strict=True))
-        gradients = GradientList(
-            [by_slot.get(i, (None, None))[1] for i in range(len(self._table))]
-        )
-        squared_norm = reducer.local_norms(gradients.squared_norms())
-        step = steps.num_steps - 1
-        self._compare_ranks_once(step, squared_norm)
-        memory = self._memory()
-        fused = self._fused_advance(step, squared_norm, memory)
-        if fused is not None:
-            norm, h, discard, kept = fused
-            gradients.scale_(h, discard)
-        else:
-            norm = rule.square_root(squared_norm)
-            self._nonfinite.refuse(norm, self._table.keys, step, reducer)
-            h, kept = self._advance(step, norm, memory)
-            h = self._scale_(gradients, by_slot, norm, h)
+        if steps.is_irregular and not self._steps.is_irregular:
+            warnings.warn(
+                f"{type(self).__name__} was called for some tensors more often "
+                "than for others, as by two optimizers (a GAN): each call "
+                "counts as a step. Give each optimizer its own clip",
+                stacklevel=3,
+            )
+        with unchecked():
+            norm, h, kept = self._clip_(
+                steps.num_steps - 1, dict(zip(slots, clipped, strict=True))
+            )
         begins_step = steps.num_steps > self.num_steps
         earlier = [] if begins_step else self._calls
         self._calls = [*earlier, Call(slots, norm, h)]
@@ -413,6 +470,41 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._memory.update(kept)
         self._observed.update(slots)
         return pairs
+
+    def _clip_(
+        self, step: int, pairs: Mapping[int, tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor, Kept]:
+        """Carry out steps 1 to 3 of the above.
+
+        Args:
+            step: Index of the optimizer step.
+            pairs: Slot -> parameter and gradient, where there is one.
+
+        Returns:
+            norm and ``h``, float32 ``[num_tensors]``; what the rule keeps.
+        """
+        gradients = GradientList(
+            [pairs.get(i, (None, None))[1] for i in range(len(self._table))]
+        )
+        reducer = self._known_reducer()
+        squared_norm = reducer.local_norms(gradients.squared_norms())
+        self._compare_ranks_once(step, squared_norm)
+        memory, age = self._memory(), step - self._warmup_start
+        num_lost = self._nonfinite.count(len(self._table))
+        fused = self._fused_advance(age, squared_norm, memory)
+        try:
+            if fused is not None:
+                norm, h, discard, kept = fused
+                gradients.scale_(h, discard)
+            else:
+                norm = rule.square_root(squared_norm)
+                self._nonfinite.refuse(norm, self._table.keys, step, reducer)
+                h, kept = self._advance(age, norm, memory)
+                h = self._scale_(gradients, pairs, norm, h)
+        except BaseException:
+            self._nonfinite.update(num_lost)
+            raise
+        return norm, h, kept
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]
@@ -424,27 +516,42 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
-        if clipped and clipped[0][1].is_dist():
-            raise RuntimeError(
-                f"{type(self).__name__} does not work on the distributed "
-                "tensors of auto-parallel: use fleet's hybrid parallelism"
-            )
+        if self._buffers is not None:
+            return self._buffers.unfold(clipped, self._table)
         return clipped
 
     def _compare_ranks_once(self, step: int, squared_norm: Tensor) -> None:
         """Notice gradients that were not averaged; one step waits for it."""
-        if self._has_compared or step < self._step_to_compare:
+        if self._has_compared or step < self._step_to_compare or self._meshes:
             return
         self._has_compared = True
         compare_with_other_ranks(
-            self._table.keys, self._table.layout, read_topology(), squared_norm
+            self._table.keys, self._table.layout, self._topology(), squared_norm
         )
+
+    def _local_pairs(
+        self, pairs: Sequence[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters and local gradients, under auto-parallel."""
+        if self.sharding_group is not None:
+            here = self._meshes.slices(self.sharding_group, pairs)
+        else:
+            slots = self._slots([parameter for parameter, _ in pairs])
+            here = self._meshes.local_parts(slots, pairs)
+        if self._needs_whole_tensors and (split := self._meshes.split_slots()):
+            raise ValueError(
+                f"{type(self).__name__} needs whole tensors, but a mesh splits "
+                f"{len(split)} gradients ({self._table.keys[split[0]]}, ...): "
+                "use Replicate placements and no sharding stage"
+            )
+        return here
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""
         total = self._nonfinite.count(len(self._table))
-        per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
-        return step_rows(self._calls, self._table.keys, per_tensor)
+        with unchecked():
+            per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
+            return step_rows(self._calls, self._table.keys, per_tensor)
 
     def _rows_of_all_ranks(self) -> Rows:
         reducer = self._known_reducer()
@@ -454,7 +561,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         return Rows.join(reducer.gather(rows.choose(counted)))
 
     def _state(self) -> ClipState:
-        return self._memory.state(self.num_steps, self._config())
+        state = self._memory.state(self.num_steps, self._config())
+        return dataclasses.replace(state, warmup_start=self._warmup_start)
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)
@@ -463,7 +571,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """Return each parameter's slot, after a look at those that are new."""
         slots = self._table.slots(parameters)
-        if not (self._table.is_bound or self._observed.issuperset(slots)):
+        if not (
+            self._table.is_bound
+            or self._observed.issuperset(slots)
+            or any(parameter.is_dist() for parameter in parameters)
+        ):
             check_unbound(type(self).__name__, read_topology(), parameters)
         return slots
 
@@ -472,10 +584,19 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             return ""
         return f"{type(self).__name__} keeps one state for all tensors"
 
+    def _topology(self) -> Topology | None:
+        if self._group_sharded is not None:
+            return self._group_sharded
+        topology = read_topology()
+        refuse_unknown_owners(type(self).__name__, topology)
+        return topology
+
     def _known_reducer(self) -> Reducer:
         """Looks up, once, which ranks each tensor's norm is summed over."""
+        if self._meshes:
+            return self._meshes.reducer(len(self._table))
         if self._reducer is None:
-            topology = read_topology()
+            topology = self._topology()
             if not self._table.is_bound:
                 check_unbound(type(self).__name__, topology)
             elif topology is None:
@@ -487,21 +608,12 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             )
         return self._reducer
 
-    def _global_norm(self, norm: Tensor) -> Tensor:
-        """L2 norm over all finite tensors of all ranks, float32 ``[1]``.
-
-        In a hybrid-parallel run: one all-reduce of one scalar.
-        """
-        reducer = self._known_reducer()
-        counted = rule.global_squared_norm(reducer.counted(norm))
-        return reducer.global_sum(counted).sqrt().astype("float32")
-
     def _static_clip(self, params_grads: Any) -> NoReturn:
         raise RuntimeError(
             f"{type(self).__name__} works on eager tensors, not in a static "
-            "graph: leave paddle.enable_static() out and run the optimizer "
-            "outside of paddle.jit.to_static. A model whose forward is "
-            "converted by to_static is fine"
+            "graph: leave paddle.enable_static() and dist.to_static out, and "
+            "run the optimizer outside of paddle.jit.to_static. A model whose "
+            "forward is converted by paddle.jit.to_static is fine"
         )
 
     _pir_clip = _static_clip

@@ -35,7 +35,8 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
     Adaptive but not local: the variant that the paper's ablation ("Adaptivity
     Efficacy and Locality Granularity") compares AdaGC with. Arguments, warm-up,
     and the treatment of non-finite gradients are those of
-    :class:`paddle_adagc.ClipGradByAdaGC`; gamma stays in a step that has one.
+    :class:`paddle_adagc.ClipGradByAdaGC` with ``strict=True``; gamma stays in a
+    step that has one.
     """
 
     def __init__(

@@ -20,7 +20,8 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import paddle
 from paddle import Tensor, _C_ops
@@ -76,8 +77,26 @@ class GradientList:
             discard: bool ``[num_tensors]``; where true the gradient becomes 0,
                 which a multiplication cannot do to Inf and NaN. None: nowhere.
         """
-        for part in self._parts:
-            part.scale_(h, discard)
+        with changing_gradients():
+            for part in self._parts:
+                part.scale_(h, discard)
+
+
+@contextlib.contextmanager
+def changing_gradients() -> Iterator[None]:
+    """Say what is left behind if changing gradients in place fails.
+
+    Raises:
+        RuntimeError: It failed; from the error that says why.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(
+            "scaling the gradients failed: some may be clipped and others not. "
+            "The clip's state is that before the step: call clear_grad() and "
+            "compute the gradients again"
+        ) from error
 
 
 def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:

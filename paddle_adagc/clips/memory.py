@@ -23,6 +23,7 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
+from paddle_adagc.clips.numerics import unchecked
 from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.state import ClipState, Quantity
 
@@ -47,15 +48,14 @@ class Memory:
         self.quantities = tuple(quantities)
         self.table = TensorTable()
         self._optional = optional
-        self._kept: Kept = {
-            q.name: paddle.full([int(q.is_global)], q.start, "float32")
-            for q in quantities
-        }
+        self._kept: Kept
+        self.restart()
 
+    @unchecked()
     def __call__(self) -> Kept:
         """Return what is kept, with start values for tensors that are new."""
         kept = dict(self._kept)
-        for quantity in self.quantities:
+        for quantity in (q for q in self.quantities if q.name in kept):
             vector = kept[quantity.name]
             num_new = len(self.table) - vector.shape[0]
             if num_new > 0 and not quantity.is_global:
@@ -64,9 +64,18 @@ class Memory:
         return kept
 
     def update(self, kept: Kept) -> None:
-        """Take over the rule's next values."""
+        """Take over the rule's next values; what they lack is dropped."""
         self._kept = kept
 
+    @unchecked()
+    def restart(self) -> None:
+        """Set everything to its start."""
+        self._kept = {
+            q.name: paddle.full([int(q.is_global)], q.start, "float32")
+            for q in self.quantities
+        }
+
+    @unchecked()
     def reorder(self, old: Sequence[int]) -> None:
         """Follow a table that was bound: ``old`` holds the former slots."""
         index = paddle.to_tensor(old, "int64")
@@ -80,6 +89,7 @@ class Memory:
         keys = tuple(self.table.keys) if values else ()
         return ClipState(step, config, keys, values, scalars=kept)
 
+    @unchecked()
     def load(
         self, state: ClipState, arguments: Collection[str], owner: str
     ) -> None:
@@ -95,7 +105,7 @@ class Memory:
         """
         state = self._with_optional(state)
         state.check(self.quantities, arguments, owner)
-        if self._per_tensor:
+        if state.values:
             self.table.check_state(state.keys)
             self.table.adopt(state.keys)
             state = state.restrict(self.table.keys)
@@ -106,16 +116,22 @@ class Memory:
 
     @property
     def _per_tensor(self) -> list[str]:
-        return [q.name for q in self.quantities if not q.is_global]
+        return [
+            q.name
+            for q in self.quantities
+            if not q.is_global and q.name in self._kept
+        ]
 
     def _with_optional(self, state: ClipState) -> ClipState:
         """Add optional quantities at their start, leave out unused ones."""
+        names = [q.name for q in self.quantities]
         values = {
             name: vector
             for name, vector in state.values.items()
-            if name in self._per_tensor or name not in self._optional
+            if name in names or name not in self._optional
         }
         for q in self.quantities:
             if q.name in self._optional and q.name not in values:
-                values[q.name] = np.full(len(state.keys), q.start, np.float32)
+                value = q.start if q.votes is None else q.votes
+                values[q.name] = np.full(len(state.keys), value, np.float32)
         return dataclasses.replace(state, values=values)

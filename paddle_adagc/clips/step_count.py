@@ -42,6 +42,12 @@ class StepCount:
     num_gaps: int = 0
     """Calls without gradients after one with some."""
 
+    num_calls: int = 0
+    """Calls with gradients in this step."""
+
+    is_irregular: bool = False
+    """A step had one such call though others had several."""
+
     def after(self, slots: Collection[int], one_group: str = "") -> StepCount:
         """Return the count after one more call.
 
@@ -70,17 +76,22 @@ class StepCount:
                 "a parameter group has no gradients on this rank, which cannot "
                 f"tell then when a step begins: {_REMEDY}"
             )
+        is_short = self.has_groups and self.num_calls == 1
         return StepCount(
             num_steps=self.num_steps + (not is_same_step),
             seen=self.seen.union(slots) if is_same_step else frozenset(slots),
             has_groups=self.has_groups or is_same_step,
             is_repeating=self.is_repeating or bool(self.seen and slots),
             num_gaps=self.num_gaps + bool(self.seen and not slots),
+            num_calls=self.num_calls * is_same_step + bool(slots),
+            is_irregular=self.is_irregular or (is_short and not is_same_step),
         )
 
     def resumed_at(self, num_steps: int) -> StepCount:
         """Return the count as if ``num_steps`` steps had been made."""
-        return dataclasses.replace(self, num_steps=num_steps, seen=frozenset())
+        return dataclasses.replace(
+            self, num_steps=num_steps, seen=frozenset(), num_calls=0
+        )
 
 
 _REMEDY = "use one group, and apply_decay_param_fun where weight decay differs"

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.parallel.layout import TensorLayout, refuse_stage_3
+from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
 
 
 class TensorTable:
@@ -41,6 +41,10 @@ class TensorTable:
     def __len__(self) -> int:
         """Number of tensors."""
         return len(self.keys)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a bound table holds the parameter of this name."""
+        return self._key_of_name is not None and name in self._key_of_name
 
     @property
     def is_bound(self) -> bool:
@@ -99,7 +103,7 @@ class TensorTable:
             self._confirm(keys)
         for key in keys:
             if key not in self._slot_of_key:
-                refuse_stage_3("this clip", [key])
+                refuse_unbound_slice(key)
                 self._slot_of_key[key] = len(self.keys)
                 self.keys.append(key)
         return [self._slot_of_key[key] for key in keys]
@@ -140,7 +144,7 @@ class TensorTable:
         try:
             return self._key_of_name[parameter.name]
         except KeyError:
-            refuse_stage_3("this clip", [parameter.name])
+            refuse_unbound_slice(parameter.name)
             raise ValueError(
                 f"parameter {parameter.name!r} is not part of the model given "
                 "to bind(): bind a layer that holds all parameters of the "

@@ -51,6 +51,11 @@ class ClipGradByZClip(GlobalNormClip):
     A step with a non-finite tensor, or with none that is not 0, is no
     observation.
 
+    This is the authors' default, ``mode="zscore"`` with
+    ``clip_option="adaptive_scaling"`` and ``clip_factor=1``. Their
+    ``"percentile"`` mode, ``clip_option="mean"``, other factors and
+    ``skip_update_on_spike`` are not here.
+
     Args:
         alpha: :math:`\alpha`, smoothing coefficient in [0, 1).
         z_thres: :math:`z_{thres}`; the original's default 2.5, the AdaGC paper
@@ -126,7 +131,7 @@ class ClipGradByZClip(GlobalNormClip):
         """Running mean and variance in the warm-up, moving ones after it."""
         count = kept["count"] + 1
         weight = paddle.where(
-            is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha)
+            is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha, "float32")
         )
         deviation = tau - kept["mean"]
         mean = kept["mean"] + weight * deviation

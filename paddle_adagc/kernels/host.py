@@ -73,3 +73,6 @@ class HostTensors:
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
         )
+        for tensor in self._held:
+            if tensor is not None:
+                tensor._bump_inplace_version()

@@ -40,6 +40,8 @@ import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
 
+from paddle_adagc.kernels.facts import DTYPES
+
 
 class OperatorTensors:
     """Tensors of any kind but SelectedRows.
@@ -47,12 +49,21 @@ class OperatorTensors:
     Args:
         tensors: None stands for no tensor.
         facts: Unused.
+
+    Raises:
+        TypeError: A tensor is complex, or of integers.
     """
 
     def __init__(
         self, tensors: Sequence[Tensor | None], facts: np.ndarray
     ) -> None:
         self._tensors = tensors
+        for tensor in tensors:
+            if tensor is not None and tensor.dtype not in DTYPES:
+                raise TypeError(
+                    f"{tensor.name} is {tensor.dtype}: a gradient must be "
+                    f"one of {', '.join(str(dtype) for dtype in DTYPES)}"
+                )
 
     @staticmethod
     def is_available() -> bool:

@@ -147,7 +147,8 @@ class Clippy(UpdateClip):
     """By default 0.1; in the paper's form 0.01."""
 
     lambda_abs: float | None = None
-    """By default 1e-7; in the paper's form 0.5, with which it hardly ever
+    """Greater than 0: with 0, as others allow, weights that are 0 stay so. By
+    default 1e-7; in the paper's form 0.5, with which it hardly ever
     clips at the learning rates of language models."""
 
     def __post_init__(self) -> None:

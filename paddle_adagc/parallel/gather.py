@@ -98,7 +98,7 @@ def _check_agreement(
     A deviation is a difference of numbers of gamma's size, so that its rounding
     errors are of that size too.
     """
-    size = max(known.values())
+    size = max(known[q.name] for q in quantities if q.votes is None)
     for quantity in quantities:
         name = quantity.name
         if name in known and not (

@@ -39,6 +39,8 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 )
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
+from paddle_adagc.parallel.spread import Spread, spread_of
+
 _EXPERT_COLOR = "moe_expert"
 _WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
 _SHARDING_WRAPPERS = (
@@ -81,9 +83,17 @@ class TensorLayout:
     takes_part: bool = True
     """It is trained, and not kept from being clipped."""
 
+    is_whole: bool = False
+    """Sharding stage 3 leaves it in one piece on every rank."""
+
+    spread: Spread | None = None
+    """Its place on a mesh of auto-parallel; ``shape`` is then the whole's."""
+
 
 def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     """Layout of every parameter of this rank, by the parameter's name.
+
+    In the wrapper of sharding stage 3, by the name of the parameter's slice.
 
     Args:
         model: As it was built, or in wrappers such as fleet's, which are
@@ -102,6 +112,9 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             f"{type(model).__name__} is no paddle.nn.Layer: bind the network "
             "itself"
         )
+    is_sliced = isinstance(
+        sharding_wrapper(model), group_sharded_stage3.GroupShardedStage3
+    )
     model = unwrap(model)
     keys = {tensor.name: key for key, tensor in _named_tensors(model)}
     tied_copies = _tied_copies(model)
@@ -114,7 +127,9 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
                 "models under one paddle.utils.unique_name.guard()"
             )
         is_tp_split = bool(getattr(parameter, "is_distributed", False))
-        layout[parameter.name] = TensorLayout(
+        has_slice = is_sliced and hasattr(parameter, "fw_storage")
+        prefix = _STAGE_3_PREFIX if has_slice else ""
+        layout[prefix + parameter.name] = TensorLayout(
             key=(
                 tied_copies.get(parameter.name)
                 or keys.get(parameter.name, name)
@@ -130,6 +145,8 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
                 not parameter.stop_gradient
                 and getattr(parameter, "need_clip", True) is not False
             ),
+            is_whole=is_sliced and not has_slice,
+            spread=spread_of(parameter),
         )
     seen: set[str] = set()
     for tensor in layout.values():
@@ -155,6 +172,26 @@ def refuse_stage_3(what: str, names: Iterable[str]) -> None:
                 f"{name!r} is a slice of sharding stage 3, which {what} does "
                 "not work with: use stage 1"
             )
+
+
+def refuse_unbound_slice(name: str) -> None:
+    """Refuse a slice of stage 3 that a clip knows nothing of.
+
+    Raises:
+        ValueError: ``name`` is that of a slice.
+    """
+    if name.startswith(_STAGE_3_PREFIX):
+        raise ValueError(
+            f"{name!r} is a slice of sharding stage 3: call clip.bind(model) "
+            "with the model that group_sharded_parallel returned"
+        )
+
+
+def sharding_wrapper(model: paddle.nn.Layer) -> paddle.nn.Layer | None:
+    """What ``group_sharded_parallel`` made of the model; None: nothing."""
+    while isinstance(model, _WRAPPERS):
+        model = model._layers
+    return model if isinstance(model, _SHARDING_WRAPPERS) else None
 
 
 def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:

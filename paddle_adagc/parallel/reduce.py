@@ -25,15 +25,14 @@ expert              -             refused            moe_sharding group
 tied over stages    -             -                  sharding group
 ==================  ============  =================  =========================
 
-Stage 2 counts as owners if fleet runs it: with ``sharding_degree``, its axis is
-known. Started by ``group_sharded_parallel`` over other ranks it looks like data
-parallelism, and the warm-up's norm of each rank lacks what others own. Stage 3
-is refused: its slices are other parameters than the model's.
+Stage 2 counts as owners, stage 3 as slices: its tensors of up to
+``segment_size`` values are whole on every rank, and summed nowhere. Started by
+``group_sharded_parallel``, both are known from the wrapper that it returns.
 
 Never over data-parallel, sep or pipeline ranks: their gradients are equal, or
 of other tensors. One all-reduce per group and step carries one float32 for
 every tensor of the group, in an order that all of its ranks share, whether or
-not a rank has a gradient for it. The warm-up's global norm adds one scalar over
+not a rank has a gradient for it. The warm-up's global norm adds 3 numbers over
 all ranks.
 """
 
@@ -94,17 +93,13 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     average the gradients of the first step over the data-parallel ranks.
 
     Raises:
-        ValueError: Fused buffers instead of parameters; experts under sharding
-            V1, on the sharding axis without groups of their own, on the
-            tensor-parallel axis, or averaged over data-parallel ranks.
+        ValueError: Experts under sharding V1, on the sharding axis without
+            groups of their own, on the tensor-parallel axis, or
+            averaged over data-parallel ranks.
     """
-    if topology.fuses_parameters and topology.sharding.size > 1:
-        raise ValueError(
-            "sharding_configs.fuse_optimizer gives the clip buffers that join "
-            "several tensors: leave it or tensor_fusion out"
-        )
     if (
         topology.splits_parameters
+        and not topology.is_stage_3
         and min(topology.sharding.size, topology.data.size) > 1
     ):
         warnings.warn(
@@ -188,7 +183,8 @@ def make_plan(
     split = [i for i in dense if layout[i].is_tp_split]
     wanted: list[tuple[str, Axis, list[int]]] = []
     if topology.splits_parameters:
-        wanted.append(("sharding", topology.sharding, dense))
+        sliced = [i for i in dense if not layout[i].is_whole]
+        wanted.append(("sharding", topology.sharding, sliced))
         wanted.append(("moe_sharding", topology.moe_sharding, own))
     wanted.append(("model", topology.model, split))
     reductions = tuple(
@@ -286,9 +282,13 @@ class Reducer:
         """
         for index, group in self._reductions:
             part = paddle.gather(squared_norm, index)
-            dist.all_reduce(part, group=group)
+            part = self._all_reduce(part, group)
             squared_norm = paddle.scatter(squared_norm, index, part)
         return squared_norm
+
+    def _all_reduce(self, part: Tensor, group: Any) -> Tensor:
+        dist.all_reduce(part, group=group)
+        return part
 
     def counted(self, squared_norm: Tensor) -> Tensor:
         """The entries that this rank counts, 0 elsewhere."""

@@ -21,6 +21,9 @@ from typing import Any
 import paddle.distributed as dist
 from paddle.distributed import fleet
 from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_stage3,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +56,11 @@ class Topology:
     """Ranks that own different experts."""
 
     splits_parameters: bool = False
-    """Sharding splits every tensor (V2's ``split_param``), rather than giving
-    whole tensors to one owner (V1; stage 2 on fleet's sharding axis)."""
+    """Sharding splits tensors (V2's ``split_param``, stage 3), rather than
+    giving whole tensors to one owner (V1, stage 2)."""
+
+    is_stage_3: bool = False
+    """The slices are those of stage 3."""
 
     fuses_parameters: bool = False
     """The optimizer works on buffers that join several tensors."""
@@ -109,8 +115,40 @@ def read_topology() -> Topology | None:
             sharding.tensor_fusion and sharding.fuse_optimizer
         ),
         world=dist.get_group() if dist.get_world_size() > 1 else None,
-        **experts,
+        expert=experts.get("expert", Axis()),
+        moe_sharding=experts.get("moe_sharding", Axis()),
     )
+
+
+def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
+    """The topology of a model that ``group_sharded_parallel`` has wrapped.
+
+    Args:
+        topology: Fleet's; None without fleet.
+        wrapper: ``GroupShardedStage2`` or ``GroupShardedStage3``.
+
+    Raises:
+        ValueError: With offload.
+    """
+    if wrapper._offload:
+        raise ValueError(
+            "group_sharded_parallel with offload=True gives the clip tensors "
+            "in host memory, stage 2 in one buffer: leave offload out"
+        )
+    topology = topology or Topology(world=dist.get_group())
+    is_stage_3 = isinstance(wrapper, group_sharded_stage3.GroupShardedStage3)
+    data = wrapper._dp_group
+    return dataclasses.replace(
+        topology,
+        sharding=_axis_of(wrapper._group),
+        data=topology.data if data is None else _axis_of(data),
+        splits_parameters=is_stage_3,
+        is_stage_3=is_stage_3,
+    )
+
+
+def _axis_of(group: Any) -> Axis:
+    return Axis(group.rank, group.nranks, group)
 
 
 def _axis(hcg: Any, name: str) -> Axis:

@@ -23,7 +23,11 @@ from collections.abc import Sequence
 
 import paddle.distributed as dist
 from paddle import Tensor
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2 as stage_2,
+)
 
+from paddle_adagc.parallel.callers import is_called_by
 from paddle_adagc.parallel.layout import TensorLayout, is_expert
 from paddle_adagc.parallel.topology import Topology
 
@@ -64,6 +68,28 @@ def check_alone(layout: Sequence[TensorLayout]) -> None:
             f"{len(experts)} expert tensors ({experts[0]}, ...) on "
             f"{dist.get_world_size()} ranks without fleet: call "
             "fleet.init(is_collective=True, strategy=...) before the first step"
+        )
+
+
+def refuse_unknown_owners(owner: str, topology: Topology | None) -> None:
+    """Refuse a step of sharding stage 2 whose group the clip does not know.
+
+    Each rank is then given other tensors, which looks like data parallelism.
+
+    Args:
+        owner: The clip's class, for the message.
+        topology: Fleet's, whose sharding axis stage 2 may use.
+
+    Raises:
+        RuntimeError: The optimizer that calls is stage 2's, without fleet.
+    """
+    if topology is not None and topology.sharding.size > 1:
+        return
+    if is_called_by(stage_2.GroupShardedOptimizerStage2.step):
+        raise RuntimeError(
+            f"{owner} needs to know the ranks of sharding stage 2: call "
+            "clip.bind(model) with the model that group_sharded_parallel "
+            "returned"
         )
 
 

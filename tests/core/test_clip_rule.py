@@ -62,7 +62,7 @@ def test_equals_the_numpy_twin_for_120_steps(arguments):
         **arguments,
     }
     rng = np.random.default_rng(0)
-    clip = ClipGradByAdaGC(**values)
+    clip = ClipGradByAdaGC(strict=True, **values)
     parameters = make_parameters(SHAPES)
     gamma = None
     for t in range(120):
@@ -233,6 +233,7 @@ def test_argument_out_of_range_is_named(arguments):
         {"t_start": 10.0},
         {"t_start": True},
         {"t_start": "100"},
+        {"strict": 1},
     ],
     ids=str,
 )

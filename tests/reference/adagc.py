@@ -46,6 +46,39 @@ def adagc_step(t, grads, gamma, lambda_rel, beta, lambda_abs, t_start):
     return clipped, new_gamma
 
 
+def voted_warm_up(steps, lambda_abs):
+    """Gammas after each warm-up step of norms ``[num_tensors]``, by votes.
+
+    A zero or non-finite norm is no observation.
+    """
+    size = len(steps[0])
+    gamma, support = np.full(size, np.inf), np.zeros(size)
+    history = []
+    for norm in steps:
+        seen = [i for i in range(size) if 0 < norm[i] < np.inf]
+        known = [i for i in seen if gamma[i] < np.inf]
+        total = np.sqrt(sum(norm[i] ** 2 for i in seen))
+        h = min(lambda_abs / total, 1.0) if seen else 1.0
+        ratios = [h * norm[i] / gamma[i] for i in known]
+        change = np.exp(np.mean(np.log(ratios))) if known else 1.0
+        for i in seen:
+            x = h * norm[i]
+            if change < 0.25:
+                support[i] -= 1
+                if i in known and support[i] < 0:
+                    gamma[i], support[i] = x, 1
+                support[i] = max(support[i], 0)
+            elif change > 10 and support[i] < 10:
+                support[i] -= 1
+                if support[i] <= 0:
+                    gamma[i], support[i] = x, 1
+            else:
+                gamma[i] = min(gamma[i], x)
+                support[i] = min(support[i] + 1, 10)
+        history.append(gamma.copy())
+    return np.array(history)
+
+
 def adagc_with_deviation_step(
     t,
     grads,

@@ -99,6 +99,9 @@ class DeviceTensors:
         self._lists.of(self).scale(
             h.data_ptr(), None if discard is None else discard.data_ptr()
         )
+        for tensor in self._held:
+            if tensor is not None:
+                tensor._bump_inplace_version()
 
 
 class _Lists:

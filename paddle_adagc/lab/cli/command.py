@@ -28,6 +28,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from paddle_adagc.lab.storage import StorageError
+
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout: the laboratory is in no wheel."""
 
@@ -126,11 +128,15 @@ def exit_status(
 
     Returns:
         What ``run`` returns; 2 after an error that the user can mend, which is
-        printed.
+        printed; 3 if a folder cannot be written to.
     """
     filter_noise()
     try:
         return run(options)
+    except StorageError as error:
+        # A progress bar may have left the cursor in its line.
+        print(f"\n{parser.prog}: {error}", file=sys.stderr)
+        return 3
     except errors as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         "source", metavar="DIR", help="config.json and safetensors"
     )
     again.add_argument("target", metavar="OUT", help="new directory")
+    for command in (export, again):
+        command.add_argument(
+            "--verify",
+            action="store_true",
+            help="compare all of the source's files with their checksums",
+        )
     return parser
 
 
@@ -81,13 +87,14 @@ def _convert(options: argparse.Namespace) -> int:
 
     paddlenlp_logger.set_level("WARNING")
     if options.command == "from-hf":
-        done = from_hf(options.source, options.target)
+        done = from_hf(options.source, options.target, verify=options.verify)
     else:
         done = to_hf(
             options.source,
             options.target,
             tokenizer=options.tokenizer,
             max_shard_bytes=int(options.max_shard_gb * 10**9),
+            verify=options.verify,
         )
     print(done)
     return 0

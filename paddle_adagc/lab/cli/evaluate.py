@@ -87,6 +87,11 @@ def _parser() -> argparse.ArgumentParser:
         help="JSON to write (default: MODEL-evaluation.json)",
     )
     add("--json", action="store_true", help="print JSON instead of tables")
+    add(
+        "--verify",
+        action="store_true",
+        help="compare the model's files with their checksums",
+    )
     add("--verbose", action="store_true", help="show the harness' log")
     return parser
 
@@ -128,6 +133,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         adds_special_tokens=options.add_special_tokens,
         batch_size=options.batch_size,
         max_length=options.max_length,
+        verify=options.verify,
         shows_bar=sys.stderr.isatty(),
     )
     check_output_file("--output", output)

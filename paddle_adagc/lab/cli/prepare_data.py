@@ -36,6 +36,7 @@ from typing import Any
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import ERRORS, exit_status, make_parser
 from paddle_adagc.lab.data.prepare.files import TEXT_FORMATS
+from paddle_adagc.lab.storage import storage_errors
 
 _HUB = ("name", "split", "revision", "max_shards")
 
@@ -44,8 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0: the dataset is there; 2: bad settings or bad input; 130: stopped by
-        the keyboard.
+        0: the dataset is there; 2: bad settings or bad input; 3: it cannot be
+        written; 130: stopped by the keyboard.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -69,12 +70,13 @@ def _prepare(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.data.prepare.run import prepare
 
     given = {k: v for k, v in vars(options).items() if v is not None}
-    command = given.pop("command")
+    command, verify = given.pop("command"), given.pop("verify")
     hub = {k: given.pop(f"hub_{k}") for k in _HUB if f"hub_{k}" in given}
     if "hub" in given:
         given["hub"] = HubConfig(path=given["hub"], **hub)
     config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
-    manifest, was_there = prepare(config, command)
+    with storage_errors(f"{config.output}.parts"):
+        manifest, was_there = prepare(config, command, verify=verify)
     if was_there:
         print(f"{config.output}: finished before, with the same settings")
     _report(manifest)
@@ -123,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
         dest="num_workers",
         type=int,
         help="processes; default: one a core",
+    )
+    add(
+        "--verify",
+        action="store_true",
+        help="compare all of a finished dataset with its checksums",
     )
     add("--chunk-mib", type=float, help="text a worker gets; default: 4")
     hub = parser.add_argument_group(

@@ -46,6 +46,7 @@ from paddle_adagc.lab.cli.command import (
     exit_status,
     make_parser,
 )
+from paddle_adagc.lab.storage import storage_errors
 
 if TYPE_CHECKING:
     from paddle_adagc.lab.train.config import RunConfig
@@ -57,8 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
         0: finished, or a sound recipe; 1: the loss ended above its first value
-        or stopped being finite; 2: bad settings; 130 or 143: stopped by a
-        signal.
+        or stopped being finite; 2: bad settings; 3: the run's directory cannot
+        be written to; 130 or 143: stopped by a signal.
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
@@ -105,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--json", action="store_true", help="with --check: print JSON"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare all data and an ended run's record with their checksums",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show PaddleNLP's own log"
@@ -171,7 +177,7 @@ def launch(options: argparse.Namespace) -> int:
 
     given = [
         f"--{name.replace('_', '-')}"
-        for name in ("overwrite", "verbose", "change_data", "fork")
+        for name in ("overwrite", "verify", "verbose", "change_data", "fork")
         if getattr(options, name)
     ]
     if given:
@@ -191,7 +197,7 @@ def train(options: argparse.Namespace) -> int:
 
     Raises:
         ImportError: PaddleNLP is missing.
-        ValueError: Nothing can be written to the run's directory.
+        StorageError: The run's directory cannot be written to.
     """
     check_installed("paddlenlp", "nlp")
     from paddlenlp.utils.log import logger as paddlenlp_logger
@@ -210,14 +216,16 @@ def train(options: argparse.Namespace) -> int:
     config = load_config(options.config, options.overrides)
     config, fork = _forked(options, config)
     _warn_of_warm_up(config)
-    check_directory("train.output_dir", config.train.output_dir)
     try:
-        run_pretraining(
-            config,
-            overwrite=options.overwrite,
-            change_data=options.change_data,
-            fork=fork,
-        )
+        with storage_errors(config.train.output_dir):
+            check_directory("train.output_dir", config.train.output_dir)
+            run_pretraining(
+                config,
+                overwrite=options.overwrite,
+                change_data=options.change_data,
+                fork=fork,
+                verify=options.verify,
+            )
     except Stopped as stopped:
         if is_first_process():
             print(stopped)

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from paddle.io import Dataset
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import TEXT_KINDS, DataConfig
+from paddle_adagc.lab.data.manifest import check_dataset, read_manifest
 from paddle_adagc.lab.data.order import (
     EpochOrder,
     Order,
@@ -192,6 +192,8 @@ def _build_mmap(
     from paddle_adagc.lab.data.indexed import IndexedTokens
 
     assert config.prefix is not None
+    for prefix in filter(None, (config.prefix, config.validation_prefix)):
+        check_dataset(prefix)
     source = IndexedTokens(config.prefix)
     vocab_size = held_out_vocab_size = manifest_vocab_size(config.prefix)
     if config.validation_prefix is None:
@@ -234,11 +236,14 @@ def manifest_vocab_size(prefix: str) -> int | None:
 
     Returns:
         What its manifest says; None if it has none.
+
+    Raises:
+        ValueError: The manifest is damaged.
     """
     manifest = Path(f"{prefix}.manifest.json")
     if not manifest.is_file():
         return None
-    return json.loads(manifest.read_text("utf-8"))["tokenizer"]["vocab_size"]
+    return read_manifest(manifest)["tokenizer"]["vocab_size"]
 
 
 def num_windows(num_tokens: int, seq_length: int) -> int:

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
@@ -27,6 +28,8 @@ MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _MAX_UINT16_VOCAB = 65500  # as in PaddleNLP's own choice of the dtype
 _DTYPE_CODES = {np.dtype(np.int32): 4, np.dtype(np.uint16): 8}
+_READABLE_CODES = range(1, 9)
+_HEADER = struct.Struct("<QBQQ")
 _BLOCK = 2**20  # documents written at a time
 
 
@@ -68,3 +71,27 @@ def write_index(
     for start in range(0, num_documents + 1, _BLOCK):
         stop = min(start + _BLOCK, num_documents + 1)
         file.write(np.arange(start, stop, dtype=np.int64).tobytes())
+
+
+def check_index(path: str | os.PathLike[str]) -> None:
+    """Check an ``.idx``: version, and the size that its header asks for.
+
+    Raises:
+        ValueError: It is of another version, or cut short.
+    """
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        header = file.read(len(MAGIC) + _HEADER.size)
+    fault = "its header is cut short"
+    if len(header) == len(MAGIC) + _HEADER.size:
+        version, code, sizes, documents = _HEADER.unpack(header[len(MAGIC) :])
+        needed = len(header) + 12 * sizes + 8 * documents
+        fault = f"it has {size:,} bytes, and its header asks for {needed:,}"
+        if version != _VERSION or code not in _READABLE_CODES:
+            fault = f"version {version}, type of tokens {code}"
+        elif size >= needed:
+            return
+    raise ValueError(
+        f"{path} is cut short, or no index of version {_VERSION} ({fault}): "
+        "write the dataset again or copy it completely"
+    )

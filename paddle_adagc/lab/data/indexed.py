@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,10 +33,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
-from paddle_adagc.lab.data.index_format import MAGIC, token_dtype
-
-_PIECE = 4096
-_NUM_PIECES = 1024
+from paddle_adagc.lab.checksums import sampled_sha256, sha256
+from paddle_adagc.lab.data.index_format import MAGIC, check_index, token_dtype
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,18 +63,16 @@ class IndexedTokens:
     def __init__(self, prefix: str) -> None:
         _check_files(prefix)
         self.prefix = prefix
-        try:
-            with contextlib.redirect_stdout(None):  # "reading sizes..."
-                index = MMapIndexedDataset.Index(
-                    prefix + ".idx", skip_warmup=True
-                )
-            ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
-            documents = ends[index.doc_idx]
-        except (ValueError, AssertionError, KeyError, IndexError) as error:
+        check_index(prefix + ".idx")
+        with contextlib.redirect_stdout(None):  # "reading sizes..."
+            index = MMapIndexedDataset.Index(prefix + ".idx", skip_warmup=True)
+        ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
+        if (index.sizes < 0).any() or not _is_rising(index.doc_idx, len(ends)):
             raise ValueError(
-                f"{prefix}.idx is cut short, or no index of version 1 "
-                f"({error}): write the dataset again or copy it completely"
-            ) from error
+                f"{prefix}.idx is damaged: sizes below 0, or documents out of "
+                "order: write the dataset again or copy it completely"
+            )
+        documents = ends[index.doc_idx]
         # PaddleNLP unmaps its files when it drops them, views or not: what
         # outlives `index` is copied here, and the tokens are mapped apart.
         self.num_tokens = int(ends[-1])
@@ -140,24 +135,17 @@ class IndexedTokens:
             1,024 pieces of 4 KiB spread evenly over the ``.bin``, or of all of
             it), ``num_documents`` and ``num_tokens``.
         """
-        index = Path(self.prefix + ".idx").read_bytes()
         return {
-            "sha256": hashlib.sha256(index).hexdigest(),
-            "sampled_sha256": _sampled_digest(Path(self.prefix + ".bin")),
+            "sha256": sha256(self.prefix + ".idx"),
+            "sampled_sha256": sampled_sha256(self.prefix + ".bin"),
             "num_documents": len(self.boundaries) - 1,
             "num_tokens": self.num_tokens,
         }
 
 
-def _sampled_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    last = max(path.stat().st_size - _PIECE, 0)
-    places = np.linspace(0, last, min(_NUM_PIECES, last // _PIECE + 2))
-    with path.open("rb") as file:
-        for place in places.astype(np.int64).tolist():
-            file.seek(place)
-            digest.update(file.read(_PIECE))
-    return digest.hexdigest()
+def _is_rising(doc_idx: np.ndarray, stop: int) -> bool:
+    inside = (doc_idx >= 0) & (doc_idx < stop)
+    return bool(inside.all() and (np.diff(doc_idx) >= 0).all())
 
 
 def _check_files(prefix: str) -> None:

@@ -21,12 +21,15 @@ from pathlib import Path
 import paddle
 
 from paddle_adagc.files import atomic_write_json
+from paddle_adagc.lab.checksums import describe
 from paddle_adagc.lab.evaluate.saved import load_saved
 from paddle_adagc.lab.evaluate.tokenizer import tokenizer_of, write_tokenizer
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.hf import state_to_hf
 from paddle_adagc.lab.models.hf_config import config_to_hf
 from paddle_adagc.lab.models.hf_files import (
+    CHECKSUMS,
+    INDEX,
     MAX_SHARD_BYTES,
     new_directory,
     read_json,
@@ -44,6 +47,7 @@ def to_hf(
     *,
     tokenizer: str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    verify: bool = False,
 ) -> str:
     """Export a saved decoder for transformers.
 
@@ -58,6 +62,7 @@ def to_hf(
         tokenizer: See :func:`paddle_adagc.lab.evaluate.tokenizer.tokenizer_of`;
             None for what the run was trained with.
         max_shard_bytes: Weights of more bytes become several files.
+        verify: See :func:`paddle_adagc.lab.evaluate.saved.load_saved`.
 
     Returns:
         A line that says what was exported.
@@ -68,7 +73,7 @@ def to_hf(
         ValueError: A broken source, or a model that transformers has no
             class for.
     """
-    saved = load_saved(source)
+    saved = load_saved(source, verify=verify)
     options = config_to_hf(saved.config)
     name = tokenizer_of(saved, tokenizer)
     ids: dict[str, int | None] = dict.fromkeys(_TOKEN_IDS)
@@ -84,6 +89,7 @@ def to_hf(
         atomic_write_json(directory / "generation_config.json", ids)
         weights = state_to_hf(saved.state, saved.config)
         write_weights(directory, weights, max_shard_bytes)
+        _write_checksums(directory)
     step = "" if saved.step is None else f" of step {saved.step}"
     tail = "no tokenizer" if name is None else f"tokenizer {name}"
     return (
@@ -93,7 +99,10 @@ def to_hf(
 
 
 def from_hf(
-    source: str | os.PathLike[str], target: str | os.PathLike[str]
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    verify: bool = False,
 ) -> str:
     """Import a model of transformers.
 
@@ -103,6 +112,7 @@ def from_hf(
             `config.json` and `model_state.pdparams`, which
             `DecoderForCausalLM.from_pretrained` reads, and the tokenizer's
             files.
+        verify: See :func:`paddle_adagc.lab.evaluate.saved.load_saved`.
 
     Returns:
         A line that says what was imported.
@@ -114,14 +124,25 @@ def from_hf(
             supported ones, or broken files.
     """
     family = _family(Path(source))
-    saved = load_saved(source)
+    saved = load_saved(source, verify=verify)
     with new_directory(target) as directory:
         saved.config.architectures = ["DecoderForCausalLM"]
         saved.config.save_pretrained(str(directory))
         tensors = {name: to_paddle(a) for name, a in saved.state.items()}
         paddle.save(tensors, str(directory / "model_state.pdparams"))
+        _write_checksums(directory)
         copy_tokenizer(Path(source), directory)
     return f"{target}: {family}, {len(tensors)} tensors"
+
+
+def _write_checksums(directory: Path) -> None:
+    """Describe the weights; other files may be edited later."""
+    names = sorted(
+        path.name
+        for path in directory.iterdir()
+        if path.name == INDEX or path.suffix in (".safetensors", ".pdparams")
+    )
+    atomic_write_json(directory / CHECKSUMS, describe(directory, names))
 
 
 def _family(source: Path) -> str | None:

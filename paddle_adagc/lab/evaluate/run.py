@@ -92,6 +92,9 @@ class EvaluationConfig:
     max_length: int | None = None
     """Tokens that the model sees at once; default: all of its positions."""
 
+    verify: bool = False
+    """See :func:`paddle_adagc.lab.evaluate.saved.load_saved`."""
+
     shows_bar: bool = False
     """Show progress bars."""
 
@@ -121,7 +124,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     _check_harness(config)
     data = None if config.data is None else load_config(config.data).data
     use_portable_arithmetic()
-    saved = load_saved(config.model)
+    saved = load_saved(config.model, verify=config.verify)
     tokenizer = tokenizer_of(saved, config.tokenizer)
     if config.tasks and tokenizer is None:
         raise ValueError(

@@ -16,20 +16,28 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paddle_adagc.lab.checksums import find_fault
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
 from paddle_adagc.lab.models.hf_config import config_from_hf, find_family
-from paddle_adagc.lab.models.hf_files import read_json, read_weights
+from paddle_adagc.lab.models.hf_files import CHECKSUMS, read_json, read_weights
 from paddle_adagc.lab.models.saved_parts import Array, merged_parts
 from paddle_adagc.lab.models.sizes import parameter_shapes
-from paddle_adagc.lab.train.trainer import COMPLETE
+from paddle_adagc.lab.train.checkpoints import (
+    COMPLETE,
+    checkpoints,
+    find_checkpoint_fault,
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +64,9 @@ class SavedDecoder:
         return int(read_json(facts)["step"]) if facts.exists() else None
 
 
-def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
+def load_saved(
+    path: str | os.PathLike[str], *, verify: bool = False
+) -> SavedDecoder:
     """Read a saved decoder; its run may still be in progress.
 
     Args:
@@ -64,6 +74,8 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
             taken), a checkpoint of it, what :func:`.convert.from_hf`
             wrote, or a directory in Hugging Face's format of one of the
             supported models.
+        verify: Compare the files with their checksums, where there are any;
+            otherwise with their sizes.
 
     Raises:
         FileNotFoundError: There is nothing of that kind, or the run has no
@@ -74,7 +86,9 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}")
     if (directory / "run.json").exists():
-        directory = newest_checkpoint(directory)
+        directory = newest_checkpoint(directory, verify=verify)
+    elif fault := _fault(directory, verify=verify):
+        raise ValueError(f"{directory} is damaged: {fault}")
     config_file = directory / "config.json"
     if not config_file.exists():
         raise FileNotFoundError(
@@ -98,22 +112,42 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
     return SavedDecoder(directory, config, state, run)
 
 
-def newest_checkpoint(output_dir: Path) -> Path:
-    """Return the newest complete checkpoint of a run.
+def newest_checkpoint(output_dir: Path, *, verify: bool = False) -> Path:
+    """Return the newest complete checkpoint of a run that is not damaged.
 
     Raises:
         FileNotFoundError: There is none.
+        ValueError: All are damaged.
     """
-    steps = {
-        int(read_json(path)["step"]): path.parent
-        for path in output_dir.glob(f"checkpoint-*/{COMPLETE}")
-    }
-    if not steps:
-        raise FileNotFoundError(
-            f"{output_dir} has no complete checkpoint: train with "
-            "train.save_every, which also saves the last step"
+    faults: list[str] = []
+    for path in checkpoints(output_dir):
+        if not (path / COMPLETE).exists():
+            continue
+        if (fault := _fault(path, verify=verify)) is None:
+            if faults:
+                logger.warning("%s: taking %s", "; ".join(faults), path.name)
+            return path
+        faults.append(f"{path.name} is damaged ({fault})")
+    if faults:
+        raise ValueError(
+            f"{output_dir} has no whole checkpoint: {'; '.join(faults)}"
         )
-    return steps[max(steps)]
+    raise FileNotFoundError(
+        f"{output_dir} has no complete checkpoint: train with "
+        "train.save_every, which also saves the last step"
+    )
+
+
+def _fault(directory: Path, *, verify: bool) -> str | None:
+    """Return what is wrong with a checkpoint's or an export's files."""
+    if (directory / COMPLETE).exists():
+        return find_checkpoint_fault(
+            directory, verify=verify, with_record=False
+        )
+    described = directory / CHECKSUMS
+    if not described.exists():
+        return None
+    return find_fault(directory, read_json(described), verify=verify)
 
 
 def build_decoder(saved: SavedDecoder) -> DecoderForCausalLM:

@@ -26,7 +26,8 @@ from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import TokenDataset
 from paddle_adagc.lab.evaluate.tokenizer import BYTE_KINDS, BYTES, TextTokenizer
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.record.files import RunRecord, read_rows
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.rows import read_rows
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.console import short_name
 from paddle_adagc.lab.train.parse import parse_config

@@ -25,6 +25,7 @@ from paddle_adagc.lab.gloo import (
     operators,
     point_to_point,
     rendezvous,
+    reshard,
 )
 from paddle_adagc.lab.gloo.patch import Patch
 
@@ -35,6 +36,7 @@ _PATCHES: tuple[Patch, ...] = (
     *point_to_point.PATCHES,
     *operators.PATCHES,
     *devices.PATCHES,
+    *reshard.PATCHES,
 )
 _enabled = False
 
@@ -47,9 +49,11 @@ def enable() -> None:
     Sets ``PADDLE_DISTRI_BACKEND`` to ``gloo`` where it is not set.
 
     Covered: data, tensor, pipeline (1F1B), sequence and expert parallelism,
-    sharding stage 1 V1 and V2, ``main_grad``. Not covered: interleaved
-    pipelines, sharding stages 2 and 3, ``mp_async_allreduce``, the fused GEMM
-    options, ``paddle.incubate``'s ``MoELayer`` (its routing operators have no
+    sharding stage 1 V1 (with tensor fusion) and V2, ``main_grad``, and
+    auto-parallel without the reduce-scatters that Paddle makes inside of its
+    operators. Not covered: interleaved pipelines, several meshes in one
+    auto-parallel program, ``mp_async_allreduce``, the fused GEMM options,
+    ``paddle.incubate``'s ``MoELayer`` (its routing operators have no
     CPU kernel), more than one machine. A collective fails where a rank keeps
     the others waiting for more than 30 s, which is gloo's timeout.
 

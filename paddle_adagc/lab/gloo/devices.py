@@ -16,7 +16,9 @@
 from typing import Any
 
 import paddle
+from paddle import Tensor
 from paddle.distributed import parallel
+from paddle.distributed.auto_parallel import api
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
     dygraph_sharding_optimizer,
 )
@@ -46,6 +48,11 @@ def device_type() -> str:
 def device_id(self: Any) -> int:
     """The device number of a rank that has no device."""
     return 0
+
+
+def cuda(self: Tensor, *_: Any, **__: Any) -> Tensor:
+    """The tensor on "the GPU" of a rank that has none: a copy."""
+    return self.detach().clone()
 
 
 def broadcast_input_data(
@@ -83,17 +90,26 @@ def add_rank_params(
 
 
 PATCHES = (
-    Patch(
-        tensor_fusion_helper,
-        "alignment",
-        {**tensor_fusion_helper.alignment, "cpu": _ALIGNMENT_BYTES},
-        "sharding's fused buffers have no alignment for CPU",
+    *(
+        Patch(
+            module,
+            "alignment",
+            {**tensor_fusion_helper.alignment, "cpu": _ALIGNMENT_BYTES},
+            "sharding's fused buffers have no alignment for CPU",
+        )
+        for module in (tensor_fusion_helper, api)
+    ),
+    *(
+        Patch(
+            module,
+            "get_current_device_type",
+            device_type,
+            "sharding's fused buffers do not know the CPU",
+        )
+        for module in (tensor_fusion_helper, api)
     ),
     Patch(
-        tensor_fusion_helper,
-        "get_current_device_type",
-        device_type,
-        "sharding's fused buffers do not know the CPU",
+        paddle.Tensor, "cuda", cuda, "load_state_dict takes a GPU for granted"
     ),
     Patch(
         tensor_parallel,

@@ -20,13 +20,17 @@ matches. Here a send returns as soon as the bytes are handed over, and every
 (group, sender) pair is a queue of its own.
 """
 
+import secrets
 import struct
 import threading
 from collections import defaultdict, deque
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 _TIMEOUT_SECONDS = 600.0
+_SHARED_KEY = "paddle_adagc/mailbox/key"
+_KEY_BYTES = 32
 _CHANNEL = struct.Struct("<q")
 
 
@@ -34,14 +38,21 @@ class Mailbox:
     """Sends bytes to other ranks and keeps what they sent until asked for."""
 
     def __init__(self, store: Any, rank: int, host: str) -> None:
-        """Listen on a free port and publish it in the ranks' common store."""
+        """Listen on a free port and publish it in the ranks' common store.
+
+        Rank 0 draws a key, without which the mailboxes take no messages.
+        """
         self._store = store
         self._rank = rank
         self._outgoing: dict[int, Connection] = {}
         self._arrived: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
         self._closed: set[int] = set()
         self._changed = threading.Condition()
-        self._listener = Listener((host, 0), backlog=128)
+        if rank == 0:
+            store.set(_SHARED_KEY, secrets.token_hex(_KEY_BYTES))
+        store.wait(_SHARED_KEY)
+        self._authkey = bytes(store.get(_SHARED_KEY))
+        self._listener = Listener((host, 0), backlog=128, authkey=self._authkey)
         store.set(_key(rank), f"{host}:{self._listener.address[1]}")
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -51,7 +62,9 @@ class Mailbox:
             self._store.wait(_key(peer))
             address = self._store.get(_key(peer)).decode()
             host, _, port = address.rpartition(":")
-            self._outgoing[peer] = Client((host, int(port)))
+            self._outgoing[peer] = Client(
+                (host, int(port)), authkey=self._authkey
+            )
             self._outgoing[peer].send_bytes(_CHANNEL.pack(self._rank))
         self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)
 
@@ -80,7 +93,10 @@ class Mailbox:
 
     def _accept(self) -> None:
         while True:
-            connection = self._listener.accept()
+            try:
+                connection = self._listener.accept()
+            except (AuthenticationError, EOFError, OSError):
+                continue  # a stranger
             threading.Thread(
                 target=self._read, args=(connection,), daemon=True
             ).start()

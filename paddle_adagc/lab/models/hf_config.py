@@ -61,6 +61,11 @@ _LEFT_OUT: dict[str, tuple[Any, str]] = {
 }
 
 
+_SIZES = {*_NEEDED_KEYS, *_SHARED_KEYS}
+_MAX_SIZE = 2**31 - 1
+_MAX_LAYERS = 10_000
+
+
 def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
     """Convert a `config.json` of a supported model.
 
@@ -77,6 +82,11 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
                 f"{key}={options[key]!r}: the decoder supports {value!r} only."
             )
     options = {**family.defaults, **options}
+    for key, value in options.items():
+        limit = _MAX_LAYERS if key == "num_hidden_layers" else _MAX_SIZE
+        is_number = isinstance(value, (int, float)) and key in _SIZES
+        if is_number and not 0 <= value <= limit:
+            raise ValueError(f"{key}={value}: not in [0, {limit}].")
     try:
         shared = {key: options[key] for key in _NEEDED_KEYS}
         shared |= {key: options[key] for key in _SHARED_KEYS if key in options}

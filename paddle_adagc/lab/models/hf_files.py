@@ -33,6 +33,10 @@ from paddle_adagc.files import atomic_write_json
 
 Array = npt.NDArray[np.generic]
 
+_MAX_NAME = 255  # bytes; Linux
+CHECKSUMS = "checksums.json"
+"""Sizes and SHA-256 of an export's weights."""
+
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_SHARD_BYTES = 5 * 10**9
@@ -131,6 +135,13 @@ def read_weights(directory: Path) -> dict[str, Array]:
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(f"{index} holds no weight_map")
+        for file in weight_map.values():
+            is_name = isinstance(file, str) and Path(file).name == file
+            if not is_name or len(file.encode()) > _MAX_NAME:
+                raise ValueError(
+                    f"{index} names {file!r:.100}: give the name of a file "
+                    "in its own folder"
+                )
     elif (directory / SINGLE).exists():
         weight_map = None
     else:
@@ -164,7 +175,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}, not a map")

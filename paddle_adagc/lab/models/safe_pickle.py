@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Refusal of pickled weights that could run code when they are loaded."""
+"""Refusal of pickled files that could run code when they are loaded."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ _ALLOWED = {
     ("numpy", "ndarray"),
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"),
+    ("numpy._core.multiarray", "scalar"),
     ("_codecs", "encode"),
     ("collections", "OrderedDict"),
+    ("paddle.base.libpaddle", "GeneratorState"),
 }
-"""All that ``paddle.save`` needs for a dict of tensors."""
+"""All that ``paddle.save`` needs for tensors and random states."""
 
 
 class _Forbidden(Exception):
@@ -41,19 +44,22 @@ class _Checker(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def check_pickle(path: str | os.PathLike[str]) -> None:
-    """Read a ``.pdparams`` file as arrays only; nothing in it is executed.
+def check_pickle(path: str | os.PathLike[str]) -> Any:
+    """Read a file of ``paddle.save`` as arrays only; nothing in it is executed.
+
+    Returns:
+        Its content, with NumPy arrays.
 
     Raises:
         ValueError: It asks for anything but NumPy arrays, or is broken.
     """
     with open(path, "rb") as file:
         try:
-            _Checker(file).load()
+            return _Checker(file).load()
         except _Forbidden as error:
             raise ValueError(
-                f"{path} is refused: it asks for {error}, which no file of "
-                "weights needs and which could run a stranger's code"
+                f"{path} is refused: it asks for {error}, which no tensors "
+                "need and which could run a stranger's code"
             ) from error
         except Exception as error:  # wrong bytes raise anything
             raise ValueError(f"{path} is broken: {error!r}") from error

@@ -38,7 +38,14 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.files import atomic_write_json
+from paddle_adagc.files import atomic_write_json, make_directory
+from paddle_adagc.lab.checksums import Description, describe, find_fault
+from paddle_adagc.lab.record.appending import AppendedFile
+from paddle_adagc.lab.record.rows import FIX, columns, read_names, read_rows
+
+METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
+ENDED = ("finished", "diverged")
+"""States of a run that is not resumed."""
 
 QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
 
@@ -63,14 +70,15 @@ class RunWriter:
         start_step: int = 0,
     ) -> None:
         self.directory = Path(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         self.tensor_names = list(tensor_names)
-        self._cut(start_step)
-        self._metrics = (self.directory / "metrics.jsonl").open("ab")
-        self._tensors = (self.directory / "tensors.f32").open("ab")
+        metrics_bytes, tensors_bytes = self._sizes(start_step)
+        self._metrics = AppendedFile(self.directory / METRICS, metrics_bytes)
+        self._tensors = AppendedFile(self.directory / TENSORS, tensors_bytes)
 
-    def _cut(self, start_step: int) -> None:
-        names_file = self.directory / "tensors.json"
+    def _sizes(self, start_step: int) -> tuple[int, int]:
+        """Return the bytes of the steps before ``start_step`` in both files."""
+        names_file = self.directory / NAMES
         if start_step and json.loads(names_file.read_text()) != (
             self.tensor_names
         ):
@@ -79,20 +87,17 @@ class RunWriter:
                 "resume with the config that the run was started with"
             )
         atomic_write_json(names_file, self.tensor_names, indent=None)
-        metrics = self.directory / "metrics.jsonl"
+        metrics = self.directory / METRICS
         lines = metrics.read_bytes().splitlines(True) if start_step else []
         block = len(QUANTITIES) * len(self.tensor_names) * 4
-        tensors = self.directory / "tensors.f32"
+        tensors = self.directory / TENSORS
         size = tensors.stat().st_size if tensors.exists() else 0
         if len(lines) < start_step or size < start_step * block:
             raise ValueError(
                 f"{self.directory} holds {len(lines)} steps, fewer than the "
                 f"{start_step} to resume from"
             )
-        with metrics.open("ab") as file:
-            file.truncate(sum(len(line) for line in lines[:start_step]))
-        with tensors.open("ab") as file:
-            file.truncate(start_step * block)
+        return sum(map(len, lines[:start_step])), start_step * block
 
     def append(
         self, metrics: dict[str, Any], tensors: np.ndarray | None = None
@@ -114,6 +119,18 @@ class RunWriter:
         self._tensors.flush()
         self._metrics.flush()
 
+    def sync(self) -> Description:
+        """Put all steps on the disk; return the files' sizes and checksums.
+
+        Raises:
+            FileNotFoundError: A file was removed meanwhile.
+        """
+        return {
+            METRICS: self._metrics.sync(),
+            TENSORS: self._tensors.sync(),
+            **describe(self.directory, [NAMES]),
+        }
+
     def close(self) -> None:
         """Flush and close the files."""
         self._tensors.close()
@@ -133,7 +150,7 @@ def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
         run = json.loads(path.read_bytes())
         if not isinstance(run, dict):
             raise ValueError(f"a {type(run).__name__}, not an object")
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): remove the run, or start it anew "
             "with --overwrite"
@@ -164,7 +181,7 @@ def held(directory: str | os.PathLike[str]) -> Iterator[None]:
         FileExistsError: Another process holds the lock.
     """
     is_new = not Path(directory).exists()
-    Path(directory).mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     descriptor = os.open(directory, os.O_RDONLY)
     _HELD.add(descriptor)
     try:
@@ -252,17 +269,26 @@ class RunRecord:
         return np.where(np.isfinite(norm), h, np.where(clipped == 0, 0.0, h))
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> RunRecord:
+    def load(
+        cls, directory: str | os.PathLike[str], *, verify: bool = False
+    ) -> RunRecord:
         """Read a run directory; a half-written last step is left out.
+
+        Args:
+            directory: Folder of the run.
+            verify: Compare ``tensors.f32`` of an ended run with its checksum;
+                otherwise with its size alone.
 
         Raises:
             FileNotFoundError: ``directory`` holds no ``metrics.jsonl``.
-            ValueError: A line of it, or ``run.json``, is damaged.
+            ValueError: A line of it, or another file, is damaged.
         """
         path = Path(directory)
-        rows = read_rows(path / "metrics.jsonl")
-        names = json.loads((path / "tensors.json").read_text())
-        raw = np.fromfile(path / "tensors.f32", "<f4")
+        run = read_run_json(path)
+        check_record(path, run, verify=verify)
+        rows = read_rows(path / METRICS)
+        names = read_names(path / NAMES)
+        raw = np.fromfile(path / TENSORS, "<f4")
         shape = (len(QUANTITIES), len(names))
         if names:
             count = min(len(rows), raw.size // (shape[0] * shape[1]))
@@ -270,22 +296,10 @@ class RunRecord:
         blocks = raw[: len(rows) * shape[0] * shape[1]].reshape(
             len(rows), *shape
         )
-        keys = {
-            key
-            for row in rows
-            for key, value in row.items()
-            if isinstance(value, (int, float))
-        }
-        metrics = {
-            key: np.array(
-                [row.get(key, np.nan) for row in rows], dtype=np.float64
-            )
-            for key in sorted(keys | {"loss"})
-        }
         return cls(
             name=path.name,
-            run=read_run_json(path),
-            metrics=metrics,
+            run=run,
+            metrics=columns(rows),
             faults={
                 row["step"]: row["faults"] for row in rows if row.get("faults")
             },
@@ -296,21 +310,29 @@ class RunRecord:
         )
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a file's complete lines.
+def check_record(
+    directory: str | os.PathLike[str],
+    run: dict[str, Any],
+    *,
+    verify: bool = False,
+) -> None:
+    """Compare an ended run's record with what ``run.json`` says of it.
+
+    Args:
+        directory: Folder of the run.
+        run: Content of its ``run.json``; runs that have not ended, and those
+            of older versions, pass.
+        verify: Compare the checksum of ``tensors.f32`` too, not its size alone.
 
     Raises:
-        ValueError: A line is damaged.
+        ValueError: A file is missing or was changed.
     """
-    rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise ValueError(
-                f"{path}, line {number}: damaged ({error}): remove this run "
-                "and give its command again"
-            ) from error
-    return rows
+    described = run.get("record", {})
+    if run.get("status") not in ENDED or not described:
+        return
+    small = {k: v for k, v in described.items() if k != TENSORS}
+    fault = find_fault(Path(directory), described, verify=verify) or (
+        find_fault(Path(directory), small)
+    )
+    if fault:
+        raise ValueError(f"the record in {directory} is damaged: {fault}{FIX}")

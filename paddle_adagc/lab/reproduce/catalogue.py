@@ -22,10 +22,15 @@ from pathlib import Path
 
 from paddle_adagc.checks import suggestion
 from paddle_adagc.lab.report.config_facts import flatten
-from paddle_adagc.lab.reproduce.grid import Scale, as_json, make_cells
+from paddle_adagc.lab.reproduce.grid import (
+    Scale,
+    as_json,
+    base_values,
+    make_cells,
+)
 from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig, load_target
 from paddle_adagc.lab.reproduce.pool import Arm
-from paddle_adagc.lab.train.parse import merged, parse_config, read_values
+from paddle_adagc.lab.train.parse import parse_config
 
 _STORE = Path("cells")
 
@@ -175,10 +180,7 @@ class Catalogue:
 
     def _base(self, target: str, experiment: ExperimentConfig) -> Arm:
         """The config that the methods change, without its clip."""
-        folder = self._files[target].parent
-        values = merged(
-            read_values(folder / experiment.config), experiment.changes
-        )
+        values = base_values(experiment, self._files[target])
         values["faults"] = experiment.faults
         config = flatten(as_json(parse_config(values)))
         return Arm.of({k: v for k, v in config.items() if k[:5] != "clip."})

@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import OmegaConf
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -30,6 +28,7 @@ from pydantic import (
 )
 
 from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.train.parse import read_values
 
 Expectation = Literal[
     "lower", "higher", "no worse", "equal", "zero", "occurs", "at most"
@@ -185,12 +184,10 @@ def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: An unknown or a missing key, a bad value, an id that occurs
-            twice, or not six primary claims.
+        ValueError: No YAML, an unknown or a missing key, a bad value, an id
+            that occurs twice, or not six primary claims.
     """
-    values: Any = OmegaConf.to_container(
-        OmegaConf.load(Path(path)), resolve=True
-    )
+    values = read_values(path)
     try:
         file = _File.model_validate(values)
     except ValidationError as error:

@@ -104,8 +104,7 @@ def make_cells(
     Raises:
         ValueError: The experiment does not fit its run config.
     """
-    base = read_values(Path(grid_file).parent / experiment.config)
-    base = merged(base, experiment.changes)
+    base = base_values(experiment, grid_file)
     full_length = base["train"]["max_steps"]
     base["train"]["max_steps"] = scale.num_steps(full_length)
     ratio = base["train"]["max_steps"] / full_length
@@ -123,6 +122,19 @@ def make_cells(
                     Cell(experiment.name, method, seed, is_clean_twin, config)
                 )
     return cells
+
+
+def base_values(
+    experiment: ExperimentConfig, grid_file: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """Return the values of a run config that an experiment's methods change.
+
+    A run of a grid keeps one checkpoint, unless its config says otherwise.
+    """
+    base = read_values(Path(grid_file).parent / experiment.config)
+    base = merged(base, experiment.changes)
+    base["train"].setdefault("keep_checkpoints", 1)
+    return base
 
 
 def in_store(config: RunConfig, store: str | os.PathLike[str]) -> RunConfig:

@@ -108,6 +108,11 @@ def collect_results(
     return collected
 
 
+def result_files(results_dir: Path) -> list[Path]:
+    """Return the files of targets; ``soak.jsonl`` is of another kind."""
+    return sorted({*results_dir.glob("*.jsonl")} - {results_dir / "soak.jsonl"})
+
+
 def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
     """The committed results by target.
 
@@ -115,7 +120,7 @@ def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
         ValueError: A file is not valid, or named after another target.
     """
     results = {}
-    for path in sorted(results_dir.glob("*.jsonl")):
+    for path in result_files(results_dir):
         result = read_results(path)
         if result.target != path.stem:
             raise ValueError(f"{path} holds results of {result.target!r}")

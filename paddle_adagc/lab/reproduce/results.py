@@ -13,20 +13,22 @@
 # limitations under the License.
 """Results of a target as JSON lines: a line per experiment and per run.
 
-The first line is about the target, then an ``"experiment"`` line with the
-options that all of its runs share is followed by its ``"cell"`` lines, with the
-options in which the run differs, its commit, seed, versions, timings and
-measures. Newer lines also hold the processor, the corpus' SHA-256 and the
-losses of all steps in 16 bits (:mod:`paddle_adagc.lab.reproduce.series`), some
-6 KB a run; older lines are read without them. Numbers that are not finite are
-the strings ``"inf"``, ``"-inf"`` and ``"nan"``. In older lines
-``excess_events_*`` counts events anew at every threshold; newer ones have
-``events_above_*`` (:func:`paddle_adagc.stability.events.count_events`).
+The first line is about the target and has a checksum of the others. Then an
+``"experiment"`` line with the options that all of its runs share is followed by
+its ``"cell"`` lines, with the options in which the run differs, its commit,
+seed, versions, timings and measures. Newer lines also hold the processor, the
+corpus' SHA-256 and the losses of all steps in 16 bits
+(:mod:`paddle_adagc.lab.reproduce.series`), some 6 KB a run; older lines are
+read without them. Numbers that are not finite are the strings ``"inf"``,
+``"-inf"`` and ``"nan"``. In older lines ``excess_events_*`` counts events anew
+at every threshold; newer ones have ``events_above_*``
+(:func:`paddle_adagc.stability.events.count_events`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -35,7 +37,9 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.files import atomic_write
+from paddle_adagc.lab.checksums import SEAL, check_seal, sealed
 
+_CHECKSUM = "lines_sha256"
 RECORDED_BEFORE = "recorded before"
 """Processor of a line that does not name one."""
 
@@ -139,24 +143,26 @@ class TargetResult:
 
 def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
     """Replace a file by the results, atomically."""
-    lines: list[dict[str, Any]] = [
-        {
-            "kind": "target",
-            "target": result.target,
-            "title": result.title,
-            "cuts": result.cuts,
-        }
-    ]
+    lines: list[dict[str, Any]] = []
     for experiment in result.experiments:
         fields = dataclasses.asdict(experiment)
         cells = fields.pop("cells")
         lines.append({"kind": "experiment", **fields})
         lines += [{"kind": "cell", **_without_defaults(c)} for c in cells]
-    text = "".join(
-        json.dumps(_encoded(line), ensure_ascii=False, allow_nan=False) + "\n"
-        for line in lines
-    )
-    return atomic_write(path, text)
+    text = "".join(map(_line, lines))
+    head = {
+        "kind": "target",
+        "target": result.target,
+        "title": result.title,
+        "cuts": result.cuts,
+        _CHECKSUM: hashlib.sha256(text.encode()).hexdigest(),
+    }
+    return atomic_write(path, _line(sealed(head)) + text)
+
+
+def _line(fields: dict[str, Any]) -> str:
+    text = json.dumps(_encoded(fields), ensure_ascii=False, allow_nan=False)
+    return f"{text}\n"
 
 
 def read_results(path: str | os.PathLike[str]) -> TargetResult:
@@ -164,29 +170,50 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A line is not of this format.
+        ValueError: A line is not of this format, or was changed.
     """
     result: TargetResult | None = None
-    text = Path(path).read_text(encoding="utf-8")
-    for number, line in enumerate(text.splitlines(), 1):
+    content = Path(path).read_bytes()
+    for number, line in enumerate(content.splitlines(), 1):
         try:
             fields = _decoded(json.loads(line))
             kind = fields.pop("kind")
             if kind == "target":
-                result = TargetResult(**fields)
+                _check_checksum({"kind": kind, **fields}, content)
+                result = TargetResult(**_without_checksums(fields))
             elif kind == "experiment" and result is not None:
                 result.experiments.append(ExperimentResult(**fields))
             elif kind == "cell" and result is not None:
                 result.experiments[-1].cells.append(CellResult(**fields))
             else:
                 raise ValueError(f"a line of kind {kind!r} out of place")
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
+        except (
+            *(AttributeError, IndexError, KeyError, TypeError),
+            *(OverflowError, RecursionError),
+        ) as error:
             raise ValueError(f"{path}, line {number}: {error!r}") from error
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
     if result is None:
         raise ValueError(f"{path} is empty")
     return result
+
+
+def _without_checksums(head: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in head.items() if k not in (_CHECKSUM, SEAL)}
+
+
+def _check_checksum(head: dict[str, Any], content: bytes) -> None:
+    """Refuse results that were changed; older ones have no checksum."""
+    if _CHECKSUM not in head and SEAL not in head:
+        return
+    lines = content.partition(b"\n")[2]
+    check_seal(head, ())
+    if head.get(_CHECKSUM) != hashlib.sha256(lines).hexdigest():
+        raise ValueError(
+            "the lines below have another SHA-256 than when they were "
+            f"written; if the change is meant, remove {_CHECKSUM} and {SEAL}"
+        )
 
 
 def _without_defaults(cell: dict[str, Any]) -> dict[str, Any]:

@@ -399,7 +399,7 @@ class Checks:
 
 def read_cells(folder: Path) -> Iterator[Cell]:
     """Every cell line with its experiment's config and title."""
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted({*folder.glob("*.jsonl")} - {folder / "soak.jsonl"}):
         experiment: dict[str, Any] = {}
         for line in path.read_text(encoding="utf-8").splitlines():
             fields = json.loads(line)

@@ -107,9 +107,9 @@ class TrainConfig:
     save_every: Natural = 0
     """Steps between two checkpoints; 0: none."""
 
-    keep_checkpoints: Count = 1
+    keep_checkpoints: Count = 2
     """Number of checkpoints kept; older ones are removed once a newer one is
-    complete."""
+    complete. If the newest is damaged, a run resumes from the one before."""
 
     init_from: str | None = None
     """Run, or checkpoint, whose weights the run starts with; nothing else is

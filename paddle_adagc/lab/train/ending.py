@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from paddle_adagc.lab.record.files import RunRecord, read_rows
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.rows import read_rows
 from paddle_adagc.lab.report.judged import judged_steps
 from paddle_adagc.lab.train.console import short_name
 from paddle_adagc.stability.spike_score import spike_score

@@ -26,8 +26,8 @@ import numpy as np
 
 from paddle_adagc.lab.record.files import QUANTITIES, read_run_json
 from paddle_adagc.lab.train.changes import find_changes
+from paddle_adagc.lab.train.checkpoints import COMPLETE, find_checkpoint_fault
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.trainer import COMPLETE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Fork:
 
         Raises:
             FileNotFoundError: There is none, or none of this step.
+            ValueError: It is damaged.
         """
         found = complete_checkpoints(self.source)
         if not found:
@@ -87,6 +88,8 @@ class Fork:
                 f"{self.source} has no checkpoint of step {step}: it has those "
                 f"of steps {sorted(found)}; train.keep_checkpoints keeps more"
             )
+        if fault := find_checkpoint_fault(found[step], with_record=False):
+            raise ValueError(f"{found[step]} is damaged: {fault}")
         return found[step]
 
     def facts(self, config: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import io
 import os
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from paddle_adagc.lab.train.config import RunConfig
 
+ALLOW_RESOLVERS = "PADDLE_ADAGC_ALLOW_RESOLVERS"
+"""Environment variable: configs may use OmegaConf's resolvers."""
+
 _BASE = "base"
+_RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
+_OF_OMEGACONF = (IndexError, TypeError, ValueError)
+"""What OmegaConf raises besides its own errors."""
+
 _NAMED = ("clip", "optimizer")
 """Sections whose keys depend on their ``name``."""
 
@@ -67,30 +75,32 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"override {override!r} is not of form key=value")
         try:
             OmegaConf.from_dotlist([override])
-        except yaml.YAMLError as error:
+        except (RecursionError, yaml.YAMLError) as error:
             reason = getattr(error, "problem", None) or error
             raise ValueError(
-                f"override {override!r}: the value is not YAML: {reason}"
+                f"override {override!r:.300}: the value is not YAML: {reason}"
+            ) from error
+        except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
+            raise ValueError(
+                f"override {override!r:.300}: {_first_line(error)}"
             ) from error
     changes = OmegaConf.from_dotlist(list(overrides))
     return _plain(changes, " ".join(overrides))
 
 
-def read_values(
-    path: str | os.PathLike[str], above: Sequence[Path] = ()
-) -> dict[str, Any]:
+def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a YAML file's values, merged over those of its ``base``.
-
-    Args:
-        path: YAML file.
-        above: Files whose ``base`` led here.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is no map of keys to values, no YAML, or not UTF-8;
             it is empty, a run's record, or its own base.
     """
-    path = Path(path)
+    return _read_values(Path(path), ())
+
+
+def _read_values(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """Read a file that files ``above`` name as their ``base``."""
     if path.resolve() in above:
         raise ValueError(f"{above[-1]}: its base {path} leads back to itself")
     if not path.is_file():
@@ -109,8 +119,8 @@ def read_values(
         raise ValueError(f"{path}: base is {bases!r}: name a file, or a list")
     result: dict[str, Any] = {}
     for base in bases:
-        file = path.parent / str(base)
-        result = merged(result, read_values(file, [*above, path.resolve()]))
+        read = _read_values(path.parent / str(base), (*above, path.resolve()))
+        result = merged(result, read)
     return merged(result, values)
 
 
@@ -127,6 +137,10 @@ def _load_yaml(path: Path) -> Any:
         return OmegaConf.load(io.StringIO(text))
     except yaml.YAMLError as error:
         raise ValueError(f"{path}{_yaml_mistake(error, text)}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: not YAML: nested too deeply") from error
+    except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
+        raise ValueError(f"{path}: {_first_line(error)}") from error
     except OSError as error:  # OmegaConf's, of a file with a single value
         raise ValueError(f"{path} holds no map of keys to values") from error
 
@@ -182,10 +196,32 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
 
 def _plain(config: Any, path: Any) -> dict[str, Any]:
     try:
-        plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{path}: {reason}") from error
+        config = OmegaConf.create(config)
+        if not os.environ.get(ALLOW_RESOLVERS):
+            _refuse_resolvers(OmegaConf.to_container(config))
+        plain = OmegaConf.to_container(config, resolve=True)
+    except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
+        raise ValueError(f"{path}: {_first_line(error)}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: nested too deeply") from error
     if not isinstance(plain, dict):
         raise ValueError(f"{path} holds a {type(plain).__name__}, not a map")
     return typing.cast("dict[str, Any]", plain)
+
+
+def _refuse_resolvers(values: Any) -> None:
+    """Refuse ``${oc.env:...}`` and the like, which read this machine."""
+    if isinstance(values, Mapping):
+        values = [*values, *values.values()]
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            _refuse_resolvers(value)
+    elif isinstance(values, str) and _RESOLVER.search(values):
+        raise ValueError(
+            f"{values!r:.100} reads this machine: write the value itself, or "
+            f"set {ALLOW_RESOLVERS}=1 if you trust the config"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

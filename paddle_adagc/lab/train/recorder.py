@@ -25,6 +25,7 @@ from paddle import Tensor, nn
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.gradients import squared_norms
+from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.record.clock import Timer
 from paddle_adagc.lab.record.files import RunWriter, update_run_json
@@ -203,6 +204,16 @@ class StepRecorder:
         if self._writer is not None:
             self._writer.flush()
 
+    def sync(self) -> Description:
+        """Flush, and put the record on the disk.
+
+        Returns:
+            The files' sizes and checksums; empty where this process does not
+            write.
+        """
+        self.flush()
+        return {} if self._writer is None else self._writer.sync()
+
     def _read_losses(self) -> None:
         """Replace what is still on the device by numbers."""
         rows = [
@@ -233,11 +244,12 @@ class StepRecorder:
 
     def close(self, **facts: Any) -> None:
         """Write the rest, then ``facts`` into the run's ``run.json``."""
-        self.flush()
+        record = self.sync()
         if self._writer is None:
             return
         self._writer.close()
-        update_run_json(self._config.train.output_dir, **facts)
+        directory = self._config.train.output_dir
+        update_run_json(directory, record=record, **facts)
 
 
 def _mean(losses: list[Tensor]) -> float | None:

@@ -21,19 +21,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.lab.record.files import read_run_json, update_run_json
+from paddle_adagc.lab.record.files import ENDED, read_run_json, update_run_json
 from paddle_adagc.lab.train.changes import (
     Change,
     check_changes,
     find_changes,
     schedule_line,
 )
+from paddle_adagc.lab.train.checkpoints import last_checkpoint, restore_run_json
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.fork import Fork, saved_step, weights_in
 from paddle_adagc.lab.train.resharding import check_layout_file
-from paddle_adagc.lab.train.trainer import last_checkpoint
-
-_ENDED = ("finished", "diverged")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Earlier:
             config
         ):
             return None
-        return status if status in _ENDED else None
+        return status if status in ENDED else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +106,8 @@ def read_earlier(
             the changes.
         ValueError: The run has made more steps than it should.
     """
+    if not request.overwrite:
+        restore_run_json(directory)
     if not (directory / "run.json").exists():
         if any(directory.iterdir()):
             raise FileExistsError(

@@ -27,9 +27,10 @@ import paddlenlp
 
 import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.data.manifest import check_dataset
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
-from paddle_adagc.lab.record.files import held
+from paddle_adagc.lab.record.files import check_record, held
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
@@ -55,6 +56,7 @@ def run_pretraining(
     overwrite: bool = False,
     change_data: bool = False,
     fork: Fork | None = None,
+    verify: bool = False,
 ) -> str:
     """Train as ``config`` says, or resume a killed run.
 
@@ -67,6 +69,8 @@ def run_pretraining(
             new one is known to be sound.
         change_data: Resume with other data.
         fork: Checkpoint of another run, from which this one starts.
+        verify: Compare all of the data, and of an ended run's record, with
+            their checksums; otherwise sizes and samples.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
@@ -76,7 +80,7 @@ def run_pretraining(
             this config on this data, or another process writes to it.
         FileNotFoundError: There is no checkpoint to fork or to extend.
         Stopped: A signal ended the run, after a checkpoint.
-        ValueError: Settings that do not go together.
+        ValueError: Settings that do not go together, or damaged files.
     """
     directory = Path(config.train.output_dir)
     request = Request(overwrite, change_data, fork)
@@ -89,9 +93,12 @@ def run_pretraining(
             lambda: read_earlier(directory, values, config, request)
         )
         if status := earlier.status(config):
+            check_record(directory, earlier.run, verify=verify)
             if is_first_process():
                 print(f"{directory}: already {status}, nothing to do")
             return status
+        if verify:
+            from_first_process(lambda: _check_data(config))
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         stack.enter_context(paddle.utils.unique_name.guard())
         trainer = build_trainer(config)
@@ -115,6 +122,13 @@ def run_pretraining(
         last = directory / f"checkpoint-{trainer.state.global_step}"
         raise Stopped(trainer.stopped_by, last)
     return status
+
+
+def _check_data(config: RunConfig) -> None:
+    """Compare memory-mapped data with all of its checksums."""
+    data = config.data
+    for prefix in filter(None, (data.prefix, data.validation_prefix)):
+        check_dataset(prefix, verify=True)
 
 
 def build_trainer(config: RunConfig) -> PretrainTrainer:

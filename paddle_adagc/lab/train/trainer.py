@@ -16,8 +16,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,6 @@ from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
-from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.faults import (
@@ -41,9 +38,19 @@ from paddle_adagc.lab.faults import (
     repeated_samples,
 )
 from paddle_adagc.lab.train.arguments import training_arguments, uses_amp
+from paddle_adagc.lab.train.checkpoints import (
+    complete_checkpoint,
+    read_complete,
+    remove_checkpoint,
+    rotate_checkpoints,
+)
 from paddle_adagc.lab.train.console import Console
 from paddle_adagc.lab.train.optimizers import make_optimizer
-from paddle_adagc.lab.train.processes import is_first_process, wait_for_all
+from paddle_adagc.lab.train.processes import (
+    from_first_process,
+    is_first_process,
+    wait_for_all,
+)
 from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.resharding import (
     must_reshard,
@@ -54,21 +61,6 @@ from paddle_adagc.lab.train.schedule import make_scheduler
 from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
 from paddle_adagc.lab.train.weights import load_model
-
-COMPLETE = "complete.json"
-"""File that is written last: a checkpoint without it is incomplete."""
-
-
-def last_checkpoint(output_dir: Path) -> Path | None:
-    """Return the newest complete checkpoint; remove incomplete ones."""
-    complete = {}
-    for path in output_dir.glob("checkpoint-*"):
-        if (path / COMPLETE).exists():
-            step = json.loads((path / COMPLETE).read_text())["step"]
-            complete[step] = path
-        elif path.name.removeprefix("checkpoint-").isdecimal():
-            shutil.rmtree(path)
-    return complete[max(complete)] if complete else None
 
 
 def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
@@ -160,7 +152,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         first_step, self._earlier_seconds = 0, 0.0
         if resume_from_checkpoint is not None:
             checkpoint = Path(resume_from_checkpoint)
-            facts = json.loads((checkpoint / COMPLETE).read_text())
+            facts = read_complete(checkpoint)
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
@@ -335,10 +327,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         """Save all parts, then mark the checkpoint complete, then rotate."""
+        directory, step = Path(self.args.output_dir), self.state.global_step
+        checkpoint = directory / f"checkpoint-{step}"
+        from_first_process(lambda: remove_checkpoint(checkpoint))
         super()._save_checkpoint(model, metrics=metrics)
-        self.recorder.flush()
-        directory = Path(self.args.output_dir)
-        checkpoint = directory / f"checkpoint-{self.state.global_step}"
         suffix = self.args.optimizer_name_suffix
         save_layout(
             checkpoint,
@@ -347,19 +339,35 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self.optimizer,
             f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
         )
+        record = self.recorder.sync()
         wait_for_all()
         if not is_first_process():
             return
         facts = {
-            "step": self.state.global_step,
+            "step": step,
             "wall_seconds": self._wall_seconds(),
             "monitor": self.recorder.monitor.state_dict(),
             "has_diverged": self.recorder.has_diverged,
         }
-        atomic_write_json(checkpoint / COMPLETE, facts, indent=None)
-        super()._rotate_checkpoints(output_dir=self.args.output_dir)
+        complete_checkpoint(checkpoint, facts, record)
+        rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
 
     def _rotate_checkpoints(
         self, use_mtime: bool = False, output_dir: Any = None
     ) -> None:
         """Do nothing: ``_save_checkpoint`` rotates at its end."""
+
+    def _set_state_dict_in_model(self, state_dict: dict[str, Any]) -> None:
+        """Load weights; Paddle would leave out those that do not fit."""
+        mine = {k: v.shape for k, v in self.model.state_dict().items()}
+        found = {k: [*v.shape] for k, v in state_dict.items()}
+        wrong = sorted(k for k in mine | found if mine.get(k) != found.get(k))
+        if wrong:
+            name = wrong[0]
+            raise ValueError(
+                f"the checkpoint's weights do not fit the model: {name} is "
+                f"{found.get(name, 'missing')} and should be "
+                f"{mine.get(name, 'absent')} ({len(wrong)} of {len(mine)} "
+                "tensors are wrong)"
+            )
+        super()._set_state_dict_in_model(state_dict)

@@ -38,6 +38,11 @@ WITH_SLICES = [name for name in NAMES if name not in WHOLE_TENSORS]
 CASES = {
     "tp2": (Layout(mp=2), NAMES, DENSE),
     "v1 x2": (Layout(sharding=2), NAMES, DENSE),
+    "v1 x2 with fuse_optimizer": (
+        Layout(sharding=2, tensor_fusion=True),
+        [name for name in NAMES if name != "value"],
+        DENSE,
+    ),
     "tp2 x v1": (Layout(mp=2, sharding=2), NAMES, DENSE),
     "v2 x2": (Layout(sharding=2, split_param=True), WITH_SLICES, DENSE),
     "tp2 x pp2": (Layout(mp=2, pp=2), NAMES, DENSE),

@@ -43,6 +43,14 @@ CASES = {
     "pp2": (Layout(pp=2), [_DENSE, _MOE]),
     "dp2": (Layout(dp=2), [_DENSE, _MOE, _SPARSE]),
     "v1 x2": (Layout(sharding=2), [_DENSE, _MOE]),
+    "v1 x2 with tensor_fusion": (
+        Layout(sharding=2, tensor_fusion=True, fuse_optimizer=False),
+        [_DENSE],
+    ),
+    "v1 x2 with fuse_optimizer": (
+        Layout(sharding=2, tensor_fusion=True),
+        [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
+    ),
     "v2 x2": (
         Layout(sharding=2, split_param=True),
         [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
@@ -54,6 +62,10 @@ CASES = {
         [_DENSE, _MOE],
     ),
     "tp2 x v1": (Layout(mp=2, sharding=2), [_DENSE, _MOE]),
+    "tp2 x v1 with fuse_optimizer": (
+        Layout(mp=2, sharding=2, tensor_fusion=True),
+        [_DENSE],
+    ),
     "tp2 x v2": (
         Layout(mp=2, sharding=2, split_param=True),
         [_DENSE, _MOE, {**_DENSE, "main_grad": True}],

@@ -83,6 +83,8 @@ class Layout:
     sharding: int = 1
     ep: int = 1
     split_param: bool = False
+    tensor_fusion: bool = False
+    fuse_optimizer: bool = True  # fleet's default, used with tensor_fusion
     sequence_parallel: bool = False
 
     @property
@@ -103,6 +105,8 @@ class Layout:
         strategy = fleet.fleet._user_defined_strategy
         shard = strategy.hybrid_configs["sharding_configs"]
         shard.split_param = self.split_param
+        shard.tensor_fusion = self.tensor_fusion
+        shard.fuse_optimizer = self.fuse_optimizer
         strategy.pipeline_configs = {
             "accumulate_steps": MICRO_BATCHES,
             "micro_batch_size": BATCH // (self.dp * self.sharding),
@@ -205,12 +209,14 @@ def train(
         losses.append(forward_backward(model, bare, optimizer, ids, labels))
         key = outlier(step, config)
         if key in parameters:
-            scale_gradient(parameters[key], OUTLIER)
+            factor = 1e6 if step == 4 else OUTLIER  # in the warm-up
+            scale_gradient(parameters[key], factor)
         optimizer.step()
         if step in COMPARED_STEPS:
-            clipped[step] = pieces(
-                parameters, seen.clipped, optimizer, topology
-            )
+            arrays = seen.clipped
+            if layout.tensor_fusion and layout.fuse_optimizer:
+                arrays = views_of_buffers(optimizer, topology)
+            clipped[step] = pieces(parameters, arrays, optimizer, topology)
         optimizer.clear_grad()
     weights = {
         key: [(*place(p, topology), 0, p.numpy().reshape(-1))]
@@ -271,6 +277,15 @@ def scale_gradient(parameter, factor):
     if gradient is None:
         gradient = parameter.grad
     gradient.scale_(factor)
+
+
+def views_of_buffers(optimizer, topology):
+    """Clipped gradients of this rank's parameters, where the clip saw buffers.
+
+    The parameters' own gradients are views into the buffers.
+    """
+    mine = optimizer._rank2params[topology.get_sharding_parallel_rank()]
+    return {p.name: getattr(p, "main_grad", p.grad).numpy() for p in mine}
 
 
 def place(parameter, topology):

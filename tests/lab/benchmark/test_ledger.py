@@ -116,7 +116,7 @@ def test_collectives_of_a_step(name, tmp_path):
             assert step[: len(adaptive)] == adaptive
             scalar = step[len(adaptive) :]
             assert [(c, size) for c, _, size in scalar] == (
-                [] if name == "DP2" else [("all_reduce", 8)]
+                [] if name == "DP2" else [("all_reduce", 24)]
             )
 
 

@@ -41,6 +41,11 @@ def inspected(capsys):
 
 
 def change_rows(directory, change):
+    """Change the record into one of a version without checksums."""
+    run_file = directory / "run.json"
+    facts = json.loads(run_file.read_text())
+    del facts["record"]
+    run_file.write_text(json.dumps(facts))
     path = directory / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(f"{json.dumps(change(row))}\n" for row in rows))

@@ -38,6 +38,8 @@ COMMANDS = {
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
     "report": ["run"],
+    "soak": ["damage", "--count", "1"],
+    "fuzz": ["tar", "--count", "1"],
     "inspect_run": ["run", "--step", "3"],
 }
 EARLY_ANSWER = """

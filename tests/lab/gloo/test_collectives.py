@@ -13,6 +13,9 @@
 # limitations under the License.
 """Collectives and messages that the CPU backend adds to gloo."""
 
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+
 import numpy as np
 import paddle
 import paddle.distributed as dist
@@ -303,3 +306,23 @@ def test_a_peer_that_ended_is_an_error():
     got, error = run_on_ranks(_send_then_leave, 2)[1]
     assert got == 1.0
     assert error == "rank 0 ended while rank 1 waited for it"
+
+
+def _knock_without_the_key():
+    """Rank 0 knocks at rank 1's mailbox; then both send each other a byte."""
+    box, rank = mailbox.get_mailbox(), dist.get_rank()
+    is_refused = None
+    if rank == 0:
+        box._store.wait(mailbox._key(1))
+        host, _, port = box._store.get(mailbox._key(1)).decode().rpartition(":")
+        try:
+            Client((host, int(port)), authkey=b"guessed")
+        except AuthenticationError:
+            is_refused = True
+    box.send(0, 1 - rank, bytes([rank]))
+    return is_refused, box.receive(0, 1 - rank)
+
+
+def test_a_mailbox_takes_messages_with_the_key_alone():
+    results = run_on_ranks(_knock_without_the_key, 2)
+    assert results == [(True, b"\x01"), (None, b"\x00")]

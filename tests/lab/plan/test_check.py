@@ -322,15 +322,17 @@ def test_values_of_another_type_are_named(capsys, tmp_path, override, message):
     assert not directory.exists()
 
 
-def test_a_full_disk_is_an_error_with_status_2(capsys, tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
     def update_run_json(directory, **facts):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(
         "paddle_adagc.lab.train.resume.update_run_json", update_run_json
     )
-    assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 2
-    assert "No space left on device" in capsys.readouterr().err
+    assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 3
+    error = capsys.readouterr().err
+    assert f"cannot write to {tmp_path / 'run'}: No space left" in error
+    assert "\nfree space, then give the same command again" in error
 
 
 def test_several_mistakes_are_found_at_once(capsys):

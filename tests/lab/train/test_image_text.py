@@ -24,9 +24,9 @@ from lab.train.interruption import interrupted_at
 
 from paddle_adagc.lab.models.vision_text.config import MAX_LOGIT_SCALE
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.parse import load_config, merged, parse_config
 from paddle_adagc.lab.train.run import build_trainer, run_pretraining
-from paddle_adagc.lab.train.trainer import last_checkpoint
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SAME = ("loss", "eval_loss", "retrieval_accuracy", "learning_rate")

@@ -27,7 +27,7 @@ from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.trainer import last_checkpoint
+from paddle_adagc.lab.train.checkpoints import last_checkpoint
 
 ROOT = Path(__file__).parents[3]
 

@@ -24,9 +24,9 @@ from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.record.files import RunRecord, held, update_run_json
+from paddle_adagc.lab.train.checkpoints import COMPLETE, last_checkpoint
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.trainer import COMPLETE, last_checkpoint
 
 
 def test_finished_run_is_not_repeated_and_another_config_is_refused(tmp_path):
@@ -199,6 +199,7 @@ def test_a_damaged_run_file_is_named(tmp_path, content):
 
 def test_a_damaged_line_of_the_record_is_named(tmp_path):
     run(make_values(tmp_path, max_steps=3))
+    update_run_json(tmp_path, status="running")
     file = tmp_path / "metrics.jsonl"
     lines = file.read_text().splitlines(True)
     file.write_text(lines[0] + lines[1][:20] + "\n" + lines[2])

@@ -26,8 +26,9 @@ from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train import stopping
+from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.stopping import StopRequest
-from paddle_adagc.lab.train.trainer import COMPLETE, PretrainTrainer
+from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 ROOT = Path(__file__).parents[3]
 

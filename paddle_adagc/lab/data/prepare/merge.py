@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from paddle_adagc.files import temporary_path
+from paddle_adagc.lab.checksums import sampled_sha256
 from paddle_adagc.lab.data.index_format import token_dtype, write_index
 from paddle_adagc.lab.data.prepare.parts import (
     SPLITS,
@@ -79,6 +80,7 @@ class Parts:
                 num_tokens += part.header.num_tokens[split]
                 _copy(part, split, hashed)
         bin_sha256 = hashed.digest.hexdigest()
+        bin_sampled_sha256 = sampled_sha256(path)
         path = _with_ending(prefix, ".idx")
         with (
             temporary_path(path, self._folder) as temporary,
@@ -97,6 +99,7 @@ class Parts:
             "num_documents": num_documents,
             "num_tokens": num_tokens,
             "bin_sha256": bin_sha256,
+            "bin_sampled_sha256": bin_sampled_sha256,
             "idx_sha256": hashed.digest.hexdigest(),
         }
 

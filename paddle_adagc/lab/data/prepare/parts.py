@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paddle_adagc.files import temporary_path
+from paddle_adagc.lab.checksums import sha256
 
 SPLITS = ("train", "validation")
 _NAME = re.compile(r"(\d{6,})-(\d{6,})\.part")
@@ -70,6 +72,9 @@ class PartHeader:
 
     record: dict[str, Any] | None
     """The source's record in its last part."""
+
+    payload_sha256: str = ""
+    """Digest of the arrays; empty in parts of older versions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,12 +126,27 @@ def part_path(folder: Path, source: int, index: int) -> Path:
 def write_part(
     path: Path, header: PartHeader, splits: Sequence[Tokens]
 ) -> None:
-    """Write a part atomically."""
+    """Write a part, with its checksum, atomically."""
+    arrays = [array.data for split in splits for array in reversed(split)]
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(array)
+    header = dataclasses.replace(header, payload_sha256=digest.hexdigest())
     with temporary_path(path) as temporary, temporary.open("wb") as file:
         file.write(json.dumps(dataclasses.asdict(header)).encode() + b"\n")
-        for split in splits:
-            file.write(split.sizes.data)
-            file.write(split.tokens.data)
+        for array in arrays:
+            file.write(array)
+
+
+def check_part(part: Part) -> None:
+    """Compare a part with its checksum.
+
+    Raises:
+        ValueError: It was changed since it was written.
+    """
+    wanted = part.header.payload_sha256
+    if wanted and wanted != sha256(part.path, start=part.offset):
+        raise ValueError(f"{part.path} is damaged: remove it and run again")
 
 
 def read_part(path: Path, token_bytes: int) -> Part | None:
@@ -146,7 +166,7 @@ def read_part(path: Path, token_bytes: int) -> Part | None:
             path, PartHeader(**json.loads(line)), len(line), token_bytes
         )
         is_whole = part.num_bytes() == size
-    except (ValueError, TypeError):
+    except (RecursionError, ValueError, TypeError):
         is_whole = False
     if not is_whole:
         raise ValueError(f"{path} is damaged: remove it and run again")

@@ -27,7 +27,9 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.files import TEMPORARY, atomic_write_json, temporary_path
+from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.data.index_format import token_dtype
+from paddle_adagc.lab.data.manifest import check_dataset, read_manifest
 from paddle_adagc.lab.data.prepare.chunks import Chunk, Source, read_chunks
 from paddle_adagc.lab.data.prepare.config import PrepareConfig
 from paddle_adagc.lab.data.prepare.encode import Job
@@ -41,6 +43,7 @@ from paddle_adagc.lab.data.prepare.merge import (
 from paddle_adagc.lab.data.prepare.parts import (
     MAX_MESSAGES,
     SPLITS,
+    check_part,
     count_parts,
     part_path,
     read_part,
@@ -53,7 +56,10 @@ _JOURNAL = "settings.json"
 
 
 def prepare(
-    config: PrepareConfig, command: Sequence[str] = ()
+    config: PrepareConfig,
+    command: Sequence[str] = (),
+    *,
+    verify: bool = False,
 ) -> tuple[dict[str, Any], bool]:
     """Tokenise a corpus into a memory-mapped dataset with a manifest.
 
@@ -67,6 +73,8 @@ def prepare(
     Args:
         config: Source, tokenizer, destination.
         command: Command line, for the manifest.
+        verify: Compare all of a dataset that is there with its checksums;
+            otherwise its index, size and pieces of it.
 
     Returns:
         The manifest, and whether the dataset was there already.
@@ -95,8 +103,11 @@ def prepare(
         "on_error": config.on_error,
     }
     if manifest_path.exists():
-        manifest = json.loads(manifest_path.read_text("utf-8"))
+        manifest = read_manifest(manifest_path)
         _check_finished(manifest_path, manifest, settings, sources)
+        for split in range(len(SPLITS)):
+            prefix = split_prefix(config.output, split)
+            check_dataset(str(prefix), verify=verify)
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
     work_settings = {
@@ -111,6 +122,7 @@ def prepare(
         manifest = _write_dataset(config, parts, settings)
         manifest["versions"] = _versions(tokenizer)
         manifest["command"] = list(command)
+        manifest = sealed(manifest)
         with temporary_path(manifest_path, folder) as temporary:
             temporary.write_text(json.dumps(manifest, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
@@ -139,7 +151,7 @@ def _work_folder(
             ) from error
         journal = folder / _JOURNAL
         if journal.exists() and any(folder.glob("*.part")):
-            earlier = json.loads(journal.read_text())
+            earlier = _read_journal(journal)
             if earlier.get("on_error") == "stop":
                 # Its parts hold all of their documents: nothing to skip there.
                 earlier["on_error"] = settings["on_error"]
@@ -154,6 +166,18 @@ def _work_folder(
         for leftover in folder.glob(f"*{TEMPORARY}"):
             leftover.unlink(missing_ok=True)
         yield
+
+
+def _read_journal(path: Path) -> dict[str, Any]:
+    try:
+        earlier = json.loads(path.read_bytes())
+        if not isinstance(earlier, dict):
+            raise ValueError(f"a {type(earlier).__name__}, not an object")
+    except (RecursionError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove {path.parent} and run again"
+        ) from error
+    return earlier
 
 
 def _make_parts(
@@ -222,6 +246,7 @@ def _write_dataset(
     }
     num_documents = [0] * len(SPLITS)
     for part in parts:
+        check_part(part)
         header = part.header
         for name in ("num_text_bytes", "num_empty", "num_bad"):
             manifest[name] += getattr(header, name)

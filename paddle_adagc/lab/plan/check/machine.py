@@ -45,7 +45,7 @@ def missing_paths(config: RunConfig) -> list[str]:
         check_directory("train.output_dir", config.train.output_dir)
         if config.train.init_from is not None:
             weights_in(config.train.init_from)
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, PermissionError, ValueError) as error:
         return [str(error)]
     return []
 

@@ -1,0 +1,156 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checksums of a folder's files, by which damage is found and named."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.files import sync
+
+_BLOCK = 2**20
+_PIECE = 4096
+_NUM_PIECES = 1024
+_MAX_THREADS = 8
+SEAL = "sha256"
+
+Description = dict[str, dict[str, Any]]
+"""File name, relative to a folder -> ``bytes`` and ``sha256``."""
+
+
+def sha256(
+    path: str | os.PathLike[str],
+    num_bytes: int | None = None,
+    *,
+    start: int = 0,
+) -> str:
+    """Hash a file.
+
+    Args:
+        path: The file.
+        num_bytes: Bytes to hash; default: to the end.
+        start: First byte.
+
+    Returns:
+        SHA-256, hexadecimal.
+    """
+    digest = hashlib.sha256()
+    left = Path(path).stat().st_size if num_bytes is None else num_bytes
+    with open(path, "rb") as file:
+        file.seek(start)
+        while left > 0 and (block := file.read(min(_BLOCK, left))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest()
+
+
+def sampled_sha256(path: str | os.PathLike[str]) -> str:
+    """Hash 1,024 pieces of 4 KiB, evenly spread, or all of a small file."""
+    digest = hashlib.sha256()
+    last = max(Path(path).stat().st_size - _PIECE, 0)
+    places = np.linspace(0, last, min(_NUM_PIECES, last // _PIECE + 2))
+    with open(path, "rb") as file:
+        for place in places.astype(np.int64).tolist():
+            file.seek(place)
+            digest.update(file.read(_PIECE))
+    return digest.hexdigest()
+
+
+def describe(directory: Path, names: Iterable[str]) -> Description:
+    """Put files on the disk, and return their sizes and checksums.
+
+    Files are read in parallel.
+    """
+
+    def one(name: str) -> dict[str, Any]:
+        path = directory / name
+        sync(path)
+        return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+    names = list(names)
+    with _threads() as pool:
+        return dict(zip(names, pool.map(one, names), strict=True))
+
+
+def find_fault(
+    directory: Path, described: Mapping[str, Any], *, verify: bool = True
+) -> str | None:
+    """Compare files with what :func:`describe` returned.
+
+    Args:
+        directory: Folder of the files.
+        described: What the files should be.
+        verify: Compare checksums too; otherwise sizes alone.
+
+    Returns:
+        The first file that differs and how; None if none does.
+    """
+
+    def one(name: str) -> str | None:
+        path, wanted = directory / name, described[name]
+        if not path.is_file():
+            return f"{name} is missing"
+        size = path.stat().st_size
+        if size != wanted["bytes"]:
+            return f"{name} has {size:,} bytes, not {wanted['bytes']:,}"
+        if verify and sha256(path) != wanted["sha256"]:
+            return f"{name} has another SHA-256 than when it was written"
+        return None
+
+    with _threads() as pool:
+        return next(filter(None, pool.map(one, sorted(described))), None)
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the SHA-256 of its other keys."""
+    content = json.loads(json.dumps(value))  # keys and tuples as JSON has them
+    return {**content, SEAL: _digest(content)}
+
+
+def check_seal(
+    value: Mapping[str, Any], old_keys: Collection[str] | None = None
+) -> None:
+    """Check what :func:`sealed` returned.
+
+    Args:
+        value: The object.
+        old_keys: Keys that objects without a seal may have; None: any.
+
+    Raises:
+        ValueError: It was changed since.
+    """
+    if SEAL not in value:
+        if old_keys is not None and not {*value} <= {*old_keys}:
+            raise ValueError("its SHA-256 is missing")
+    elif value[SEAL] != _digest(value):
+        raise ValueError("it has another SHA-256 than when it was written")
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    content = {key: part for key, part in value.items() if key != SEAL}
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _threads() -> concurrent.futures.ThreadPoolExecutor:
+    count = min(_MAX_THREADS, os.cpu_count() or 1)
+    return concurrent.futures.ThreadPoolExecutor(count)

@@ -1,0 +1,110 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Kill runs, cut their power, damage their files, and see that they resume.
+
+    python tools/soak.py
+    python tools/soak.py damage power --count 20
+
+Every trial compares a run with an uninterrupted one, bit for bit. The counts by
+default are 300 kills, 50 power losses, all damaged files, and 20 disks. Power
+losses and disks need the right to mount (root on Linux). The results go to
+results/soak.jsonl, their table to docs/soak.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paddle_adagc.checks import check_installed
+from paddle_adagc.lab.cli.command import ROOT, exit_status, make_parser
+
+if TYPE_CHECKING:
+    from paddle_adagc.lab.soak.runs import Trial
+
+_COUNTS = {"kills": 300, "power": 50, "damage": 1000, "storage": 20}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0: no run was lost; 1: one was; 2: bad settings.
+    """
+    parser = make_parser("soak", __doc__)
+    add = parser.add_argument
+    add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(_COUNTS)}")
+    add("--count", type=int, metavar="N", help="trials of each kind")
+    add("--seed", type=int, default=0, metavar="N", help="default: 0")
+    add(
+        "--output",
+        type=Path,
+        default=ROOT / "results/soak.jsonl",
+        metavar="FILE",
+        help="results to add to (default: results/soak.jsonl)",
+    )
+    options = parser.parse_args(arguments)
+    for kind in options.kinds:
+        if kind not in _COUNTS:
+            parser.error(f"{kind!r} is not one of {', '.join(_COUNTS)}")
+    if options.count is not None and options.count < 1:
+        parser.error(f"--count {options.count}: not positive")
+    return exit_status(parser, _soak, options)
+
+
+def _soak(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    from paddlenlp.utils.log import logger as paddlenlp_logger
+
+    from paddle_adagc.lab.soak.results import write_results
+    from paddle_adagc.lab.soak.runs import LOST
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    paddlenlp_logger.set_level("WARNING")
+    lost = 0
+    for kind in options.kinds or _COUNTS:
+        trials = _trials(kind, options.count or _COUNTS[kind], options.seed)
+        write_results(options.output, kind, trials)
+        lost += sum(trial.outcome in LOST for trial in trials)
+    return int(lost > 0)
+
+
+def _trials(kind: str, count: int, seed: int) -> list[Trial]:
+    from paddle_adagc.lab.cli import pretrain
+    from paddle_adagc.lab.soak.damage import damage_trials
+    from paddle_adagc.lab.soak.kills import kill_trials
+    from paddle_adagc.lab.soak.power import power_trials
+    from paddle_adagc.lab.soak.runs import LOST
+    from paddle_adagc.lab.soak.storage import storage_trials
+
+    trials_of: dict[str, Callable[..., Iterator[Trial]]] = {
+        "kills": kill_trials,
+        "power": power_trials,
+        "damage": damage_trials,
+        "storage": storage_trials,
+    }
+    trials: list[Trial] = []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for trial in trials_of[kind](Path(folder), pretrain.main, count, seed):
+            trials.append(trial)
+            if trial.outcome in LOST:
+                print(f"{trial.outcome}: {trial.case}: {trial.message}")
+    counts = collections.Counter(trial.outcome for trial in trials)
+    print(f"{kind}: {', '.join(f'{n} {name}' for name, n in counts.items())}")
+    return trials

@@ -1,0 +1,401 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every kind of input: a sound one, and what reads it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.lab.soak.inputs import Reader
+
+
+def _writes(name: str, content: bytes | str) -> Callable[[Path], Path]:
+    data = content.encode() if isinstance(content, str) else content
+
+    def make(folder: Path) -> Path:
+        path = folder / name
+        path.write_bytes(data)
+        return path
+
+    return make
+
+
+_CONFIG = """\
+model: {hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2}
+clip: {name: adagc, lambda_rel: 1.04}
+train: {output_dir: out, max_steps: 12, batch_size: 4}
+data: {kind: stdlib, seq_length: 16}
+faults: [{kind: gradient_nan, steps: [3]}]
+"""
+_HF_CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": False,
+}
+
+
+def _read_config(path: Path) -> Any:
+    from paddle_adagc.lab.train.parse import load_config
+
+    return load_config(path)
+
+
+def _read_overrides(path: Path) -> Any:
+    from paddle_adagc.lab.train.parse import read_overrides
+
+    return read_overrides(path.read_text("utf-8", "replace").splitlines())
+
+
+def _read_claims(path: Path) -> Any:
+    from paddle_adagc.lab.reproduce.claims import load_claims
+
+    return load_claims(path)
+
+
+def _copies(name: str) -> Callable[[Path], Path]:
+    source = Path(__file__).parents[3] / "configs" / name
+    return lambda folder: Path(shutil.copy(source, folder))
+
+
+def _read_experiments(path: Path) -> Any:
+    from paddle_adagc.lab.reproduce.grid_file import load_target
+
+    return load_target(path)
+
+
+def _make_state(folder: Path) -> Path:
+    from paddle_adagc.state import save_state
+
+    gamma = {f"layers.{i}.weight": np.float32(0.1 + i) for i in range(4)}
+    config = {"lambda_rel": 1.04, "beta": 0.98}
+    return save_state({"step": 7, "gamma": gamma, "config": config}, folder)
+
+
+def _read_state(path: Path) -> Any:
+    from paddle_adagc.state import load_state
+
+    return load_state(path.parent)
+
+
+def _make_old_state(folder: Path) -> Path:
+    from safetensors.numpy import save_file
+
+    metadata = {
+        "format": "paddle_adagc.state.3",
+        "keys": '["a", "b"]',
+        "scalars": "[]",
+        "step": "7",
+        "config": "{}",
+    }
+    path = folder / "adagc_state.safetensors"
+    save_file({"gamma": np.array([0.5, 1.5], np.float32)}, path, metadata)
+    return path
+
+
+def _make_weights(folder: Path) -> Path:
+    from paddle_adagc.lab.models.hf_files import write_weights
+
+    weights = {f"layers.{i}": np.ones([2, 3], np.float32) for i in range(3)}
+    write_weights(folder, weights.items(), max_shard_bytes=30)
+    return folder / "model.safetensors.index.json"
+
+
+def _make_shard(folder: Path) -> Path:
+    _make_weights(folder)
+    return folder / "model-00001-of-00003.safetensors"
+
+
+def _read_weights(path: Path) -> Any:
+    from paddle_adagc.lab.models.hf_files import read_weights
+
+    return read_weights(path.parent)
+
+
+def _make_dataset(folder: Path, name: str) -> Path:
+    from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
+    from paddle_adagc.lab.data.indexed import write_indexed_dataset
+
+    prefix = str(folder / "corpus")
+    documents = [np.arange(i + 3) for i in range(8)]
+    write_indexed_dataset(prefix, documents, vocab_size=64)
+    part = {
+        "num_tokens": sum(map(len, documents)),
+        "dtype": "uint16",
+        "bin_sha256": sha256(f"{prefix}.bin"),
+        "bin_sampled_sha256": sampled_sha256(f"{prefix}.bin"),
+        "idx_sha256": sha256(f"{prefix}.idx"),
+    }
+    if not name.startswith("bare"):
+        manifest = {"tokenizer": {"vocab_size": 64}, "train": part}
+        text = json.dumps(sealed(manifest))
+        (folder / "corpus.manifest.json").write_text(text)
+    return folder / f"corpus.{name.removeprefix('bare ')}"
+
+
+def _read_dataset(path: Path) -> Any:
+    from paddle_adagc.lab.data.indexed import IndexedTokens
+    from paddle_adagc.lab.data.manifest import check_dataset
+
+    prefix = str(path.parent / "corpus")
+    check_dataset(prefix, verify=True)
+    return IndexedTokens(prefix).all().tokens.sum()
+
+
+def _make_part(folder: Path) -> Path:
+    from paddle_adagc.lab.data.prepare.parts import (
+        PartHeader,
+        Tokens,
+        part_path,
+        write_part,
+    )
+
+    tokens = Tokens(np.arange(7, dtype=np.uint16), np.array([3, 4], np.int32))
+    header = PartHeader(
+        chunk_sha256="a" * 64,
+        num_documents=(2, 2),
+        num_tokens=(7, 7),
+        num_text_bytes=12,
+        num_empty=0,
+        bad=[],
+        num_bad=0,
+        record=None,
+    )
+    path = part_path(folder, 0, 0)
+    write_part(path, header, [tokens, tokens])
+    return path
+
+
+def _read_part(path: Path) -> Any:
+    from paddle_adagc.lab.data.prepare.parts import check_part, read_part
+
+    part = read_part(path, 2)
+    assert part is not None
+    check_part(part)
+    return part
+
+
+def _read_hf_config(path: Path) -> Any:
+    from paddle_adagc.lab.models.hf_config import config_from_hf
+    from paddle_adagc.lab.models.hf_files import read_json
+    from paddle_adagc.lab.models.sizes import parameter_shapes
+
+    config = config_from_hf(read_json(path))
+    return dict(parameter_shapes(config))
+
+
+def _make_tokenizer(folder: Path) -> Path:
+    vocab = {"a": 0, "b": 1, "</s>": 2}
+    tokenizer: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "a"},
+    }
+    return _writes("tokenizer.json", json.dumps(tokenizer))(folder)
+
+
+def _read_tokenizer(path: Path) -> Any:
+    from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
+
+    return find_tokenizer(str(path), "</s>")
+
+
+def _make_record(folder: Path) -> Path:
+    from paddle_adagc.lab.record.files import QUANTITIES, RunWriter
+
+    writer = RunWriter(folder, ["a", "b"])
+    for step in range(5):
+        block = np.full((len(QUANTITIES), 2), step, np.float32)
+        row = {"step": step, "loss": 5.0 - step, "nonfinite": 0}
+        writer.append(row, block)
+    writer.close()
+    return folder / "metrics.jsonl"
+
+
+def _make_ended_record(folder: Path) -> Path:
+    from paddle_adagc.lab.record.files import RunWriter, update_run_json
+
+    path = _make_record(folder)
+    record = RunWriter(folder, ["a", "b"], 5).sync()
+    update_run_json(folder, status="finished", record=record)
+    return path
+
+
+def _read_record(path: Path) -> Any:
+    from paddle_adagc.lab.record.files import RunRecord
+
+    return RunRecord.load(path.parent, verify=True)
+
+
+def _make_run_json(folder: Path) -> Path:
+    _make_record(folder)
+    return _writes("run.json", '{"status": "running", "seed": 3}')(folder)
+
+
+def _make_complete(folder: Path) -> Path:
+    from paddle_adagc.lab.checksums import sealed
+
+    facts = {
+        "step": 8,
+        "wall_seconds": 0.5,
+        "monitor": {"spikes": []},
+        "has_diverged": False,
+        "clip_step": 8,
+        "run": {"seed": 3},
+        "record": {},
+        "files": {"config.json": {"bytes": 3, "sha256": "a" * 64}},
+    }
+    checkpoint = folder / "checkpoint-8"
+    checkpoint.mkdir()
+    return _writes("complete.json", json.dumps(sealed(facts)))(checkpoint)
+
+
+def _read_complete(path: Path) -> Any:
+    from paddle_adagc.lab.train.checkpoints import read_complete
+
+    return read_complete(path.parent)
+
+
+def _read_text(path: Path) -> Any:
+    from paddle_adagc.lab.data.prepare.chunks import read_chunks
+    from paddle_adagc.lab.data.prepare.files import LocalFile
+    from paddle_adagc.lab.data.prepare.parse import read_documents
+
+    for chunk in read_chunks(LocalFile(path, "auto"), 0, 64):
+        for document in read_documents(chunk, "text", None):
+            if isinstance(document, ValueError):
+                raise document
+
+
+def _make_tar(folder: Path) -> Path:
+    path = folder / "shard.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in ("a.txt", "a.png", "b.txt", "b.png"):
+            info = tarfile.TarInfo(name)
+            info.size = 20
+            archive.addfile(info, io.BytesIO(b"x" * 20))
+    return path
+
+
+def _read_tar(path: Path) -> Any:
+    from paddle_adagc.lab.data.image_text.shards import (
+        find_shards,
+        read_samples,
+    )
+
+    return [len([*read_samples(s.path)]) for s in find_shards(str(path))]
+
+
+def _make_results(folder: Path) -> Path:
+    from paddle_adagc.lab.reproduce.results import (
+        CellResult,
+        ExperimentResult,
+        TargetResult,
+        write_results,
+    )
+
+    cell = CellResult(
+        method="AdaGC", seed=1, measures={"steps": 5.0, "gap": math.inf}
+    )
+    experiment = ExperimentResult(name="a", title="A", cells=[cell])
+    result = TargetResult(target="t", title="T", experiments=[experiment])
+    return write_results(folder / "results.jsonl", result)
+
+
+def _read_results(path: Path) -> Any:
+    from paddle_adagc.lab.reproduce.results import read_results
+
+    return read_results(path)
+
+
+_DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
+_OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
+
+READERS = {
+    "config": Reader(
+        _writes("config.yaml", _CONFIG), _read_config, names_file=False
+    ),
+    "overrides": Reader(
+        _writes("overrides.txt", _OVERRIDES), _read_overrides, names_file=False
+    ),
+    "claims": Reader(_copies("claims.yaml"), _read_claims),
+    "experiments": Reader(
+        _copies("experiments/ablation-init.yaml"), _read_experiments
+    ),
+    "clip state": Reader(_make_state, _read_state, has_checksum=True),
+    "clip state without checksum": Reader(_make_old_state, _read_state),
+    "weights' index": Reader(_make_weights, _read_weights),
+    "weights": Reader(_make_shard, _read_weights, names_file=False),
+    ".bin": Reader(
+        lambda folder: _make_dataset(folder, "bin"),
+        _read_dataset,
+        has_checksum=True,
+    ),
+    ".idx": Reader(
+        lambda folder: _make_dataset(folder, "idx"),
+        _read_dataset,
+        has_checksum=True,
+    ),
+    "manifest": Reader(
+        lambda folder: _make_dataset(folder, "manifest.json"),
+        _read_dataset,
+        has_checksum=True,
+    ),
+    ".idx without manifest": Reader(
+        lambda folder: _make_dataset(folder, "bare idx"), _read_dataset
+    ),
+    "part": Reader(_make_part, _read_part),
+    "Hugging Face config": Reader(
+        _writes("config.json", json.dumps(_HF_CONFIG)),
+        _read_hf_config,
+        names_file=False,
+    ),
+    "tokenizer": Reader(_make_tokenizer, _read_tokenizer),
+    "record": Reader(_make_record, _read_record),
+    "ended record": Reader(_make_ended_record, _read_record, has_checksum=True),
+    "run.json": Reader(_make_run_json, _read_record),
+    "complete.json": Reader(_make_complete, _read_complete, has_checksum=True),
+    "jsonl": Reader(_writes("text.jsonl", _DOCUMENTS), _read_text),
+    "gzip": Reader(
+        _writes("text.jsonl.gz", gzip.compress(_DOCUMENTS.encode(), mtime=0)),
+        _read_text,
+    ),
+    "tar": Reader(_make_tar, _read_tar),
+    "results": Reader(_make_results, _read_results, has_checksum=True),
+}
+"""Everything that is read from outside, by its name in the report."""

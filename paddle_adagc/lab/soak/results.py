@@ -1,0 +1,91 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Results of the trials: a line each, and the table of the documentation."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from paddle_adagc.files import atomic_write
+from paddle_adagc.lab.markdown import markdown_table
+from paddle_adagc.lab.soak.runs import KINDS, OUTCOMES, Trial
+
+_BEGIN, _END = "<!-- soak -->", "<!-- end -->"
+
+
+def read_trials(path: str | os.PathLike[str]) -> list[Trial]:
+    """Read a results file; an absent one has no trials.
+
+    Raises:
+        ValueError: A line is not a trial.
+    """
+    if not Path(path).exists():
+        return []
+    trials = []
+    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+        try:
+            trials.append(Trial(**json.loads(line)))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    return trials
+
+
+def write_trials(
+    path: str | os.PathLike[str], kind: str, trials: Sequence[Trial]
+) -> None:
+    """Replace the trials of one kind."""
+    kept = [trial for trial in read_trials(path) if trial.kind != kind]
+    lines = [json.dumps(dataclasses.asdict(t)) for t in [*kept, *trials]]
+    atomic_write(path, "".join(f"{line}\n" for line in lines))
+
+
+def summary(trials: Sequence[Trial]) -> str:
+    """Return a Markdown table: what was done, how often, how it ended."""
+    rows = []
+    for kind, title in KINDS.items():
+        counts: collections.Counter[str] = collections.Counter()
+        for trial in trials:
+            counts[trial.outcome] += trial.count * (trial.kind == kind)
+        if counts.total():
+            numbers = [f"{counts[outcome]:,}" for outcome in OUTCOMES]
+            rows.append([title, f"{counts.total():,}", *numbers])
+    return markdown_table(["Trial", "Number", *OUTCOMES], rows)
+
+
+def write_results(path: Path, kind: str, trials: Sequence[Trial]) -> None:
+    """Replace the trials of one kind, and the table of the documentation.
+
+    Args:
+        path: Results file; the documentation's is ``results/soak.jsonl``.
+        kind: One of :data:`KINDS`.
+        trials: Of that kind.
+    """
+    root = Path(__file__).parents[3]
+    write_trials(path, kind, trials)
+    if Path(path) == root / "results/soak.jsonl":
+        target = root / "docs/soak.md"
+        text = page(target.read_text("utf-8"), read_trials(path))
+        atomic_write(target, text)
+
+
+def page(text: str, trials: Sequence[Trial]) -> str:
+    """Replace the table of the documentation's page."""
+    before, rest = text.split(_BEGIN, 1)
+    after = rest.split(_END, 1)[1]
+    return f"{before}{_BEGIN}\n{summary(trials)}\n{_END}{after}"

@@ -1,0 +1,80 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Storage that fails: full, lost or read-only, and what the user can do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+_ADVICE = {
+    errno.ENOSPC: "free space",
+    errno.EDQUOT: "free space in your quota",
+    errno.EROFS: "make it writable",
+    errno.EACCES: "make it writable",
+    errno.EPERM: "make it writable",
+}
+_OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
+"""Errors of the storage, whatever file they name."""
+
+
+class StorageError(OSError):
+    """A folder cannot be written to; the same command resumes later."""
+
+
+@contextlib.contextmanager
+def storage_errors(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Say what to do when ``directory`` cannot be written to.
+
+    Raises:
+        StorageError: The operating system failed to write below ``directory``,
+            or is out of space.
+    """
+    folder = Path(directory)
+    try:
+        yield
+    except OSError as error:
+        if not _is_about(error, folder):
+            raise
+        raise StorageError(_message(folder, error)) from error
+
+
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Tell whether an error is the storage's, or about a file in a folder."""
+    if error.errno is None:
+        return isinstance(error, PermissionError)
+    if error.errno in _OF_STORAGE:
+        return True
+    named = error.filename2 or error.filename
+    if not isinstance(named, (str, os.PathLike)):
+        return False
+    path = Path(named).absolute()
+    return folder.absolute() in (path, *path.parents)
+
+
+def _message(folder: Path, error: OSError) -> str:
+    path = error.filename2 or error.filename or folder
+    reason = error.strerror or "it takes no files"
+    advice = _ADVICE.get(error.errno or errno.EACCES, "put the folder back")
+    space = ""
+    if folder.exists():
+        space = f" ({shutil.disk_usage(folder).free / 1e6:,.0f} MB free)"
+    return (
+        f"cannot write to {path}: {reason}{space}\n{advice}, then give the "
+        "same command again: it resumes"
+    )

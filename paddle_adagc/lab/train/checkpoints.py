@@ -1,0 +1,273 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checkpoints that are whole: marked last, checked before they are loaded.
+
+``complete.json`` is written once everything that it stands for is on the disk.
+It holds the step, and the size and SHA-256 of every file of the checkpoint and
+of the run's record up to that step. Older checkpoints only have the step.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paddle_adagc.files import atomic_write_json, sync
+from paddle_adagc.lab.checksums import (
+    Description,
+    check_seal,
+    describe,
+    find_fault,
+    sealed,
+    sha256,
+)
+from paddle_adagc.lab.models.safe_pickle import check_pickle
+from paddle_adagc.lab.record.files import read_run_json
+from paddle_adagc.state import STATE_FILE, ClipState
+
+COMPLETE = "complete.json"
+"""File that is written last: a checkpoint without it is incomplete."""
+
+_OLD_KEYS = {"step", "wall_seconds", "monitor", "has_diverged"}
+"""Of ``complete.json`` before it had checksums."""
+
+_PARTS = (
+    "trainer_state.json",
+    "model_state*.pdparams",
+    "optimizer*.pdopt",
+    "scheduler.pdparams",
+    "rng_state*.pth",
+)
+"""Files of every checkpoint; the last four are pickled."""
+
+_NO_CONTENT = "StructuredToParameterName@@"
+"""Key that ``paddle.save`` adds to every dict."""
+
+logger = logging.getLogger(__name__)
+
+
+def complete_checkpoint(
+    checkpoint: Path, facts: Mapping[str, Any], record: Description
+) -> None:
+    """Put a checkpoint's files on the disk, then mark it complete.
+
+    Args:
+        checkpoint: Folder ``checkpoint-STEP`` of the run's directory.
+        facts: ``step`` and what else a resumed run needs.
+        record: The run's record up to this step, which is on the disk.
+    """
+    paths = [p for p in checkpoint.rglob("*") if p.name != COMPLETE]
+    names = [str(p.relative_to(checkpoint)) for p in paths if p.is_file()]
+    facts = {
+        **facts,
+        "clip_step": _clip_step(checkpoint),
+        "run": read_run_json(checkpoint.parent),
+        "record": record,
+        "files": describe(checkpoint, sorted(names)),
+    }
+    for folder in [p for p in paths if p.is_dir()]:
+        sync(folder)
+    sync(checkpoint.parent)
+    atomic_write_json(checkpoint / COMPLETE, sealed(facts), indent=None)
+
+
+def read_complete(checkpoint: Path) -> dict[str, Any]:
+    """Read ``complete.json``.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It is damaged.
+    """
+    try:
+        facts = json.loads((checkpoint / COMPLETE).read_bytes())
+        if not isinstance(facts, dict):
+            raise ValueError(f"a {type(facts).__name__}, not an object")
+        check_seal(facts, _OLD_KEYS)
+        if type(facts.get("step")) is not int:
+            raise ValueError(f"the step is {facts.get('step')!r}")
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{COMPLETE}: {error}") from error
+    return facts
+
+
+def find_checkpoint_fault(
+    checkpoint: Path, *, verify: bool = True, with_record: bool = True
+) -> str | None:
+    """Return why a complete checkpoint must not be loaded; None: nothing.
+
+    Args:
+        checkpoint: Folder ``checkpoint-STEP``.
+        verify: Compare checksums; otherwise sizes alone.
+        with_record: Check the run's record up to its step too.
+    """
+    try:
+        facts = read_complete(checkpoint)
+        fault = find_fault(checkpoint, facts.get("files", {}), verify=verify)
+        if fault is None and with_record:
+            if facts["step"] != _step(checkpoint):
+                return f"{COMPLETE} is of step {facts['step']}"
+            fault = _record_fault(checkpoint.parent, facts.get("record", {}))
+        if fault is None and verify:
+            _check_parts(checkpoint)
+            _check_steps(checkpoint, facts)
+    except (OSError, RecursionError, ValueError) as error:
+        return str(error)
+    return fault
+
+
+def _record_fault(directory: Path, record: Mapping[str, Any]) -> str | None:
+    """Compare the beginnings of the record's files with their checksums."""
+    for name, wanted in record.items():
+        path = directory / name
+        size = path.stat().st_size if path.is_file() else 0
+        if size < wanted["bytes"]:
+            return f"{name} has {size:,} bytes, fewer than {wanted['bytes']:,}"
+        if sha256(path, wanted["bytes"]) != wanted["sha256"]:
+            return f"{name} has another SHA-256 than when it was written"
+    return None
+
+
+def _check_parts(checkpoint: Path) -> None:
+    """Refuse missing and empty parts, and pickles that hold code."""
+    for pattern in _PARTS:
+        found = sorted(checkpoint.glob(pattern))
+        if not found:
+            raise ValueError(f"{pattern} is missing")
+        for path in found if pattern != _PARTS[0] else []:
+            content = check_pickle(path)
+            if not isinstance(content, (dict, list)) or all(
+                key == _NO_CONTENT for key in content
+            ):
+                raise ValueError(f"{path.name} holds nothing")
+
+
+def _check_steps(checkpoint: Path, facts: Mapping[str, Any]) -> None:
+    """Compare the step with the trainer's and the clip's."""
+    state = json.loads((checkpoint / _PARTS[0]).read_bytes())
+    step = state.get("global_step") if isinstance(state, dict) else None
+    if step != facts["step"]:
+        raise ValueError(
+            f"{_PARTS[0]} is of step {step}, {COMPLETE} of {facts['step']}"
+        )
+    clip_step = _clip_step(checkpoint)
+    if "clip_step" in facts:
+        is_mine = clip_step == facts["clip_step"]
+    else:  # a loss scaler skips steps, and the clip with them
+        is_mine = clip_step is None or clip_step <= step
+    if not is_mine:
+        raise ValueError(
+            f"{STATE_FILE} is of step {clip_step}, {COMPLETE} of {step}"
+        )
+
+
+def _clip_step(checkpoint: Path) -> int | None:
+    path = checkpoint / STATE_FILE
+    return ClipState.load(path).step if path.exists() else None
+
+
+def checkpoints(output_dir: Path) -> list[Path]:
+    """Return all folders ``checkpoint-STEP`` of a run, the newest first."""
+    found = [
+        path
+        for path in output_dir.glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdecimal()
+    ]
+    return sorted(found, key=_step, reverse=True)
+
+
+def last_checkpoint(output_dir: Path) -> Path | None:
+    """Return the newest whole checkpoint; remove incomplete ones.
+
+    Damaged checkpoints are named in the log, and stay until the run saves the
+    same step again.
+
+    Raises:
+        ValueError: There are checkpoints, all of them damaged.
+    """
+    notes, incomplete, whole = [], [], None
+    for path in checkpoints(output_dir):
+        if not (path / COMPLETE).exists():
+            incomplete.append(path)
+            notes.append(f"{path.name} was not completed, removed")
+        elif whole is None and (fault := find_checkpoint_fault(path)):
+            notes.append(f"{path.name} is damaged ({fault})")
+        elif whole is None:
+            whole, num_notes = path, len(notes)
+    if whole is None and len(notes) > len(incomplete):
+        raise ValueError(
+            f"{output_dir} holds no whole checkpoint: {'; '.join(notes)}: put "
+            "the files back, or start anew with --overwrite"
+        )
+    for path in incomplete:
+        remove_checkpoint(path)
+    if whole is None:
+        return None
+    if "files" not in read_complete(whole):
+        notes.insert(num_notes, f"{whole.name} has no checksums")
+        num_notes += 1
+    if notes[:num_notes]:
+        text = "; ".join(notes[:num_notes])
+        logger.warning("%s: resuming from %s", text, whole.name)
+    return whole
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Remove a checkpoint, its mark first: what is left is incomplete."""
+    if checkpoint.exists():
+        (checkpoint / COMPLETE).unlink(missing_ok=True)
+        sync(checkpoint)
+        shutil.rmtree(checkpoint)
+
+
+def rotate_checkpoints(output_dir: Path, step: int, keep: int) -> None:
+    """Remove all complete checkpoints up to a step but the newest ones."""
+    complete = [
+        path
+        for path in checkpoints(output_dir)
+        if (path / COMPLETE).exists() and _step(path) <= step
+    ]
+    for path in complete[keep:]:
+        remove_checkpoint(path)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def restore_run_json(directory: Path) -> None:
+    """Write a lost or damaged ``run.json`` anew, from the newest checkpoint."""
+    try:
+        if read_run_json(directory):
+            return
+        fault = "missing"
+    except ValueError:
+        fault = "damaged"
+    for path in checkpoints(directory):
+        try:
+            run = read_complete(path).get("run")
+        except (OSError, ValueError):
+            continue
+        if run:
+            atomic_write_json(directory / "run.json", run, indent=1)
+            logger.warning(
+                "%s is %s: taken from %s",
+                directory / "run.json",
+                fault,
+                path.name,
+            )
+            return

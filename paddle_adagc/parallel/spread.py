@@ -1,0 +1,64 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How auto-parallel lays a tensor over a mesh of processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import paddle.distributed as dist
+from paddle import Tensor
+
+Ranks = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """The ranks of a ``DistTensor``'s mesh, and those that hold its parts."""
+
+    ranks: Ranks
+    """All ranks of the mesh."""
+
+    groups: tuple[tuple[int, Ranks], ...] = ()
+    """For each mesh dimension on which the placement is ``Shard``: its index
+    and the ranks along it, this one among them. None on a rank outside of the
+    mesh, and for a dimension of one rank."""
+
+
+_spreads: dict[tuple[Ranks, Ranks, str], Spread] = {}
+
+
+def spread_of(tensor: Tensor) -> Spread | None:
+    """Where a tensor lies; None: it is no ``DistTensor``."""
+    if not tensor.is_dist():
+        return None
+    mesh, placements = tensor.process_mesh, tensor.placements
+    key = (tuple(mesh.process_ids), tuple(mesh.shape), str(placements))
+    if key not in _spreads:
+        ranks = np.reshape(mesh.process_ids, mesh.shape)
+        _spreads[key] = _read(ranks, placements, dist.get_rank())
+    return _spreads[key]
+
+
+def _read(ranks: np.ndarray, placements: list[Any], rank: int) -> Spread:
+    groups = []
+    place = np.argwhere(ranks == rank)
+    for axis, placement in enumerate(placements if len(place) else ()):
+        if placement.is_shard() and ranks.shape[axis] > 1:
+            line: list[Any] = [*place[0]]
+            line[axis] = slice(None)
+            groups.append((axis, tuple(ranks[tuple(line)].tolist())))
+    return Spread(tuple(ranks.flatten().tolist()), tuple(groups))

@@ -1,0 +1,133 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Auto-parallel on real ranks: every mesh trains as one process."""
+
+import functools
+
+import pytest
+from core.parallel import auto_training, training
+from core.parallel.auto_training import MeshLayout
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import DENSE, Layout, assert_same_run
+from helpers import slow_but
+
+from paddle_adagc.state import load_state, save_state
+
+CASES = {
+    "tp2": MeshLayout(mp=2),
+    "dp2": MeshLayout(dp=2),
+    "stage 1 x2": MeshLayout(dp=2, stage=1),
+    "stage 2 x2": MeshLayout(dp=2, stage=2),
+    "tp2 x dp2": MeshLayout(mp=2, dp=2),
+    "tp2 x stage 1": MeshLayout(mp=2, dp=2, stage=1),
+}
+
+
+def run(layout, **arguments):
+    """What each rank gave back."""
+    ranks = run_on_ranks(
+        auto_training.train_all,
+        layout.world_size,
+        layout=layout,
+        runs=[{"options": DENSE, **arguments}],
+    )
+    return [runs[0] for runs in ranks]
+
+
+@functools.cache
+def spread(case):
+    return run(CASES[case])
+
+
+@functools.cache
+def alone():
+    return training.train_alone(DENSE)
+
+
+@pytest.mark.parametrize("case", slow_but("stage 1 x2", CASES))
+def test_run_is_that_of_one_process(case):
+    assert_same_run(spread(case), alone())
+
+
+def test_collectives_of_a_step():
+    # The reshards of summands are those that AdamW would make otherwise.
+    calls = spread("stage 1 x2")[0]["calls"]
+    num_tensors = len(alone()["state"]["gamma"])
+    assert calls == [[("reshard", [num_tensors])]] * training.NUM_STEPS
+
+
+@pytest.mark.slow
+def test_collectives_of_tensor_parallelism():
+    calls = spread("tp2")[0]["calls"]
+    names = alone()["state"]["gamma"]
+    split = auto_training.SPLIT_COLUMNS + auto_training.SPLIT_ROWS
+    num_split = sum(any(part in name for part in split) for name in names)
+    for step in calls:
+        vectors = [call for call in step if call == ("reshard", [num_split])]
+        assert len(vectors) == 1
+        assert all(name == "reshard" for name, _ in step)
+
+
+def continued(state, tmp_path):
+    """Arguments of a short run that goes on from a saved state."""
+    save_state(state, tmp_path)
+    return {
+        "state": load_state(tmp_path),
+        "first_step": training.T_START,
+        "num_steps": 5,
+    }
+
+
+@pytest.mark.slow
+def test_state_of_fleet_loads_under_auto_parallel(tmp_path):
+    fleet = Layout(sharding=2, split_param=True)
+    ranks = run_on_ranks(
+        training.train_all, 2, layout=fleet, runs=[{"options": DENSE}]
+    )
+    arguments = continued(ranks[0][0]["state"], tmp_path)
+    mine = run(MeshLayout(mp=2), **arguments)
+    assert_same_run(mine, training.train_alone(DENSE, **arguments))
+
+
+@pytest.mark.slow
+def test_state_of_auto_parallel_loads_under_fleet(tmp_path):
+    arguments = continued(spread("tp2 x stage 1")[0]["state"], tmp_path)
+    ranks = run_on_ranks(
+        training.train_all,
+        2,
+        layout=Layout(mp=2),
+        runs=[{"options": DENSE, **arguments}],
+    )
+    mine = [runs[0] for runs in ranks]
+    assert_same_run(mine, training.train_alone(DENSE, **arguments))
+
+
+@pytest.mark.slow
+def test_checkpoint_of_one_mesh_loads_on_another(tmp_path):
+    half = training.NUM_STEPS // 2
+    first = run(MeshLayout(mp=2), num_steps=half, save_to=str(tmp_path))
+    save_state(first[0]["state"], tmp_path)
+    second = run(
+        MeshLayout(dp=2, stage=1),
+        first_step=half,
+        num_steps=training.NUM_STEPS - half,
+        state=load_state(tmp_path),
+        load_from=str(tmp_path),
+    )
+    expected = {
+        **alone(),
+        "losses": alone()["losses"][half:],
+        "clipped": {k: v for k, v in alone()["clipped"].items() if k >= half},
+    }
+    assert_same_run(second, expected)

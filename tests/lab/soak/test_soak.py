@@ -1,0 +1,83 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The trials of a run, few of each; the page is made of the results."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paddle_adagc.lab.cli import pretrain, soak
+from paddle_adagc.lab.soak import damage
+from paddle_adagc.lab.soak.damage import damage_trials
+from paddle_adagc.lab.soak.power import power_trials
+from paddle_adagc.lab.soak.results import page, read_trials, write_trials
+from paddle_adagc.lab.soak.runs import LOST, Trial
+from paddle_adagc.lab.soak.storage import storage_trials
+
+ROOT = Path(__file__).parents[3]
+CAN_MOUNT = (
+    os.geteuid() == 0
+    and not subprocess.run(
+        "dir=$(mktemp -d) && mount -t tmpfs tmpfs $dir && umount $dir",
+        shell=True,
+        capture_output=True,
+    ).returncode
+)
+
+
+def test_the_page_is_made_of_the_results():
+    text = (ROOT / "docs/soak.md").read_text("utf-8")
+    assert page(text, read_trials(ROOT / "results/soak.jsonl")) == text
+
+
+def test_results_of_one_kind_are_replaced(tmp_path):
+    path = tmp_path / "soak.jsonl"
+    write_trials(path, "kills", [Trial("kills", "a", "resumed")])
+    write_trials(path, "damage", [Trial("damage", "b", "silent", count=3)])
+    write_trials(path, "kills", [Trial("kills", "c", "fell back")])
+    assert [trial.case for trial in read_trials(path)] == ["b", "c"]
+    text = page("x<!-- soak --><!-- end -->y", read_trials(path))
+    assert "| One file of a run or of its data damaged | 3 |" in text
+    with pytest.raises(SystemExit):
+        soak.main(["floods"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "kind", "outcome"),
+    [
+        ("run/checkpoint-8/optimizer.pdopt", "flipped bit", "fell back"),
+        ("run/checkpoint-8/model_state.pdparams", "other shape", "fell back"),
+        ("run/run.json", "truncated", "fell back"),
+        ("run/checkpoint-4/rng_state.pth", "empty", "resumed"),
+        ("corpus.bin", "zeroed block", "refused"),
+        ("run/metrics.jsonl", "removed", "refused"),
+    ],
+)
+def test_damage(file, kind, outcome, tmp_path, monkeypatch):
+    monkeypatch.setattr(damage, "cases", lambda folder: [(file, kind)])
+    (trial,) = damage_trials(tmp_path, pretrain.main, 1, seed=0)
+    assert trial.outcome == outcome, trial.message
+    assert Path(file).name in trial.message or outcome == "resumed"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount")
+@pytest.mark.parametrize("trials", [storage_trials, power_trials])
+def test_disks(trials, tmp_path):
+    found = [*trials(tmp_path, pretrain.main, 2, seed=0)]
+    assert len(found) >= 2
+    assert not [trial for trial in found if trial.outcome in LOST]

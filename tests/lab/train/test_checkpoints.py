@@ -1,0 +1,228 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Checkpoints: durable, checked, and replaced by the one before."""
+
+import json
+import shutil
+
+import numpy as np
+import paddle
+import pytest
+from lab.train.interruption import interrupted_at
+from lab.train.runs import assert_same, make_values, run
+
+from paddle_adagc.lab.checksums import sealed
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train import checkpoints
+from paddle_adagc.lab.train.checkpoints import (
+    COMPLETE,
+    find_checkpoint_fault,
+    last_checkpoint,
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of a whole run, and of one with checkpoints 4 and 8 to resume."""
+    folder = tmp_path_factory.mktemp("runs")
+    run(make_values(folder / "whole", save_every=4))
+    with interrupted_at(10):
+        run(make_values(folder / "stopped", save_every=4))
+    return folder
+
+
+@pytest.fixture
+def stopped(runs, tmp_path):
+    return shutil.copytree(runs / "stopped", tmp_path / "stopped")
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def rewrite(path, change):
+    facts = json.loads(path.read_text())
+    change(facts)
+    path.write_text(json.dumps(facts))
+
+
+def test_two_checkpoints_are_kept(stopped):
+    names = sorted(path.name for path in stopped.glob("checkpoint-*"))
+    assert names == ["checkpoint-4", "checkpoint-8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("model_state.pdparams", "model_state.pdparams has another SHA-256"),
+        ("optimizer.pdopt", "optimizer.pdopt has another SHA-256"),
+        (COMPLETE, f"{COMPLETE}: "),
+    ],
+)
+def test_a_flipped_bit_is_named_and_the_one_before_resumed(
+    runs, stopped, caplog, name, reason
+):
+    flip(stopped / "checkpoint-8" / name)
+    _, resumed = run(make_values(stopped, save_every=4))
+    assert f"checkpoint-8 is damaged ({reason}" in caplog.text
+    assert "): resuming from checkpoint-4" in caplog.text
+    assert_same(RunRecord.load(runs / "whole"), resumed)
+
+
+def test_all_checkpoints_damaged_is_refused(stopped):
+    for step in (4, 8):
+        (stopped / f"checkpoint-{step}" / "optimizer.pdopt").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"no whole.*pdopt has 0 bytes.*over"):
+        last_checkpoint(stopped)
+    assert (stopped / "checkpoint-4" / COMPLETE).exists()
+
+
+def test_a_record_that_is_shorter_than_the_checkpoint_s(stopped, caplog):
+    lines = (stopped / "metrics.jsonl").read_text().splitlines(True)
+    (stopped / "metrics.jsonl").write_text("".join(lines[:6]))
+    assert last_checkpoint(stopped).name == "checkpoint-4"
+    assert "checkpoint-8 is damaged (metrics.jsonl has" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["removed", "not JSON"])
+def test_a_lost_run_file_is_restored(runs, stopped, caplog, damage):
+    if damage == "removed":
+        (stopped / "run.json").unlink()
+    else:
+        (stopped / "run.json").write_text('{"config": {')
+    _, resumed = run(make_values(stopped, save_every=4))
+    assert "run.json" in caplog.text
+    assert "taken from checkpoint-8" in caplog.text
+    assert_same(RunRecord.load(runs / "whole"), resumed)
+
+
+def without_checksums(checkpoint):
+    """Make a checkpoint of an older version of it."""
+
+    def change(facts):
+        for key in ("sha256", "files", "record", "run", "clip_step"):
+            del facts[key]
+
+    rewrite(checkpoint / COMPLETE, change)
+
+
+def test_a_checkpoint_without_checksums_loads(runs, stopped, caplog):
+    without_checksums(stopped / "checkpoint-8")
+    _, resumed = run(make_values(stopped, save_every=4))
+    assert "checkpoint-8 has no checksums: resuming from" in caplog.text
+    assert_same(RunRecord.load(runs / "whole"), resumed)
+
+
+def test_without_checksums_steps_and_parts_are_checked(stopped):
+    checkpoint = stopped / "checkpoint-8"
+    without_checksums(checkpoint)
+    assert find_checkpoint_fault(checkpoint) is None
+    state = checkpoint / "trainer_state.json"
+    rewrite(state, lambda facts: facts.update(global_step=7))
+    assert "of step 7" in find_checkpoint_fault(checkpoint)
+    rewrite(state, lambda facts: facts.update(global_step=8))
+    paddle.save({}, str(checkpoint / "optimizer.pdopt"))
+    assert "optimizer.pdopt holds nothing" in find_checkpoint_fault(checkpoint)
+    (checkpoint / "rng_state.pth").unlink()
+    (checkpoint / "optimizer.pdopt").unlink()
+    assert "pdopt is missing" in find_checkpoint_fault(checkpoint)
+
+
+@pytest.mark.parametrize("kind", ["other shape", "missing"])
+def test_weights_of_another_model_are_never_loaded(stopped, kind):
+    without_checksums(stopped / "checkpoint-8")
+    path = str(stopped / "checkpoint-8/model_state.pdparams")
+    weights = paddle.load(path)
+    name = "lm_head.weight"
+    if kind == "missing":
+        del weights[name]
+    else:
+        weights[name] = paddle.zeros([3, 5])
+    paddle.save(weights, path)
+    found = "missing" if kind == "missing" else r"\[3, 5\]"
+    with pytest.raises(ValueError, match=rf"{name} is {found}"):
+        run(make_values(stopped, save_every=4))
+
+
+def test_the_clip_s_step_must_be_the_checkpoint_s(stopped):
+    checkpoint = stopped / "checkpoint-8"
+    facts = checkpoints.read_complete(checkpoint)
+    assert facts["clip_step"] == 8
+    facts["clip_step"] = 7
+    del facts["sha256"]
+    (checkpoint / COMPLETE).write_text(json.dumps(sealed(facts)))
+    assert "is of step 8" in find_checkpoint_fault(checkpoint)
+
+
+def test_everything_is_on_the_disk_before_the_mark(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        "paddle_adagc.lab.checksums.sync",
+        lambda path: synced.append(path.name),
+    )
+    write = checkpoints.atomic_write_json
+
+    def mark(path, *arguments, **options):
+        (checkpoint,) = tmp_path.glob("checkpoint-*")
+        assert {p.name for p in checkpoint.iterdir()} <= {*synced}
+        return write(path, *arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "atomic_write_json", mark)
+    run(make_values(tmp_path, max_steps=3, save_every=3))
+
+
+def test_rotation_unmarks_first(stopped, monkeypatch):
+    def killed(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.rotate_checkpoints(stopped, step=8, keep=1)
+    assert not (stopped / "checkpoint-4" / COMPLETE).exists()
+    assert (stopped / "checkpoint-8" / COMPLETE).exists()
+
+
+def test_a_run_whose_record_vanished_does_not_finish(stopped, monkeypatch):
+    def vanish(*arguments):
+        (stopped / "metrics.jsonl").unlink()
+
+    monkeypatch.setattr(
+        "paddle_adagc.lab.train.recorder.StepRecorder._watch", vanish
+    )
+    with pytest.raises(FileNotFoundError, match="the file is gone"):
+        run(make_values(stopped, save_every=4))
+    facts = json.loads((stopped / "run.json").read_text())
+    assert facts["status"] == "running"
+
+
+def test_the_number_of_kept_checkpoints_may_change(runs, stopped):
+    values = make_values(stopped, save_every=4, keep_checkpoints=1)
+    _, resumed = run(values)
+    assert [p.name for p in stopped.glob("checkpoint-*")] == ["checkpoint-12"]
+    np.testing.assert_array_equal(
+        resumed.loss, RunRecord.load(runs / "whole").loss
+    )
+
+
+def test_a_damaged_record_of_an_ended_run_is_refused(runs, tmp_path):
+    folder = shutil.copytree(runs / "whole", tmp_path / "whole")
+    flip(folder / "tensors.f32")
+    RunRecord.load(folder)
+    with pytest.raises(ValueError, match=r"tensors\.f32 has another SHA-256"):
+        RunRecord.load(folder, verify=True)
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is missing"):
+        run(make_values(folder, save_every=4))

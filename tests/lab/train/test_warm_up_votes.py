@@ -1,0 +1,60 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""No step of a proxy's warm-up disagrees with the others."""
+
+import numpy as np
+import pytest
+
+from paddle_adagc import rule
+from paddle_adagc.lab.cli.pretrain import main
+
+PROXIES = [
+    "clip_lion",
+    "ernie_10b_a1.4b/adagc",
+    "ernie_moe",
+    "ernie_moe_fp8",
+    "llama2_1.3b/adagc",
+    "llama2_1.3b/muon_adagc",
+    "llama2_7b/adagc",
+    "llama_low_noise",
+    "mixtral_8x1b/adagc",
+    "qwen3_1.7b/adagc",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_natural_steps_agree_with_room(proxy, tmp_path, monkeypatch):
+    changes, mean_change = [], rule.mean_change
+
+    def recorded(total, count, h):
+        change = mean_change(total, count, h)
+        changes.append(float(change))
+        return change
+
+    monkeypatch.setattr(rule, "mean_change", recorded)
+    status = main(
+        [
+            f"configs/proxy/{proxy}.yaml",
+            "clip.name=adagc",
+            "train.max_steps=100",
+            "train.log_every=100",
+            f"train.output_dir={tmp_path / 'run'}",
+        ]
+    )
+    assert status == 0
+    ratio = np.exp(changes)
+    assert len(ratio) == 100
+    assert ratio.min() > 0.85
+    assert ratio[:12].max() < 3.3
