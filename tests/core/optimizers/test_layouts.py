@@ -124,9 +124,9 @@ def train(layout, topology, options, name):
         losses.append(
             training.forward_backward(model, bare, optimizer, ids, labels)
         )
-        key = training.outlier(step, config)
+        key, factor = training.outlier(step, config)
         if key in parameters:
-            training.scale_gradient(parameters[key], training.OUTLIER)
+            training.scale_gradient(parameters[key], factor)
         optimizer.step()
         optimizer.clear_grad()
     return {

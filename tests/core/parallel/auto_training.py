@@ -22,7 +22,6 @@ from core.parallel.training import (
     ADAGC,
     COMPARED_STEPS,
     NUM_STEPS,
-    OUTLIER,
     SEED,
     batch,
     forward_backward,
@@ -177,9 +176,9 @@ def train(
             for array in batch(step)
         )
         losses.append(forward_backward(model, model, optimizer, ids, labels))
-        key = outlier(step, config)
+        key, factor = outlier(step, config)
         if key is not None:
-            parameters[key].grad._local_value().scale_(OUTLIER)
+            parameters[key].grad._local_value().scale_(factor)
         optimizer.step()
         if step in COMPARED_STEPS:
             gradients = {p.name: g for p, g in seen.gradients}

@@ -54,12 +54,12 @@ class OutlierClip(ClipGradBase):
     def __init__(self, clip):
         super().__init__()
         self.clip = clip
-        self.name = None
+        self.name, self.factor = None, 1.0
 
     def _dygraph_clip(self, params_grads):
         for parameter, gradient in params_grads:
             if parameter.name.removeprefix("slice@") == self.name:
-                gradient.scale_(training.OUTLIER)
+                gradient.scale_(self.factor)
         return self.clip(params_grads)
 
 
@@ -113,7 +113,8 @@ def train(stage, clip_settings=training.ADAGC, num_steps=training.NUM_STEPS):
         ) / len(ids)
         loss.backward()
         losses.append(float(loss))
-        outliers.name = names.get(training.outlier(step, config))
+        key, outliers.factor = training.outlier(step, config)
+        outliers.name = names.get(key)
         optimizer.step()
         optimizer.clear_grad()
     if stage == 3:

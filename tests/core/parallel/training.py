@@ -43,7 +43,6 @@ MICRO_BATCHES = 2
 BATCH = 8
 LENGTH = 8
 SEED = 5
-OUTLIER = 30.0
 ADAGC = {"name": "adagc", "t_start": T_START, "beta": 0.9, "lambda_abs": 0.5}
 DENSE = {
     "vocab_size": 32,
@@ -139,13 +138,14 @@ def batch(step, seed=0):
 
 
 def outlier(step, config):
-    """Key of the tensor whose gradient is an outlier in this step, or None.
+    """Key of the tensor whose gradient is an outlier in this step, and factor.
 
-    Every third step, another tensor each time; some before the end of the
-    warm-up.
+    Every third step, another tensor each time; one in the warm-up is so large
+    that the other steps outvote it. In other steps the key is None.
     """
     keys = sorted(parameter_shapes(config))
-    return keys[(step * 7) % len(keys)] if step % 3 == 1 else None
+    key = keys[(step * 7) % len(keys)] if step % 3 == 1 else None
+    return key, 1e6 if step == 4 else 30.0
 
 
 def train_all(layout, runs):
@@ -207,9 +207,8 @@ def train(
     for step in range(first_step, first_step + num_steps):
         ids, labels = own_rows(batch(step), topology)
         losses.append(forward_backward(model, bare, optimizer, ids, labels))
-        key = outlier(step, config)
+        key, factor = outlier(step, config)
         if key in parameters:
-            factor = 1e6 if step == 4 else OUTLIER  # in the warm-up
             scale_gradient(parameters[key], factor)
         optimizer.step()
         if step in COMPARED_STEPS:
