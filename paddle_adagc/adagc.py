@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import paddle
@@ -27,17 +28,24 @@ from paddle_adagc.checks import (
     check_bool,
     check_decay,
     check_integer,
+    check_not_negative,
     check_positive,
-    check_real,
 )
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.nonfinite import NonFinite
+from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.kernels.cuda.adaptive import adaptive_step
 from paddle_adagc.state import Quantity
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
+_OF_TENSORS = {
+    "lambda_rel": check_positive,
+    "beta": check_decay,
+    "lambda_dev": check_not_negative,
+}
+"""Arguments that tensors may have values of their own of."""
 
 
 class ClipGradByAdaGC(TensorScalingClip):
@@ -105,10 +113,18 @@ class ClipGradByAdaGC(TensorScalingClip):
             device, and for all ranks, in every step) or ``"propagate"`` it.
             gamma stays in every case, and the tensor is left out of the
             warm-up's global norm.
+        overrides: Other values for some tensors: regular expression -> dict of
+            ``lambda_rel``, ``beta``, ``lambda_dev``; what is left out is the
+            clip's. The expression is searched in the tensor's key, the model's
+            name of it after :meth:`bind`. A key may match one expression
+            alone. None is Paddle's ``need_clip=False``: the gradient stays
+            as it is in every phase, Inf and NaN too, and is in no norm.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of its range. In a step: a tensor matches
+            two ``overrides``, or, in the first step (the second without
+            :meth:`bind`), no tensor of any rank matches one.
 
     Example:
         >>> import paddle
@@ -137,6 +153,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         lambda_dev: float = 0.0,
         strict: bool = False,
         nonfinite: NonFinite = "zero",
+        overrides: Mapping[str, Mapping[str, float] | None] | None = None,
     ) -> None:
         super().__init__(nonfinite=nonfinite)
         if positional:
@@ -152,17 +169,27 @@ class ClipGradByAdaGC(TensorScalingClip):
         self._set_init(init, init_value)
         if init != "constant":
             self._step_to_compare = max(self.t_start, 1)
-        self.lambda_dev = check_real("lambda_dev", lambda_dev)
-        if self.lambda_dev < 0:
-            raise ValueError(f"lambda_dev={lambda_dev!r} is negative")
+        self.lambda_dev = check_not_negative("lambda_dev", lambda_dev)
         self.strict = check_bool("strict", strict)
-        if self.lambda_rel <= 1 and not self.lambda_dev:
-            warnings.warn(
-                f"lambda_rel={lambda_rel}: gamma can only shrink, and clips "
-                "ever harder; the paper's value is 1.04",
-                stacklevel=3,
-            )
+        self._overrides = Overrides(
+            {} if overrides is None else overrides, _OF_TENSORS
+        )
+        self._awaits_tensors = bool(self._overrides.settings)
+        self._warn_of_shrinking()
         self._keep(*self._kept_quantities(), optional=["deviation", "support"])
+
+    def _warn_of_shrinking(self) -> None:
+        own = self._overrides.settings.items()
+        for where, values in [("", {}), *((f" for {p!r}", v) for p, v in own)]:
+            if values is None:
+                continue
+            used = {**self._config(), **values}
+            if used["lambda_rel"] <= 1 and not used["lambda_dev"]:
+                warnings.warn(
+                    f"lambda_rel={used['lambda_rel']}{where}: gamma can only "
+                    "shrink, and clips ever harder; the paper's value is 1.04",
+                    stacklevel=4,
+                )
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
         if init not in get_args(Init):
@@ -193,6 +220,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             "init_value": self.init_value,
             "lambda_dev": self.lambda_dev,
             "strict": self.strict,
+            "overrides": self._overrides.settings,
             **super()._config(),
         }
 
@@ -200,7 +228,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         start = self.init_value if self.init == "constant" else math.inf
         assert start is not None
         kept = [Quantity(name="gamma", start=start, is_positive=True)]
-        if self.lambda_dev:
+        own = self._overrides.settings.values()
+        if self.lambda_dev or any(v and v.get("lambda_dev") for v in own):
             kept += [Quantity(name="deviation", start=0.0, tolerance=1e-2)]
         if self.init == "warmup_min" and not self.strict:
             full = rule.FULL_SUPPORT
@@ -212,16 +241,51 @@ class ClipGradByAdaGC(TensorScalingClip):
         metrics.pop("support", None)
         return metrics
 
+    def _clipped_pairs(
+        self, pairs: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        clipped = super()._clipped_pairs(pairs)
+        if not self._overrides.leaves_out_any:
+            return clipped
+        return [
+            (parameter, gradient)
+            for parameter, gradient in clipped
+            if not self._overrides.leaves_out(self._table.key(parameter))
+        ]
+
+    def _clip_(
+        self, step: int, pairs: Mapping[int, tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor, Kept]:
+        if self._awaits_tensors:
+            self._check_overrides(step)
+        return super()._clip_(step, pairs)
+
+    def _check_overrides(self, step: int) -> None:
+        """Refuse a pattern of no tensor, once all tensors are known.
+
+        Where ranks hold different tensors: one all-reduce per pattern, once.
+        """
+        has_made_a_step = bool(self._calls) and step == self.num_steps
+        if not (self._table.is_bound or has_made_a_step):
+            return
+        any_rank = self._known_reducer().any_rank
+        self._overrides.refuse_unused(self._table.keys, any_rank)
+        self._awaits_tensors = False
+
     def _advance(
         self, step: int, norm: Tensor, kept: Kept
     ) -> tuple[Tensor, Kept]:
-        gamma = kept["gamma"]
+        gamma, deviation = kept["gamma"], kept.get("deviation")
+        values = {name: getattr(self, name) for name in _OF_TENSORS}
+        if self._overrides.names:
+            values |= self._overrides.vectors(self._table.keys, values)
+        beta: rule.PerTensor = values["beta"]
         if step >= self.t_start or self.init == "constant":
-            margin = (
-                self.lambda_dev * kept["deviation"] if self.lambda_dev else None
-            )
-            h = rule.adaptive_scale(norm, gamma, self.lambda_rel, margin)
-            new = {"gamma": rule.moving_average(h * norm, gamma, self.beta)}
+            margin = None
+            if deviation is not None:
+                margin = rule.margin(deviation, values["lambda_dev"])
+            h = rule.adaptive_scale(norm, gamma, values["lambda_rel"], margin)
+            new = {"gamma": rule.moving_average(h * norm, gamma, beta)}
         elif self.init == "warmup_min":
             h, new = self._warm_up(norm, kept)
         elif self.init == "min_no_warmup":
@@ -231,9 +295,9 @@ class ClipGradByAdaGC(TensorScalingClip):
             assert self.init_value is not None
             h = paddle.ones_like(norm)
             new = {"gamma": rule.latest_below(norm, gamma, self.init_value)}
-        if self.lambda_dev:
+        if deviation is not None:
             new["deviation"] = rule.moving_deviation(
-                h * norm, gamma, kept["deviation"], self.beta
+                h * norm, gamma, deviation, beta
             )
         return h, new
 
@@ -265,7 +329,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         self, step: int, squared_norm: Tensor, kept: Kept
     ) -> tuple[Tensor, Tensor, Tensor | None, Kept] | None:
         is_adaptive = step >= self.t_start or self.init == "constant"
-        if not is_adaptive or self.nonfinite == "raise":
+        if (
+            not is_adaptive
+            or self.nonfinite == "raise"
+            or self._overrides.names  # the kernel takes one value for all
+        ):
             return None
         done = adaptive_step(
             squared_norm,

@@ -94,6 +94,19 @@ def check_positive(name: str, value: Any) -> float:
     return number
 
 
+def check_not_negative(name: str, value: Any) -> float:
+    """Return ``value`` as a finite ``float`` of at least 0.
+
+    Raises:
+        TypeError: Not a number.
+        ValueError: Negative, infinite or NaN.
+    """
+    number = check_real(name, value)
+    if number < 0:
+        raise ValueError(f"{name} must not be negative, got {value!r}")
+    return number
+
+
 def check_decay(name: str, value: Any) -> float:
     """Return ``value``, the decay of a moving average, as a ``float``.
 

@@ -29,7 +29,9 @@ paper          here
 =============  ==============================================================
 
 ``norm``, ``gamma`` and ``h`` are float32 of shape ``[num_tensors]``.
-Nothing here waits for the device.
+``lambda_rel`` and ``beta`` of the adaptive phase may differ between tensors:
+they are then float64 of that shape, rounded where a float would be, so that
+equal values give equal bits. Nothing here waits for the device.
 
 Two kinds of norm carry no information and leave ``gamma`` as it is, in every
 function below: zero (a tensor without gradient, an expert without tokens) and
@@ -52,6 +54,16 @@ FULL_SUPPORT = 10.0
 
 _FALL, _RISE = -math.log(4.0), math.log(10.0)
 """A step agrees with gamma if the mean log change lies between these."""
+
+_NO_MARGIN = -1e38
+
+PerTensor = float | Tensor
+"""A number for all tensors, or float64 ``[num_tensors]``."""
+
+
+def rounded(value: PerTensor) -> PerTensor:
+    """Make a vector float32, as Paddle does with a float."""
+    return value.astype("float32") if isinstance(value, Tensor) else value
 
 
 def square_root(squared_norm: Tensor) -> Tensor:
@@ -186,7 +198,7 @@ def latest_below(norm: Tensor, gamma: Tensor, bound: float) -> Tensor:
 def adaptive_scale(
     norm: Tensor,
     gamma: Tensor,
-    lambda_rel: float,
+    lambda_rel: PerTensor,
     margin: Tensor | None = None,
 ) -> Tensor:
     """Algorithm 1 line 13: ``min(lambda_rel * gamma_i / ||g_i||, 1)``.
@@ -202,14 +214,32 @@ def adaptive_scale(
         ``h`` in [0, 1]; 1 where the norm is zero or gamma is still ``inf``, 0
         where the norm is not finite.
     """
-    threshold = lambda_rel * gamma
+    threshold = rounded(lambda_rel) * gamma
     if margin is not None:
         threshold = paddle.maximum(threshold, gamma + margin)
     h = (threshold / norm).clip(max=1.0)
     return paddle.where(paddle.isfinite(norm), h, paddle.zeros_like(h))
 
 
-def moving_average(norm: Tensor, gamma: Tensor, beta: float) -> Tensor:
+def margin(deviation: Tensor, lambda_dev: PerTensor) -> Tensor:
+    """How far each norm may exceed gamma; not in the paper.
+
+    Args:
+        deviation: See :func:`moving_deviation`.
+        lambda_dev: See the table above.
+
+    Returns:
+        float32 ``[num_tensors]``; too low to matter where a tensor's own
+        ``lambda_dev`` is 0.
+    """
+    wide = rounded(lambda_dev) * deviation
+    if not isinstance(lambda_dev, Tensor):
+        return wide
+    none = paddle.full_like(wide, _NO_MARGIN)
+    return paddle.where(lambda_dev > 0, wide, none)
+
+
+def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
     """Algorithm 1 line 15: ``beta * gamma_i + (1 - beta) * ||h_i g_i||``.
 
     Args:
@@ -222,13 +252,13 @@ def moving_average(norm: Tensor, gamma: Tensor, beta: float) -> Tensor:
         New gamma.
     """
     # This form of the sum keeps the rounding errors of many steps below 1e-6.
-    average = gamma + (1.0 - beta) * (norm - gamma)
+    average = gamma + rounded(1.0 - beta) * (norm - gamma)
     average = paddle.where(paddle.isfinite(gamma), average, norm)
     return paddle.where(_observed(norm), average, gamma)
 
 
 def moving_deviation(
-    norm: Tensor, gamma: Tensor, deviation: Tensor, beta: float
+    norm: Tensor, gamma: Tensor, deviation: Tensor, beta: PerTensor
 ) -> Tensor:
     """Moving average of ``| ||h_i g_i|| - gamma_i |``; not in the paper.
 
@@ -242,7 +272,8 @@ def moving_deviation(
     Returns:
         New deviation.
     """
-    average = beta * deviation + (1.0 - beta) * (norm - gamma).abs()
+    change = (norm - gamma).abs()
+    average = rounded(beta) * deviation + rounded(1.0 - beta) * change
     known = paddle.logical_and(_observed(norm), paddle.isfinite(gamma))
     return paddle.where(known, average, deviation)
 

@@ -92,7 +92,7 @@ class TensorTable:
                 of sharding stage 3; or two have the same name; or the loaded
                 state is evidently another model's.
         """
-        keys = [self._key(parameter) for parameter in parameters]
+        keys = [self.key(parameter) for parameter in parameters]
         if len(set(keys)) < len(keys):
             twice = [key for key in keys if keys.count(key) > 1]
             raise ValueError(
@@ -138,7 +138,12 @@ class TensorTable:
         held = set(mine)
         return [key for key in found if key in held]
 
-    def _key(self, parameter: Tensor) -> str:
+    def key(self, parameter: Tensor) -> str:
+        """Key of a parameter, in the table or not.
+
+        Raises:
+            ValueError: It is not part of the bound model.
+        """
         if self._key_of_name is None:
             return parameter.name
         try:

@@ -13,6 +13,8 @@
 # limitations under the License.
 """Algorithm 1 of the AdaGC paper, line by line, in NumPy float64."""
 
+import re
+
 import numpy as np
 
 
@@ -116,3 +118,40 @@ def adagc_with_deviation_step(
         for g, ref, dev in zip(clipped, gamma, deviation, strict=True)
     ]
     return clipped, new_gamma, new_deviation
+
+
+def adagc_with_overrides_step(
+    t, keys, grads, gamma, deviation, overrides, lambda_abs, t_start, **defaults
+):
+    """The same with values of their own for some tensors.
+
+    ``gamma`` and ``deviation`` are dicts by key, empty before the first step.
+    """
+    values = {}
+    for key in keys:
+        values[key] = defaults
+        for pattern, own in overrides.items():
+            if re.search(pattern, key):
+                values[key] = own if own is None else {**defaults, **own}
+    chosen = [i for i, key in enumerate(keys) if values[key] is not None]
+    norms = [np.linalg.norm(grads[i]) for i in chosen]
+    h_global = min(lambda_abs / np.sqrt(np.sum(np.square(norms))), 1.0)
+    clipped = list(grads)
+    gamma, deviation = dict(gamma), dict(deviation)
+    for i, norm in zip(chosen, norms, strict=True):
+        key, mine = keys[i], values[keys[i]]
+        beta, ref, dev = mine["beta"], gamma.get(key), deviation.get(key, 0.0)
+        if t < t_start:
+            h = h_global
+            gamma[key] = h * norm if ref is None else min(ref, h * norm)
+        else:
+            threshold = mine["lambda_rel"] * ref
+            if mine["lambda_dev"] > 0:
+                threshold = max(threshold, ref + mine["lambda_dev"] * dev)
+            h = min(threshold / norm, 1.0)
+            gamma[key] = beta * ref + (1.0 - beta) * h * norm
+        if ref is not None:
+            change = abs(h * norm - ref)
+            deviation[key] = beta * dev + (1.0 - beta) * change
+        clipped[i] = h * grads[i]
+    return clipped, gamma, deviation

@@ -242,10 +242,15 @@ def _global_gc() -> ClipGradBase:
 
 
 def _adagc_settings(config: RunConfig) -> dict[str, Any]:
-    """Return AdaGC's arguments, the run's if it has any, with ``t_start`` 1."""
+    """Return AdaGC's arguments, the run's if it has any, with ``t_start`` 1.
+
+    Overrides are left out: they add no collective, but one rank alone cannot
+    tell that a pattern matches no tensor.
+    """
     settings = dict(config.clip)
     if settings.get("name") != "adagc":
         settings = {"name": "adagc"}
+    settings.pop("overrides", None)
     return {**settings, "t_start": 1}
 
 

@@ -34,6 +34,7 @@ _FREE = (
     "train.visualdl",
     "train.report_to",
 )
+_WHOLE = "clip.overrides"  # None is a value there, keys have dots
 _LAYOUT = ("train.batch_size", "train.gradient_accumulation_steps")
 
 
@@ -64,7 +65,8 @@ class Change(NamedTuple):
 
 def find_changes(old: Any, new: Any, where: str = "") -> list[Change]:
     """Compare two configs as plain values."""
-    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+    are_maps = isinstance(old, Mapping) and isinstance(new, Mapping)
+    if not are_maps or where == _WHOLE:
         return [] if old == new else [Change(where, old, new)]
     return [
         change

@@ -1,0 +1,210 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Values of single tensors: ``ClipGradByAdaGC(overrides=...)``."""
+
+import json
+
+import numpy as np
+import paddle
+import pytest
+from core.named_tensors import SIZES, bound_clip, gradients
+from helpers import (
+    clip_arrays,
+    gammas,
+    make_parameters,
+    no_waiting_for_the_device,
+)
+from reference.adagc import adagc_with_overrides_step
+
+from paddle_adagc import ClipGradByAdaGC, load_state, make_clip, save_state
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+DEFAULTS = {"lambda_rel": 1.04, "beta": 0.9, "lambda_dev": 0.0}
+
+
+def run(clip, parameters, num_steps=40):
+    return [
+        clip_arrays(clip, parameters, gradients(step))
+        for step in range(num_steps)
+    ]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {r"\.router\.": {"lambda_rel": 1.5}},
+        {r"\.router\.": {"lambda_rel": 2.0, "beta": 0.5}, "embed": None},
+        {"^norm$": {"lambda_dev": 2.0}, "mlp": {"lambda_rel": 0.9}},
+    ],
+    ids=str,
+)
+def test_equals_the_numpy_twin(overrides):
+    values = {**DEFAULTS, "t_start": 5, "lambda_abs": 6.0}
+    clip, parameters = bound_clip(strict=True, overrides=overrides, **values)
+    gamma, deviation = {}, {}
+    for step in range(60):
+        grads = gradients(step)
+        expected, gamma, deviation = adagc_with_overrides_step(
+            step, [*SIZES], grads, gamma, deviation, overrides, **values
+        )
+        got = clip_arrays(clip, parameters, grads)
+        for ours, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-7)
+        state = clip.state_dict()["gamma"]
+        for key, value in gamma.items():
+            np.testing.assert_allclose(float(state[key]), value, rtol=2e-5)
+
+
+@pytest.mark.parametrize("lambda_dev", [0.0, 1.0])
+def test_equal_values_give_equal_bits(lambda_dev):
+    values = {"t_start": 5, "lambda_abs": 6.0, "lambda_dev": lambda_dev}
+    plain = run(*bound_clip(**values))
+    own = {"lambda_rel": 1.04, "beta": 0.99}
+    named = run(*bound_clip(overrides={"mlp": own}, **values))
+    for step, again in zip(plain, named, strict=True):
+        np.testing.assert_array_equal(np.hstack(again), np.hstack(step))
+
+
+def test_other_tensors_keep_their_bits():
+    values = {"t_start": 5, "lambda_abs": 6.0}
+    plain = run(*bound_clip(**values))
+    own = {"lambda_rel": 1.5, "beta": 0.5, "lambda_dev": 1.0}
+    changed = run(*bound_clip(overrides={"router": own}, **values))
+    for step, again in zip(plain, changed, strict=True):
+        for i in (0, 2, 3):
+            np.testing.assert_array_equal(again[i], step[i])
+    assert any(
+        np.any(again[1] != step[1])
+        for step, again in zip(plain, changed, strict=True)
+    )
+
+
+def test_none_is_need_clip_false():
+    clip, parameters = bound_clip(t_start=3, overrides={"embed": None})
+    twin, others = bound_clip(t_start=3)
+    others[0].need_clip = False
+    for step in range(8):
+        grads = gradients(step)
+        grads[0][0] = np.nan if step in (1, 6) else 1e6
+        got = clip_arrays(clip, parameters, grads)
+        expected = clip_arrays(twin, others, grads)
+        np.testing.assert_array_equal(got[0], grads[0])
+        np.testing.assert_array_equal(np.hstack(got), np.hstack(expected))
+        metrics = clip.metrics()
+        assert metrics == twin.metrics()
+        assert metrics["nonfinite"] == 0
+        assert "embed.weight" not in metrics["tensors"]
+
+
+def test_a_table_that_grows():
+    """Keys are then Paddle's names."""
+    first, second = make_parameters([[2], [2]])
+    clip = ClipGradByAdaGC(
+        t_start=0, overrides={f"{second.name}$": {"lambda_rel": 3.0}}
+    )
+    one, ten = np.float32([1.0, 0.0]), np.float32([10.0, 0.0])
+    clip_arrays(clip, [first, second], [one, None])
+    clip._awaits_tensors = False  # it would miss the second tensor
+    clip_arrays(clip, [first, second], [one, one])
+    clipped = clip_arrays(clip, [first, second], [ten, ten])
+    np.testing.assert_allclose([c[0] for c in clipped], [1.04, 3.0], rtol=1e-6)
+
+
+def test_does_not_wait_for_the_device(monkeypatch):
+    overrides = {
+        "router": {"lambda_rel": 1.5, "lambda_dev": 1.0},
+        "embed": None,
+    }
+    clip, parameters = bound_clip(t_start=1, overrides=overrides)
+    pairs = [(p, paddle.ones(p.shape)) for p in parameters]
+    clip(pairs)
+    with no_waiting_for_the_device(monkeypatch):
+        for _ in range(3):
+            clip(pairs)
+
+
+@pytest.mark.parametrize("pattern", ["gate", r"^router"])
+def test_a_pattern_of_no_tensor_is_refused_in_the_first_step(pattern):
+    overrides = {"router": None, pattern: {"beta": 0.5}}
+    clip, parameters = bound_clip(overrides=overrides)
+    with pytest.raises(ValueError, match="matches no tensor") as error:
+        clip_arrays(clip, parameters, gradients(0))
+    assert repr(pattern) in str(error.value)
+    assert "'embed.weight'" in str(error.value)
+    assert clip.num_steps == 0
+
+
+def test_without_bind_it_is_refused_in_the_second_step():
+    clip = ClipGradByAdaGC(overrides={"router": None})
+    parameters = make_parameters([[2], [2]])
+    clip_arrays(clip, parameters[:1], [np.ones(2)])  # a parameter group each
+    clip_arrays(clip, parameters[1:], [np.ones(2)])
+    with pytest.raises(ValueError, match=r"matches no tensor.*bind\(model\)"):
+        clip_arrays(clip, parameters[:1], [np.ones(2)])
+
+
+def test_a_tensor_of_two_patterns_is_refused():
+    overrides = {"router": {"beta": 0.5}, "weight$": {"lambda_rel": 1.1}}
+    clip, parameters = bound_clip(overrides=overrides)
+    with pytest.raises(ValueError, match=r"0\.router\.weight' matches both"):
+        clip_arrays(clip, parameters, gradients(0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        ({"a": {"lambda_rell": 1}}, ValueError, "did you mean 'lambda_rel'"),
+        ({"a": {"t_start": 1}}, ValueError, "takes lambda_rel, beta, lambda_d"),
+        ({"a": {"lambda_rel": -1}}, ValueError, r"of overrides\['a'\] must be"),
+        ({"a": {"beta": 1.0}}, ValueError, r"beta of overrides\['a'\]"),
+        ({"a": {"lambda_dev": -1}}, ValueError, "must not be negative"),
+        ({"a": {"beta": "0.9"}}, TypeError, r"beta of overrides\['a'\]"),
+        ({"a(": None}, ValueError, r"overrides\['a\('\]: .* no regular expr"),
+        ({3: None}, ValueError, r"overrides\[3\]"),
+        ({"a": {}}, TypeError, "None or a dict of lambda_rel, beta"),
+        ({"a": 1.1}, TypeError, "None or a dict of lambda_rel, beta"),
+        (["a"], TypeError, "overrides must be a dict"),
+    ],
+    ids=str,
+)
+def test_bad_overrides_are_named(overrides, error, message):
+    with pytest.raises(error, match=message):
+        make_clip("adagc", overrides=overrides)
+
+
+def test_a_factor_that_lets_gamma_only_shrink_is_warned_of():
+    with pytest.warns(UserWarning, match=r"lambda_rel=0\.9 for 'norm'"):
+        ClipGradByAdaGC(overrides={"norm": {"lambda_rel": 0.9}})
+
+
+def test_state_resumes_bit_equal_and_warns_of_other_overrides(tmp_path):
+    overrides = {"router": {"lambda_rel": 1.5}, "embed": None}
+    clip, parameters = bound_clip(t_start=3, overrides=overrides)
+    run(clip, parameters, 10)
+    save_state(clip.state_dict(), tmp_path)
+    state = load_state(tmp_path)
+    assert state["config"]["overrides"] == overrides
+    again, others = bound_clip(
+        t_start=3, overrides=json.loads(json.dumps(overrides))
+    )
+    again.set_state_dict(state)
+    for ours, theirs in zip(
+        run(again, others, 5), run(clip, parameters, 5), strict=True
+    ):
+        np.testing.assert_array_equal(np.hstack(ours), np.hstack(theirs))
+    np.testing.assert_array_equal(gammas(again), gammas(clip))
+    plain, _ = bound_clip(t_start=3)
+    with pytest.warns(UserWarning, match="overrides={}"):
+        plain.set_state_dict(state)
