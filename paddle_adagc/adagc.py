@@ -171,15 +171,15 @@ class ClipGradByAdaGC(TensorScalingClip):
             self._step_to_compare = max(self.t_start, 1)
         self.lambda_dev = check_not_negative("lambda_dev", lambda_dev)
         self.strict = check_bool("strict", strict)
-        self._overrides = Overrides(
+        self.overrides = Overrides(
             {} if overrides is None else overrides, _OF_TENSORS
         )
-        self._awaits_tensors = bool(self._overrides.settings)
+        self._awaits_tensors = bool(self.overrides.settings)
         self._warn_of_shrinking()
         self._keep(*self._kept_quantities(), optional=["deviation", "support"])
 
     def _warn_of_shrinking(self) -> None:
-        own = self._overrides.settings.items()
+        own = self.overrides.settings.items()
         for where, values in [("", {}), *((f" for {p!r}", v) for p, v in own)]:
             if values is None:
                 continue
@@ -220,7 +220,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             "init_value": self.init_value,
             "lambda_dev": self.lambda_dev,
             "strict": self.strict,
-            "overrides": self._overrides.settings,
+            "overrides": self.overrides.settings,
             **super()._config(),
         }
 
@@ -228,7 +228,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         start = self.init_value if self.init == "constant" else math.inf
         assert start is not None
         kept = [Quantity(name="gamma", start=start, is_positive=True)]
-        own = self._overrides.settings.values()
+        own = self.overrides.settings.values()
         if self.lambda_dev or any(v and v.get("lambda_dev") for v in own):
             kept += [Quantity(name="deviation", start=0.0, tolerance=1e-2)]
         if self.init == "warmup_min" and not self.strict:
@@ -245,12 +245,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]
     ) -> list[tuple[Tensor, Tensor]]:
         clipped = super()._clipped_pairs(pairs)
-        if not self._overrides.leaves_out_any:
+        if not self.overrides.leaves_out_any:
             return clipped
         return [
             (parameter, gradient)
             for parameter, gradient in clipped
-            if not self._overrides.leaves_out(self._table.key(parameter))
+            if not self.overrides.leaves_out(self._table.key(parameter))
         ]
 
     def _clip_(
@@ -269,7 +269,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         if not (self._table.is_bound or has_made_a_step):
             return
         any_rank = self._known_reducer().any_rank
-        self._overrides.refuse_unused(self._table.keys, any_rank)
+        self.overrides.refuse_unused(self._table.keys, any_rank)
         self._awaits_tensors = False
 
     def _advance(
@@ -277,8 +277,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     ) -> tuple[Tensor, Kept]:
         gamma, deviation = kept["gamma"], kept.get("deviation")
         values = {name: getattr(self, name) for name in _OF_TENSORS}
-        if self._overrides.names:
-            values |= self._overrides.vectors(self._table.keys, values)
+        if self.overrides.names:
+            values |= self.overrides.vectors(self._table.keys, values)
         beta: rule.PerTensor = values["beta"]
         if step >= self.t_start or self.init == "constant":
             margin = None
@@ -332,7 +332,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         if (
             not is_adaptive
             or self.nonfinite == "raise"
-            or self._overrides.names  # the kernel takes one value for all
+            or self.overrides.names  # the kernel takes one value for all
         ):
             return None
         done = adaptive_step(

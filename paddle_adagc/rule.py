@@ -45,6 +45,7 @@ gamma (``beta`` 0.99) and the 25 steps that follow can give back no more than
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import paddle
 from paddle import Tensor
@@ -57,7 +58,7 @@ _FALL, _RISE = -math.log(4.0), math.log(10.0)
 
 _NO_MARGIN = -1e38
 
-PerTensor = float | Tensor
+PerTensor: TypeAlias = float | Tensor
 """A number for all tensors, or float64 ``[num_tensors]``."""
 
 

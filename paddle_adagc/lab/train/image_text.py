@@ -38,7 +38,10 @@ from paddle_adagc.lab.models.sizes import ModelSize
 from paddle_adagc.lab.models.vision_text.activations import pair_batch_bytes
 from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.models.vision_text.sizes import model_size
+from paddle_adagc.lab.models.vision_text.sizes import (
+    model_size,
+    parameter_shapes,
+)
 from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.task import PretrainTask, value_bytes
@@ -110,6 +113,10 @@ class ImageTextTask(PretrainTask):
     def model_size(self) -> ModelSize:
         """See :func:`paddle_adagc.lab.models.vision_text.sizes.model_size`."""
         return model_size(self.model_config)
+
+    def tensor_keys(self) -> list[str]:
+        """Keys of both towers."""
+        return [*parameter_shapes(self.model_config)]
 
     def model_lines(self) -> list[str]:
         """Counts, and the widths of both towers."""

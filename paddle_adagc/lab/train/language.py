@@ -48,7 +48,11 @@ from paddle_adagc.lab.models.rank_weights import (
     parameters_by_key,
 )
 from paddle_adagc.lab.models.shards import Degrees, ShardSize, shard_sizes
-from paddle_adagc.lab.models.sizes import ModelSize, model_size
+from paddle_adagc.lab.models.sizes import (
+    ModelSize,
+    model_size,
+    parameter_shapes,
+)
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import gather_names
 from paddle_adagc.lab.train.task import PretrainTask, value_bytes
@@ -135,6 +139,10 @@ class LanguageTask(PretrainTask):
     def model_size(self) -> ModelSize:
         """See :func:`paddle_adagc.lab.models.sizes.model_size`."""
         return model_size(self.model_config)
+
+    def tensor_keys(self) -> list[str]:
+        """Keys of a decoder in any layout."""
+        return [*parameter_shapes(self.model_config)]
 
     def model_lines(self) -> list[str]:
         """Counts, widths and experts."""

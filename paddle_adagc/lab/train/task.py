@@ -112,6 +112,10 @@ class PretrainTask(abc.ABC):
         """Count the whole model's parameters and tensors."""
 
     @abc.abstractmethod
+    def tensor_keys(self) -> list[str]:
+        """Keys of the whole model's tensors, as a bound clip knows them."""
+
+    @abc.abstractmethod
     def model_lines(self) -> list[str]:
         """Describe the model's size and shape, a line each."""
 

@@ -147,6 +147,34 @@ def test_a_misspelt_key_of_ernie_s_recipe_is_refused(capsys, override, message):
     assert re.fullmatch(f"- the recipe has no .*{message}.*", mistakes)
 
 
+def test_overrides_are_shown_with_their_tensors(capsys):
+    overrides = "{mlp.gate.weight: {lambda_rel: 1.1, beta: 0.9}, embed: null}"
+    code, out, _ = check(capsys, MIXTRAL, f"clip.overrides={overrides}")
+    assert code == 0
+    clip, _, *lines = section(out, "Optimizer and clip")[1:]
+    assert clip.startswith("adagc: ")
+    assert "overrides" not in clip
+    assert lines == [
+        "clip mlp.gate.weight (24 tensors): lambda_rel 1.1, beta 0.9",
+        "clip embed (1 tensor): not clipped",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("{gaate: null}", "'gaate' matches no tensor"),
+        ("{embed: null, weight: {beta: 0.9}}", "matches both 'embed' and"),
+        ("{embed: {lambda_ref: 2}}", "did you mean 'lambda_rel'"),
+        ("{'(': null}", "no regular expression"),
+    ],
+)
+def test_wrong_overrides_are_mistakes(capsys, overrides, message):
+    code, out, _ = check(capsys, MIXTRAL, f"clip.overrides={overrides}")
+    assert code == 2
+    assert message in " ".join(section(out, "Mistakes"))
+
+
 def test_another_global_batch_is_said(capsys):
     _, out, _ = check(capsys, LLAMA)
     assert "the recipe has" not in out

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paddle_adagc.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.plan.check import machine, run_lines
@@ -74,8 +75,18 @@ def check_recipe(
             )
         )
     _add_batches(report, config, batch_change(config, recipe))
-    report.attempt(lambda: make_clip(**config.clip))
-    report.add("Optimizer and clip", run_lines.optimizer_lines(config))
+    lines = run_lines.optimizer_lines(config)
+    clip = report.attempt(lambda: make_clip(**config.clip))
+    if isinstance(clip, ClipGradByAdaGC):
+        # PaddleFormers' model has names of its own.
+        keys = task.tensor_keys() if task and not with_paddleformers else None
+        lines += (
+            report.attempt(
+                lambda: run_lines.override_lines(clip.overrides, keys)
+            )
+            or []
+        )
+    report.add("Optimizer and clip", lines)
     num_processes = config.parallel.num_processes
     run = ["tools/pretrain.py", recipe, *overrides]
     report.add("Launch", launch_lines(run, num_processes))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shards import ShardSize
@@ -109,11 +110,37 @@ def schedule_lines(config: RunConfig) -> list[str]:
 
 def optimizer_lines(config: RunConfig) -> list[str]:
     """Describe optimizer and clip with their arguments."""
+    clip = {k: v for k, v in config.clip.items() if k != "overrides"}
     return [
         _call(dataclasses.asdict(config.optimizer)),
-        _call(config.clip),
+        _call(clip),
         f"precision {config.train.precision}",
     ]
+
+
+def override_lines(
+    overrides: Overrides, keys: Sequence[str] | None
+) -> list[str]:
+    """Describe the clip's values of single tensors, a line per pattern.
+
+    Args:
+        overrides: The clip's.
+        keys: Of the whole model's tensors; None: unknown.
+
+    Raises:
+        ValueError: A pattern matches no tensor, or two match the same.
+    """
+    if keys is not None:
+        overrides.refuse_unused(keys)
+    counts = overrides.num_tensors(keys or ())
+    lines = []
+    for pattern, values in overrides.settings.items():
+        number = counts[pattern]
+        unit = "tensor" if number == 1 else "tensors"
+        count = f" ({number} {unit})" if keys is not None else ""
+        text = "not clipped" if values is None else _arguments(values)
+        lines.append(f"clip {pattern}{count}: {text}")
+    return lines
 
 
 def _span(ranks: Sequence[int]) -> str:
@@ -123,7 +150,9 @@ def _span(ranks: Sequence[int]) -> str:
 
 
 def _call(settings: Mapping[str, object]) -> str:
-    arguments = ", ".join(
-        f"{key} {value}" for key, value in settings.items() if key != "name"
-    )
-    return f"{settings.get('name')}: {arguments or 'defaults'}"
+    arguments = {k: v for k, v in settings.items() if k != "name"}
+    return f"{settings.get('name')}: {_arguments(arguments) or 'defaults'}"
+
+
+def _arguments(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
