@@ -23,6 +23,7 @@ from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.changes import find_changes
 from paddle_adagc.lab.train.fork import Fork
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
@@ -126,6 +127,17 @@ def test_equal_batches_may_be_cut_another_way(source, tmp_path):
     values["train"] |= cut
     with pytest.raises(FileExistsError, match="gradient_accumulation_steps"):
         run(values)
+
+
+def test_overrides_of_single_tensors_take_a_fork():
+    """``None`` is a value there: the tensors are not clipped."""
+    old = {"clip": {"name": "adagc"}}
+    new = {"clip": {"name": "adagc", "overrides": {"embed": None}}}
+    (change,) = find_changes(old, new)
+    assert (change.key, change.kind) == ("clip.overrides", "fork")
+    wider = {"clip": {"name": "adagc", "overrides": {"e": None, "embed": None}}}
+    assert [c.key for c in find_changes(new, wider)] == ["clip.overrides"]
+    assert not find_changes(new, new)
 
 
 def test_other_data_take_a_flag(source, tmp_path):
