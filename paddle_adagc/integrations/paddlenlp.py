@@ -109,8 +109,11 @@ class ClippingMixin(Trainer):
         if checkpoint is True:
             checkpoint = _newest_checkpoint(self.args.output_dir)
         if checkpoint:
-            load_clip(self.clip, checkpoint, self._missing_state)
+            self._load_clip(checkpoint)
         return super().train(checkpoint, *args, **kwargs)
+
+    def _load_clip(self, checkpoint: str) -> None:
+        load_clip(self.clip, checkpoint, self._missing_state)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""

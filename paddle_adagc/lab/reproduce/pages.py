@@ -48,6 +48,9 @@ REPORT = "report.json"
 """Which runs stand in which row and behind which test, in the results' folder;
 `tools/reproduce.py verify` recomputes every number from it."""
 
+OTHER_RESULTS = ("gpu.jsonl", "soak.jsonl", "versions.jsonl")
+"""Files beside those of targets, of other commands."""
+
 _MADE = "<!-- made by `tools/reproduce.py report`: do not edit -->\n"
 _HOW = """\
 Each claim has a rule in `configs/claims.yaml`. Rules, margins and the six
@@ -109,8 +112,12 @@ def collect_results(
 
 
 def result_files(results_dir: Path) -> list[Path]:
-    """Return the files of targets; ``soak.jsonl`` is of another kind."""
-    return sorted({*results_dir.glob("*.jsonl")} - {results_dir / "soak.jsonl"})
+    """Return the files of targets."""
+    return sorted(
+        path
+        for path in results_dir.glob("*.jsonl")
+        if path.name not in OTHER_RESULTS
+    )
 
 
 def load_all_results(results_dir: Path) -> dict[str, TargetResult]:

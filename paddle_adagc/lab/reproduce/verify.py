@@ -38,6 +38,7 @@ from scipy import stats
 
 SEEDS = 8
 ALPHA = 0.05
+NO_CELLS = {"gpu.jsonl", "soak.jsonl", "versions.jsonl"}
 NOT_CONFIG = {"train.seed", "data.seed", "train.max_steps"}
 CLIP_DEFAULTS: dict[str, dict[str, float]] = {
     "adagc": {
@@ -399,7 +400,9 @@ class Checks:
 
 def read_cells(folder: Path) -> Iterator[Cell]:
     """Every cell line with its experiment's config and title."""
-    for path in sorted({*folder.glob("*.jsonl")} - {folder / "soak.jsonl"}):
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.name in NO_CELLS:
+            continue
         experiment: dict[str, Any] = {}
         for line in path.read_text(encoding="utf-8").splitlines():
             fields = json.loads(line)

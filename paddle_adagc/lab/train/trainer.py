@@ -176,9 +176,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
         load_model(self.model, checkpoint)
         self._has_weights = True
 
-    def _load_clip(self, clip: Any, checkpoint: str) -> None:
+    def _load_clip(self, checkpoint: str) -> None:
         if "clip" not in self.starts_afresh:
-            super()._load_clip(clip, checkpoint)
+            super()._load_clip(checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
         if self._has_weights:

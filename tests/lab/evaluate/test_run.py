@@ -100,7 +100,7 @@ def test_scores_are_printed_even_if_they_cannot_be_kept(
     def full_disk(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("paddle_adagc.files._sync", full_disk)
+    monkeypatch.setattr("paddle_adagc.files.sync", full_disk)
     assert run([*arguments, "--output", str(tmp_path / "out.json")]) == 2
     printed = capsys.readouterr()
     assert "over 72 tokens of stdlib" in printed.out
