@@ -138,11 +138,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     )
     check_output_file("--output", output)
     result = evaluate(config)
+    print(json.dumps(result, indent=1) if options.json else to_markdown(result))
     atomic_write_json(output, result, indent=1)
-    if options.json:
-        print(json.dumps(result, indent=1))
-    else:
-        print(to_markdown(result))
+    if not options.json:
         print(f"results: {output}")
     return 0
 
