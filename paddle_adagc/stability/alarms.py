@@ -99,7 +99,7 @@ class Watch:
 WATCHES: Mapping[str, Watch] = MappingProxyType(
     {
         "loss": Watch(least=0.1),
-        "global_grad_norm": Watch(log=True, least=math.log(8)),
+        "global_grad_norm": Watch(log=True, least=math.log(8), sigma=4.0),
         "clipped_fraction": Watch(least=0.5, smoothing=16),
         "gamma_change": Watch(least=math.log(2)),
         "nonfinite": Watch(limit=0.0),
@@ -107,7 +107,8 @@ WATCHES: Mapping[str, Watch] = MappingProxyType(
     }
 )
 """Series that :class:`Monitor` watches by default: the loss in nat; the global
-gradient norm before the clip; the share of tensors clipped; the largest
+gradient norm before the clip, with a lower ``sigma`` since its descent widens
+the deviation; the share of tensors clipped; the largest
 ``abs(log(gamma / previous gamma))`` of all tensors; the number of tensors with
 Inf or NaN; the seconds of the step."""
 

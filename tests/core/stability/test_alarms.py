@@ -105,6 +105,13 @@ def test_logarithms_compare_ratios():
     assert alarm.usual == pytest.approx(np.exp(-9), rel=0.05)
 
 
+def test_a_jump_of_a_falling_norm_is_seen():
+    norm = np.exp(-np.arange(200) / 64 + noise(0, 200, 0.0))
+    norm[150] *= 300
+    [alarm] = Monitor().update(rows_of(global_grad_norm=norm))
+    assert alarm.start == 150
+
+
 def test_least_hides_small_changes_of_a_constant_series():
     for least, num_alarms in ((0.1, 0), (0.0, 1)):
         losses = np.full(100, 2.0)
