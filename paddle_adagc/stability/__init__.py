@@ -13,6 +13,7 @@
 # limitations under the License.
 """How stable a run is: spike scores, a monitor, paired excess. NumPy alone."""
 
+from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
 from paddle_adagc.stability.events import EVENT_GAP, group_events
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.monitor import Spike, SpikeMonitor
@@ -24,10 +25,14 @@ from paddle_adagc.stability.spike_score import (
 
 __all__ = [
     "EVENT_GAP",
+    "WATCHES",
+    "Alarm",
+    "Monitor",
     "PairedExcess",
     "Spike",
     "SpikeMonitor",
     "SpikeScore",
+    "Watch",
     "group_events",
     "paired_excess",
     "robust_spike_score",

@@ -48,6 +48,7 @@ class ObservedClip(ClipGradBase):
         self.keys = list(parameters)
         self._slot = {p.name: i for i, p in enumerate(parameters.values())}
         self.norm = self.clipped_norm = np.zeros(len(parameters), np.float32)
+        self.nonfinite_total = np.zeros(len(parameters), np.int64)
         self.seconds = 0.0
 
     def __str__(self) -> str:
@@ -61,6 +62,7 @@ class ObservedClip(ClipGradBase):
         clipped = self.clip(params_grads)
         self.seconds = device_seconds() - start
         self.clipped_norm = self._norms(clipped)
+        self.nonfinite_total += ~np.isfinite(self.norm)
         return clipped
 
     def _norms(self, params_grads: Any) -> np.ndarray:
@@ -88,9 +90,13 @@ class ObservedClip(ClipGradBase):
         """Return what :meth:`TensorScalingClip.summary` does, without step."""
         with np.errstate(invalid="ignore"):
             h = self.clipped_norm / self.norm
-        nonfinite = ~np.isfinite(self.norm)
-        columns = {"norm": self.norm, "h": h, "nonfinite_total": nonfinite}
-        return step_summary(Rows(self.keys, columns).choose(self.norm != 0))
+        columns = {
+            "norm": self.norm,
+            "h": h,
+            "nonfinite_total": self.nonfinite_total,
+        }
+        summary = step_summary(Rows(self.keys, columns).choose(self.norm != 0))
+        return {**summary, "nonfinite_total": int(self.nonfinite_total.sum())}
 
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
         """Return the last step's block for :class:`RunWriter`.

@@ -50,7 +50,7 @@ class Change(NamedTuple):
     @property
     def kind(self) -> Kind:
         """What it takes to accept the change."""
-        if self.key in _FREE:
+        if self.key in _FREE or self.key.startswith("monitor"):
             return "free"
         if self.key == "train.max_steps":
             return "length"

@@ -143,6 +143,24 @@ class RecordConfig:
 
 
 @section
+class MonitorConfig:
+    """Reactions to the run's alarms, which are logged in any case."""
+
+    stop_on: list[
+        Literal[
+            "loss",
+            "global_grad_norm",
+            "clipped_fraction",
+            "gamma_change",
+            "nonfinite",
+            "step_seconds",
+        ]
+    ] = dataclasses.field(default_factory=list)
+    """Series (:data:`paddle_adagc.stability.alarms.WATCHES`) whose alarm ends
+    the run at the next log, without a checkpoint of the steps since."""
+
+
+@section
 class ParallelConfig:
     """Degrees of fleet's hybrid parallelism; one process by default."""
 
@@ -226,6 +244,7 @@ class RunConfig:
     """Faults to inject; none by default."""
 
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+    monitor: MonitorConfig = dataclasses.field(default_factory=MonitorConfig)
 
     @field_validator("clip", "optimizer", mode="before")
     @classmethod
@@ -294,14 +313,17 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.
 
-        ``parallel`` is left out where it is one process, ``report_to`` and
-        ``init_from`` where they are not given.
+        ``parallel`` is left out where it is one process, ``monitor`` where
+        alarms have no reaction, ``report_to`` and ``init_from`` where they
+        are not given.
         """
         values = dataclasses.asdict(self)
         if not self.train.report_to:
             del values["train"]["report_to"]
         if self.parallel.num_processes == 1:
             del values["parallel"]
+        if self.monitor == MonitorConfig():
+            del values["monitor"]
         if self.train.init_from is None:
             del values["train"]["init_from"]
         return values

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -26,6 +29,7 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.rows import read_rows
 from paddle_adagc.lab.report.judged import judged_steps
 from paddle_adagc.lab.train.console import short_name
+from paddle_adagc.stability.alarms import Alarm
 from paddle_adagc.stability.spike_score import spike_score
 
 NUM_LAST = 10
@@ -59,8 +63,10 @@ def describe_ending(directory: str | os.PathLike[str]) -> Ending:
     problem = "no step to judge" if not len(loss) else ""
     if len(loss):
         lines.append(_losses(record, loss, steps))
-        problem = _problem(status, loss)
+        problem = _problem(record.run, loss)
         lines.append(_spikes(path, loss, steps))
+    if alarms := record.run.get("alarms"):
+        lines.append(_alarms(alarms))
     lines += _most_clipped(path)
     lines.append(f"files: {path} ({', '.join(_files(path))})")
     lines.append(f"next: python tools/report.py {path}")
@@ -92,10 +98,15 @@ def _losses(record: RunRecord, loss: np.ndarray, steps: np.ndarray) -> str:
     return text
 
 
-def _problem(status: str, loss: np.ndarray) -> str:
+def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
     """Say what is wrong with the losses; empty if nothing is."""
     remedy = "lower schedule.learning_rate, or clip harder"
-    if status == "diverged" or not np.isfinite(loss[-1]):
+    if alarm := run.get("stopped_by"):
+        return (
+            f"stopped by an alarm, {alarm}: the same command with "
+            "monitor.stop_on=[] resumes from the last checkpoint"
+        )
+    if run["status"] == "diverged" or not np.isfinite(loss[-1]):
         return f"the loss is not finite any more: {remedy}"
     first, last = float(loss[0]), _last(loss)
     if len(loss) > 1 and last > first:
@@ -116,6 +127,13 @@ def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
         first = steps[score.indices[0]]
         text += f": python tools/inspect_run.py {path} --step {first}"
     return text
+
+
+def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
+    counts = Counter(alarm["series"] for alarm in alarms)
+    parts = [f"{name} {count}" for name, count in counts.most_common()]
+    first = Alarm(**alarms[0])
+    return f"alarms: {', '.join(parts)}; the first: {first}"
 
 
 def _most_clipped(path: Path) -> list[str]:

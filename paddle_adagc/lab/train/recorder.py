@@ -28,19 +28,25 @@ from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.record.clock import Timer
-from paddle_adagc.lab.record.files import RunWriter, update_run_json
+from paddle_adagc.lab.record.files import (
+    QUANTITIES,
+    RunWriter,
+    update_run_json,
+)
 from paddle_adagc.lab.record.observe import ObservedClip
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import (
     is_first_process,
     mean_over_processes,
 )
+from paddle_adagc.lab.train.watching import Watcher, are_finite
 from paddle_adagc.stability.monitor import SpikeMonitor
 
 logger = logging.getLogger(__name__)
 _MOMENTS = ("moment1", "moment2")
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
+_GAMMA = QUANTITIES.index("gamma")
 
 
 class StepRecorder:
@@ -53,14 +59,16 @@ class StepRecorder:
 
     Attributes:
         monitor: Follows the losses and reports spikes.
+        watcher: Follows all series and raises alarms.
         has_diverged: A loss was not finite although no fault had corrupted the
-            batch or an activation.
+            batch or an activation, and then weights were not finite.
         optimizer: Optimizer whose moments are recorded; set it before the first
             step.
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
         self.monitor = SpikeMonitor()
+        self.watcher = Watcher(config.monitor.stop_on)
         self.has_diverged = False
         self.optimizer: Any = None
         self._config = config
@@ -159,6 +167,10 @@ class StepRecorder:
         if self._observed is not None:
             self._row.update(self._observed.step_metrics())
             tensors = self._observed.tensor_rows(self._moment_norms())
+            gammas = zip(
+                self._parameters, tensors[_GAMMA].tolist(), strict=True
+            )
+            self.watcher.see_gammas(self._row["step"], dict(gammas))
         self._pending.append((self._row, tensors))
         self._row = {}
 
@@ -189,15 +201,27 @@ class StepRecorder:
             row = self._pending[-1][0]
             for name in _SUMMARIZED:
                 row.setdefault(name, summary[name])
+            total = self.watcher.whole_total(summary["nonfinite_total"])
+            row["nonfinite_total"] = total
+            if self._observed is None:
+                self.watcher.see_gammas(row["step"], _gammas(summary))
             lowest = [*summary["lowest_h"].items()]
             row["most_clipped"] = dict(lowest[:_NUM_MOST_CLIPPED])
         return summary
 
     def flush(self) -> None:
-        """Read the losses since the last flush and write their steps."""
+        """Read the losses since the last flush and write their steps.
+
+        Every process calls this. Only after a loss that is not finite are the
+        weights looked at.
+        """
         self._read_losses()
+        rows = [row for row, _ in self._pending]
+        suspicious = [self._is_suspicious(row) for row in rows]
+        if any(suspicious) and not self.weights_are_finite():
+            self.has_diverged = True
+        self.watcher.watch(rows, every_step=self._observed is not None)
         for row, tensors in self._pending:
-            self._watch(row["step"], row["loss"])
             if self._writer is not None:
                 self._writer.append(row, tensors)
         self._pending = []
@@ -225,12 +249,17 @@ class StepRecorder:
             row["step_seconds"] = row["step_seconds"].seconds()
         self._unlogged += losses
 
-    def _watch(self, step: int, loss: float) -> None:
-        spike = self.monitor.update(loss)
+    def weights_are_finite(self) -> bool:
+        """Tell whether they are on all processes, which all call this."""
+        return are_finite(self._parameters.values())
+
+    def _is_suspicious(self, row: dict[str, Any]) -> bool:
+        """Take a step's loss; tell whether the weights may have become NaN."""
+        spike = self.monitor.update(row["loss"])
         if spike is not None and is_first_process():
             logger.warning("loss spike: %s", spike)
-        if not math.isfinite(loss) and step not in self._corrupted_steps:
-            self.has_diverged = True
+        is_corrupted = row["step"] in self._corrupted_steps
+        return not math.isfinite(row["loss"]) and not is_corrupted
 
     def _moment_norms(self) -> np.ndarray | None:
         if not self._config.record.moments:
@@ -249,7 +278,19 @@ class StepRecorder:
             return
         self._writer.close()
         directory = self._config.train.output_dir
-        update_run_json(directory, record=record, **facts)
+        alarm = self.watcher.stopped_by
+        update_run_json(
+            directory,
+            record=record,
+            alarms=self.watcher.alarms,
+            stopped_by=None if alarm is None else str(alarm),
+            **facts,
+        )
+
+
+def _gammas(summary: dict[str, Any]) -> dict[str, float]:
+    tensors = summary.get("tensors", {})
+    return {k: x["gamma"] for k, x in tensors.items() if "gamma" in x}
 
 
 def _mean(losses: list[Tensor]) -> float | None:

@@ -157,6 +157,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
             self.recorder.has_diverged = facts.get("has_diverged", False)
+            if "alarms" in facts:
+                self.recorder.watcher.set_state_dict(facts["alarms"])
             self._reshards = must_reshard(checkpoint, self.config.parallel)
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
@@ -218,7 +220,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             The run's status, ``"finished"``, ``"diverged"`` or ``"stopped"``.
         """
         status = "diverged" if self.recorder.has_diverged else "finished"
-        if self.stopped_by:
+        if self.stopped_by or self.recorder.watcher.stopped_by is not None:
             status = "stopped"
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
         return status
@@ -303,11 +305,24 @@ class PretrainTrainer(ClippingMixin, Trainer):
         if self.stopped_by:
             self.control.should_save = True
             self.control.should_training_stop = True
+        is_logged = self.state.global_step % self.args.logging_steps == 0
+        if not is_logged and (last or self.control.should_save):
+            self._clip_summary()
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        if last or self.state.global_step % self.args.logging_steps == 0:
+        if last or is_logged:
             self.recorder.flush()
-            if self.recorder.has_diverged:
-                self.control.should_training_stop = True
+            self._stop_if_unsound()
+
+    def _stop_if_unsound(self) -> bool:
+        """End the run if it diverged, or an alarm is to end it."""
+        unsound = (
+            self.recorder.has_diverged
+            or self.recorder.watcher.stopped_by is not None
+        )
+        if unsound:
+            self.control.should_training_stop = True
+            self.stopped_by = 0  # nothing is saved for the signal
+        return unsound
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log the recorded loss, which is the same in every layout."""
@@ -326,7 +341,16 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return {**metrics, **measures}
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        """Save all parts, then mark the checkpoint complete, then rotate."""
+        """Save all parts, then mark the checkpoint complete, then rotate.
+
+        Weights that are not finite are not saved; they end the run. Nor is
+        anything saved after an alarm that ends it.
+        """
+        self.recorder.flush()
+        if not self.recorder.weights_are_finite():
+            self.recorder.has_diverged = True
+        if self._stop_if_unsound():
+            return
         directory, step = Path(self.args.output_dir), self.state.global_step
         checkpoint = directory / f"checkpoint-{step}"
         from_first_process(lambda: remove_checkpoint(checkpoint))
@@ -347,7 +371,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             "step": step,
             "wall_seconds": self._wall_seconds(),
             "monitor": self.recorder.monitor.state_dict(),
-            "has_diverged": self.recorder.has_diverged,
+            "alarms": self.recorder.watcher.state_dict(),
         }
         complete_checkpoint(checkpoint, facts, record)
         rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)

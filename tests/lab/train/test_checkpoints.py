@@ -113,7 +113,8 @@ def without_checksums(checkpoint):
     """Make a checkpoint of an older version of it."""
 
     def change(facts):
-        for key in ("sha256", "files", "record", "run", "clip_step"):
+        new = ("sha256", "files", "record", "run", "clip_step", "alarms")
+        for key in new:
             del facts[key]
 
     rewrite(checkpoint / COMPLETE, change)
@@ -196,12 +197,10 @@ def test_rotation_unmarks_first(stopped, monkeypatch):
 
 
 def test_a_run_whose_record_vanished_does_not_finish(stopped, monkeypatch):
-    def vanish(*arguments):
+    def vanish(*arguments, **settings):
         (stopped / "metrics.jsonl").unlink()
 
-    monkeypatch.setattr(
-        "paddle_adagc.lab.train.recorder.StepRecorder._watch", vanish
-    )
+    monkeypatch.setattr("paddle_adagc.lab.train.recorder.Watcher.watch", vanish)
     with pytest.raises(FileNotFoundError, match="the file is gone"):
         run(make_values(stopped, save_every=4))
     facts = json.loads((stopped / "run.json").read_text())

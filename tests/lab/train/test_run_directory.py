@@ -13,7 +13,6 @@
 # limitations under the License.
 """What a run does with its directory: what is there, and who else writes."""
 
-import json
 import multiprocessing
 import time
 
@@ -207,19 +206,13 @@ def test_a_damaged_line_of_the_record_is_named(tmp_path):
         RunRecord.load(tmp_path)
 
 
-def test_a_run_that_has_diverged_does_so_when_it_goes_on(tmp_path):
-    def values_in(name):
-        values = make_values(tmp_path / name, log_every=6, save_every=5)
-        values["clip"] = {"name": "global_norm"}
-        values["faults"] = [{"kind": "gradient_nan", "steps": [2]}]
-        return values
-
-    status, whole = run(values_in("whole"))
-    assert (status, whole.num_steps) == ("diverged", 6)
-    with interrupted_at(5):
-        run_pretraining(parse_config(values_in("cut")))
-    facts = tmp_path / "cut" / "checkpoint-5" / COMPLETE
-    assert json.loads(facts.read_text())["has_diverged"] is True
-    status, cut = run(values_in("cut"))
-    assert status == "diverged"
-    assert_same(whole, cut)
+def test_weights_that_are_nan_are_not_saved(tmp_path):
+    values = make_values(tmp_path, log_every=6, save_every=2)
+    values["train"]["keep_checkpoints"] = 1
+    values["clip"] = {"name": "global_norm"}
+    values["faults"] = [{"kind": "gradient_nan", "steps": [2]}]
+    status, record = run(values)
+    assert (status, record.num_steps) == ("diverged", 4)
+    names = [p.name for p in tmp_path.glob("checkpoint-*")]
+    assert names == ["checkpoint-2"]
+    assert run(values)[0] == "diverged"

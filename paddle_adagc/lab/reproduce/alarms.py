@@ -1,0 +1,101 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How often the monitor's loss alarm is false, and what it sees.
+
+``python -m paddle_adagc.lab.reproduce.alarms [results/ernie.jsonl ...]`` counts
+alarms in committed losses of runs without a fault and without a spike, and adds
+jumps of known height to single steps of the same losses, by threshold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paddle_adagc.lab.markdown import markdown_table
+from paddle_adagc.lab.reproduce.series import decode_losses
+from paddle_adagc.stability.alarms import WATCHES, Monitor
+from paddle_adagc.stability.spike_score import spike_score
+
+SIGMAS = (4.0, 6.0, 8.0, 10.0, 15.0)
+JUMPS = (0.2, 0.5, 1.0, 2.0)
+"""In nat."""
+
+_EVERY = 97
+"""Steps from one added jump to the next."""
+
+
+def quiet_losses(paths: Iterable[Path]) -> list[np.ndarray]:
+    """Read the losses of all runs without a fault, each ``[num_steps]``.
+
+    Runs that diverged and those with a spike by the paper's score are left
+    out.
+    """
+    found = []
+    for path in paths:
+        for line in path.read_text().splitlines():
+            series = json.loads(line).get("series")
+            if series is None or series["faults"]:
+                continue
+            losses = decode_losses(series["loss"])
+            if np.isfinite(losses).all() and not spike_score(losses).num_spikes:
+                found.append(losses)
+    return found
+
+
+def count_alarms(losses: np.ndarray, sigma: float) -> list[int]:
+    """Return the first steps of the loss' alarms at a threshold."""
+    watch = dataclasses.replace(WATCHES["loss"], sigma=sigma)
+    rows = ((step, {"loss": x}) for step, x in enumerate(losses.tolist()))
+    return [alarm.start for alarm in Monitor({"loss": watch}).update(rows)]
+
+
+def share_seen(losses: np.ndarray, sigma: float, jump: float) -> float:
+    """Return the share of jumps, each of a single step, that are seen."""
+    steps = np.arange(WATCHES["loss"].window, len(losses), _EVERY)
+    raised = losses.copy()
+    raised[steps] += jump
+    return len({*steps} & {*count_alarms(raised, sigma)}) / len(steps)
+
+
+def table(series: Sequence[np.ndarray]) -> str:
+    """Return false alarms and jumps seen by threshold, as Markdown."""
+    rows = []
+    for sigma in SIGMAS:
+        false = sum(len(count_alarms(losses, sigma)) for losses in series)
+        seen = [
+            np.mean([share_seen(losses, sigma, jump) for losses in series])
+            for jump in JUMPS
+        ]
+        rows.append([f"{sigma:g}", f"{false}", *(f"{x:.0%}" for x in seen)])
+    heads = [f"+{jump:g} nat seen" for jump in JUMPS]
+    return markdown_table(["sigma", "false alarms", *heads], rows)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the table for result files; default: all committed ones."""
+    paths = [Path(a) for a in arguments] or sorted(Path("results").glob("*l"))
+    series = quiet_losses(paths)
+    num_steps = sum(map(len, series))
+    print(f"{len(series)} runs, {num_steps:,} steps\n")
+    print(table(series))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

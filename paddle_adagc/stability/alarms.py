@@ -1,0 +1,368 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Alarms of a running training: several series, judged by their own past."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.checks import (
+    check_bool,
+    check_choice,
+    check_integer,
+    check_positive,
+    check_real,
+    suggestion,
+)
+from paddle_adagc.stability.events import EVENT_GAP
+from paddle_adagc.stability.spike_rule import DIRECTIONS
+from paddle_adagc.stability.spike_score import NORMAL_CONSISTENCY
+
+_SMALLEST = 1e-30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watch:
+    """When a value of a series is abnormal.
+
+    A finite value is abnormal if it is more than ``sigma`` deviations, and more
+    than ``least``, away from the median of the ``window`` finite values before
+    it. The deviation is their median absolute deviation (MAD) times 1.4826;
+    where that is 0, the mean absolute deviation times sqrt(pi / 2). The first
+    ``first`` values are not judged. NaN and Inf always are abnormal, and do not
+    enter the window.
+
+    Raises:
+        TypeError: A value of a wrong type.
+        ValueError: A value out of its range, named in the message.
+    """
+
+    sigma: float = 8.0
+    """Least distance from the median, in deviations, > 0."""
+
+    least: float = 0.0
+    """Least distance in the series' own unit, or of the logarithms, >= 0."""
+
+    direction: str = "up"
+    """``"up"`` (above the median only), ``"down"`` or ``"both"``."""
+
+    log: bool = False
+    """Compare logarithms, for series whose ratios matter; 0 counts as 1e-30."""
+
+    limit: float | None = None
+    """Where given, exactly the values above it are abnormal, from the first
+    one on, and nothing else above applies."""
+
+    smoothing: int = 1
+    """Judge the mean of this many last finite values (of the logarithms), for
+    series where a single value says little."""
+
+    window: int = 128
+    """Number of preceding finite values to compare with."""
+
+    first: int = 64
+    """Number of finite values before the first judged one, in
+    [2, ``window``]."""
+
+    def __post_init__(self) -> None:
+        """Validate every field."""
+        check_positive("sigma", self.sigma)
+        if check_real("least", self.least) < 0:
+            raise ValueError(f"least must not be negative, got {self.least}")
+        check_choice("direction", self.direction, DIRECTIONS)
+        check_bool("log", self.log)
+        if self.limit is not None:
+            check_real("limit", self.limit)
+        check_integer("smoothing", self.smoothing, 1)
+        check_integer("first", self.first, 2)
+        check_integer("window", self.window, self.first)
+
+
+WATCHES: Mapping[str, Watch] = MappingProxyType(
+    {
+        "loss": Watch(least=0.1),
+        "global_grad_norm": Watch(log=True, least=math.log(8), sigma=4.0),
+        "clipped_fraction": Watch(least=0.5, smoothing=16),
+        "gamma_change": Watch(least=math.log(2)),
+        "nonfinite": Watch(limit=0.0),
+        "step_seconds": Watch(log=True, least=math.log(4), smoothing=16),
+    }
+)
+"""Series that :class:`Monitor` watches by default: the loss in nat; the global
+gradient norm before the clip, with a lower ``sigma`` since its descent widens
+the deviation; the share of tensors clipped; the largest
+``abs(log(gamma / previous gamma))`` of all tensors; the number of tensors with
+Inf or NaN; the seconds of the step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Alarm:
+    """An event of one series: abnormal values close to each other."""
+
+    series: str
+    start: int
+    """Step of the first abnormal value."""
+
+    end: int
+    """Step of the last abnormal value so far."""
+
+    worst: float
+    """Abnormal value with the highest score; NaN and Inf before all. Of a
+    smoothed series it is the mean."""
+
+    worst_step: int
+
+    usual: float
+    """Median before the first abnormal value; NaN if there were too few."""
+
+    score: float
+    """Distance of ``worst`` from its median, in deviations; Inf for NaN and
+    Inf, above a limit, and after a constant window."""
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        steps = f"step {self.start}"
+        if self.end > self.start:
+            steps = f"steps {self.start} to {self.end}, worst {self.worst_step}"
+        return (
+            f"{self.series} {self.worst:.4g} (usual {self.usual:.4g}, "
+            f"{self.score:.3g} deviations) at {steps}"
+        )
+
+
+class Monitor:
+    """Watch several series of a run and report every event once.
+
+    The values are numbers on the host: hand over those of the steps since the
+    last log when they are logged anyway, and no step waits for the device. The
+    answer depends on the values alone, not on how they are split into calls,
+    but for how far the last event of a call has come.
+
+    Args:
+        watches: Rule by name of the series; default :data:`WATCHES`.
+        event_gap: An abnormal value at most this many steps after the one
+            before belongs to the same event.
+
+    Raises:
+        TypeError: ``event_gap`` is not an integer.
+        ValueError: No series, or ``event_gap`` is below 1.
+
+    Example:
+        >>> monitor = Monitor()
+        >>> rows = [(step, {"loss": 2 + step % 7 / 70}) for step in range(100)]
+        >>> monitor.update(rows)
+        []
+        >>> [alarm] = monitor.update([(100, {"loss": 5.0})])
+        >>> alarm.series, alarm.start, alarm.worst
+        ('loss', 100, 5.0)
+    """
+
+    def __init__(
+        self,
+        watches: Mapping[str, Watch] = WATCHES,
+        *,
+        event_gap: int = EVENT_GAP,
+    ) -> None:
+        if not watches:
+            raise ValueError("watches is empty: name at least one series")
+        self.watches = dict(watches)
+        self._gap = check_integer("event_gap", event_gap, 1)
+        self._past = {
+            name: deque[float](maxlen=watch.window)
+            for name, watch in self.watches.items()
+        }
+        self._recent = {
+            name: deque[float](maxlen=watch.smoothing)
+            for name, watch in self.watches.items()
+        }
+        self._alarms: list[Alarm] = []
+        self._latest: dict[str, int] = {}
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """All events so far, in the order of their starts."""
+        return tuple(self._alarms)
+
+    def update(
+        self, rows: Iterable[tuple[int, Mapping[str, float]]]
+    ) -> list[Alarm]:
+        """Take the next steps.
+
+        Args:
+            rows: Step, ascending, and the values of its series; a series may
+                lack in a step.
+
+        Returns:
+            The events that began in these steps, as they are after the last.
+
+        Raises:
+            TypeError: A value that cannot be made a ``float``.
+            ValueError: A series without a rule.
+        """
+        known = len(self._alarms)
+        for step, values in rows:
+            for name, value in values.items():
+                if name not in self.watches:
+                    near = suggestion(name, self.watches)
+                    raise ValueError(f"no rule for the series {name!r}{near}")
+                self._take(name, step, float(value))
+        return self._alarms[known:]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to resume from, as JSON-serialisable values."""
+        return {
+            "config": self._config(),
+            "past": {name: list(past) for name, past in self._past.items()},
+            "recent": {name: list(x) for name, x in self._recent.items()},
+            "alarms": [dataclasses.asdict(alarm) for alarm in self._alarms],
+        }
+
+    def set_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another monitor's :meth:`state_dict` was taken.
+
+        Raises:
+            TypeError: A value of a wrong type.
+            ValueError: A missing key, or a state of other settings. The monitor
+                is then unchanged.
+        """
+        missing = {"config", "past", "recent", "alarms"} - set(state)
+        if missing:
+            raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
+        config = self._config()
+        if state["config"] != config:
+            raise ValueError(
+                f"the state is of a monitor with {state['config']}, this one "
+                f"has {config}: make it with the same settings"
+            )
+        past = _deques(self._past, state["past"])
+        recent = _deques(self._recent, state["recent"])
+        alarms = [_alarm(alarm) for alarm in state["alarms"]]
+        self._past, self._recent, self._alarms = past, recent, alarms
+        self._latest = {a.series: i for i, a in enumerate(alarms)}
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "event_gap": self._gap,
+            "watches": {
+                name: dataclasses.asdict(watch)
+                for name, watch in self.watches.items()
+            },
+        }
+
+    def _take(self, name: str, step: int, value: float) -> None:
+        watch, past = self.watches[name], self._past[name]
+        if math.isfinite(value):
+            level = self._smoothed(name, value)
+            if level is None:
+                return
+            value = _unscaled(watch, level)
+            usual, score = _judge(watch, past, level)
+            past.append(level)
+        else:
+            usual, score = _usual(watch, past), math.inf
+        if score > 0:
+            self._report(Alarm(name, step, step, value, step, usual, score))
+
+    def _smoothed(self, name: str, value: float) -> float | None:
+        """Return what is judged of a value; None: there are too few."""
+        watch, recent = self.watches[name], self._recent[name]
+        recent.append(math.log(max(value, _SMALLEST)) if watch.log else value)
+        if len(recent) < watch.smoothing:
+            return None
+        return sum(recent) / watch.smoothing
+
+    def _report(self, new: Alarm) -> None:
+        """Add an abnormal value to its series' last event, or begin one."""
+        place = self._latest.get(new.series)
+        if place is None or new.start - self._alarms[place].end > self._gap:
+            self._latest[new.series] = len(self._alarms)
+            self._alarms.append(new)
+            return
+        old = self._alarms[place]
+        worst = new if _badness(new) > _badness(old) else old
+        self._alarms[place] = dataclasses.replace(
+            worst, start=old.start, end=new.end, usual=old.usual
+        )
+
+
+def _deques(
+    mine: Mapping[str, deque[float]], state: Mapping[str, Any]
+) -> dict[str, deque[float]]:
+    """Return a state's values in deques as long as ``mine``."""
+    if missing := sorted(set(mine) - set(state)):
+        raise ValueError(f"the state lacks values of {', '.join(missing)}")
+    return {
+        name: deque(
+            (check_real(name, value) for value in state[name]), old.maxlen
+        )
+        for name, old in mine.items()
+    }
+
+
+def _alarm(values: Mapping[str, Any]) -> Alarm:
+    try:
+        return Alarm(**values)
+    except TypeError as error:
+        raise ValueError(
+            f"the state's alarm {values} is damaged: {error}"
+        ) from None
+
+
+def _badness(alarm: Alarm) -> tuple[bool, float, float]:
+    finite = math.isfinite(alarm.worst)
+    return (not finite, alarm.score, abs(alarm.worst) if finite else 0.0)
+
+
+def _unscaled(watch: Watch, level: float) -> float:
+    return math.exp(level) if watch.log else level
+
+
+def _usual(watch: Watch, past: deque[float]) -> float:
+    if watch.limit is not None:
+        return watch.limit
+    if len(past) < watch.first:
+        return math.nan
+    return _unscaled(watch, float(np.median(past)))
+
+
+def _judge(
+    watch: Watch, past: deque[float], level: float
+) -> tuple[float, float]:
+    """Return the usual value before a level, and its score; 0: normal."""
+    usual = _usual(watch, past)
+    if watch.limit is not None:
+        return usual, math.inf if level > watch.limit else 0.0
+    if len(past) < watch.first:
+        return usual, 0.0
+    window = np.array(past)
+    median = np.median(window)
+    distance = float(level - median)
+    if watch.direction == "both":
+        distance = abs(distance)
+    elif watch.direction == "down":
+        distance = -distance
+    if distance <= watch.least:
+        return usual, 0.0
+    absolute = np.abs(window - median)
+    deviation = NORMAL_CONSISTENCY * float(np.median(absolute))
+    deviation = deviation or math.sqrt(math.pi / 2) * float(absolute.mean())
+    score = distance / deviation if deviation else math.inf
+    return usual, score if score > watch.sigma else 0.0

@@ -1,0 +1,223 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The monitor reports every event of every series once, with its numbers."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from paddle_adagc.stability import WATCHES, Alarm, Monitor, Watch
+
+NAMES = ("loss", "global_grad_norm", "step_seconds")
+
+
+def rows_of(**series):
+    length = len(next(iter(series.values())))
+    return [
+        (step, {name: float(x[step]) for name, x in series.items()})
+        for step in range(length)
+    ]
+
+
+def noise(seed=0, num_steps=400, mean=2.0):
+    return np.random.default_rng(seed).normal(mean, 0.1, num_steps)
+
+
+def test_an_event_is_reported_once_with_its_numbers():
+    losses = noise()
+    losses[[200, 203, 209]] = [4.0, 6.0, 5.0]
+    losses[300] = 4.5
+    first, second = Monitor().update(rows_of(loss=losses))
+    assert (first.start, first.worst_step, first.end) == (200, 203, 209)
+    assert (first.series, first.worst) == ("loss", 6.0)
+    assert first.usual == np.median(losses[72:200])
+    mad = np.median(np.abs(losses[75:203] - np.median(losses[75:203])))
+    distance = 6.0 - np.median(losses[75:203])
+    assert first.score == pytest.approx(distance / (1.4826022 * mad))
+    assert (second.start, second.end) == (300, 300)
+    assert str(first).startswith("loss 6 (usual 1.9")
+    assert str(first).endswith("at steps 200 to 209, worst 203")
+    assert str(second).endswith("deviations) at step 300")
+
+
+def test_judges_from_the_first_64_values_on():
+    for step, num_alarms in ((63, 0), (64, 1)):
+        losses = noise(num_steps=70)
+        losses[step] = 9.0
+        assert len(Monitor().update(rows_of(loss=losses))) == num_alarms
+
+
+def test_a_series_may_be_absent_and_counts_its_own_values():
+    losses = noise(num_steps=70)
+    losses[65] = 9.0
+    rows = [
+        (10 * step, {"loss": x} if step % 2 else {})
+        for step, x in enumerate(np.repeat(losses, 2))
+    ]
+    [alarm] = Monitor().update(rows)
+    assert alarm.start == 10 * 131
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nonfinite_values_are_abnormal_at_once_and_the_worst(value):
+    [alarm] = Monitor().update(rows_of(loss=[2.0, value, 2.0, math.nan]))
+    assert (alarm.start, alarm.worst_step, alarm.end) == (1, 1, 3)
+    assert repr(alarm.worst) == repr(value)
+    assert alarm.score == math.inf
+    assert math.isnan(alarm.usual)
+
+
+def test_a_limit_needs_no_past():
+    [alarm] = Monitor().update(rows_of(nonfinite=[0, 2, 5, 0]))
+    assert (alarm.start, alarm.worst, alarm.worst_step) == (1, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("direction", "starts"),
+    [("up", [200]), ("down", [300]), ("both", [200, 300])],
+)
+def test_directions(direction, starts):
+    losses = noise()
+    losses[200], losses[300] = 9.0, -9.0
+    monitor = Monitor({"loss": Watch(direction=direction)})
+    alarms = monitor.update(rows_of(loss=losses))
+    assert [alarm.start for alarm in alarms] == starts
+
+
+def test_logarithms_compare_ratios():
+    norm = np.exp(noise(mean=-9.0))
+    norm[[100, 200]] = 0.0, norm[200] * 20
+    [alarm] = Monitor().update(rows_of(global_grad_norm=norm))
+    assert (alarm.start, alarm.worst) == (200, pytest.approx(norm[200]))
+    assert alarm.usual == pytest.approx(np.exp(-9), rel=0.05)
+
+
+def test_a_jump_of_a_falling_norm_is_seen():
+    norm = np.exp(-np.arange(200) / 64 + noise(0, 200, 0.0))
+    norm[150] *= 300
+    [alarm] = Monitor().update(rows_of(global_grad_norm=norm))
+    assert alarm.start == 150
+
+
+def test_least_hides_small_changes_of_a_constant_series():
+    for least, num_alarms in ((0.1, 0), (0.0, 1)):
+        losses = np.full(100, 2.0)
+        losses[80] += 0.01
+        monitor = Monitor({"loss": Watch(least=least)})
+        assert len(monitor.update(rows_of(loss=losses))) == num_alarms
+
+
+def test_global_clipping_all_or_nothing_is_no_alarm():
+    clipped = np.random.default_rng(0).random(2000) < 0.05
+    assert not Monitor().update(rows_of(clipped_fraction=clipped))
+    clipped[1000:1040] = True
+    [alarm] = Monitor().update(rows_of(clipped_fraction=clipped))
+    assert 1007 <= alarm.start <= 1012
+
+
+def test_a_descent_and_a_slow_rise_are_no_alarm():
+    steps = np.arange(3000)
+    falling = 2 + 8 * np.exp(-steps / 100)
+    rising = 1 + steps / 300
+    series = {"loss": falling, "global_grad_norm": rising}
+    noisy = {k: x + noise(1, 3000, 0.0) for k, x in series.items()}
+    assert not Monitor().update(rows_of(**noisy))
+
+
+def test_a_new_level_is_one_event_that_ends():
+    losses = noise(num_steps=600)
+    losses[200:] += 3.0
+    [alarm] = Monitor().update(rows_of(loss=losses))
+    assert alarm.start == 200
+    assert 230 <= alarm.end <= 200 + WATCHES["loss"].window
+
+
+def messy(seed):
+    rng = np.random.default_rng(seed)
+    series = {}
+    for name in NAMES:
+        values = np.abs(noise(seed, 500))
+        hit = rng.choice(500, 12, replace=False)
+        values[hit] = rng.choice([30.0, math.nan, math.inf], 12)
+        series[name] = values
+    return rows_of(**series)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 63, 70, 129, 333, 499])
+def test_resume_and_calls_of_any_length_are_exact(cut):
+    rows = messy(cut)
+    whole, first, second = Monitor(), Monitor(), Monitor()
+    assert len(whole.update(rows)) > 5
+    first.update(rows[: cut // 2])
+    first.update(rows[cut // 2 : cut])
+    second.set_state_dict(json.loads(json.dumps(first.state_dict())))
+    begun = second.update(rows[cut:])
+    assert repr(second.alarms) == repr(whole.alarms)
+    assert repr(second.state_dict()) == repr(whole.state_dict())
+    assert all(alarm.start >= cut for alarm in begun)
+    starts = [alarm.start for alarm in first.alarms + tuple(begun)]
+    assert starts == [alarm.start for alarm in whole.alarms]
+
+
+def test_unknown_series_are_named():
+    with pytest.raises(ValueError, match=r"'los', did you mean 'loss'\?"):
+        Monitor().update([(0, {"los": 1.0})])
+    with pytest.raises(ValueError, match="watches is empty"):
+        Monitor({})
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"sigma": 0}, ValueError, "sigma must be positive, got 0"),
+        ({"least": -1.0}, ValueError, "least must not be negative, got -1"),
+        ({"direction": "u"}, ValueError, "did you mean 'up'"),
+        ({"log": 1}, TypeError, "log must be True or False, got 1"),
+        ({"limit": math.nan}, ValueError, "limit must be finite"),
+        ({"smoothing": 0}, ValueError, "smoothing must be at least 1"),
+        ({"first": 1}, ValueError, "first must be at least 2, got 1"),
+        ({"window": 63}, ValueError, "window must be at least 64, got 63"),
+    ],
+)
+def test_bad_rules(values, error, message):
+    with pytest.raises(error, match=message):
+        Watch(**values)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"config": {}}, ValueError, "same settings"),
+        ({"past": {"loss": ["x"]}}, TypeError, "must be a number, got 'x'"),
+        ({"alarms": [{"series": "loss"}]}, ValueError, "alarm .* is damaged"),
+        ({"recent": {}}, ValueError, "the state lacks values of loss"),
+        ({"past": None}, ValueError, "the state lacks past"),
+    ],
+)
+def test_refused_state_changes_nothing(change, error, message):
+    monitor = Monitor({"loss": Watch()})
+    monitor.update(rows_of(loss=[*noise(num_steps=80), 9.0]))
+    good = monitor.state_dict()
+    bad = {k: v for k, v in {**good, **change}.items() if v is not None}
+    with pytest.raises(error, match=message):
+        monitor.set_state_dict(bad)
+    assert monitor.state_dict() == good
+
+
+def test_alarms_survive_json():
+    alarm = Alarm("loss", 1, 2, 3.0, 1, 0.5, 9.0)
+    values = json.loads(json.dumps(alarm.__dict__))
+    assert Alarm(**values) == alarm

@@ -1,0 +1,50 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""False alarms on the committed losses, and jumps that are seen."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from paddle_adagc.lab.reproduce.alarms import (
+    count_alarms,
+    main,
+    quiet_losses,
+    share_seen,
+)
+from paddle_adagc.stability import WATCHES
+
+RESULTS = Path(__file__).parents[3] / "results/ernie.jsonl"
+
+
+def test_the_threshold_gives_no_false_alarm_on_committed_losses():
+    series = quiet_losses([RESULTS])
+    assert len(series) >= 6
+    sigma = WATCHES["loss"].sigma
+    assert not any(count_alarms(losses, sigma) for losses in series)
+
+
+def test_a_jump_of_many_deviations_is_seen_and_a_small_one_is_not():
+    losses = np.random.default_rng(0).normal(3.0, 0.05, 1000)
+    assert share_seen(losses, 8.0, 1.0) == 1.0
+    assert share_seen(losses, 8.0, 0.1) == 0.0
+    assert dataclasses.asdict(WATCHES["loss"])["least"] == 0.1
+
+
+def test_command(capsys):
+    main([str(RESULTS)])
+    head, *_, last = capsys.readouterr().out.strip().splitlines()
+    assert "runs, " in head
+    assert last.startswith("| 15 | 0 |")

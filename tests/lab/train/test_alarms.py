@@ -1,0 +1,168 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Alarms of whole runs: in the log, in the record, and as reasons to stop."""
+
+import json
+import math
+from unittest import mock
+
+import numpy as np
+import paddle
+import pytest
+from lab.train.interruption import interrupted_at
+from lab.train.runs import assert_same, make_values, run
+
+from paddle_adagc.lab.train.ending import describe_ending
+from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.watching import Watcher, are_finite
+
+NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
+
+
+def rows_of(directory):
+    text = (directory / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def without_tensors(values):
+    return {**values, "record": {}}
+
+
+def test_an_alarm_is_logged_once_and_recorded(tmp_path, caplog):
+    values = make_values(tmp_path, save_every=2)
+    values["faults"] = [{"kind": "activation_nan", "steps": [3]}]
+    status, record = run(values)
+    assert status == "finished"
+    found = {(a["series"], a["start"], a["end"]) for a in record.run["alarms"]}
+    assert {("loss", 3, 3), ("nonfinite", 3, 3)} <= found
+    in_rows = [a for row in rows_of(tmp_path) for a in row.get("alarms", [])]
+    assert repr(in_rows) == repr(record.run["alarms"])
+    assert all(a["start"] == 3 for a in rows_of(tmp_path)[3]["alarms"])
+    logged = [r for r in caplog.messages if r.startswith("alarm: loss")]
+    assert len(logged) == 1
+    assert logged[0].endswith("at step 3")
+    lines = describe_ending(tmp_path).lines
+    assert any(line.startswith("alarms: ") for line in lines)
+
+
+def test_a_nan_loss_with_finite_weights_is_no_divergence(tmp_path):
+    add_loss = StepRecorder.add_loss
+
+    def broken(self, loss):
+        is_fifth = self._row["step"] == 5
+        add_loss(self, paddle.to_tensor(math.nan) if is_fifth else loss)
+
+    with mock.patch.object(StepRecorder, "add_loss", broken):
+        status, record = run(make_values(tmp_path))
+    assert (status, record.num_steps) == ("finished", 12)
+    assert np.flatnonzero(np.isnan(record.loss)).tolist() == [5]
+
+
+@pytest.mark.parametrize("log_every", [3, 50])
+def test_nonfinite_total_does_not_depend_on_log_every(tmp_path, log_every):
+    def values_in(name, **train):
+        train["log_every"] = log_every
+        values = make_values(tmp_path / name, save_every=4, **train)
+        return without_tensors({**values, "faults": NAN_AT_5})
+
+    _, whole = run(values_in("whole"))
+    total = whole.metrics["nonfinite_total"]
+    assert total[3] == 0
+    assert total[7] == total[11] == 1
+    [alarm] = [a for a in whole.run["alarms"] if a["series"] == "nonfinite"]
+    assert (alarm["start"], alarm["worst"]) == (5 if log_every == 3 else 7, 1)
+    with interrupted_at(10):
+        run(values_in("cut"))
+    _, cut = run(values_in("cut"))
+    assert_same(whole, cut)
+    np.testing.assert_array_equal(total, cut.metrics["nonfinite_total"])
+    assert cut.run["alarms"] == whole.run["alarms"]
+
+
+def test_stops_at_an_alarm_and_resumes_without_it(tmp_path):
+    def values_in(name, stop_on):
+        values = make_values(tmp_path / name, save_every=2, log_every=50)
+        monitor = {"stop_on": stop_on}
+        return {**values, "faults": NAN_AT_5, "monitor": monitor}
+
+    status, stopped = run(values_in("cut", ["nonfinite"]))
+    assert status == stopped.run["status"] == "stopped"
+    assert stopped.num_steps == 6
+    names = {p.name for p in (tmp_path / "cut").glob("checkpoint-*")}
+    assert names == {"checkpoint-2", "checkpoint-4"}
+    ending = describe_ending(tmp_path / "cut")
+    assert not ending.is_sound
+    assert ending.lines[-1].startswith("stopped by an alarm, nonfinite 1 ")
+    status, cut = run(values_in("cut", []))
+    assert status == "finished"
+    assert cut.run["stopped_by"] is None
+    assert describe_ending(tmp_path / "cut").lines[-1].startswith("next: ")
+    assert_same(run(values_in("whole", []))[1], cut)
+
+
+def test_other_alarms_do_not_stop_a_run(tmp_path):
+    values = make_values(tmp_path)
+    values |= {"faults": NAN_AT_5, "monitor": {"stop_on": ["loss"]}}
+    assert run(values)[0] == "finished"
+
+
+def test_defaults_are_not_part_of_a_config_s_values(tmp_path):
+    values = make_values(tmp_path)
+    assert "monitor" not in parse_config(values).to_dict()
+    values["monitor"] = {"stop_on": ["loss"]}
+    assert parse_config(values).to_dict()["monitor"] == values["monitor"]
+    values["monitor"] = {"stop_on": ["los"]}
+    with pytest.raises(ValueError, match="did you mean 'loss'"):
+        parse_config(values)
+
+
+def watched(watcher, changes):
+    for step, gamma in enumerate(changes):
+        row = {"step": step, "loss": 2.0, "step_seconds": 0.1}
+        watcher.see_gammas(step, {"a": gamma, "b": 1.0, "c": math.inf})
+        watcher.watch([row], every_step=True)
+
+
+def test_a_fallen_gamma_is_an_alarm():
+    watcher = Watcher()
+    watched(watcher, [0.99**step for step in range(80)])
+    assert watcher.alarms == []
+    watcher.see_gammas(80, {"a": 1e-4})
+    watcher.watch(
+        [{"step": 80, "loss": 2.0, "step_seconds": 0.1}], every_step=True
+    )
+    [alarm] = watcher.alarms
+    assert (alarm["series"], alarm["start"]) == ("gamma_change", 80)
+    assert alarm["worst"] == pytest.approx(math.log(0.99**79 / 1e-4))
+
+
+def test_a_state_of_other_rules_starts_alarms_afresh(caplog):
+    watcher, other = Watcher(), Watcher()
+    watched(watcher, [1.0] * 70)
+    state = json.loads(json.dumps(watcher.state_dict()))
+    state["monitor"]["config"]["event_gap"] = 3
+    state["nonfinite_total"] = 7
+    other.set_state_dict(state)
+    assert other.whole_total(2) == 9
+    assert "alarms start afresh" in caplog.text
+
+
+def test_are_finite():
+    good, bad = paddle.ones([3]), paddle.to_tensor([1.0, math.nan])
+    huge = paddle.full([2], 3e38)
+    assert are_finite([])
+    assert are_finite([good, huge])
+    assert not are_finite([good, bad])
+    assert not are_finite([paddle.to_tensor([-math.inf])])
