@@ -13,7 +13,7 @@
 # limitations under the License.
 """How often the monitor's loss alarm is false, and what it sees.
 
-``python -m paddle_adagc.lab.reproduce.alarms [results/ernie.jsonl ...]`` counts
+``python -m paddle_adagc.lab.reproduce.alarms results/ernie.jsonl ...`` counts
 alarms in committed losses of runs without a fault and without a spike, and adds
 jumps of known height to single steps of the same losses, by threshold.
 """
@@ -89,9 +89,8 @@ def table(series: Sequence[np.ndarray]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table for result files; default: all committed ones."""
-    paths = [Path(a) for a in arguments] or sorted(Path("results").glob("*l"))
-    series = quiet_losses(paths)
+    """Print the table for result files."""
+    series = quiet_losses(map(Path, arguments))
     num_steps = sum(map(len, series))
     print(f"{len(series)} runs, {num_steps:,} steps\n")
     print(table(series))

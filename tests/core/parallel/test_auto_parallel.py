@@ -20,7 +20,6 @@ from core.parallel import auto_training, training
 from core.parallel.auto_training import MeshLayout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, Layout, assert_same_run
-from helpers import slow_but
 
 from paddle_adagc.state import load_state, save_state
 
@@ -55,7 +54,8 @@ def alone():
     return training.train_alone(DENSE)
 
 
-@pytest.mark.parametrize("case", slow_but("stage 1 x2", CASES))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_run_is_that_of_one_process(case):
     assert_same_run(spread(case), alone())
 

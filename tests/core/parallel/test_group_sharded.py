@@ -26,7 +26,6 @@ import pytest
 from core.parallel import test_clips, training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, assert_same_run
-from helpers import slow_but
 from paddle.base import core
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2,
@@ -131,7 +130,8 @@ def train(stage, clip_settings=training.ADAGC, num_steps=training.NUM_STEPS):
     }
 
 
-@pytest.mark.parametrize("stage", slow_but(3, STAGES))
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
 def test_run_is_that_of_one_process(stage):
     ranks = run_on_ranks(train, 2, stage=stage)
     assert_same_run(ranks, {**training.train_alone(UNTIED), "clipped": {}})

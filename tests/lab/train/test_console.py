@@ -84,6 +84,7 @@ def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
     assert "lower schedule.learning_rate" in last
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal(tmp_path):
     terminal, end = pty.openpty()
     size = struct.pack("HHHH", 40, 120, 0, 0)  # tqdm draws nothing in 0 x 0
