@@ -84,6 +84,7 @@ def assert_same_runs(layout, names, options):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_run_is_that_of_one_process(case):
     assert_same_runs(*CASES[case])

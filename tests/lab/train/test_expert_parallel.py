@@ -76,6 +76,7 @@ def losses(output_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ["adagc", "globalgc_eps1e-15"])
 def test_curve_is_that_of_one_process(recipe, tmp_path):
     parallel, alone, rounded = (

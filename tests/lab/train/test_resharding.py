@@ -143,6 +143,7 @@ def assert_close(output_dir, alone):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_moves_from_layout_to_layout(alone, tmp_path):
     output_dir = tmp_path / "run"
     layouts = [ALONE, TP2_PP2, PP2_V2, DP2, EP2_V2, PP2_EP2, V1]

@@ -34,6 +34,7 @@ PROXIES = [
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("proxy", PROXIES)
 def test_natural_steps_agree_with_room(proxy, tmp_path, monkeypatch):
     changes, mean_change = [], rule.mean_change
