@@ -104,8 +104,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``"raise"``: FloatingPointError that names the tensors, before
             anything is changed; waits for the device and, where ranks hold
             different tensors, for all ranks: one all-reduce of one number in
-            every step. ``"propagate"``: its
-            gradient is left as it is. The event is counted on the device.
+            every step. ``"propagate"``: its gradient is left as it is. The
+            event is counted on the device.
             ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
             for an overflow as well: do not combine it with ``"raise"``.
 
@@ -118,6 +118,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     _step_to_compare = 1
     """From this step on the clip compares its norms with other ranks', once."""
+
     _needs_whole_tensors = False
     """The rule cannot work on a rank's part of a tensor."""
 
@@ -309,8 +310,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """Forget what the rule has observed and begin with it anew.
 
         For a change of learning rate or of data: the next step is again the
-        first of the warm-up, and :attr:`num_steps` goes on. The state holds the
-        restart, so that a resumed run makes the rest of the warm-up. In a
+        first of the warm-up, and :attr:`num_steps` continues. The state holds
+        the restart, so a resumed run makes the rest of the warm-up. In a
         distributed run every rank has to call it, between two steps.
         """
         self._memory.restart()

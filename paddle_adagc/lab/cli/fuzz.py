@@ -31,7 +31,11 @@ from pathlib import Path
 import numpy as np
 
 from paddle_adagc.checks import check_choice, check_installed
-from paddle_adagc.lab.cli.command import ROOT, exit_status, make_parser
+from paddle_adagc.lab.cli.command import (
+    add_trial_options,
+    exit_status,
+    make_parser,
+)
 
 _COUNT = 100_000
 
@@ -52,14 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N",
         help="files, over all kinds (default: %(default)s)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="default: 0")
-    add(
-        "--output",
-        type=Path,
-        default=ROOT / "results/soak.jsonl",
-        metavar="FILE",
-        help="results to add to (default: results/soak.jsonl)",
-    )
+    add_trial_options(parser)
     options = parser.parse_args(arguments)
     if options.count < 1:
         parser.error(f"--count {options.count}: not positive")

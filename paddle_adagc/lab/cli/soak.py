@@ -33,7 +33,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paddle_adagc.checks import check_installed
-from paddle_adagc.lab.cli.command import ROOT, exit_status, make_parser
+from paddle_adagc.lab.cli.command import (
+    add_trial_options,
+    exit_status,
+    make_parser,
+)
 
 if TYPE_CHECKING:
     from paddle_adagc.lab.soak.runs import Trial
@@ -51,14 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(_COUNTS)}")
     add("--count", type=int, metavar="N", help="trials of each kind")
-    add("--seed", type=int, default=0, metavar="N", help="default: 0")
-    add(
-        "--output",
-        type=Path,
-        default=ROOT / "results/soak.jsonl",
-        metavar="FILE",
-        help="results to add to (default: results/soak.jsonl)",
-    )
+    add_trial_options(parser)
     options = parser.parse_args(arguments)
     for kind in options.kinds:
         if kind not in _COUNTS:

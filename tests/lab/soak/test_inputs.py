@@ -96,8 +96,8 @@ def test_resolvers_of_omegaconf_need_permission(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"oc\.env.*ALLOW_RESOLVERS=1"):
         read_values(file)
     monkeypatch.setenv(ALLOW_RESOLVERS, "1")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert read_values(file) == {"train": {"output_dir": "/home/somebody"}}
+    monkeypatch.setenv("HOME", "anywhere")
+    assert read_values(file) == {"train": {"output_dir": "anywhere"}}
 
 
 def test_what_a_reader_does_wrong_is_found(tmp_path):
