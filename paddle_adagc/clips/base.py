@@ -46,33 +46,18 @@ from paddle_adagc.clips.metrics import (
 )
 from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.numerics import unchecked
+from paddle_adagc.clips.ranks import OtherRanks
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
-from paddle_adagc.parallel.agreement import compare_with_other_ranks
 from paddle_adagc.parallel.auto import (
-    Meshes,
     any_is_distributed,
     fuses_tensors,
     makes_states_only,
 )
-from paddle_adagc.parallel.fused import FusedBuffers
 from paddle_adagc.parallel.gather import gather_state
-from paddle_adagc.parallel.layout import (
-    TensorLayout,
-    read_layout,
-    sharding_wrapper,
-)
-from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
-from paddle_adagc.parallel.topology import (
-    Topology,
-    read_topology,
-    with_wrapper,
-)
-from paddle_adagc.parallel.unbound import (
-    check_alone,
-    check_unbound,
-    refuse_unknown_owners,
-)
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.reduce import Reducer, check_layout
+from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
 
@@ -132,12 +117,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._calls: list[Call] = []
         self._observed: set[int] = set()
         self._has_loaded = False
-        self._reducer: Reducer | None = None  # known from the first step on
-        self._has_compared = False
-        self._meshes = Meshes()  # of auto-parallel
-        self._buffers: FusedBuffers | None = None
+        self._ranks = OtherRanks(type(self).__name__)
         self.sharding_group: Group | None = None  # set by tensor fusion
-        self._group_sharded: Topology | None = None  # stages 2 and 3
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -283,12 +264,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 "their names by now; call it before the first step"
             )
         layout = read_layout(model)
-        meshes = Meshes(layout.values())
-        topology = read_topology()
-        wrapper = sharding_wrapper(model)
-        if wrapper is not None:
-            topology = with_wrapper(topology, wrapper)
-        if topology is not None and not meshes:
+        ranks = OtherRanks(type(self).__name__, model, layout.values())
+        topology = ranks.topology()
+        if topology is not None and not ranks.meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
@@ -300,11 +278,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 slot for slot, was in enumerate(old) if was in self._observed
             }
             self._resume_at(self.num_steps)
-        self._meshes = meshes
-        self._group_sharded = None if wrapper is None else topology
-        fuses = topology is not None and topology.fuses_parameters
-        self._buffers = FusedBuffers(model.parameters()) if fuses else None
-        self._reducer = None
+        self._ranks = ranks
 
     def restart_warmup(self) -> None:
         """Forget what the rule has observed and begin with it anew.
@@ -489,7 +463,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         )
         reducer = self._known_reducer()
         squared_norm = reducer.local_norms(gradients.squared_norms())
-        self._compare_ranks_once(step, squared_norm)
+        if step >= self._step_to_compare:
+            self._ranks.compare_once(self._table, squared_norm)
         memory, age = self._memory(), step - self._warmup_start
         num_lost = self._nonfinite.count(len(self._table))
         fused = self._fused_advance(age, squared_norm, memory)
@@ -517,29 +492,20 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
-        if self._buffers is not None:
-            return self._buffers.unfold(clipped, self._table)
-        return clipped
-
-    def _compare_ranks_once(self, step: int, squared_norm: Tensor) -> None:
-        """Notice gradients that were not averaged; one step waits for it."""
-        if self._has_compared or step < self._step_to_compare or self._meshes:
-            return
-        self._has_compared = True
-        compare_with_other_ranks(
-            self._table.keys, self._table.layout, self._topology(), squared_norm
-        )
+        return self._ranks.unfold(clipped, self._table)
 
     def _local_pairs(
-        self, pairs: Sequence[tuple[Tensor, Tensor]]
+        self, pairs: list[tuple[Tensor, Tensor]]
     ) -> list[tuple[Tensor, Tensor]]:
         """Return parameters and local gradients, under auto-parallel."""
+        meshes = self._ranks.meshes
         if self.sharding_group is not None:
-            here = self._meshes.slices(self.sharding_group, pairs)
+            here = meshes.slices(self.sharding_group, pairs)
         else:
             slots = self._slots([parameter for parameter, _ in pairs])
-            here = self._meshes.local_parts(slots, pairs)
-        if self._needs_whole_tensors and (split := self._meshes.split_slots()):
+            here = meshes.local_parts(slots, pairs)
+        split = meshes.split_slots()
+        if self._needs_whole_tensors and split:
             raise ValueError(
                 f"{type(self).__name__} needs whole tensors, but a mesh splits "
                 f"{len(split)} gradients ({self._table.keys[split[0]]}, ...): "
@@ -577,7 +543,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             or self._observed.issuperset(slots)
             or any(parameter.is_dist() for parameter in parameters)
         ):
-            check_unbound(type(self).__name__, read_topology(), parameters)
+            self._ranks.check_unbound(parameters)
         return slots
 
     def _why_one_group(self) -> str:
@@ -585,29 +551,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             return ""
         return f"{type(self).__name__} keeps one state for all tensors"
 
-    def _topology(self) -> Topology | None:
-        if self._group_sharded is not None:
-            return self._group_sharded
-        topology = read_topology()
-        refuse_unknown_owners(type(self).__name__, topology)
-        return topology
-
     def _known_reducer(self) -> Reducer:
-        """Looks up, once, which ranks each tensor's norm is summed over."""
-        if self._meshes:
-            return self._meshes.reducer(len(self._table))
-        if self._reducer is None:
-            topology = self._topology()
-            if not self._table.is_bound:
-                check_unbound(type(self).__name__, topology)
-            elif topology is None:
-                check_alone(self._table.layout)
-            self._reducer = Reducer(
-                make_plan(self._table.layout, topology)
-                if topology is not None and self._table.is_bound
-                else None
-            )
-        return self._reducer
+        return self._ranks.reducer(self._table)
 
     def _static_clip(self, params_grads: Any) -> NoReturn:
         raise RuntimeError(

@@ -42,7 +42,7 @@ class Ranks:
         self.lock = threading.Lock()
         monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
         monkeypatch.setattr(
-            "paddle_adagc.clips.base.read_topology",
+            "paddle_adagc.clips.ranks.read_topology",
             lambda: self.local.topology,
         )
 

@@ -60,6 +60,7 @@ def test_run_is_that_of_one_process(case):
     assert_same_run(spread(case), alone())
 
 
+@pytest.mark.slow
 def test_collectives_of_a_step():
     # The reshards of summands are those that AdamW would make otherwise.
     calls = spread("stage 1 x2")[0]["calls"]

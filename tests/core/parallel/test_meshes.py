@@ -223,7 +223,12 @@ SCALING = [name for name in test_clips.NAMES if name != "value"]
 @pytest.mark.parametrize(
     ("places", "num_ranks", "names"),
     [
-        (TWO_RANKS, 2, [n for n in SCALING if n != "agc"]),
+        pytest.param(
+            TWO_RANKS,
+            2,
+            [n for n in SCALING if n != "agc"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param({**WHOLE, **STAGES}, 2, ["agc"], marks=pytest.mark.slow),
         pytest.param(
             FOUR_RANKS,

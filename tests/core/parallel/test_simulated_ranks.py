@@ -303,7 +303,7 @@ def test_data_parallelism_with_slices_is_warned_of():
 
 def test_hybrid_parallel_run_without_bind_is_refused(monkeypatch):
     monkeypatch.setattr(
-        "paddle_adagc.clips.base.read_topology",
+        "paddle_adagc.clips.ranks.read_topology",
         lambda: Topology(model=axis(0, 0, 1), world=(0, 1)),
     )
     with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):

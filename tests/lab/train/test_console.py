@@ -69,6 +69,7 @@ def test_resumed_and_ended_runs_say_so(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
     values = make_values(tmp_path / "run", max_steps=30)
     values["schedule"]["learning_rate"] = 3.0
