@@ -458,9 +458,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         Returns:
             norm and ``h``, float32 ``[num_tensors]``; what the rule keeps.
         """
-        gradients = GradientList(
-            [pairs.get(i, (None, None))[1] for i in range(len(self._table))]
-        )
+        in_order: list[Tensor | None] = [None] * len(self._table)
+        for slot, (_, gradient) in pairs.items():
+            in_order[slot] = gradient
+        gradients = GradientList(in_order)
         reducer = self._known_reducer()
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare:

@@ -36,6 +36,7 @@ class TensorTable:
         self.layout: tuple[TensorLayout, ...] = ()
         self._slot_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] | None = None
+        self._slot_of_name: dict[str, int] = {}  # of parameters met so far
         self._unconfirmed = False
 
     def __len__(self) -> int:
@@ -81,6 +82,7 @@ class TensorTable:
         self.layout = tuple(layout.values())
         self._key_of_name = {name: t.key for name, t in layout.items()}
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
+        self._slot_of_name = {}
         self._unconfirmed = False
         return [slot_before[key] for key in keys] if slot_before else []
 
@@ -92,6 +94,12 @@ class TensorTable:
                 of sharding stage 3; or two have the same name; or the loaded
                 state is evidently another model's.
         """
+        try:
+            slots = [self._slot_of_name[p.name] for p in parameters]
+        except KeyError:
+            slots = []
+        if len(set(slots)) == len(parameters):
+            return slots
         keys = [self.key(parameter) for parameter in parameters]
         if len(set(keys)) < len(keys):
             twice = [key for key in keys if keys.count(key) > 1]
@@ -106,7 +114,10 @@ class TensorTable:
                 refuse_unbound_slice(key)
                 self._slot_of_key[key] = len(self.keys)
                 self.keys.append(key)
-        return [self._slot_of_key[key] for key in keys]
+        slots = [self._slot_of_key[key] for key in keys]
+        names = [parameter.name for parameter in parameters]
+        self._slot_of_name.update(zip(names, slots, strict=True))
+        return slots
 
     def check_state(self, keys: Sequence[str]) -> None:
         """Hold a state's keys against the table's, unless that is empty.
@@ -128,6 +139,7 @@ class TensorTable:
             return
         self.keys = list(keys)
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
+        self._slot_of_name = {}
         self._unconfirmed = True
 
     @staticmethod

@@ -133,7 +133,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     library.adagc_squared_norms.argtypes = [pointer, count, pointer]
     library.adagc_squared_norms.restype = None
-    library.adagc_scale.argtypes = [pointer, count, pointer, pointer]
+    library.adagc_scale.argtypes = [pointer, count, *[pointer] * 3]
     library.adagc_scale.restype = None
     library.adagc_adamw.argtypes = [
         *[pointer] * 4,

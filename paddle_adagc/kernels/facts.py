@@ -110,9 +110,9 @@ def _fast_reader() -> (
 
     def read(tensors: Sequence[Tensor | None], facts: np.ndarray) -> bool:
         count = len(tensors)
-        objects = (ctypes.py_object * count)(*tensors)  # type: ignore[misc]
+        objects = np.fromiter(tensors, object, count)
         done = describe_all(
-            ctypes.addressof(objects),
+            objects.ctypes.data,
             count,
             id(None),
             exchange,

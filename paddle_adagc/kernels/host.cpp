@@ -151,13 +151,15 @@ void adagc_squared_norms(const Facts* tensors, int64_t num_tensors,
 }
 
 // Tensor i is multiplied by h[i], and rounded once; set to 0 where discard[i].
-// A tensor with h[i] == 1 is not touched. discard may be null.
+// A tensor with h[i] == 1 is not touched. discard may be null. changed[i] says
+// whether tensor i was written to.
 void adagc_scale(const Facts* tensors, int64_t num_tensors, const float* h,
-                 const bool* discard) {
+                 const bool* discard, bool* changed) {
   for (int64_t i = 0; i < num_tensors; ++i) {
     const Facts& t = tensors[i];
     const bool is_discarded = discard != nullptr && discard[i];
-    if (t.size != 0 && (h[i] != 1.0f || is_discarded)) {
+    changed[i] = t.size != 0 && (h[i] != 1.0f || is_discarded);
+    if (changed[i]) {
       kScale[t.dtype](t.values, t.size, h[i], is_discarded);
     }
   }

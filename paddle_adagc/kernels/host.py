@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -67,12 +68,14 @@ class HostTensors:
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
+        changed = np.empty(len(self._facts), bool)
         self._library.adagc_scale(
             self._facts.ctypes.data,
             len(self._facts),
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
+            changed.ctypes.data,
         )
-        for tensor in self._held:
-            if tensor is not None:
-                tensor._bump_inplace_version()
+        for tensor in itertools.compress(self._held, changed):
+            assert tensor is not None
+            tensor._bump_inplace_version()

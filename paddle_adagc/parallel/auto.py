@@ -26,10 +26,12 @@ from collections.abc import Iterable, Sequence
 
 import paddle.distributed as dist
 from paddle import Tensor
-from paddle.base import framework
 from paddle.distributed.auto_parallel.api import (
     _ShardOptimizer,
     dtensor_from_local,
+)
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
 )
 from paddle.distributed.communication.group import Group
 
@@ -180,8 +182,9 @@ def any_is_distributed(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
 
     Asks no tensor where the process has made no mesh.
     """
-    has_mesh = getattr(framework.global_var, "_in_auto_parallel_", True)
-    return has_mesh and any(gradient.is_dist() for _, gradient in pairs)
+    return bool(get_unique_process_mesh_map()) and any(
+        gradient.is_dist() for _, gradient in pairs
+    )
 
 
 def local_value(tensor: Tensor) -> Tensor:

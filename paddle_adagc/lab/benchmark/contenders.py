@@ -51,9 +51,15 @@ class Contender(abc.ABC):
         self.clipped = clipped
 
     def prepare(self, originals: Sequence[Tensor]) -> None:
-        """Before each step, untimed: the gradients as they were."""
+        """Before each step, untimed: the gradients as they were.
+
+        An optimizer asks each pair these two questions right before it calls
+        its clip: so Python's objects are in the processor's cache, values not.
+        """
         for (_, gradient), original in zip(self.pairs, originals, strict=True):
             paddle.assign(original, gradient)
+        for parameter, gradient in self.pairs:
+            parameter.stop_gradient, gradient.is_selected_rows()
 
     @abc.abstractmethod
     def step(self) -> Any:
@@ -80,8 +86,8 @@ class AdaGC(Contender):
 
     def prepare(self, originals: Sequence[Tensor]) -> None:
         """Also the thresholds of the first step."""
-        super().prepare(originals)
         self._clip.set_state_dict(self._state)
+        super().prepare(originals)
 
     def step(self) -> Any:
         """One call of the clip."""

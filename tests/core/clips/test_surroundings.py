@@ -101,6 +101,17 @@ def test_in_place_version_of_a_clipped_gradient_changes(dtype):
     assert gradient.inplace_version > before
 
 
+def test_in_place_version_of_a_gradient_left_alone_stays():
+    assert HostTensors.is_available()
+    small, large = paddle.full([2], 0.01), paddle.full([2], 100.0)
+    before = small.inplace_version, large.inplace_version
+    clip = ClipGradByAdaGC(init="constant", init_value=1.0)
+    parameters = make_parameters([[2], [2]])
+    clip([*zip(parameters, (small, large), strict=True)])
+    assert small.inplace_version == before[0]
+    assert large.inplace_version > before[1]
+
+
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("dtype", ["complex64", "int32", "bool"])
 def test_gradient_that_is_not_of_reals_is_refused(name, dtype):
