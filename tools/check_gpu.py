@@ -14,19 +14,20 @@
 # limitations under the License.
 """Check the CUDA kernels on a GPU and time them; prints JSON, a line each.
 
-    python tools/check_gpu.py
-    python tools/check_gpu.py --sanitizer
+    python tools/check_gpu.py >> results/gpu.jsonl
 
 Works on Paddle's tensors, or where Paddle is missing on PyTorch's: the kernels
-and their launches need neither. Takes under 5 minutes. Append what it prints to
-results/gpu.jsonl.
+and their launches need neither. Made to take under 5 minutes. A check that
+fails gives a line with its error, the others still run, and the exit status is
+1.
 
 Checked: norms against float64 and scales bit for bit, in every dtype, at sizes
-around a block's and at odd addresses; two streams at once; a captured graph and
-three replays (PyTorch). Timed by events, medians of 50: 196, 219, 747 and 3,828
-tensors, float32 and bfloat16, 0, 10 and 100% of them clipped, against the
-bandwidth of a copy, torch._foreach_norm with _foreach_mul_, and one by one.
---sanitizer runs the checks under compute-sanitizer.
+around a block's and at odd addresses; the fused rule against NumPy; two streams
+at once, a captured graph and three replays (PyTorch); memory accesses, by
+compute-sanitizer if it is installed. Timed by events, medians of 50: 196, 219,
+747 and 3,828 tensors, float32 and bfloat16, 0, 10 and 100% of them clipped,
+against the bandwidth of a copy, torch._foreach_norm with _foreach_mul_, and one
+by one.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ import functools
 import importlib
 import importlib.util
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,6 +58,14 @@ LISTS = {196: 165e6, 219: 250e6, 747: 165e6, 3828: 128e6}
 
 SHARES = (0.0, 0.1, 1.0)
 REPETITIONS = 50
+BUSY_BYTES, BUSY_COPIES = 1 << 30, 25
+"""Copied before a timed step: about 20 ms on an H100."""
+
+STREAM_VALUES, CAPTURE_VALUES = 1 << 22, 100_003
+"""In each tensor of these two checks."""
+
+SANITIZER_SECONDS = 150
+TOOL_PATH = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
 
 
 def load(name: str) -> ModuleType:
@@ -82,6 +93,10 @@ class Torch:
         self.lib: Any = importlib.import_module("torch")
         self._device = device
 
+    def cuda_major(self) -> str:
+        """Major version of CUDA that the framework was built with."""
+        return str(self.lib.version.cuda).split(".")[0]
+
     def tensor(self, values: np.ndarray, dtype: str) -> Any:
         """Make a tensor of float64 values."""
         made = self.lib.tensor(values, device=self._device)
@@ -94,7 +109,7 @@ class Torch:
 
     def wide(self, tensor: Any) -> np.ndarray:
         """Copy to the host as float64."""
-        return tensor.double().cpu().numpy()
+        return tensor.double().cpu().numpy().copy()
 
     def scaled(self, tensor: Any, h: float) -> Any:
         """Multiply in float32 at least and round once."""
@@ -117,17 +132,27 @@ class Torch:
         """A new event that takes the time."""
         return self.lib.cuda.Event(enable_timing=True)
 
-    def milliseconds(self, step: Callable[[], Any]) -> float:
-        """Median time of a step by events."""
-        times = []
+    def milliseconds(self, step: Callable[[], Any]) -> tuple[float, float]:
+        """Median times of a step: the device's, by events, and the host's.
+
+        Copies keep the device busy while the host launches the step, so that
+        the device does not wait for the host, as in training. A host that takes
+        longer than the copies still counts.
+        """
+        busy = self.empty(BUSY_BYTES, "uint8")
+        times, host_times = [], []
         for _ in range(REPETITIONS + 3):
+            for _ in range(BUSY_COPIES):
+                busy.clone()
             begin, end = self.event(), self.event()
             begin.record()
+            start = time.perf_counter()
             step()
+            host_times.append(1e3 * (time.perf_counter() - start))
             end.record()
             end.synchronize()
             times.append(begin.elapsed_time(end))
-        return statistics.median(times[3:])
+        return statistics.median(times[3:]), statistics.median(host_times[3:])
 
 
 class Paddle(Torch):
@@ -137,6 +162,10 @@ class Paddle(Torch):
         self.lib = importlib.import_module("paddle")
         self.lib.set_device(device)
         self._device = device
+
+    def cuda_major(self) -> str:
+        """Major version of CUDA that the framework was built with."""
+        return str(self.lib.version.cuda()).split(".")[0]
 
     def tensor(self, values: np.ndarray, dtype: str) -> Any:
         """Make a tensor of float64 values."""
@@ -248,10 +277,57 @@ def check_values(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
     return {"check": "values", "dtype": dtype, "norm_error": float(error)}
 
 
+def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
+    """The fused rule against NumPy, bit for bit.
+
+    Raises:
+        AssertionError: They differ.
+    """
+    rng = np.random.default_rng(0)
+    squares, old = rng.lognormal(size=(2, 3828)).astype(np.float32)
+    squares[:3], old[3] = (0, np.inf, np.nan), np.inf
+    rel, rest = np.float32(1.04), np.float32(1 - 0.99)
+    with np.errstate(all="ignore"):
+        norm = np.sqrt(squares.astype(np.float64)).astype(np.float32)
+        lost = ~np.isfinite(norm)
+        h = np.where(lost, 0, np.fmin(rel * old / norm, 1)).astype(np.float32)
+        clipped = h * norm
+        average = np.where(
+            np.isfinite(old), old + rest * (clipped - old), clipped
+        )
+    gamma = np.where(np.isfinite(clipped) & (clipped > 0), average, old)
+    wanted = {"norm": norm, "h": h, "gamma": gamma, "lost": lost, "count": lost}
+    kinds = ("float32", "float32", "float32", "bool", "int32")
+    got = [framework.empty(len(old), kind) for kind in kinds]
+    given = [
+        framework.tensor(values.astype(np.float64), kind)
+        for values, kind in (
+            (squares, "float32"),
+            (old, "float32"),
+            (np.zeros(len(old)), "int32"),
+        )
+    ]
+    at = [tensor.data_ptr() for tensor in (*given, *got)]
+    tables.launch_adaptive_step(
+        module,
+        framework.stream(),
+        len(old),
+        tables.Rule(1.04, 0.99, 1 - 0.99, 0.0, 0.0),
+        at[0],
+        [at[1], None, at[3], at[4], at[5], None, at[6], at[2], at[7]],
+    )
+    for (name, values), tensor in zip(wanted.items(), got, strict=True):
+        same = np.array_equal(framework.wide(tensor), values, equal_nan=True)
+        assert same, f"{name} differs"
+    return {"check": "rule"}
+
+
 def check_streams(module: Any, framework: Torch) -> dict[str, Any]:
     """Two lists on two streams at once keep their own sums."""
     torch = framework.lib
-    ones = [torch.ones(1 << 22, device="cuda") for _ in range(8)]
+    ones = [
+        framework.tensor(np.ones(STREAM_VALUES), "float32") for _ in range(8)
+    ]
     twos = [2 * one for one in ones]
     torch.cuda.synchronize()
     lists = []
@@ -263,16 +339,17 @@ def check_streams(module: Any, framework: Torch) -> dict[str, Any]:
     torch.cuda.synchronize()
     for made, value in zip(lists, (1, 4), strict=True):
         sums = framework.wide(made.sums)
-        assert np.all(sums == value * (1 << 22)), sums
+        assert np.all(sums == value * STREAM_VALUES), sums
     return {"check": "two streams"}
 
 
 def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
     """Capture both passes in a graph; replay it three times."""
     torch = framework.lib
-    tensors = [torch.ones(100_003, device="cuda") for _ in range(500)]
-    h = torch.full([500], 0.5, device="cuda")
-    discard = torch.zeros(500, dtype=torch.bool, device="cuda")
+    one = framework.tensor(np.ones(CAPTURE_VALUES), "float32")
+    tensors = [one.clone() for _ in range(500)]
+    h = framework.tensor(np.full(500, 0.5), "float32")
+    discard = framework.tensor(np.zeros(500), "bool")
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -284,7 +361,10 @@ def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
         graph.replay()
         torch.cuda.synchronize()
         sums = framework.wide(lists.sums)
-        assert np.allclose(sums, 100_003 / 4**replay, rtol=1e-6), (replay, sums)
+        assert np.allclose(sums, CAPTURE_VALUES / 4**replay, rtol=1e-6), (
+            replay,
+            sums,
+        )
     return {"check": "capture and 3 replays"}
 
 
@@ -297,15 +377,16 @@ def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
             tensors = [framework.tensor(zeros, dtype) for _ in range(count)]
             lists = Lists(module, framework, tensors, dtype)
             discard = framework.tensor(np.zeros(count), "bool")
-            copy_ms = copy_milliseconds(framework, count * size * width)
+            source = framework.empty(count * size * width, "uint8")
+            copy_ms, _ = framework.milliseconds(source.clone)
+            baselines = others(framework, tensors)
             for share in SHARES:
                 scales = np.ones(count)
                 scales[: round(share * count)] = 0.5
                 h = framework.tensor(scales, "float32")
-
                 passes = 1 + 2 * round(share * count) / count
-                floor = copy_ms * passes / 2
-                mine = framework.milliseconds(
+                floor = copy_ms * passes / 2  # a copy reads and writes
+                mine, host = framework.milliseconds(
                     functools.partial(lists.step, h, discard)
                 )
                 yield {
@@ -313,28 +394,27 @@ def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
                     "dtype": dtype,
                     "clipped": share,
                     "ms": mine,
+                    "host_ms": host,
                     "ms_at_copy_bandwidth": floor,
                     "of_copy_bandwidth": mine / floor,
-                    **others(framework, tensors, h),
+                    **baselines,
                 }
 
 
-def copy_milliseconds(framework: Torch, num_bytes: int) -> float:
-    """Time to copy as many bytes: each is read and written."""
-    source = framework.empty(num_bytes, "uint8")
-    return framework.milliseconds(source.clone)
+def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
+    """Time PyTorch's lists and a loop over the tensors, both scaling all.
 
-
-def others(framework: Torch, tensors: list[Any], h: Any) -> dict[str, float]:
-    """Time PyTorch's lists and a loop over the tensors, both scaling all."""
-    if type(framework) is not Torch:
+    The lists get their factors as numbers, as if the host knew them already:
+    PyTorch has no fast list for factors on the device.
+    """
+    if isinstance(framework, Paddle):
         return {}
     torch = framework.lib
-    factors = list(h.unbind())
+    factors = framework.tensor(np.full(len(tensors), 0.5), "float32").unbind()
 
     def foreach() -> None:
         torch._foreach_norm(tensors)
-        torch._foreach_mul_(tensors, factors)
+        torch._foreach_mul_(tensors, [0.5] * len(tensors))
 
     def one_by_one() -> None:
         for tensor, factor in zip(tensors, factors, strict=True):
@@ -342,8 +422,8 @@ def others(framework: Torch, tensors: list[Any], h: Any) -> dict[str, float]:
             tensor.mul_(factor)
 
     return {
-        "foreach_ms": framework.milliseconds(foreach),
-        "one_by_one_ms": framework.milliseconds(one_by_one),
+        "foreach_ms": framework.milliseconds(foreach)[0],
+        "one_by_one_ms": framework.milliseconds(one_by_one)[0],
     }
 
 
@@ -367,11 +447,16 @@ def pick_framework() -> Torch:
     )
 
 
-def load_kernels() -> tuple[Any, dict[str, Any]]:
-    """Compile the kernels for the current GPU and load them."""
+def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
+    """Compile the kernels for the current GPU and load them.
+
+    Args:
+        cuda_major: The NVRTC to prefer: a newer one than the driver's CUDA may
+            make code that the driver refuses.
+    """
     cuda = driver.Driver(ctypes.CDLL("libcuda.so.1"))
     cuda.use_context(0)
-    compiler = driver.Compiler(driver.load_nvrtc())
+    compiler = driver.Compiler(driver.load_nvrtc(cuda_major))
     target = compiler.target(cuda.capability(0))
     source = (CUDA / "multi_tensor.cu").read_text()
     options = (*driver.OPTIONS, *tables.DEFINES)
@@ -380,14 +465,54 @@ def load_kernels() -> tuple[Any, dict[str, Any]]:
     return cuda.load(image), facts
 
 
-def run_sanitizer() -> int:
-    """Repeat the checks under compute-sanitizer; gives its exit status."""
-    tool = shutil.which("compute-sanitizer")
+def check_memory() -> dict[str, Any]:
+    """Repeat the checks of values under compute-sanitizer.
+
+    Raises:
+        RuntimeError: It found an error, or a check failed under it.
+    """
+    tool = shutil.which("compute-sanitizer", path=TOOL_PATH)
     if tool is None:
-        print("compute-sanitizer is not installed", file=sys.stderr)
-        return 2
-    command = [tool, "--error-exitcode", "1", sys.executable, __file__]
-    return subprocess.run([*command, "--no-times"], check=False).returncode
+        return {"check": "compute-sanitizer", "skipped": "not installed"}
+    command = [tool, "--error-exitcode", "1", "--report-api-errors", "no"]
+    done = subprocess.run(
+        [*command, sys.executable, __file__, "--values"],
+        # Else PyTorch cuts tensors out of large blocks, and the tool sees only
+        # what lies outside of these.
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SANITIZER_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError((done.stdout + done.stderr)[-2000:])
+    return {"check": "compute-sanitizer"}
+
+
+def attempt(name: str, check: Callable[..., Any], *args: Any) -> Iterable[Any]:
+    """Rows of a check; if it fails, one that says why."""
+    try:
+        found = check(*args)
+        yield from [found] if isinstance(found, dict) else found
+    except Exception as error:
+        yield {"check": name, "error": f"{type(error).__name__}: {error}"}
+
+
+def all_rows(
+    module: Any, framework: Torch, *, only_values: bool
+) -> Iterator[dict[str, Any]]:
+    """Run every check and timing, one after the other."""
+    for dtype in DTYPES:
+        yield from attempt("values", check_values, module, framework, dtype)
+    yield from attempt("rule", check_rule, module, framework)
+    if only_values:
+        return
+    if not isinstance(framework, Paddle):
+        yield from attempt("two streams", check_streams, module, framework)
+        yield from attempt("capture", check_capture, module, framework)
+    yield from attempt("times", time_lists, module, framework)
+    yield from attempt("compute-sanitizer", check_memory)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -396,15 +521,16 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--sanitizer", action="store_true")
-    parser.add_argument("--no-times", action="store_true")
+    parser.add_argument(
+        "--values",
+        action="store_true",
+        help="only the checks of values and of the rule",
+    )
     options = parser.parse_args(arguments)
-    if options.sanitizer:
-        return run_sanitizer()
     try:
         framework = pick_framework()
         framework.empty(1, "uint8")  # makes the context
-        module, facts = load_kernels()
+        module, facts = load_kernels(framework.cuda_major())
     except (OSError, RuntimeError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
@@ -412,19 +538,11 @@ def main(arguments: list[str] | None = None) -> int:
         "gpu": framework.name(),
         "framework": f"{framework.lib.__name__} {framework.lib.__version__}",
     }
-
-    def report(row: dict[str, Any]) -> None:
+    has_failed = False
+    for row in all_rows(module, framework, only_values=options.values):
         print(json.dumps(facts | row), flush=True)
-
-    for dtype in DTYPES:
-        report(check_values(module, framework, dtype))
-    if type(framework) is Torch:
-        report(check_streams(module, framework))
-        report(check_capture(module, framework))
-    if not options.no_times:
-        for row in time_lists(module, framework):
-            report(row)
-    return 0
+        has_failed |= "error" in row
+    return int(has_failed)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class CudaError(RuntimeError):
 
 
 def load_nvrtc(preferred_major: str = "") -> ctypes.CDLL:
-    """Find NVRTC: in the process, on the library path, in NVIDIA's wheels.
+    """Find NVRTC: in the process, on the library path, in wheels, by nvcc.
 
     Args:
         preferred_major: CUDA version of the framework, such as ``"12"``.
@@ -54,6 +55,10 @@ def load_nvrtc(preferred_major: str = "") -> ctypes.CDLL:
         for name in majors:
             pattern = f"*/lib/libnvrtc.so.{name}"
             names += map(str, sorted(Path(folder).glob(pattern)))
+    nvcc = shutil.which("nvcc")
+    if nvcc is not None:
+        toolkit = Path(nvcc).resolve().parent.parent
+        names += [str(toolkit / f"lib64/libnvrtc.so.{m}") for m in majors]
     for name in [*names, "libnvrtc.so"]:
         try:
             return ctypes.CDLL(name)

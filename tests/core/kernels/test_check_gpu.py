@@ -11,12 +11,15 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""tools/check_gpu.py as far as it goes without a GPU: its checks of values."""
+"""tools/check_gpu.py without a GPU: on the emulated one, with its own clock."""
 
+import contextlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import backends
@@ -36,6 +39,72 @@ def tool():
 def module_of(tool, cuda):
     cuda.emulated_reset()
     return tool.driver.Driver(cuda).load(b"")
+
+
+def on_cpu(tool, name):
+    """A framework whose events say that each step takes 2 ms."""
+    if name == "Torch":
+        pytest.importorskip("torch")
+    kind = getattr(tool, name)
+    event = types.SimpleNamespace(
+        record=lambda: None,
+        synchronize=lambda: None,
+        elapsed_time=lambda end: 2.0,
+    )
+    facts = {"event": lambda self: event, "name": lambda self: "emulated"}
+    return type(name, (kind,), facts)("cpu")
+
+
+class Graphs:
+    """The parts of torch.cuda that the checks call; launches can be captured.
+
+    Args:
+        module: Of the emulated driver.
+    """
+
+    def __init__(self, module):
+        self._launch = module.launch
+        self._captured = None
+        self.copy = module.copy
+
+    def launch(self, *arguments):
+        if self._captured is None:
+            self._launch(*arguments)
+        else:
+            self._captured.append(arguments)
+
+    @contextlib.contextmanager
+    def graph(self, graph, stream):
+        self._captured = graph.launches = []
+        yield
+        self._captured = None
+
+    def __call__(self):  # CUDAGraph()
+        graph = types.SimpleNamespace()
+        graph.replay = lambda: [self._launch(*a) for a in graph.launches]
+        return graph
+
+    def replace(self, monkeypatch, torch):
+        stream = types.SimpleNamespace(wait_stream=lambda other: None)
+        for name, fake in {
+            "CUDAGraph": self,
+            "graph": self.graph,
+            "Stream": lambda: stream,
+            "current_stream": lambda: stream,
+            "stream": lambda stream: contextlib.nullcontext(),
+            "synchronize": lambda: None,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+        return self
+
+
+def shorten(monkeypatch, tool):
+    monkeypatch.setattr(tool, "LISTS", {3: 3e4, 5: 1e4})
+    monkeypatch.setattr(tool, "REPETITIONS", 2)
+    monkeypatch.setattr(tool, "BUSY_BYTES", 8)
+    monkeypatch.setattr(tool, "STREAM_VALUES", 1 << 12)
+    monkeypatch.setattr(tool, "CAPTURE_VALUES", 103)
+    monkeypatch.setattr(tool.shutil, "which", lambda *args, **kwargs: None)
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "Torch"])
@@ -62,6 +131,76 @@ def test_wrong_kernels_are_found(tool, tmp_path, right, wrong):
     module = module_of(tool, cuda)
     with pytest.raises(AssertionError, match="float32"):
         tool.check_values(module, tool.Paddle("cpu"), "float32")
+
+
+@pytest.mark.parametrize("framework", ["Paddle", "Torch"])
+def test_rule_is_right_on_the_emulated_gpu(tool, framework):
+    module = module_of(tool, backends.emulated_cuda())
+    tool.check_rule(module, on_cpu(tool, framework))
+
+
+@pytest.mark.parametrize("framework", ["Paddle", "Torch"])
+def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
+    shorten(monkeypatch, tool)
+    used = on_cpu(tool, framework)
+    module = module_of(tool, backends.emulated_cuda())
+    if framework == "Torch":
+        module = Graphs(module).replace(monkeypatch, used.lib)
+    monkeypatch.setattr(tool, "pick_framework", lambda: used)
+    monkeypatch.setattr(tool, "load_kernels", lambda major: (module, {}))
+    status = tool.main([])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (status, [row for row in rows if "error" in row]) == (0, [])
+    checks = ["values"] * 4 + ["rule"]
+    checks += ["two streams", "capture and 3 replays"] * (framework == "Torch")
+    assert [row["check"] for row in rows if "check" in row] == [
+        *checks,
+        "compute-sanitizer",
+    ]
+    times = [row for row in rows if "time" in row]
+    assert len(times) == 2 * len(tool.LISTS) * len(tool.SHARES)
+    assert {row["ms"] for row in times} == {2.0}
+    assert {
+        row["of_copy_bandwidth"] for row in times if not row["clipped"]
+    } == {
+        2.0  # norms alone read what a copy reads and writes
+    }
+    assert all(("foreach_ms" in row) == (framework == "Torch") for row in times)
+
+
+def test_a_failed_check_does_not_end_the_others(
+    tool, tmp_path, monkeypatch, capsys
+):
+    shorten(monkeypatch, tool)
+    source = (tool.CUDA / "multi_tensor.cu").read_text()
+    wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
+    assert wrong != source
+    module = module_of(tool, backends.build_emulated(tmp_path, wrong))
+    used = on_cpu(tool, "Paddle")
+    monkeypatch.setattr(tool, "pick_framework", lambda: used)
+    monkeypatch.setattr(tool, "load_kernels", lambda major: (module, {}))
+    assert tool.main([]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    failed = [row for row in rows if "error" in row]
+    assert [(row["check"], row["error"]) for row in failed] == [
+        ("rule", "AssertionError: h differs")
+    ]
+    assert "time" in rows[-2]
+
+
+@pytest.mark.parametrize("finds_errors", [False, True])
+def test_memory_check_starts_the_values_under_the_tool(
+    tool, tmp_path, monkeypatch, finds_errors
+):
+    sanitizer = tmp_path / "compute-sanitizer"
+    sanitizer.write_text(f"#!/bin/sh\necho $*; exit {int(finds_errors)}\n")
+    sanitizer.chmod(0o755)
+    monkeypatch.setattr(tool, "TOOL_PATH", str(tmp_path))
+    (row,) = tool.attempt("compute-sanitizer", tool.check_memory)
+    if finds_errors:
+        assert "check_gpu.py --values" in row["error"]
+    else:
+        assert row == {"check": "compute-sanitizer"}
 
 
 def test_without_a_gpu_it_says_what_is_missing():
