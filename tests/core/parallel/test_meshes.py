@@ -29,6 +29,7 @@ from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.parallel import auto
 
 NUM_STEPS = 30
 ROWS, COLUMNS, COPY = dist.Shard(0), dist.Shard(1), dist.Replicate()
@@ -346,3 +347,12 @@ def test_tensor_fusion_of_auto_parallel():
                 rtol=1e-5,
                 atol=1e-6,
             )
+
+
+def test_without_a_mesh_no_gradient_is_asked_for_one(monkeypatch):
+    monkeypatch.setattr(auto, "get_unique_process_mesh_map", dict)
+    pairs = [(paddle.ones([1]), None)]
+    assert not auto.any_is_distributed(pairs)
+    monkeypatch.setattr(auto, "get_unique_process_mesh_map", lambda: {"key": 1})
+    with pytest.raises(AttributeError):
+        auto.any_is_distributed(pairs)
