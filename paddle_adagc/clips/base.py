@@ -39,9 +39,9 @@ from paddle_adagc.clips.memory import Kept, Memory
 from paddle_adagc.clips.metrics import (
     Call,
     Rows,
+    Snapshot,
     by_tensor,
     step_metrics,
-    step_rows,
     step_summary,
 )
 from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
@@ -369,6 +369,16 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             **step_metrics(rows.choose(has_gradient)),
         }
 
+    @unchecked()
+    def snapshot(self) -> Snapshot:
+        """Return the last step's vectors; waits for nothing.
+
+        Later steps do not change them: copy them when it suits.
+        """
+        total = self._nonfinite.count(len(self._table))
+        per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
+        return Snapshot(self._calls, [*self._table.keys], per_tensor)
+
     def full_metrics(self) -> dict[str, Any]:
         """Return :meth:`metrics` of the whole model, each tensor once.
 
@@ -516,10 +526,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""
-        total = self._nonfinite.count(len(self._table))
-        with unchecked():
-            per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
-            return step_rows(self._calls, self._table.keys, per_tensor)
+        return self.snapshot().rows()
 
     def _rows_of_all_ranks(self) -> Rows:
         reducer = self._known_reducer()

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from paddle import Tensor
 
+from paddle_adagc.clips.numerics import unchecked
+
 _NUM_LOWEST = 5
 _QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
 
@@ -35,6 +37,21 @@ class Call:
 
     norm: Tensor  # [num_tensors], float32, before the clip
     h: Tensor  # [num_tensors], float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """An optimizer step of this rank, still on the device."""
+
+    calls: Sequence[Call]
+    keys: Sequence[str]
+    per_tensor: Mapping[str, Tensor]
+    """Further quantities by name, float32 or int32 ``[num_tensors]``."""
+
+    @unchecked()
+    def rows(self) -> tuple[Rows, np.ndarray]:
+        """See :func:`step_rows`; waits for the device."""
+        return step_rows(self.calls, self.keys, self.per_tensor)
 
 
 @dataclasses.dataclass(frozen=True)

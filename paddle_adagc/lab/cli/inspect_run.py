@@ -20,6 +20,11 @@ or still running. N counts from 0, as metrics.jsonl does. The tensors are those
 with the largest norm over gamma; every tensor is known with
 record.tensors=true. The batch is read again from the run's data, as it was
 before any fault.
+
+    python tools/inspect_run.py outputs/adagc --flight
+
+shows what the flight recorder has kept of the newest alarm, signal or
+exception: the steps before it, and the tensors of the last one, or of --step.
 """
 
 from __future__ import annotations
@@ -43,8 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = make_parser("inspect_run", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument("--step", type=int, metavar="N", help="step, from 0")
     parser.add_argument(
-        "--step", type=int, required=True, metavar="N", help="step, from 0"
+        "--flight",
+        action="store_true",
+        help="show the newest file of the flight recorder",
     )
     parser.add_argument(
         "--tokenizer",
@@ -57,12 +65,20 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help=f"every sample in full, not {_NUM_SAMPLES} and their beginning",
     )
-    return exit_status(parser, _inspect, parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    if options.step is None and not options.flight:
+        parser.error("give --step N or --flight")
+    return exit_status(parser, _inspect, options)
 
 
 def _inspect(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_run(options.run)
+    if options.flight:
+        from paddle_adagc.lab.evaluate.flight import flight_text
+
+        print(flight_text(options.run, options.step).rstrip())
+        return 0
     from paddle_adagc.lab.evaluate.step import Step
 
     step = Step.load(options.run, options.step)

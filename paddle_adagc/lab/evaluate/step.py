@@ -24,9 +24,11 @@ import numpy as np
 
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import TokenDataset
+from paddle_adagc.lab.evaluate.flight import tensor_table
 from paddle_adagc.lab.evaluate.tokenizer import BYTE_KINDS, BYTES, TextTokenizer
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.record.rows import read_rows
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.console import short_name
@@ -128,6 +130,9 @@ class Step:
 
     def _most_clipped(self) -> str:
         lowest = self.row.get("most_clipped")
+        event = load_event(self.directory, self.index)
+        if event is not None:
+            return tensor_table(event.tensors(self.index))
         if lowest is None:
             return (
                 "No tensors are recorded at this step: record.tensors=true "

@@ -159,6 +159,10 @@ class MonitorConfig:
     """Series (:data:`paddle_adagc.stability.alarms.WATCHES`) whose alarm ends
     the run at the next log, without a checkpoint of the steps since."""
 
+    flight_steps: Natural = 200
+    """Last steps that every rank keeps in memory and writes to
+    ``output_dir/flight`` at an alarm, a signal or an exception; 0: none."""
+
 
 @section
 class ParallelConfig:
@@ -313,17 +317,23 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.
 
-        ``parallel`` is left out where it is one process, ``monitor`` where
-        alarms have no reaction, ``report_to`` and ``init_from`` where they
-        are not given.
+        ``parallel`` is left out where it is one process, ``report_to`` and
+        ``init_from`` where they are not given; of ``monitor`` only what differs
+        from the defaults is there.
         """
         values = dataclasses.asdict(self)
         if not self.train.report_to:
             del values["train"]["report_to"]
         if self.parallel.num_processes == 1:
             del values["parallel"]
-        if self.monitor == MonitorConfig():
+        values["monitor"] = _without_defaults(values["monitor"])
+        if not values["monitor"]:
             del values["monitor"]
         if self.train.init_from is None:
             del values["train"]["init_from"]
         return values
+
+
+def _without_defaults(monitor: dict[str, Any]) -> dict[str, Any]:
+    defaults = dataclasses.asdict(MonitorConfig())
+    return {k: v for k, v in monitor.items() if v != defaults[k]}

@@ -35,6 +35,7 @@ from paddle_adagc.lab.record.files import (
 )
 from paddle_adagc.lab.record.observe import ObservedClip
 from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.flight import FlightRecorder
 from paddle_adagc.lab.train.processes import (
     is_first_process,
     mean_over_processes,
@@ -62,6 +63,7 @@ class StepRecorder:
         watcher: Follows all series and raises alarms.
         has_diverged: A loss was not finite although no fault had corrupted the
             batch or an activation, and then weights were not finite.
+        flight: Keeps the last steps in memory, see :class:`FlightRecorder`.
         optimizer: Optimizer whose moments are recorded; set it before the first
             step.
     """
@@ -69,6 +71,9 @@ class StepRecorder:
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
         self.monitor = SpikeMonitor()
         self.watcher = Watcher(config.monitor.stop_on)
+        self.flight = FlightRecorder(
+            config.train.output_dir, config.monitor.flight_steps
+        )
         self.has_diverged = False
         self.optimizer: Any = None
         self._config = config
@@ -89,6 +94,7 @@ class StepRecorder:
 
     def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
         """Wrap the clip to measure it, if tensors are recorded."""
+        self.flight.clip = clip
         if clip is None or not self._config.record.tensors:
             return clip
         self._observed = ObservedClip(clip, self._parameters)
@@ -109,10 +115,17 @@ class StepRecorder:
 
     def begin_step(self, step: int, learning_rate: float) -> None:
         """Begin an optimizer step."""
-        self._row = {"step": step, "learning_rate": learning_rate}
+        self._row = {
+            "step": step,
+            "learning_rate": learning_rate,
+            "samples": [],
+        }
         self.set_samples(step)
         self._losses = []
         self._faults = []
+        self.flight.begin(
+            step, learning_rate, self._row["samples"], self._losses
+        )
         self._timer = Timer()
 
     def set_samples(self, drawn_at: int) -> None:
@@ -125,7 +138,7 @@ class StepRecorder:
             drawn_at: That step.
         """
         size = self._config.global_batch
-        self._row["samples"] = [drawn_at * size, (drawn_at + 1) * size]
+        self._row["samples"][:] = drawn_at * size, (drawn_at + 1) * size
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, a scalar on the device."""
@@ -163,6 +176,7 @@ class StepRecorder:
             self._row["faults"] = [f.record(names) for f, names in self._faults]
         if any(fault.target != "gradient" for fault, _ in self._faults):
             self._corrupted_steps.add(self._row["step"])
+        self.flight.end()
         tensors = None
         if self._observed is not None:
             self._row.update(self._observed.step_metrics())
@@ -220,7 +234,13 @@ class StepRecorder:
         suspicious = [self._is_suspicious(row) for row in rows]
         if any(suspicious) and not self.weights_are_finite():
             self.has_diverged = True
-        self.watcher.watch(rows, every_step=self._observed is not None)
+        begun = self.watcher.watch(rows, every_step=self._observed is not None)
+        self.flight.to_host()
+        reasons = [str(alarm) for alarm in begun]
+        if self.has_diverged:
+            reasons.append("weights are not finite")
+        if reasons:
+            self.flight.write("alarm", "; ".join(reasons))
         for row, tensors in self._pending:
             if self._writer is not None:
                 self._writer.append(row, tensors)

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -165,9 +166,13 @@ class PretrainTrainer(ClippingMixin, Trainer):
         if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
         with self._stop:
-            return super().train(
-                resume_from_checkpoint=resume_from_checkpoint, **kwargs
-            )
+            try:
+                return super().train(
+                    resume_from_checkpoint=resume_from_checkpoint, **kwargs
+                )
+            except BaseException as error:
+                self.recorder.flight.write_crash(error)
+                raise
 
     def load_weights(self, checkpoint: Path) -> None:
         """Load the weights alone, of any layout; :meth:`train` keeps them.
@@ -305,6 +310,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
         if self.stopped_by:
             self.control.should_save = True
             self.control.should_training_stop = True
+            name = signal.Signals(self.stopped_by).name
+            self.recorder.flight.write("signal", name)
         is_logged = self.state.global_step % self.args.logging_steps == 0
         if not is_logged and (last or self.control.should_save):
             self._clip_summary()

@@ -84,20 +84,24 @@ class Watcher:
 
     def watch(
         self, rows: Iterable[dict[str, Any]], *, every_step: bool
-    ) -> None:
+    ) -> list[Alarm]:
         """Judge rows; add ``alarms`` to those in which an event begins.
 
-        Every process calls this.
+        Every process calls this; what the first one finds counts.
 
         Args:
             rows: Of the record, in order, without numbers on the device.
             every_step: Every row has the clip's numbers, not only logged ones.
+
+        Returns:
+            The events that began.
         """
         by_step = {row["step"]: row for row in rows}
-        begun = self._monitor.update(
+        found = self._monitor.update(
             (step, self._values(row, every_step))
             for step, row in by_step.items()
         )
+        begun = from_first_process(lambda: found)
         for alarm in begun:
             values = dataclasses.asdict(alarm)
             by_step[alarm.start].setdefault("alarms", []).append(values)
@@ -105,9 +109,8 @@ class Watcher:
                 logger.warning("alarm: %s", alarm)
         if self._stop_on and self.stopped_by is None:
             chosen = [a for a in begun if a.series in self._stop_on]
-            self.stopped_by = from_first_process(
-                lambda: chosen[0] if chosen else None
-            )
+            self.stopped_by = chosen[0] if chosen else None
+        return begun
 
     def _values(
         self, row: Mapping[str, Any], every_step: bool

@@ -1,0 +1,200 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Files of the flight recorder: a rank's last steps before an event.
+
+``RUN/flight/STEP-EVENT.rankN.npz``, whole or not at all. All ranks name the
+files of one event alike, except after a crash, which may hit one alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import Self
+
+from paddle_adagc.files import temporary_path
+
+FOLDER = "flight"
+NUM_KEPT = 8
+"""Events that a rank keeps; older ones are removed."""
+
+_DAMAGE = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile)
+"""What NumPy raises for a damaged file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Flight:
+    """The last steps of one rank, the oldest first."""
+
+    reason: np.ndarray
+    """What happened, a string of shape ``[]``."""
+
+    tensor_names: np.ndarray
+    """Tensors of this rank, strings ``[num_tensors]``."""
+
+    step: np.ndarray  # [num_steps], int64, from 0
+    samples: np.ndarray
+    """First sample and the one after the last, in the order of the training
+    dataset and over all ranks, int64 ``[num_steps, 2]``."""
+
+    learning_rate: np.ndarray  # [num_steps], float64
+    loss: np.ndarray
+    """Of this rank, float64 ``[num_steps]``; NaN where it knows none, as on
+    all pipeline stages but the last."""
+
+    norm: np.ndarray
+    """Norm of each gradient before the clip, float32 ``[num_steps,
+    num_tensors]``; NaN in a step that was not finished, or without a clip."""
+
+    h: np.ndarray  # like norm: the clip's factor
+    gamma: np.ndarray  # like norm: AdaGC's gamma after the step
+    rng: np.ndarray
+    """State of Paddle's random generator before the step, strings
+    ``[num_steps]``: seed, offset, and on a CPU the engine's numbers."""
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        with temporary_path(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file.
+
+        Raises:
+            ValueError: It is damaged.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                flight = cls(**{name: found[name] for name in names})
+        except (
+            EOFError,
+            KeyError,
+            OSError,
+            ValueError,
+            zipfile.BadZipFile,
+        ) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        shape = (len(flight.step), len(flight.tensor_names))
+        for name in ("norm", "h", "gamma"):
+            if (found := getattr(flight, name).shape) != shape:
+                raise ValueError(
+                    f"{path} is damaged: {name} is {found}, not {shape}"
+                )
+        return flight
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """The files that ranks wrote at one event."""
+
+    name: str
+    ranks: Sequence[Flight]
+
+    @property
+    def first(self) -> Flight:
+        """The first rank that wrote a file."""
+        return self.ranks[0]
+
+    def place(self, step: int | None) -> int:
+        """Return a step's place in the vectors.
+
+        Args:
+            step: A step that is recorded; None: the last one with norms, or
+                without any the last one.
+        """
+        if step is not None:
+            return self.first.step.tolist().index(step)
+        has_norms = ~np.isnan(self.first.norm).all(axis=1)
+        places = np.flatnonzero(has_norms)
+        return int(places[-1] if len(places) else len(has_norms) - 1)
+
+    def loss(self, step: int) -> float:
+        """Return a step's loss, the mean over the ranks that know it."""
+        losses = np.concatenate([f.loss[f.step == step] for f in self.ranks])
+        known = losses[~np.isnan(losses)]
+        return float(known.mean()) if len(known) else math.nan
+
+    def tensors(self, step: int) -> dict[str, tuple[float, float, float]]:
+        """Return norm, h and gamma of every tensor, over all ranks.
+
+        Args:
+            step: Index from 0.
+        """
+        found: dict[str, tuple[float, float, float]] = {}
+        for flight in self.ranks:
+            for i in np.flatnonzero(flight.step == step)[-1:]:
+                columns = (flight.norm[i], flight.h[i], flight.gamma[i])
+                rows = zip(*(c.tolist() for c in columns), strict=True)
+                for name, row in zip(
+                    flight.tensor_names.tolist(), rows, strict=True
+                ):
+                    if row[0] or name not in found:
+                        found[name] = row
+        return found
+
+
+def events(directory: Path) -> Iterator[str]:
+    """Return the names of a run's events, the newest first."""
+    paths = sorted(
+        (directory / FOLDER).glob("*.rank*.npz"),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    yield from dict.fromkeys(path.name.rsplit(".rank", 1)[0] for path in paths)
+
+
+def load_event(directory: Path, step: int | None = None) -> Event | None:
+    """Read a run's newest event; None if there is none.
+
+    Args:
+        directory: Of the run.
+        step: Read the newest event that recorded this step.
+
+    Raises:
+        ValueError: A file is damaged.
+    """
+    for name in events(directory):
+        paths = sorted(
+            (directory / FOLDER).glob(f"{name}.rank*.npz"), key=_rank
+        )
+        event = Event(name, [Flight.load(path) for path in paths])
+        if step is None or step in event.first.step:
+            return event
+    return None
+
+
+def event_path(directory: Path, step: int, event: str, rank: int) -> Path:
+    """Return a rank's file of an event after so many steps."""
+    return directory / FOLDER / f"{step:08d}-{event}.rank{rank}.npz"
+
+
+def rotate_events(directory: Path, rank: int) -> None:
+    """Remove all but the newest events of a rank."""
+    paths = sorted(
+        (directory / FOLDER).glob(f"*.rank{rank}.npz"),
+        key=lambda path: path.stat().st_mtime,
+    )
+    for path in paths[:-NUM_KEPT]:
+        path.unlink()
+
+
+def _rank(path: Path) -> int:
+    return int(path.stem.rsplit(".rank", 1)[1])

@@ -1,0 +1,163 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The flight recorder: a run's last steps, kept in memory for an event."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.metrics import Rows, Snapshot
+from paddle_adagc.lab.record.flight import Flight, event_path, rotate_events
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class _Step:
+    step: int
+    learning_rate: float
+    samples: list[int]
+    losses: list[Any]
+    rng: list[Any]
+    tensors: Snapshot | Rows | None = None
+
+    def to_host(self) -> None:
+        self.losses = [float(loss) for loss in self.losses]
+        if isinstance(self.tensors, Snapshot):
+            self.tensors, _ = self.tensors.rows()
+
+    def column(self, name: str) -> np.ndarray | None:
+        if not isinstance(self.tensors, Rows):
+            return None
+        return self.tensors.columns.get(name)
+
+
+class FlightRecorder:
+    """Keep the last steps of this rank, and write them when asked.
+
+    A step keeps references to what the clip has computed, so the host waits for
+    nothing; :meth:`to_host` copies where the host waits anyway.
+
+    Args:
+        directory: Of the run.
+        num_steps: Steps to keep; 0: none, and nothing is written.
+
+    Attributes:
+        clip: The run's clip. Tensors are recorded if it is a
+            :class:`TensorScalingClip`.
+    """
+
+    def __init__(self, directory: str, num_steps: int) -> None:
+        self.clip: ClipGradBase | None = None
+        self._directory = Path(directory)
+        self._steps = deque[_Step](maxlen=num_steps)
+
+    def begin(
+        self,
+        step: int,
+        learning_rate: float,
+        samples: list[int],
+        losses: list[Any],
+    ) -> None:
+        """Begin a step, which stays recorded if it is never finished.
+
+        Args:
+            step: The step.
+            learning_rate: Its learning rate.
+            samples: First sample and the one after the last.
+            losses: Of the micro-batches, on the device; the list may grow.
+        """
+        if self._steps.maxlen:
+            rng = paddle.get_rng_state()
+            self._steps.append(_Step(step, learning_rate, samples, losses, rng))
+
+    def end(self) -> None:
+        """Take what the clip knows of the step that was begun last."""
+        if self._steps and isinstance(self.clip, TensorScalingClip):
+            self._steps[-1].tensors = self.clip.snapshot()
+
+    def to_host(self) -> None:
+        """Copy what is still on the device; waits for it."""
+        for step in self._steps:
+            step.to_host()
+
+    def write(self, event: str, reason: str) -> None:
+        """Write this rank's file.
+
+        Args:
+            event: One word for the file's name.
+            reason: What happened.
+        """
+        if not self._steps:
+            return
+        self.to_host()
+        rank = dist.get_rank()
+        path = event_path(self._directory, self._steps[-1].step, event, rank)
+        self._flight(reason).save(path)
+        rotate_events(self._directory, rank)
+
+    def write_crash(self, error: BaseException) -> None:
+        """Write an exception's file; an error of that is only logged."""
+        try:
+            self.write("crash", f"{type(error).__name__}: {error}")
+        except Exception as other:
+            logger.warning("the flight record was not written: %s", other)
+
+    def _flight(self, reason: str) -> Flight:
+        rows = [s.tensors for s in self._steps if isinstance(s.tensors, Rows)]
+        names = rows[-1].keys if rows else []
+        return Flight(
+            reason=np.array(reason),
+            tensor_names=np.array(names, "U"),
+            step=np.array([s.step for s in self._steps], np.int64),
+            samples=np.array([s.samples for s in self._steps], np.int64),
+            learning_rate=np.array([s.learning_rate for s in self._steps]),
+            loss=np.array([_mean(s.losses) for s in self._steps]),
+            rng=np.array([_text(s.rng) for s in self._steps], "S"),
+            **{
+                name: self._column(name, len(names))
+                for name in ("norm", "h", "gamma")
+            },
+        )
+
+    def _column(self, name: str, num_tensors: int) -> np.ndarray:
+        table = np.full((len(self._steps), num_tensors), np.nan, np.float32)
+        for row, step in zip(table, self._steps, strict=True):
+            if (column := step.column(name)) is not None:
+                row[: len(column)] = column
+        return table
+
+
+def _mean(losses: list[float]) -> float:
+    return sum(losses) / len(losses) if losses else math.nan
+
+
+def _text(states: list[Any]) -> str:
+    """Return generators' states: seed, offset, the engine's numbers."""
+    parts = [state.__getstate__()[1:] for state in states]
+    return "; ".join(
+        f"{seed} {offset} {bytes(engine).decode()}"
+        for seed, offset, engine in parts
+    )

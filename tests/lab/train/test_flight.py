@@ -1,0 +1,195 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The flight recorder: a run's last steps, written at an event."""
+
+import math
+import os
+import signal
+from unittest import mock
+
+import numpy as np
+import pytest
+from core.parallel.ranks import run_on_ranks
+from lab.train.runs import make_values, run
+from lab.train.test_stopping import start, wait_for_step
+
+from paddle_adagc.clips.metrics import Snapshot
+from paddle_adagc.lab.cli.inspect_run import main
+from paddle_adagc.lab.record import flight
+from paddle_adagc.lab.record.flight import load_event
+from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.run import run_pretraining
+
+NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
+
+
+def values_with_nan(directory, **train):
+    values = make_values(directory, **train)
+    return {**values, "faults": NAN_AT_5}
+
+
+def test_an_alarm_writes_what_the_record_has(tmp_path):
+    _, record = run(values_with_nan(tmp_path))
+    event = load_event(tmp_path)
+    [kept] = event.ranks
+    assert event.name == "00000005-alarm"
+    assert "nonfinite 1 (usual 0" in str(kept.reason)
+    assert kept.step.tolist() == [0, 1, 2, 3, 4, 5]
+    assert kept.samples.tolist() == [[4 * i, 4 * i + 4] for i in range(6)]
+    np.testing.assert_allclose(kept.loss, record.loss[:6], rtol=1e-6)
+    rates = record.metrics["learning_rate"][:6]
+    np.testing.assert_array_equal(kept.learning_rate, rates)
+    assert kept.tensor_names.tolist() == record.tensor_names
+    for name in ("norm", "gamma"):
+        np.testing.assert_array_equal(
+            getattr(kept, name), record.tensors[name][:6]
+        )
+    np.testing.assert_allclose(kept.h, record.h[:6], rtol=1e-5)
+    assert all(state.split()[0].isdigit() for state in kept.rng.tolist())
+
+
+def test_an_exception_in_a_step_leaves_that_step_s_samples(tmp_path):
+    add_loss = StepRecorder.add_loss
+
+    def failing(self, loss):
+        if self._row["step"] == 7:
+            raise RuntimeError("out of memory")
+        add_loss(self, loss)
+
+    with (
+        mock.patch.object(StepRecorder, "add_loss", failing),
+        pytest.raises(RuntimeError, match="out of memory"),
+    ):
+        run(make_values(tmp_path))
+    [kept] = load_event(tmp_path).ranks
+    assert str(kept.reason) == "RuntimeError: out of memory"
+    assert kept.step.tolist() == [*range(8)]
+    assert kept.samples[-1].tolist() == [28, 32]
+    assert np.isnan(kept.loss).tolist() == [False] * 7 + [True]
+    assert np.isnan(kept.norm).all(axis=1).tolist() == [False] * 7 + [True]
+
+
+def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
+    ended, copied = [], set()
+    end_step, rows = StepRecorder.end_step, Snapshot.rows
+
+    def counted_step(self, **measures):
+        end_step(self, **measures)
+        ended.append(1)
+
+    def counted_rows(self):
+        copied.add(len(ended))
+        return rows(self)
+
+    values = values_with_nan(tmp_path, log_every=6)
+    values |= {"monitor": {"flight_steps": 4}, "record": {}}
+    with (
+        mock.patch.object(StepRecorder, "end_step", counted_step),
+        mock.patch.object(Snapshot, "rows", counted_rows),
+    ):
+        run(values)
+    assert copied == {6, 12}
+    assert load_event(tmp_path).first.step.tolist() == [2, 3, 4, 5]
+
+
+def test_none_are_kept_if_none_are_wanted(tmp_path):
+    run({**values_with_nan(tmp_path), "monitor": {"flight_steps": 0}})
+    assert load_event(tmp_path) is None
+    assert not (tmp_path / "flight").exists()
+
+
+def test_old_events_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(flight, "NUM_KEPT", 2)
+    for step in range(4):
+        path = flight.event_path(tmp_path, step, "alarm", 0)
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.utime(path, (step, step))
+        flight.rotate_events(tmp_path, 0)
+    assert [*flight.events(tmp_path)] == ["00000003-alarm", "00000002-alarm"]
+
+
+def test_the_command_shows_it(tmp_path, capsys):
+    values = values_with_nan(tmp_path)
+    _, record = run({**values, "record": {}})
+    capsys.readouterr()
+    assert main([str(tmp_path), "--flight"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("00000005-alarm: nonfinite 1 (usual 0, inf ")
+    assert f"| 5    | {record.loss[5]:.4g}" in shown
+    assert "steps 0 to 5, 1 ranks" in shown
+    table = shown.split("step 5:\n")[1]
+    assert main([str(tmp_path), "--step", "5"]) == 0  # found by itself
+    assert table.rstrip() in capsys.readouterr().out
+    assert main([str(tmp_path), "--flight", "--step", "2"]) == 0
+    assert "step 2:\n" in capsys.readouterr().out
+    assert main([str(tmp_path), "--flight", "--step", "9"]) == 2
+    assert "no event with step 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", None])
+def test_a_damaged_file_is_named(content, tmp_path, capsys):
+    run(values_with_nan(tmp_path))
+    [path] = (tmp_path / "flight").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    assert main([str(tmp_path), "--flight"]) == 2
+    assert f"{path} is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_signal_writes_it(tmp_path, capsys):
+    values = make_values(tmp_path / "run", max_steps=500, log_every=1)
+    process = start(values, tmp_path)
+    wait_for_step(tmp_path / "run", 5, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    [kept] = load_event(tmp_path / "run").ranks
+    assert str(kept.reason) == "SIGTERM"
+    [checkpoint] = (tmp_path / "run").glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{kept.step[-1] + 1}"
+
+
+def run_on_rank(values):
+    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
+    add_loss = StepRecorder.add_loss
+
+    def broken(self, loss):
+        is_sixth = self._row["step"] == 6
+        add_loss(self, loss * math.nan if is_sixth else loss)
+
+    with mock.patch.object(StepRecorder, "add_loss", broken):
+        run_pretraining(parse_config(values))
+
+
+@pytest.mark.slow
+def test_every_rank_writes_its_own(tmp_path):
+    values = make_values(tmp_path / "one", batch_size=4)
+    _, one = run(values)
+    values = make_values(tmp_path / "tp", batch_size=4)
+    values |= {"record": {}, "parallel": {"tp": 2}}
+    run_on_ranks(run_on_rank, 2, values=values)
+    event = load_event(tmp_path / "tp")
+    assert event.name == "00000008-alarm"
+    assert [len(rank.step) for rank in event.ranks] == [9, 9]
+    for step in range(6):
+        found = event.tensors(step)
+        assert {*found} == {*one.tensor_names}
+        norms = [found[name][0] for name in one.tensor_names]
+        expected = one.tensors["norm"][step]
+        np.testing.assert_allclose(norms, expected, rtol=1e-3)
+    assert math.isnan(event.loss(6))
+    assert event.loss(5) == pytest.approx(one.loss[5], rel=1e-5)
