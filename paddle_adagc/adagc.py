@@ -168,6 +168,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.t_start = check_integer("t_start", t_start, 0)
         self._set_init(init, init_value)
         if init != "constant":
+            self.num_warmup_steps = self.t_start
             self._step_to_compare = max(self.t_start, 1)
         self.lambda_dev = check_not_negative("lambda_dev", lambda_dev)
         self.strict = check_bool("strict", strict)

@@ -104,6 +104,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     _step_to_compare = 1
     """From this step on the clip compares its norms with other ranks', once."""
 
+    num_warmup_steps = 0
+    """Steps in which the rule goes by the step count."""
+
     _needs_whole_tensors = False
     """The rule cannot work on a rank's part of a tensor."""
 
@@ -378,6 +381,45 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         total = self._nonfinite.count(len(self._table))
         per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
         return Snapshot(self._calls, [*self._table.keys], per_tensor)
+
+    def memory(self) -> Kept:
+        """Return what the rule keeps; a later step does not change it."""
+        return dict(self._memory())
+
+    def global_squared_norm(self) -> Tensor:
+        """Return the last step's squared global norm, float64 ``[1]``.
+
+        Tensors without a finite norm are left out. Where ranks hold different
+        tensors: one all-reduce.
+        """
+        reducer = self._known_reducer()
+        parts = [
+            rule.global_squared_norm(reducer.counted(call.norm))
+            for call in self._calls
+        ]
+        return reducer.global_sum(paddle.add_n(parts))
+
+    @unchecked()
+    def take_back(self, skip: Tensor, before: Kept) -> None:
+        """Undo, if the device says so, what the last step did to the state.
+
+        Call :meth:`take_back_step` where the host gets to know.
+
+        Args:
+            skip: Bool ``[1]``, the same on all ranks.
+            before: :meth:`memory` before the step.
+        """
+        self._memory.update(
+            {
+                name: paddle.where(skip.expand(now.shape), before[name], now)
+                for name, now in self._memory().items()
+            }
+        )
+
+    def take_back_step(self) -> None:
+        """Count one step less; see :meth:`take_back`."""
+        count = self._steps.num_steps - 1
+        self._steps = dataclasses.replace(self._steps, num_steps=count)
 
     def full_metrics(self) -> dict[str, Any]:
         """Return :meth:`metrics` of the whole model, each tensor once.

@@ -53,6 +53,7 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
+        self.num_warmup_steps = self.t_start
         self._keep(
             Quantity(
                 name="gamma", start=math.inf, is_global=True, is_positive=True

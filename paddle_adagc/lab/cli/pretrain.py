@@ -53,6 +53,16 @@ if TYPE_CHECKING:
     from paddle_adagc.lab.train.fork import Fork
 
 
+_NOT_FOR_PADDLEFORMERS = (
+    "overwrite",
+    "verify",
+    "verbose",
+    "change_data",
+    "rollback",
+    "fork",
+)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
@@ -63,6 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
+    if options.rollback and (options.overwrite or options.fork):
+        parser.error("--rollback goes with neither --overwrite nor --fork")
     if options.at is not None and options.fork is None:
         parser.error(f"--at {options.at} needs --fork NEW_DIR")
     return exit_status(parser, _pretrain, options)
@@ -86,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
         "--change-data",
         action="store_true",
         help="resume the run with other data",
+    )
+    parser.add_argument(
+        "--rollback",
+        action="store_true",
+        help="resume a run that diverged, or that an alarm ended, from its "
+        "newest checkpoint before that, without the samples",
     )
     parser.add_argument(
         "--fork",
@@ -177,7 +195,7 @@ def launch(options: argparse.Namespace) -> int:
 
     given = [
         f"--{name.replace('_', '-')}"
-        for name in ("overwrite", "verify", "verbose", "change_data", "fork")
+        for name in _NOT_FOR_PADDLEFORMERS
         if getattr(options, name)
     ]
     if given:
@@ -223,6 +241,7 @@ def train(options: argparse.Namespace) -> int:
                 config,
                 overwrite=options.overwrite,
                 change_data=options.change_data,
+                rollback=options.rollback,
                 fork=fork,
                 verify=options.verify,
             )

@@ -166,7 +166,7 @@ class Step:
         config = self._config()
         task = make_task(config)
         total = config.train.max_steps * config.global_batch
-        dataset, _ = task.build_datasets(total)
+        dataset, _ = task.build_datasets(max(total, self.samples().stop))
         expected = self.record.run.get("data", {})
         found = dataset.fingerprint
         if any(found.get(key) != value for key, value in expected.items()):

@@ -142,26 +142,54 @@ class RecordConfig:
         return self
 
 
+Series = Literal[
+    "loss",
+    "global_grad_norm",
+    "clipped_fraction",
+    "gamma_change",
+    "nonfinite",
+    "step_seconds",
+]
+
+
 @section
 class MonitorConfig:
     """Reactions to the run's alarms, which are logged in any case."""
 
-    stop_on: list[
-        Literal[
-            "loss",
-            "global_grad_norm",
-            "clipped_fraction",
-            "gamma_change",
-            "nonfinite",
-            "step_seconds",
-        ]
-    ] = dataclasses.field(default_factory=list)
+    stop_on: list[Series] = dataclasses.field(default_factory=list)
     """Series (:data:`paddle_adagc.stability.alarms.WATCHES`) whose alarm ends
     the run at the next log, without a checkpoint of the steps since."""
+
+    rollback_on: list[Series] = dataclasses.field(default_factory=list)
+    """Series whose alarm takes the run back to its newest checkpoint before the
+    event; it resumes without the event's samples."""
+
+    skip_before: Natural = 10
+    """Steps before the event whose samples a rollback skips, too."""
+
+    max_rollbacks: Count = 3
+    """After so many rollbacks of the run such an alarm ends it."""
+
+    skip_step: Flag = False
+    """Leave out the update of an outlier step: loss or gradient norm above
+    mean plus ``skip_sigma`` standard deviations of the last 128 steps, from 64
+    steps on and after the clip's warm-up. Decided on the device."""
+
+    skip_sigma: Positive = 6.0
+    """Standard deviations above the mean that make an outlier."""
 
     flight_steps: Natural = 200
     """Last steps that every rank keeps in memory and writes to
     ``output_dir/flight`` at an alarm, a signal or an exception; 0: none."""
+
+    @model_validator(mode="after")
+    def _check_reactions(self) -> Self:
+        if both := sorted({*self.stop_on} & {*self.rollback_on}):
+            raise ValueError(
+                f"stop_on and rollback_on both name {', '.join(both)}: a run "
+                "can react in one way"
+            )
+        return self
 
 
 @section
@@ -275,9 +303,29 @@ class RunConfig:
                 f"record.moments with optimizer.name={self.optimizer.name!r}: "
                 "only Adam has these moments; set it to false"
             )
+        if self.monitor.rollback_on and not self.train.save_every:
+            raise ValueError(
+                f"monitor.rollback_on={self.monitor.rollback_on} needs "
+                "checkpoints to go back to: set train.save_every"
+            )
+        if self.monitor.skip_step:
+            self._check_skip_step()
         if self.parallel.num_processes > 1:
             self._check_parallel()
         return self
+
+    def _check_skip_step(self) -> None:
+        if self.train.precision == "float16":
+            raise ValueError(
+                "monitor.skip_step with train.precision='float16', whose loss "
+                "scaler skips steps too: use bfloat16"
+            )
+        if self.train.expert_bias_rate:
+            raise ValueError(
+                f"monitor.skip_step with train.expert_bias_rate="
+                f"{self.train.expert_bias_rate}: the routers' biases would "
+                "move in skipped steps; set one of them to false or 0"
+            )
 
     def _check_parallel(self) -> None:
         if self.record.tensors:

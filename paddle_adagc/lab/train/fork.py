@@ -28,6 +28,7 @@ from paddle_adagc.lab.record.files import QUANTITIES, read_run_json
 from paddle_adagc.lab.train.changes import find_changes
 from paddle_adagc.lab.train.checkpoints import COMPLETE, find_checkpoint_fault
 from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.rollback import SKIPPED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,8 @@ class Fork:
             tensor_names: What it records.
         """
         step = saved_step(self.checkpoint())
+        if (skipped := self.source / SKIPPED).exists():
+            shutil.copy(skipped, target)
         lines = (self.source / "metrics.jsonl").read_bytes().splitlines(True)
         (target / "metrics.jsonl").write_bytes(b"".join(lines[:step]))
         names = json.loads((self.source / "tensors.json").read_text())

@@ -24,6 +24,7 @@ import numpy as np
 from paddle import Tensor, nn
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
@@ -40,6 +41,7 @@ from paddle_adagc.lab.train.processes import (
     is_first_process,
     mean_over_processes,
 )
+from paddle_adagc.lab.train.skip_step import OutlierGate
 from paddle_adagc.lab.train.watching import Watcher, are_finite
 from paddle_adagc.stability.monitor import SpikeMonitor
 
@@ -64,18 +66,22 @@ class StepRecorder:
         has_diverged: A loss was not finite although no fault had corrupted the
             batch or an activation, and then weights were not finite.
         flight: Keeps the last steps in memory, see :class:`FlightRecorder`.
+        gate: Tells which updates were left out, if any may be.
         optimizer: Optimizer whose moments are recorded; set it before the first
             step.
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
         self.monitor = SpikeMonitor()
-        self.watcher = Watcher(config.monitor.stop_on)
+        self.watcher = Watcher(
+            config.monitor.stop_on, config.monitor.rollback_on
+        )
         self.flight = FlightRecorder(
             config.train.output_dir, config.monitor.flight_steps
         )
         self.has_diverged = False
         self.optimizer: Any = None
+        self.gate: OutlierGate | None = None
         self._config = config
         self._parameters = {
             name: parameter
@@ -113,32 +119,38 @@ class StepRecorder:
             self._config.train.output_dir, self.tensor_names, first_step
         )
 
-    def begin_step(self, step: int, learning_rate: float) -> None:
-        """Begin an optimizer step."""
+    def begin_step(self, step: int, learning_rate: float, batch: int) -> None:
+        """Begin an optimizer step.
+
+        Args:
+            step: The step.
+            learning_rate: Its learning rate.
+            batch: Index of its batch, see :meth:`set_samples`.
+        """
         self._row = {
             "step": step,
             "learning_rate": learning_rate,
             "samples": [],
         }
-        self.set_samples(step)
+        self.set_samples(batch)
         self._losses = []
         self._faults = []
         self.flight.begin(
             step, learning_rate, self._row["samples"], self._losses
         )
+        if self.gate is not None:
+            self.gate.losses = self._losses
         self._timer = Timer()
 
-    def set_samples(self, drawn_at: int) -> None:
-        """Say which samples make the batch: those that a step draws.
-
-        A step draws the next ones of the training dataset, over all
-        processes: ``"samples": [first, stop]`` of its order.
+    def set_samples(self, batch: int) -> None:
+        """Say which samples make the batch: ``"samples": [first, stop]``.
 
         Args:
-            drawn_at: That step.
+            batch: Index of the batch in the order of the training dataset, over
+                all processes.
         """
         size = self._config.global_batch
-        self._row["samples"][:] = drawn_at * size, (drawn_at + 1) * size
+        self._row["samples"][:] = batch * size, (batch + 1) * size
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, a scalar on the device."""
@@ -177,6 +189,8 @@ class StepRecorder:
         if any(fault.target != "gradient" for fault, _ in self._faults):
             self._corrupted_steps.add(self._row["step"])
         self.flight.end()
+        if self.gate is not None:
+            self._row["skipped"] = self.gate.skip
         tensors = None
         if self._observed is not None:
             self._row.update(self._observed.step_metrics())
@@ -267,7 +281,20 @@ class StepRecorder:
         for row, loss in zip(rows, losses, strict=True):
             row["loss"] = loss
             row["step_seconds"] = row["step_seconds"].seconds()
+            if bool(row.pop("skipped", False)):
+                self._note_skipped(row)
         self._unlogged += losses
+
+    def _note_skipped(self, row: dict[str, Any]) -> None:
+        row["skipped"] = 1
+        assert isinstance(self.flight.clip, TensorScalingClip)
+        self.flight.clip.take_back_step()
+        if is_first_process():
+            logger.warning(
+                "skipped the update of step %d: loss %.4g",
+                row["step"],
+                row["loss"],
+            )
 
     def weights_are_finite(self) -> bool:
         """Tell whether they are on all processes, which all call this."""
@@ -291,14 +318,20 @@ class StepRecorder:
             rows.append(np.sqrt(squared_norms(values).numpy()))
         return np.stack(rows)
 
+    def stop(self) -> Description:
+        """Write the rest, and close the record; see :meth:`sync`."""
+        record = self.sync()
+        if self._writer is not None:
+            self._writer.close()
+        return record
+
     def close(self, **facts: Any) -> None:
         """Write the rest, then ``facts`` into the run's ``run.json``."""
-        record = self.sync()
+        record = self.stop()
         if self._writer is None:
             return
-        self._writer.close()
         directory = self._config.train.output_dir
-        alarm = self.watcher.stopped_by
+        alarm = self.watcher.stopped_by or self.watcher.rolls_back_for
         update_run_json(
             directory,
             record=record,

@@ -32,6 +32,7 @@ from paddle_adagc.lab.train.checkpoints import last_checkpoint, restore_run_json
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.fork import Fork, saved_step, weights_in
 from paddle_adagc.lab.train.resharding import check_layout_file
+from paddle_adagc.lab.train.rollback import remove_undone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,9 @@ class Request:
 
     change_data: bool = False
     """Resume with other data."""
+
+    rollback: bool = False
+    """Roll back the run, which diverged or was ended by an alarm."""
 
     fork: Fork | None = None
     """Start from this checkpoint of another run."""
@@ -150,7 +154,10 @@ def find_start(
             are no weights.
         ValueError: The checkpoint does not fit the layout or the length.
     """
-    checkpoint = None if request.overwrite else last_checkpoint(directory)
+    checkpoint = None
+    if not request.overwrite:
+        remove_undone(directory)
+        checkpoint = last_checkpoint(directory)
     fork = Fork.of(earlier.run) or request.fork
     if checkpoint is not None:
         step = saved_step(checkpoint)

@@ -16,8 +16,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,16 @@ from paddle_adagc.lab.train.resume import (
     read_earlier,
     write_start,
 )
+from paddle_adagc.lab.train.rollback import (
+    Rollback,
+    Skips,
+    read_rollbacks,
+    roll_back,
+    undo_end,
+)
 from paddle_adagc.lab.train.stopping import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
+from paddle_adagc.stability.alarms import Alarm
 
 
 def run_pretraining(
@@ -55,12 +65,15 @@ def run_pretraining(
     *,
     overwrite: bool = False,
     change_data: bool = False,
+    rollback: bool = False,
     fork: Fork | None = None,
     verify: bool = False,
 ) -> str:
     """Train as ``config`` says, or resume a killed run.
 
     A run that has ended is not run again, unless ``train.max_steps`` grew.
+    After an alarm of ``monitor.rollback_on`` it resumes from the checkpoint
+    before, with a new trainer.
 
     Args:
         config: The run; it writes to ``train.output_dir`` only. What may differ
@@ -68,6 +81,7 @@ def run_pretraining(
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
         change_data: Resume with other data.
+        rollback: Roll back the run, which diverged or was ended by an alarm.
         fork: Checkpoint of another run, from which this one starts.
         verify: Compare all of the data, and of an ended run's record, with
             their checksums; otherwise sizes and samples.
@@ -83,25 +97,57 @@ def run_pretraining(
         ValueError: Settings that do not go together, or damaged files.
     """
     directory = Path(config.train.output_dir)
-    request = Request(overwrite, change_data, fork)
-    values = _as_json(config)
+    request = Request(overwrite, change_data, rollback, fork)
     use_portable_arithmetic()
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(held(directory)))
-        earlier = from_first_process(
-            lambda: read_earlier(directory, values, config, request)
+        while True:
+            ended = _run_once(config, request, verify=verify)
+            if isinstance(ended, str):
+                return ended
+            trainer = ended
+            alarm = trainer.recorder.watcher.rolls_back_for
+            if alarm is None or not _rolls_back(config, alarm):
+                break
+            trainer.recorder.stop()
+            del trainer, ended
+            gc.collect()  # the next trainer needs its memory
+            request = Request(change_data=change_data)
+        status = trainer.finish()
+    if trainer.stopped_by:
+        last = directory / f"checkpoint-{trainer.state.global_step}"
+        raise Stopped(trainer.stopped_by, last)
+    return status
+
+
+def _run_once(
+    config: RunConfig, request: Request, *, verify: bool
+) -> PretrainTrainer | str:
+    """Train up to the end or to a rollback.
+
+    Returns:
+        The trainer, or how the run had ended before.
+    """
+    directory, values = Path(config.train.output_dir), _as_json(config)
+    earlier = from_first_process(
+        lambda: read_earlier(directory, values, config, request)
+    )
+    if request.rollback:
+        done = from_first_process(lambda: undo_end(config, earlier.run))
+        _say(str(done))
+    elif status := earlier.status(config):
+        check_record(directory, earlier.run, verify=verify)
+        _say(f"{directory}: already {status}, nothing to do")
+        return status
+    if verify:
+        from_first_process(lambda: _check_data(config))
+    # Paddle's automatic names, by which it saves the optimizer, start anew.
+    with paddle.utils.unique_name.guard():
+        rollbacks = from_first_process(
+            lambda: [] if request.overwrite else _rollbacks(directory, request)
         )
-        if status := earlier.status(config):
-            check_record(directory, earlier.run, verify=verify)
-            if is_first_process():
-                print(f"{directory}: already {status}, nothing to do")
-            return status
-        if verify:
-            from_first_process(lambda: _check_data(config))
-        # Paddle's automatic names, by which it saves the optimizer, start anew.
-        stack.enter_context(paddle.utils.unique_name.guard())
-        trainer = build_trainer(config)
+        trainer = build_trainer(config, rollbacks)
         start = from_first_process(
             lambda: find_start(directory, earlier, values, config, request)
         )
@@ -117,11 +163,37 @@ def run_pretraining(
         trainer.train(
             resume_from_checkpoint=start.checkpoint and str(start.checkpoint)
         )
-        status = trainer.finish()
-    if trainer.stopped_by:
-        last = directory / f"checkpoint-{trainer.state.global_step}"
-        raise Stopped(trainer.stopped_by, last)
-    return status
+    return trainer
+
+
+def _rollbacks(directory: Path, request: Request) -> list[Rollback]:
+    """Read the run's rollbacks; a new fork has those of its origin."""
+    is_new = request.fork is not None and not (directory / "run.json").exists()
+    source = request.fork.source if is_new and request.fork else directory
+    return read_rollbacks(source)
+
+
+def _rolls_back(config: RunConfig, alarm: Alarm) -> bool:
+    """Roll the run back, if it may; every process calls this."""
+    directory, most = (
+        Path(config.train.output_dir),
+        config.monitor.max_rollbacks,
+    )
+
+    def attempt() -> Rollback | str:
+        if len(read_rollbacks(directory)) >= most:
+            return f"no rollback after {most} (monitor.max_rollbacks)"
+        found = roll_back(config, alarm)
+        return found or "no rollback: no checkpoint before the event"
+
+    done = from_first_process(attempt)
+    _say(str(done))
+    return isinstance(done, Rollback)
+
+
+def _say(line: str) -> None:
+    if is_first_process():
+        print(line, flush=True)
 
 
 def _check_data(config: RunConfig) -> None:
@@ -131,20 +203,29 @@ def _check_data(config: RunConfig) -> None:
         check_dataset(prefix, verify=True)
 
 
-def build_trainer(config: RunConfig) -> PretrainTrainer:
+def build_trainer(
+    config: RunConfig, rollbacks: Sequence[Rollback] = ()
+) -> PretrainTrainer:
     """Build the model, the data and the clip of a run in their trainer.
+
+    Args:
+        config: The run.
+        rollbacks: Those that it has made.
 
     Raises:
         ValueError: An unknown option of the model or of the clip, or data
             or faults that do not fit the model.
     """
     task = make_task(config)
-    num_samples = config.train.max_steps * config.global_batch
+    num_skipped = Skips(rollbacks, config.global_batch).num_batches
+    num_samples = (config.train.max_steps + num_skipped) * config.global_batch
     train_dataset, eval_dataset = task.build_datasets(num_samples)
     clip = make_clip(**config.clip)
     model = task.build_model()
     check_faults(config.faults, model, task.num_words)
-    return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
+    return PretrainTrainer(
+        task, model, clip, train_dataset, eval_dataset, rollbacks
+    )
 
 
 def _as_json(config: RunConfig) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,13 @@ from paddle_adagc.lab.train.resharding import (
     read_optimizer_state,
     save_layout,
 )
+from paddle_adagc.lab.train.rollback import Rollback, Skips
 from paddle_adagc.lab.train.schedule import make_scheduler
+from paddle_adagc.lab.train.skip_step import (
+    SkippingClip,
+    guard_updates,
+    make_gate,
+)
 from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
 from paddle_adagc.lab.train.weights import load_model
@@ -74,6 +81,28 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
     for parameter in model.parameters():
         if not parameter.stop_gradient and parameter.grad is None:
             parameter.grad = paddle.zeros_like(parameter)
+
+
+class _SkippingSampler(DistributedBatchSampler):
+    """PaddleNLP's sampler over the samples that rollbacks have left.
+
+    Args:
+        skips: What is skipped.
+        *args: Arguments of PaddleNLP's sampler.
+        **kwargs: Likewise.
+    """
+
+    def __init__(self, skips: Skips, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._skips = skips
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield this rank's samples of each micro-batch."""
+        for positions in super().__iter__():
+            samples = [self._skips.sample(position) for position in positions]
+            if samples[-1] >= len(self.dataset):
+                return
+            yield samples
 
 
 class PretrainTrainer(ClippingMixin, Trainer):
@@ -96,11 +125,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
         clip: ClipGradBase,
         train_dataset: Dataset,
         eval_dataset: Dataset,
+        rollbacks: Sequence[Rollback] = (),
     ) -> None:
         config = task.config
         self.task, self.config = task, config
+        self._skips = Skips(rollbacks, config.global_batch)
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         self.recorder = StepRecorder(config, model)
+        self.recorder.gate = make_gate(config, clip)
         args: TrainingArguments = training_arguments(config)
         super().__init__(
             clip=clip,
@@ -115,6 +147,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.starts_afresh: frozenset[str] = frozenset()
         self.stopped_by = 0
         self._reshards = self._has_weights = False
+        self._num_rollbacks = len(rollbacks)
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
 
@@ -127,19 +160,25 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
         """Make the config's optimizer with the clip."""
+        clip, gate = self.recorder.observed(self.clip), self.recorder.gate
+        if gate is not None:
+            clip = SkippingClip(clip, self.clip, gate)
         self.optimizer = make_optimizer(
             self.config.optimizer,
             self.model,
             learning_rate=lr_scheduler or self.lr_scheduler,
-            grad_clip=self.recorder.observed(self.clip),
+            grad_clip=clip,
             multi_precision=uses_amp(self.config.train),
         )
+        if gate is not None:
+            guard_updates(self.optimizer, gate)
         self.recorder.optimizer = self.optimizer
         return self.optimizer
 
     def _get_train_sampler(self) -> Any:
         """Return PaddleNLP's sampler, which resumes by a count of samples."""
-        return DistributedBatchSampler(
+        return _SkippingSampler(
+            self._skips,
             self.train_dataset,
             batch_size=self.args.per_device_train_batch_size,
             shuffle=False,
@@ -158,6 +197,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
             self.recorder.has_diverged = facts.get("has_diverged", False)
+            if self.recorder.gate is not None and "skip_step" in facts:
+                self.recorder.gate.set_state_dict(facts["skip_step"])
             if "alarms" in facts:
                 self.recorder.watcher.set_state_dict(facts["alarms"])
             self._reshards = must_reshard(checkpoint, self.config.parallel)
@@ -225,7 +266,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             The run's status, ``"finished"``, ``"diverged"`` or ``"stopped"``.
         """
         status = "diverged" if self.recorder.has_diverged else "finished"
-        if self.stopped_by or self.recorder.watcher.stopped_by is not None:
+        if self.stopped_by or self.recorder.watcher.is_ending:
             status = "stopped"
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
         return status
@@ -239,9 +280,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
     ) -> Tensor:
         """Forward and backward pass of one micro-batch, with its faults."""
         step = self.state.global_step
-        faults = self.fault_schedule.at(step)
+        batch = self._skips.batch(step)  # a fault comes with its batch
+        faults = self.fault_schedule.at(batch)
         if step_control == 0:
-            self.recorder.begin_step(step, self._get_learning_rate())
+            self.recorder.begin_step(step, self._get_learning_rate(), batch)
         if not faults:
             loss = super().training_step(model, inputs)
         else:
@@ -322,10 +364,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _stop_if_unsound(self) -> bool:
         """End the run if it diverged, or an alarm is to end it."""
-        unsound = (
-            self.recorder.has_diverged
-            or self.recorder.watcher.stopped_by is not None
-        )
+        unsound = self.recorder.has_diverged or self.recorder.watcher.is_ending
         if unsound:
             self.control.should_training_stop = True
             self.stopped_by = 0  # nothing is saved for the signal
@@ -380,6 +419,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
             "monitor": self.recorder.monitor.state_dict(),
             "alarms": self.recorder.watcher.state_dict(),
         }
+        if self._num_rollbacks:
+            facts["rollbacks"] = self._num_rollbacks
+        if self.recorder.gate is not None:
+            facts["skip_step"] = self.recorder.gate.state_dict()
         complete_checkpoint(checkpoint, facts, record)
         rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
 

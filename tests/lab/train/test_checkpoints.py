@@ -199,6 +199,7 @@ def test_rotation_unmarks_first(stopped, monkeypatch):
 def test_a_run_whose_record_vanished_does_not_finish(stopped, monkeypatch):
     def vanish(*arguments, **settings):
         (stopped / "metrics.jsonl").unlink()
+        return []
 
     monkeypatch.setattr("paddle_adagc.lab.train.recorder.Watcher.watch", vanish)
     with pytest.raises(FileNotFoundError, match="the file is gone"):

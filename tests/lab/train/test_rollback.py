@@ -1,0 +1,279 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Rollbacks: to a checkpoint before an event, without its samples."""
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from core.parallel.ranks import run_on_ranks
+from lab.train.interruption import interrupted_at
+from lab.train.runs import assert_same, make_values, run
+
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train import rollback
+from paddle_adagc.lab.train.ending import describe_ending
+from paddle_adagc.lab.train.fork import Fork
+from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.rollback import (
+    Rollback,
+    Skips,
+    read_rollbacks,
+)
+from paddle_adagc.lab.train.run import run_pretraining
+
+ROOT = Path(__file__).parents[3]
+ALARM = {
+    "series": "loss",
+    "start": 7,
+    "end": 7,
+    "worst": 9.0,
+    "worst_step": 7,
+    "usual": 1.0,
+    "score": 9.0,
+}
+
+
+def made(checkpoint, *samples):
+    return Rollback(ALARM, checkpoint + 5, checkpoint, samples)
+
+
+def bad_at(directory, *batches, **train):
+    """A run whose gradients are NaN in some batches, and which reacts."""
+    values = make_values(directory, **{"save_every": 2, **train})
+    values["faults"] = [{"kind": "gradient_nan", "steps": [*batches]}]
+    values["monitor"] = {"rollback_on": ["nonfinite"], "skip_before": 1}
+    return values
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_batches_that_a_step_draws():
+    skips = Skips([], 4)
+    assert (skips.num_batches, skips.batch(5), skips.sample(22)) == (0, 5, 22)
+    skips = Skips([made(1, 20, 28), made(0, 8, 12)], 4)
+    assert [skips.batch(step) for step in range(7)] == [0, 1, 3, 4, 7, 8, 9]
+    assert skips.num_batches == 3
+    assert [skips.sample(i) for i in (7, 8, 11, 16)] == [7, 12, 15, 28]
+    overlapping = Skips([made(1, 8, 20), made(1, 12, 16), made(1, 20, 24)], 4)
+    assert overlapping.batch(2) == 6
+    other_size = Skips([made(1, 20, 28)], 8)
+    assert [other_size.batch(step) for step in range(4)] == [0, 1, 4, 5]
+
+
+def test_a_run_skips_what_raised_the_alarm(tmp_path, capsys):
+    values = bad_at(tmp_path, 7)
+    status, record = run(values)
+    assert status == "finished"
+    assert record.metrics["step"].tolist() == [*range(12)]
+    rows = rows_of(tmp_path / "metrics.jsonl")
+    batches = [row["samples"][0] // 4 for row in rows]
+    assert batches == [0, 1, 2, 3, 4, 5, *range(8, 14)]
+    assert all(row["samples"][1] == row["samples"][0] + 4 for row in rows)
+    [done] = read_rollbacks(tmp_path)
+    assert (done.steps, done.checkpoint, done.samples) == (8, 6, (24, 32))
+    assert (done.alarm["series"], done.alarm["start"]) == ("nonfinite", 7)
+    undone = rows_of(tmp_path / "rollback-1.jsonl")
+    assert [row["step"] for row in undone] == [6, 7]
+    assert undone[1]["alarms"][0]["series"] == "nonfinite"
+    assert record.run["alarms"] == []
+    assert "rolled back from step 8 to 6" in capsys.readouterr().out
+    lines = describe_ending(tmp_path).lines
+    assert f"rollbacks: 1; the last: {done}" in lines
+
+
+def test_is_the_run_that_never_saw_the_samples(tmp_path):
+    """A run with the list from the start draws the same from there on."""
+    _, rolled = run(bad_at(tmp_path / "rolled", 7))
+    values = bad_at(tmp_path / "whole", 7)
+    with mock.patch(
+        "paddle_adagc.lab.train.run.read_rollbacks",
+        return_value=read_rollbacks(tmp_path / "rolled"),
+    ):
+        _, whole = run(values)
+    assert_same(rolled, whole)
+    assert read_rollbacks(tmp_path / "whole") == []
+
+
+@pytest.mark.parametrize(
+    "killed_in", ["atomic_write", "atomic_write_json", "remove_checkpoint"]
+)
+def test_killed_in_a_rollback_it_ends_the_same(killed_in, tmp_path):
+    _, whole = run(bad_at(tmp_path / "whole", 7, save_every=1))
+    values = bad_at(tmp_path / "cut", 7, save_every=1)
+    with (
+        mock.patch.object(rollback, killed_in, side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run(values)
+    num_done = len(read_rollbacks(tmp_path / "cut"))
+    assert num_done == (killed_in == "remove_checkpoint")
+    assert (tmp_path / "cut/checkpoint-7").exists()
+    status, cut = run(values)
+    assert status == "finished"
+    assert_same(whole, cut)
+    assert read_rollbacks(tmp_path / "cut") == read_rollbacks(
+        tmp_path / "whole"
+    )
+
+
+def test_killed_after_a_rollback_it_ends_the_same(tmp_path):
+    _, whole = run(bad_at(tmp_path / "whole", 7))
+    values = bad_at(tmp_path / "cut", 7)
+    with interrupted_at(9):
+        run(values)
+    assert len(read_rollbacks(tmp_path / "cut")) == 1
+    _, cut = run(values)
+    assert_same(whole, cut)
+    assert whole.run["alarms"] == cut.run["alarms"]
+
+
+def test_ends_after_so_many_rollbacks(tmp_path, capsys):
+    values = bad_at(tmp_path, 5, 7, 9)
+    values["monitor"] |= {"skip_before": 0, "max_rollbacks": 2}
+    status, record = run(values)
+    assert status == record.run["status"] == "stopped"
+    assert record.run["stopped_by"].startswith("nonfinite 1 ")
+    assert len(read_rollbacks(tmp_path)) == 2
+    assert "no rollback after 2 (monitor" in capsys.readouterr().out
+    assert not describe_ending(tmp_path).is_sound
+    values["monitor"] |= {"max_rollbacks": 3}
+    status, record = run(values)
+    assert status == "finished"
+    assert record.metrics["step"].tolist() == [*range(12)]
+    assert record.metrics["nonfinite"].sum() == 0
+
+
+def test_without_a_checkpoint_before_the_event_it_ends(tmp_path, capsys):
+    status, record = run(bad_at(tmp_path, 1))
+    assert (status, record.num_steps) == ("stopped", 2)
+    assert "no checkpoint before the event" in capsys.readouterr().out
+
+
+def test_a_diverged_run_is_rolled_back_by_hand(tmp_path):
+    values = make_values(tmp_path, save_every=2)
+    values["faults"] = [{"kind": "gradient_nan", "steps": [7]}]
+    values["clip"] = {"name": "global_norm"}
+    status, record = run(values)
+    assert status == "diverged"
+    with pytest.raises(ValueError, match="diverged nor was stopped"):
+        run_pretraining(
+            parse_config(make_values(tmp_path / "no")), rollback=True
+        )
+    status = run_pretraining(parse_config(values), rollback=True)
+    assert status == "finished"
+    record = RunRecord.load(tmp_path)
+    assert np.isfinite(record.loss).all()
+    [done] = read_rollbacks(tmp_path)
+    assert (done.checkpoint, done.alarm["series"]) == (6, "loss")
+
+
+def test_a_fork_skips_the_same_samples(tmp_path):
+    run(bad_at(tmp_path / "run", 7))
+    values = bad_at(tmp_path / "fork", 7)
+    run_pretraining(parse_config(values), fork=Fork(tmp_path / "run", 10))
+    rows = [rows_of(tmp_path / n / "metrics.jsonl") for n in ("run", "fork")]
+    assert [x["samples"] for x in rows[0]] == [x["samples"] for x in rows[1]]
+    assert read_rollbacks(tmp_path / "fork")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"{}", b'{"rollbacks": []}', None]
+)
+def test_a_damaged_or_lost_list_is_refused(damage, tmp_path):
+    values = bad_at(tmp_path, 7, max_steps=10)
+    run(values)
+    path = tmp_path / "skipped.json"
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    values["train"]["max_steps"] = 12
+    with pytest.raises(ValueError, match=r"skipped.json (is damaged|has 0)"):
+        run(values)
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path):
+    values = bad_at(tmp_path, 7)
+    values["monitor"]["stop_on"] = ["nonfinite"]
+    with pytest.raises(ValueError, match="both name nonfinite"):
+        parse_config(values)
+    values = bad_at(tmp_path, 7, save_every=0)
+    with pytest.raises(ValueError, match=r"set train\.save_every"):
+        parse_config(values)
+
+
+@pytest.mark.slow
+def test_the_command_rolls_back_and_goes_on(tmp_path):
+    values = bad_at(tmp_path / "run", 40, max_steps=60, save_every=10)
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps(values))
+    command = [sys.executable, str(ROOT / "tools/pretrain.py"), str(config)]
+    ended = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "rolled back from step" in ended.stdout
+    assert "rollbacks: 1; the last: nonfinite 1 " in ended.stdout
+    assert RunRecord.load(tmp_path / "run").num_steps == 60
+
+
+@contextlib.contextmanager
+def nan_losses_in_batch(number):
+    add_loss = StepRecorder.add_loss
+
+    def broken(self, loss):
+        is_bad = self._row["samples"][0] == number * 8
+        add_loss(self, loss * math.nan if is_bad else loss)
+
+    with mock.patch.object(StepRecorder, "add_loss", broken):
+        yield
+
+
+def run_on_rank(values):
+    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
+    with nan_losses_in_batch(7):
+        return run_pretraining(parse_config(values))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [{"dp": 2}, {"tp": 2}])
+def test_a_layout_rolls_back_as_one_process_does(parallel, tmp_path):
+    def values_in(name, size, parallel):
+        values = make_values(tmp_path / name, batch_size=size, save_every=2)
+        values["monitor"] = {"rollback_on": ["loss"], "skip_before": 1}
+        return values | {"record": {}, "parallel": parallel}
+
+    with nan_losses_in_batch(7):
+        _, one = run(values_in("one", 8, {}))
+    values = values_in("two", 4 if "dp" in parallel else 8, parallel)
+    assert run_on_ranks(run_on_rank, 2, values=values) == ["finished"] * 2
+    assert len(read_rollbacks(tmp_path / "two")) == 1
+    two = RunRecord.load(tmp_path / "two")
+    np.testing.assert_allclose(two.loss, one.loss, rtol=1e-5)
+    rows = [rows_of(tmp_path / n / "metrics.jsonl") for n in ("one", "two")]
+    assert [x["samples"] for x in rows[0]] == [x["samples"] for x in rows[1]]
