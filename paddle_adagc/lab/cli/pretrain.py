@@ -25,6 +25,8 @@ The same command resumes a killed run from its last checkpoint; a run that has
 ended is not repeated, but a larger train.max_steps extends it. SIGINT (Ctrl-C)
 and SIGTERM save a checkpoint after the step and exit with 130 and 143.
 
+A run that diverged resumes with --rollback before that, without the samples.
+
     python tools/pretrain.py CONFIG train.output_dir=RUN \\
         clip.name=adagc --fork NEW_DIR --at 300
 

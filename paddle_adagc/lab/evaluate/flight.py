@@ -50,7 +50,7 @@ def flight_text(directory: Path, step: int | None = None) -> str:
     steps = event.first.step.tolist()
     lines = [
         f"{event.name}: {event.first.reason}",
-        f"steps {steps[0]} to {steps[-1]}, {len(event.ranks)} ranks",
+        f"steps {steps[0]} to {steps[-1]}; ranks: {len(event.ranks)}",
         "",
         _steps(event, place),
         f"step {steps[place]}:",

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import math
 from collections import deque
@@ -30,8 +31,10 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.metrics import Rows, Snapshot
 from paddle_adagc.lab.record.flight import Flight, event_path, rotate_events
+from paddle_adagc.lab.train.console import short_name
 
 logger = logging.getLogger(__name__)
+_NUM_WORST = 3
 
 
 @dataclasses.dataclass
@@ -47,6 +50,24 @@ class _Step:
         self.losses = [float(loss) for loss in self.losses]
         if isinstance(self.tensors, Snapshot):
             self.tensors, _ = self.tensors.rows()
+
+    def worst(self, before: _Step | None) -> list[tuple[float, str, int]]:
+        """Return the highest norms, over gamma before the step if there is one.
+
+        Those that are not finite count as infinite.
+        """
+        if not isinstance(self.tensors, Rows):
+            return []
+        norm = ratio = self.tensors.columns["norm"]
+        gamma = None if before is None else before.column("gamma")
+        if gamma is not None and len(gamma) == len(norm):
+            with np.errstate(all="ignore"):
+                ratio = np.where(np.isfinite(gamma), norm / gamma, 1.0)
+        ratio = np.where(np.isfinite(norm), ratio, np.inf)
+        highest = np.argsort(-ratio, kind="stable")[:_NUM_WORST]
+        return [
+            (float(ratio[i]), self.tensors.keys[i], self.step) for i in highest
+        ]
 
     def column(self, name: str) -> np.ndarray | None:
         if not isinstance(self.tensors, Rows):
@@ -102,6 +123,36 @@ class FlightRecorder:
         """Copy what is still on the device; waits for it."""
         for step in self._steps:
             step.to_host()
+
+    def worst_tensors(self, first: int, last: int) -> str:
+        """Say which tensors' norms are highest, over gamma if there is one.
+
+        Every process calls this, after :meth:`to_host`.
+
+        Args:
+            first: First of the steps to look at.
+            last: The last one.
+
+        Returns:
+            At most three tensors of all ranks; empty if no norm is known.
+        """
+        found: list[tuple[float, str, int]] = []
+        for before, step in itertools.pairwise([None, *self._steps]):
+            if step is not None and first <= step.step <= last:
+                found += step.worst(before)
+        if dist.get_world_size() > 1:
+            parts: list[list[tuple[float, str, int]]] = []
+            dist.all_gather_object(parts, found)
+            found = [worst for part in parts for worst in part]
+        worst_of = {key: (ratio, step) for ratio, key, step in sorted(found)}
+        worst = sorted(worst_of.items(), key=lambda item: -item[1][0])
+        texts = [
+            f"{short_name(key)} {ratio:.3g} at step {step}"
+            for key, (ratio, step) in worst[:_NUM_WORST]
+        ]
+        has_gamma = any(s.column("gamma") is not None for s in self._steps)
+        what = "highest norm over gamma" if has_gamma else "highest norm"
+        return f"{what}: {', '.join(texts)}" if texts else ""
 
     def write(self, event: str, reason: str) -> None:
         """Write this rank's file.

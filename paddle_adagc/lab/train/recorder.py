@@ -251,6 +251,8 @@ class StepRecorder:
         begun = self.watcher.watch(rows, every_step=self._observed is not None)
         self.flight.to_host()
         reasons = [str(alarm) for alarm in begun]
+        if begun and rows:
+            self._log_alarms(reasons, rows[0]["step"], rows[-1]["step"])
         if self.has_diverged:
             reasons.append("weights are not finite")
         if reasons:
@@ -261,6 +263,14 @@ class StepRecorder:
         self._pending = []
         if self._writer is not None:
             self._writer.flush()
+
+    def _log_alarms(self, reasons: list[str], first: int, last: int) -> None:
+        worst = self.flight.worst_tensors(first, last)
+        if is_first_process():
+            for reason in reasons:
+                logger.warning("alarm: %s", reason)
+            if worst:
+                logger.warning("%s", worst)
 
     def sync(self) -> Description:
         """Flush, and put the record on the disk.

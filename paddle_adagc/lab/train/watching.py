@@ -26,7 +26,6 @@ from paddle import Tensor
 
 from paddle_adagc.lab.train.processes import (
     from_first_process,
-    is_first_process,
     mean_over_processes,
 )
 from paddle_adagc.stability.alarms import Alarm, Monitor
@@ -36,7 +35,7 @@ _FROM_ROWS = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
 
 
 class Watcher:
-    """Hand the record's rows to a :class:`Monitor` and log its alarms.
+    """Hand the record's rows to a :class:`Monitor`; it decides on reactions.
 
     Args:
         stop_on: Series whose alarm ends the run.
@@ -110,8 +109,6 @@ class Watcher:
         for alarm in begun:
             values = dataclasses.asdict(alarm)
             by_step[alarm.start].setdefault("alarms", []).append(values)
-            if is_first_process():
-                logger.warning("alarm: %s", alarm)
         if not self.is_ending:
             self.stopped_by = _first(begun, self._stop_on)
             self.rolls_back_for = _first(begun, self._rollback_on)

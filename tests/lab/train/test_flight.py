@@ -104,6 +104,20 @@ def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
     assert load_event(tmp_path).first.step.tolist() == [2, 3, 4, 5]
 
 
+def test_an_alarm_names_the_worst_tensors(tmp_path, caplog):
+    """Also where the clip's numbers are known at logged steps alone."""
+    values = values_with_nan(tmp_path, log_every=4)
+    values["faults"][0] = {**NAN_AT_5[0], "tensor": "lm_head.weight"}
+    run({**values, "record": {}})
+    names = [line for line in caplog.messages if "highest norm over" in line]
+    assert len(names) == 1
+    start = "highest norm over gamma: lm_head inf at step 5, "
+    assert names[0].startswith(start)
+    assert names[0].count(" at step ") == 3
+    alarms = [line for line in caplog.messages if line.startswith("alarm: ")]
+    assert alarms == ["alarm: nonfinite 1 (usual 0, inf deviations) at step 7"]
+
+
 def test_none_are_kept_if_none_are_wanted(tmp_path):
     run({**values_with_nan(tmp_path), "monitor": {"flight_steps": 0}})
     assert load_event(tmp_path) is None
@@ -129,7 +143,7 @@ def test_the_command_shows_it(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.startswith("00000005-alarm: nonfinite 1 (usual 0, inf ")
     assert f"| 5    | {record.loss[5]:.4g}" in shown
-    assert "steps 0 to 5, 1 ranks" in shown
+    assert "steps 0 to 5; ranks: 1" in shown
     table = shown.split("step 5:\n")[1]
     assert main([str(tmp_path), "--step", "5"]) == 0  # found by itself
     assert table.rstrip() in capsys.readouterr().out

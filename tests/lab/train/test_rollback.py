@@ -19,14 +19,17 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
+from helpers import slow_but
 from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
+from lab.train.test_stopping import start
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train import rollback
@@ -117,7 +120,11 @@ def test_is_the_run_that_never_saw_the_samples(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "killed_in", ["atomic_write", "atomic_write_json", "remove_checkpoint"]
+    "killed_in",
+    slow_but(
+        "remove_checkpoint",
+        ["atomic_write", "atomic_write_json", "remove_checkpoint"],
+    ),
 )
 def test_killed_in_a_rollback_it_ends_the_same(killed_in, tmp_path):
     _, whole = run(bad_at(tmp_path / "whole", 7, save_every=1))
@@ -149,6 +156,7 @@ def test_killed_after_a_rollback_it_ends_the_same(tmp_path):
     assert whole.run["alarms"] == cut.run["alarms"]
 
 
+@pytest.mark.slow
 def test_ends_after_so_many_rollbacks(tmp_path, capsys):
     values = bad_at(tmp_path, 5, 7, 9)
     values["monitor"] |= {"skip_before": 0, "max_rollbacks": 2}
@@ -240,6 +248,27 @@ def test_the_command_rolls_back_and_goes_on(tmp_path):
     assert "rolled back from step" in ended.stdout
     assert "rollbacks: 1; the last: nonfinite 1 " in ended.stdout
     assert RunRecord.load(tmp_path / "run").num_steps == 60
+
+
+@pytest.mark.slow
+def test_a_command_killed_in_a_rollback_resumes_the_same(tmp_path):
+    def values_in(name):
+        train = {"max_steps": 60, "save_every": 5, "log_every": 1}
+        values = bad_at(tmp_path / name, 31, **train)
+        values["monitor"]["skip_before"] = 4
+        return values
+
+    _, whole = run(values_in("whole"))
+    process = start(values_in("cut"), tmp_path)
+    while not (tmp_path / "cut/skipped.json").exists():
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    assert RunRecord.load(tmp_path / "cut").run["status"] == "running"
+    _, cut = run(values_in("cut"))
+    assert_same(whole, cut)
+    assert len(read_rollbacks(tmp_path / "cut")) == 1
 
 
 @contextlib.contextmanager
