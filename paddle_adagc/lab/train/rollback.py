@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from paddle_adagc.lab.train.checkpoints import (
     remove_checkpoint,
 )
 from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.skips import Skips
 from paddle_adagc.stability.alarms import Alarm
 
 SKIPPED = "skipped.json"
@@ -71,43 +72,6 @@ class Rollback:
             f"{Alarm(**self.alarm)}: rolled back from step {self.steps:,} to "
             f"{self.checkpoint:,}; skips the samples {first:,} to {stop - 1:,}"
         )
-
-
-class Skips:
-    """Which batch of the dataset's order a step draws.
-
-    Args:
-        rollbacks: Of the run.
-        batch_size: Samples per step, over all ranks. Intervals that were cut
-            for another size are widened to whole batches.
-    """
-
-    def __init__(self, rollbacks: Sequence[Rollback], batch_size: int) -> None:
-        self._size = batch_size
-        self._intervals: list[tuple[int, int]] = []
-        end = 0
-        for first, stop in sorted(r.samples for r in rollbacks):
-            begin = max(first // batch_size, end)
-            end = max(-(-stop // batch_size), end)
-            if begin < end:
-                self._intervals.append((begin, end))
-
-    @property
-    def num_batches(self) -> int:
-        """Number of batches that are skipped."""
-        return sum(stop - first for first, stop in self._intervals)
-
-    def batch(self, step: int) -> int:
-        """Return the index of the batch that a step draws, both from 0."""
-        for first, stop in self._intervals:
-            if step >= first:
-                step += stop - first
-        return step
-
-    def sample(self, position: int) -> int:
-        """Return the sample that comes at a position of the run's samples."""
-        step, rest = divmod(position, self._size)
-        return self.batch(step) * self._size + rest
 
 
 def read_rollbacks(directory: Path) -> list[Rollback]:
@@ -178,7 +142,7 @@ def roll_back(config: RunConfig, alarm: Alarm) -> Rollback | None:
         return None
     rollbacks = read_rollbacks(directory)
     lines = (directory / METRICS).read_bytes().splitlines(True)
-    skips = Skips(rollbacks, size)
+    skips = Skips([r.samples for r in rollbacks], size)
     first = skips.batch(max(step, begin - config.monitor.skip_before))
     stop = skips.batch(len(lines) - 1) + 1
     rollback = Rollback(

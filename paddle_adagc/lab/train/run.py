@@ -50,11 +50,11 @@ from paddle_adagc.lab.train.resume import (
 )
 from paddle_adagc.lab.train.rollback import (
     Rollback,
-    Skips,
     read_rollbacks,
     roll_back,
     undo_end,
 )
+from paddle_adagc.lab.train.skips import Skips
 from paddle_adagc.lab.train.stopping import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 from paddle_adagc.stability.alarms import Alarm
@@ -217,7 +217,8 @@ def build_trainer(
             or faults that do not fit the model.
     """
     task = make_task(config)
-    num_skipped = Skips(rollbacks, config.global_batch).num_batches
+    skipped = (rollback.samples for rollback in rollbacks)
+    num_skipped = Skips(skipped, config.global_batch).num_batches
     num_samples = (config.train.max_steps + num_skipped) * config.global_batch
     train_dataset, eval_dataset = task.build_datasets(num_samples)
     clip = make_clip(**config.clip)

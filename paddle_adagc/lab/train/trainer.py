@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
-from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.lab.data.datasets import collate_batch
@@ -59,13 +58,14 @@ from paddle_adagc.lab.train.resharding import (
     read_optimizer_state,
     save_layout,
 )
-from paddle_adagc.lab.train.rollback import Rollback, Skips
+from paddle_adagc.lab.train.rollback import Rollback
 from paddle_adagc.lab.train.schedule import make_scheduler
 from paddle_adagc.lab.train.skip_step import (
     SkippingClip,
     guard_updates,
     make_gate,
 )
+from paddle_adagc.lab.train.skips import SkippingSampler, Skips
 from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
 from paddle_adagc.lab.train.weights import load_model
@@ -81,28 +81,6 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
     for parameter in model.parameters():
         if not parameter.stop_gradient and parameter.grad is None:
             parameter.grad = paddle.zeros_like(parameter)
-
-
-class _SkippingSampler(DistributedBatchSampler):
-    """PaddleNLP's sampler over the samples that rollbacks have left.
-
-    Args:
-        skips: What is skipped.
-        *args: Arguments of PaddleNLP's sampler.
-        **kwargs: Likewise.
-    """
-
-    def __init__(self, skips: Skips, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._skips = skips
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Yield this rank's samples of each micro-batch."""
-        for positions in super().__iter__():
-            samples = [self._skips.sample(position) for position in positions]
-            if samples[-1] >= len(self.dataset):
-                return
-            yield samples
 
 
 class PretrainTrainer(ClippingMixin, Trainer):
@@ -129,7 +107,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
     ) -> None:
         config = task.config
         self.task, self.config = task, config
-        self._skips = Skips(rollbacks, config.global_batch)
+        self._skips = Skips((r.samples for r in rollbacks), config.global_batch)
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         self.recorder = StepRecorder(config, model)
         self.recorder.gate = make_gate(config, clip)
@@ -176,8 +154,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return self.optimizer
 
     def _get_train_sampler(self) -> Any:
-        """Return PaddleNLP's sampler, which resumes by a count of samples."""
-        return _SkippingSampler(
+        """Return the sampler, which jumps over what rollbacks skip."""
+        return SkippingSampler(
             self._skips,
             self.train_dataset,
             batch_size=self.args.per_device_train_batch_size,

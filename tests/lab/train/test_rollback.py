@@ -38,26 +38,12 @@ from paddle_adagc.lab.train.fork import Fork
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.rollback import (
-    Rollback,
-    Skips,
     read_rollbacks,
 )
 from paddle_adagc.lab.train.run import run_pretraining
+from paddle_adagc.lab.train.skips import Skips
 
 ROOT = Path(__file__).parents[3]
-ALARM = {
-    "series": "loss",
-    "start": 7,
-    "end": 7,
-    "worst": 9.0,
-    "worst_step": 7,
-    "usual": 1.0,
-    "score": 9.0,
-}
-
-
-def made(checkpoint, *samples):
-    return Rollback(ALARM, checkpoint + 5, checkpoint, samples)
 
 
 def bad_at(directory, *batches, **train):
@@ -75,13 +61,13 @@ def rows_of(path):
 def test_batches_that_a_step_draws():
     skips = Skips([], 4)
     assert (skips.num_batches, skips.batch(5), skips.sample(22)) == (0, 5, 22)
-    skips = Skips([made(1, 20, 28), made(0, 8, 12)], 4)
+    skips = Skips([(20, 28), (8, 12)], 4)
     assert [skips.batch(step) for step in range(7)] == [0, 1, 3, 4, 7, 8, 9]
     assert skips.num_batches == 3
     assert [skips.sample(i) for i in (7, 8, 11, 16)] == [7, 12, 15, 28]
-    overlapping = Skips([made(1, 8, 20), made(1, 12, 16), made(1, 20, 24)], 4)
+    overlapping = Skips([(8, 20), (12, 16), (20, 24)], 4)
     assert overlapping.batch(2) == 6
-    other_size = Skips([made(1, 20, 28)], 8)
+    other_size = Skips([(20, 28)], 8)
     assert [other_size.batch(step) for step in range(4)] == [0, 1, 4, 5]
 
 
