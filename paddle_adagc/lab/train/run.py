@@ -107,8 +107,14 @@ def run_pretraining(
             if isinstance(ended, str):
                 return ended
             trainer = ended
-            alarm = trainer.recorder.watcher.rolls_back_for
-            if alarm is None or not _rolls_back(config, alarm):
+            saved = trainer.state.global_step
+            if alarm := trainer.recorder.watcher.rolls_back_for:
+                done = _try_rollback(config, alarm)
+                if done is None:
+                    trainer.stopped_by = 0  # nothing is saved for the signal
+                    break
+                saved = done.checkpoint
+            if alarm is None or trainer.stopped_by:
                 break
             trainer.recorder.stop()
             del trainer, ended
@@ -116,7 +122,7 @@ def run_pretraining(
             request = Request(change_data=change_data)
         status = trainer.finish()
     if trainer.stopped_by:
-        last = directory / f"checkpoint-{trainer.state.global_step}"
+        last = directory / f"checkpoint-{saved}"
         raise Stopped(trainer.stopped_by, last)
     return status
 
@@ -173,7 +179,7 @@ def _rollbacks(directory: Path, request: Request) -> list[Rollback]:
     return read_rollbacks(source)
 
 
-def _rolls_back(config: RunConfig, alarm: Alarm) -> bool:
+def _try_rollback(config: RunConfig, alarm: Alarm) -> Rollback | None:
     """Roll the run back, if it may; every process calls this."""
     directory, most = (
         Path(config.train.output_dir),
@@ -188,7 +194,7 @@ def _rolls_back(config: RunConfig, alarm: Alarm) -> bool:
 
     done = from_first_process(attempt)
     _say(str(done))
-    return isinstance(done, Rollback)
+    return done if isinstance(done, Rollback) else None
 
 
 def _say(line: str) -> None:

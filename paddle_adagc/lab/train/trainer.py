@@ -345,7 +345,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
         unsound = self.recorder.has_diverged or self.recorder.watcher.is_ending
         if unsound:
             self.control.should_training_stop = True
-            self.stopped_by = 0  # nothing is saved for the signal
+            if self.recorder.watcher.rolls_back_for is None:
+                self.stopped_by = 0  # nothing is saved for the signal
         return unsound
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:

@@ -17,6 +17,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ from paddle_adagc.lab.train.rollback import (
 )
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.skips import Skips
+from paddle_adagc.lab.train.stopping import Stopped, StopRequest
 
 ROOT = Path(__file__).parents[3]
 
@@ -140,6 +142,19 @@ def test_killed_after_a_rollback_it_ends_the_same(tmp_path):
     _, cut = run(values)
     assert_same(whole, cut)
     assert whole.run["alarms"] == cut.run["alarms"]
+
+
+def test_a_signal_at_the_alarm_ends_the_rolled_back_run(tmp_path):
+    _, whole = run(bad_at(tmp_path / "whole", 7))
+    values = bad_at(tmp_path / "cut", 7)
+    at_alarm = mock.patch.object(
+        StopRequest, "agreed", lambda _, step: signal.SIGTERM * (step == 8)
+    )
+    with at_alarm, pytest.raises(Stopped, match="checkpoint-6; the same"):
+        run(values)
+    assert len(read_rollbacks(tmp_path / "cut")) == 1
+    _, cut = run(values)
+    assert_same(whole, cut)
 
 
 @pytest.mark.slow
