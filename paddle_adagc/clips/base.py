@@ -396,9 +396,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``clipped_fraction`` (share of them with ``h < 1``),
             ``clipped_norm_fraction`` (share of the global norm that was
             clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
-            of the most clipped tensors -> h), ``nonfinite`` (number of tensors
-            with Inf or NaN), ``nonfinite_total`` (over all steps of this
-            process).
+            of the most clipped tensors -> h; empty if all tensors have the same
+            h, as under GlobalGC), ``nonfinite`` (number of tensors with Inf or
+            NaN), ``nonfinite_total`` (over all steps of this process).
         """
         rows = self._rows_of_all_ranks()
         summary = {"step": self.num_steps - 1, **step_summary(rows)}

@@ -133,6 +133,8 @@ class Step:
                 "No tensors are recorded at this step: record.tensors=true "
                 "records all, train.log_every=1 the most clipped ones"
             )
+        if not lowest:
+            return "No tensor is clipped more than the others."
         rows = [[short_name(key), f"{h:.3g}"] for key, h in lowest.items()]
         return markdown_table(["most clipped", "h"], rows, pad=True)
 
