@@ -128,8 +128,7 @@ class ClippingCallback(TrainerCallback):
         logs.update(numbers)
         for reporter in self._reporters if numbers else ():
             reporter.on_log(args, state, control, logs=numbers, **kwargs)
-        tensors = summary.get("tensors", {})
-        add_histograms(self._reporters, tensors, state.global_step)
+        add_histograms(self._reporters, summary, state.global_step)
 
     def on_train_end(
         self,
