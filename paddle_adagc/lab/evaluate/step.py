@@ -98,9 +98,9 @@ class Step:
         Without gamma the usual norm is the median of the steps before.
         """
         record, step = self.record, self.index
-        if not record.tensor_names:
-            return self._most_clipped()
         norm = record.tensors["norm"][step]
+        if np.isnan(record.tensors["clipped_norm"][step]).all():
+            return self._most_clipped()
         before = record.tensors["norm"][max(0, step - BEFORE) : step]
         usual = (
             np.median(before, axis=0) if len(before) else np.full_like(norm, 0)
