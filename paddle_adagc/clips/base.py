@@ -417,6 +417,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         4. Take over step count and state: a step happens, or it does not.
         """
         pairs = list(params_grads)
+        if pairs and isinstance(pairs[0], Tensor):
+            raise TypeError(
+                f"{type(self).__name__} takes pairs of parameter and gradient, "
+                "not parameters: give it to an optimizer as grad_clip"
+            )
         clipped = self._clipped_pairs(pairs)
         if self.sharding_group is not None or any_is_distributed(clipped):
             if makes_states_only():

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, NoReturn
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.cli.command import (
     check_config_file,
+    check_overrides,
     exit_status,
     make_parser,
 )
@@ -120,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _pretrain(options: argparse.Namespace) -> int:
     check_config_file(options.config)
+    check_overrides(options.overrides)
     # Reads configs and PaddleFormers' recipes; part of both extras.
     check_installed("omegaconf", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import is_recipe
@@ -211,7 +213,7 @@ def train(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.train.run import run_pretraining
     from paddle_adagc.lab.train.stopping import Stopped
 
-    logging.basicConfig(format="%(message)s")
+    logging.basicConfig(format="%(message)s", force=True)
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
     config = load_config(options.config, options.overrides)
     config, fork = _forked(options, config)

@@ -13,7 +13,9 @@
 # limitations under the License.
 """Commands answer help and mistakes at once, without Paddle's import."""
 
+import contextlib
 import importlib.util
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -73,9 +75,20 @@ def test_all_tools_are_covered():
     assert {name.split()[0] for name in COMMANDS} == {*NAMES}
 
 
+@contextlib.contextmanager
+def processor_time_below(seconds):
+    """Of the commands that are run here; other load does not count."""
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = end.ru_utime - begin.ru_utime + end.ru_stime - begin.ru_stime
+    assert spent < seconds
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_help_comes_before_paddle(name, tmp_path):
-    done = answer(tmp_path, name, "--help")
+    with processor_time_below(0.3):
+        done = answer(tmp_path, name, "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: python tools/{name}.py [-h]")
 
@@ -83,7 +96,8 @@ def test_help_comes_before_paddle(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
     command = next(c for c in COMMANDS if c.startswith(name))
-    done = answer(tmp_path, name, *COMMANDS[command], "--nope")
+    with processor_time_below(0.3):
+        done = answer(tmp_path, name, *COMMANDS[command], "--nope")
     assert done.returncode == 2
     assert "unrecognized arguments: --nope" in done.stderr
 
