@@ -202,10 +202,12 @@ def train(options: argparse.Namespace) -> int:
         StorageError: The run's directory cannot be written to.
     """
     check_installed("paddlenlp", "nlp")
+    from paddle_adagc.lab.train.parse import load_config
+
+    config = load_config(options.config, options.overrides)  # before Paddle
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.train.ending import describe_ending
-    from paddle_adagc.lab.train.parse import load_config
     from paddle_adagc.lab.train.processes import (
         from_first_process,
         is_first_process,
@@ -215,7 +217,6 @@ def train(options: argparse.Namespace) -> int:
 
     logging.basicConfig(format="%(message)s", force=True)
     paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
-    config = load_config(options.config, options.overrides)
     config, fork = _forked(options, config)
     _warn_of_warm_up(config)
     try:

@@ -110,6 +110,8 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
     ("name", "arguments", "message"),
     [
         ("pretrain", ["no.yaml"], "there is no config file no.yaml"),
+        ("pretrain", [CONFIG, "train.max_stps=5"], "did you mean 'train.max_"),
+        ("pretrain", ["broken.yaml"], "broken.yaml, line 1: not YAML"),
         ("plan", ["no.yaml"], "there is no config file no.yaml"),
         ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
@@ -119,9 +121,10 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
         ("inspect_run", COMMANDS["inspect_run"], "run is no run: it has no"),
     ],
 )
-def test_a_missing_file_is_named_before_paddle(
+def test_a_file_s_mistakes_are_named_before_paddle(
     name, arguments, message, tmp_path
 ):
+    (tmp_path / "broken.yaml").write_text("train: [")
     done = answer(tmp_path, name, *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(f"python tools/{name}.py: ")
