@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -105,9 +106,10 @@ class _Probe(TensorScalingClip):
         after: Probe behind the clip; ``h`` is what the norms shrank by.
     """
 
+    _step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
+
     def __init__(self, after: _Probe | None = None) -> None:
         super().__init__(nonfinite="propagate")
-        self._has_compared = True  # fleet's own clip may differ by rank
         self._behind = after
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
