@@ -205,6 +205,7 @@ def train(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.train.parse import load_config
 
     config = load_config(options.config, options.overrides)  # before Paddle
+    from paddle.distributed.fleet.utils.log_util import set_log_level
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.train.ending import describe_ending
@@ -216,7 +217,9 @@ def train(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.train.stopping import Stopped
 
     logging.basicConfig(format="%(message)s", force=True)
-    paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
+    level = "INFO" if options.verbose else "WARNING"
+    paddlenlp_logger.set_level(level)
+    set_log_level(level)
     config, fork = _forked(options, config)
     _warn_of_warm_up(config)
     try:
