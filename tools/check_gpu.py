@@ -518,6 +518,7 @@ def all_rows(
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = argparse.ArgumentParser(
+        prog="python tools/check_gpu.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

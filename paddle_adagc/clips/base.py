@@ -448,9 +448,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             ``clipped_fraction`` (share of them with ``h < 1``),
             ``clipped_norm_fraction`` (share of the global norm that was
             clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
-            of the most clipped tensors -> h), ``nonfinite`` (number of tensors
-            with Inf or NaN), ``nonfinite_total`` (over all steps of this
-            process).
+            of the most clipped tensors -> h; empty if all tensors have the same
+            h, as under GlobalGC), ``nonfinite`` (number of tensors with Inf or
+            NaN), ``nonfinite_total`` (over all steps of this process).
         """
         rows = self._rows_of_all_ranks()
         summary = {"step": self.num_steps - 1, **step_summary(rows)}
@@ -469,6 +469,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         4. Take over step count and state: a step happens, or it does not.
         """
         pairs = list(params_grads)
+        if pairs and isinstance(pairs[0], Tensor):
+            raise TypeError(
+                f"{type(self).__name__} takes pairs of parameter and gradient, "
+                "not parameters: give it to an optimizer as grad_clip"
+            )
         clipped = self._clipped_pairs(pairs)
         if self.sharding_group is not None or any_is_distributed(clipped):
             if makes_states_only():

@@ -25,6 +25,7 @@ from paddle import Tensor
 from paddle_adagc.clips.numerics import unchecked
 
 _NUM_LOWEST = 5
+_SAME = 1e-5  # relative; what rounding makes of one h for all tensors
 _QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
 
 
@@ -143,6 +144,8 @@ def step_summary(rows: Rows) -> dict[str, Any]:
     before, after = _norm(norm), _norm(h * norm)
     keys = [key for key, f in zip(rows.keys, finite, strict=True) if f]
     lowest = sorted((x, key) for key, x in zip(keys, h.tolist(), strict=True))
+    if len(lowest) > 1 and lowest[-1][0] - lowest[0][0] < _SAME * lowest[0][0]:
+        lowest = []
     return {
         "global_grad_norm": before,
         "clipped_grad_norm": after,

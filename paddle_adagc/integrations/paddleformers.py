@@ -30,8 +30,15 @@ from paddleformers.trainer import (
     TrainerState,
     TrainingArguments,
 )
+from paddleformers.trainer.integrations import (
+    TensorBoardCallback,
+    VisualDLCallback,
+    WandbCallback,
+    get_reporting_integration_callbacks,
+)
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.integrations.histograms import add_histograms
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.integrations.trainer import (
     MissingState,
@@ -50,11 +57,13 @@ __all__ = ["ClippingCallback", "ClippingMixin"]
 class ClippingCallback(TrainerCallback):
     """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
 
-    It does what :class:`ClippingMixin` does, with two differences. It resumes
+    It does what :class:`ClippingMixin` does, with three differences. It resumes
     from ``args.resume_from_checkpoint``, or else from the checkpoint of the
     same step in ``output_dir``: a callback does not see the argument of
     ``train``. A checkpoint gets the clip's state when PaddleFormers has
-    finished the rest.
+    finished the rest. The Trainer reports a log before this callback can add
+    to it: VisualDL and TensorBoard get the clip's numbers as a run of its own,
+    ``clip`` in ``args.logging_dir``, and Weights & Biases in the Trainer's run.
 
     Args:
         clip: See :class:`ClippingMixin`.
@@ -68,6 +77,7 @@ class ClippingCallback(TrainerCallback):
         check_missing_state(missing_state)
         self.clip = clip
         self._missing_state = missing_state
+        self._reporters: list[TrainerCallback] = []
 
     def on_init_end(
         self,
@@ -99,6 +109,8 @@ class ClippingCallback(TrainerCallback):
             own = f"{args.output_dir}/checkpoint-{state.global_step}"
             checkpoint = args.resume_from_checkpoint or own
             load_clip(self.clip, checkpoint, self._missing_state)
+        if state.is_world_process_zero:
+            self._reporters = _make_reporters(args)
 
     def on_log(
         self,
@@ -109,8 +121,25 @@ class ClippingCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Add the clip's numbers to a training loss."""
-        if logs is not None and "loss" in logs:
-            logs.update(clip_logs(clip_summary(self.clip)))
+        if logs is None or "loss" not in logs:
+            return
+        summary = clip_summary(self.clip)
+        numbers = clip_logs(summary)
+        logs.update(numbers)
+        for reporter in self._reporters if numbers else ():
+            reporter.on_log(args, state, control, logs=numbers, **kwargs)
+        add_histograms(self._reporters, summary, state.global_step)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Close the clip's own logs."""
+        for reporter in self._reporters:
+            reporter.on_train_end(args, state, control, **kwargs)
 
     def on_save(
         self,
@@ -122,3 +151,16 @@ class ClippingCallback(TrainerCallback):
         """Save the clip's state beside the checkpoint's other files."""
         name = f"checkpoint-{state.global_step}"
         save_clip(self.clip, Path(args.output_dir) / name)
+
+
+def _make_reporters(args: TrainingArguments) -> list[TrainerCallback]:
+    """Return PaddleFormers' reporters, writing to a folder of the clip's."""
+    reporters: list[TrainerCallback] = []
+    for kind in get_reporting_integration_callbacks(args.report_to):
+        if kind in (VisualDLCallback, TensorBoardCallback):
+            reporters.append(kind())
+            folder = str(Path(args.logging_dir) / "clip")
+            reporters[-1]._init_summary_writer(args, folder)
+        elif kind is WandbCallback:
+            reporters.append(kind())
+    return reporters

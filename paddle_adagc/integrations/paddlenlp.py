@@ -121,8 +121,7 @@ class ClippingMixin(Trainer):
         super().log({**logs, **clip_logs(summary)}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
-            tensors = summary.get("tensors", {})
-            add_histograms(callbacks, tensors, self.state.global_step)
+            add_histograms(callbacks, summary, self.state.global_step)
 
     def _clip_summary(self) -> dict[str, Any]:
         """Summarise the last step; empty for a clip without a summary."""

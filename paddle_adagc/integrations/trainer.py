@@ -62,10 +62,16 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
         )
 
 
-def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:
-    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into."""
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer that fleet's wrappers hold."""
     while hasattr(optimizer, "_inner_opt"):
         optimizer = optimizer._inner_opt
+    return optimizer
+
+
+def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:
+    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into."""
+    optimizer = innermost(optimizer)
     optimizer._grad_clip = clip
     for group in optimizer._param_groups:
         if isinstance(group, dict):

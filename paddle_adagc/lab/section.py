@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import types
 import typing
 from collections.abc import Sequence
@@ -146,7 +147,9 @@ def _describe(kind: type, mistake: ErrorDetails) -> str:
     if problem == "unexpected_keyword_argument":
         known = [field.name for field in dataclasses.fields(place.section)]
         prefix = key.removesuffix(place.keys[-1])
-        near = suggestion(place.keys[-1], known, prefix)
+        near = suggestion(place.keys[-1], known, prefix, similarity=0.85)
+        near = near or _elsewhere(kind, place.keys[-1])
+        near = near or suggestion(place.keys[-1], known, prefix)
         return f"unknown key {key!r}{place.name and f' of {place.name}'}{near}"
     if problem == "missing":
         return f"{key} is missing"
@@ -160,6 +163,22 @@ def _describe(kind: type, mistake: ErrorDetails) -> str:
     rule = _RULES.get(problem, f"be valid: {mistake['msg']}").format(**context)
     how = f": give all of it, as in {key}=[...]" * (rule == _LIST)
     return f"{key} must {rule}, got {value!r}{how}"
+
+
+def _elsewhere(kind: Any, name: str) -> str:
+    """Suggest the section that a key belongs to; ``""``: none has it.
+
+    Args:
+        kind: The outermost section.
+        name: Last part of the key that was given.
+    """
+    owners: dict[str, str] = {}
+    for section, inner in typing.get_type_hints(kind).items():
+        for option in filter(dataclasses.is_dataclass, _options(inner)):
+            for field in dataclasses.fields(option):
+                owners.setdefault(field.name, section)
+    near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
+    return f", did you mean '{owners[near[0]]}.{near[0]}'?" if near else ""
 
 
 def _choice_line(key: str, value: Any, choices: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import paddle
 from paddle import Tensor
@@ -26,10 +26,9 @@ from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.optimizers.adam import AdamOptimizer, adamw_step_
+from paddle_adagc.optimizers.arguments import Scaling
 from paddle_adagc.optimizers.decoupled import Parameters, assign_
 from paddle_adagc.optimizers.tensor_parts import Parts
-
-Scaling = Literal["spectral", "rms"]
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _SMALLEST_NORM = 1e-7

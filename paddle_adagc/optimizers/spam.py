@@ -32,6 +32,7 @@ from paddle_adagc.optimizers.adam import (
     next_moments,
     square_root,
 )
+from paddle_adagc.optimizers.arguments import check_clip_start
 from paddle_adagc.optimizers.decoupled import Parameters, assign_
 
 _STEP = "step"
@@ -83,19 +84,6 @@ def phase_of(
         clips=since_reset >= clip_start,
         scale=paddle.where(is_warmup, rising, paddle.ones_like(rising)),
     )
-
-
-def check_clip_start(clip_start: int, reset_interval: int) -> None:
-    """Refuse a schedule in which nothing would ever be clipped.
-
-    Raises:
-        ValueError: ``clip_start`` is not below ``reset_interval``.
-    """
-    if clip_start >= reset_interval:
-        raise ValueError(
-            f"clip_start={clip_start} must be below "
-            f"reset_interval={reset_interval}: nothing would be clipped"
-        )
 
 
 def clip_spikes(gradient: Tensor, square: Tensor, threshold: float) -> Tensor:

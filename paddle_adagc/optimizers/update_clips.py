@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Literal, get_args
+from typing import get_args
 
 import paddle
 from paddle import Tensor
@@ -25,9 +25,9 @@ from paddle import Tensor
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.agc import unit_axes
 from paddle_adagc.optimizers.adam import square_root
+from paddle_adagc.optimizers.arguments import Form
 from paddle_adagc.optimizers.tensor_parts import Parts
 
-Form = Literal["original", "paper"]
 FORMS = get_args(Form)
 
 _SMALLEST_NORM = 1e-6

@@ -45,6 +45,8 @@ class Spike:
 
     def __str__(self) -> str:
         """One line for a log."""
+        if not math.isfinite(self.loss):
+            return f"step {self.step}: loss {self.loss} is not finite"
         return (
             f"step {self.step}: loss {self.loss:.6g} is a spike (window: mean "
             f"{self.mean:.6g}, standard deviation "

@@ -232,6 +232,13 @@ def test_global_threshold_given_by_position_is_explained():
         ClipGradByAdaGC(1.0)
 
 
+def test_parameters_alone_are_refused():
+    """As for ``torch.nn.utils.clip_grad_norm_``."""
+    model = paddle.nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="to an optimizer as grad_clip"):
+        ClipGradByAdaGC()(model.parameters())
+
+
 def test_summary_and_metrics_of_the_whole_model():
     parameters = make_parameters([[1], [1], [1], [1]])
     clip = ClipGradByAdaGC(t_start=0)

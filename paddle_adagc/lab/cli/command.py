@@ -22,12 +22,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from paddle_adagc.checks import suggestion
 from paddle_adagc.lab.storage import StorageError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,6 +50,15 @@ _NOISE = (
 """Beginnings of warnings of Paddle and setuptools that ask for nothing."""
 
 
+_NO_FLAGS = {
+    "config": "name the config without a flag",
+    "resume": "the same command resumes a run",
+    "resume_from_checkpoint": "the same command resumes a run",
+    "gpus": "python -m paddle.distributed.launch starts a process per GPU",
+}
+"""What to do instead of flags that other trainers have."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Tells how a flag is written that is a key of the config."""
 
@@ -64,11 +75,20 @@ class _Parser(argparse.ArgumentParser):
             known = _config_keys(ROOT / "configs" / "proxy" / "ernie_moe.yaml")
             key = key.replace("-", "_")
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-            if near:
+            if key in _NO_FLAGS:
+                message += f"; {_NO_FLAGS[key]}"
+            elif near:
                 message += f"; did you mean {known[near[0]]}={value}?"
             else:
                 message += "; values of the config have the form key=value"
-        super().error(message)
+        super().error(message + _near_choice(message))
+
+
+def _near_choice(message: str) -> str:
+    """Return a hint for argparse's "invalid choice: 'x' (choose from ...)"."""
+    given, _, known = message.partition("invalid choice: ")[2].partition(" (")
+    choices = re.findall(r"[\w.-]+", known.removeprefix("choose from"))
+    return suggestion(given.strip("'"), choices)
 
 
 def _after(flag: str, arguments: list[str]) -> str:
@@ -174,6 +194,26 @@ def _nearest(path: Path) -> str:
     if not near:
         near = [name for name in known if Path(name).name == path.name][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Check that all overrides have the form ``key=value``.
+
+    Raises:
+        ValueError: One has not; the message has the form that was meant.
+    """
+    for number, text in enumerate(overrides):
+        if "=" in text:
+            continue
+        key, separator, value = text.partition(":")
+        if not separator:
+            value = "".join(overrides[number + 1 : number + 2]) or "VALUE"
+        hint = f"; did you mean {key}={value}?"
+        if text.endswith((".yaml", ".yml")):
+            hint = (
+                ": a run has one config; its key base names files to build on"
+            )
+        raise ValueError(f"{text!r} is not of the form key=value{hint}")
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

@@ -35,6 +35,7 @@ from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
     check_config_file,
+    check_overrides,
     exit_status,
     make_parser,
 )
@@ -54,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _plan(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_config_file(options.config)
+    check_overrides(options.overrides)
     if options.output is not None:
         for module in ("matplotlib", "jinja2"):
             check_installed(module, "report")

@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, NoReturn
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.cli.command import (
     check_config_file,
+    check_overrides,
     exit_status,
     make_parser,
 )
@@ -140,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _pretrain(options: argparse.Namespace) -> int:
     check_config_file(options.config)
+    check_overrides(options.overrides)
     # Reads configs and PaddleFormers' recipes; part of both extras.
     check_installed("omegaconf", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import is_recipe
@@ -220,10 +222,13 @@ def train(options: argparse.Namespace) -> int:
         StorageError: The run's directory cannot be written to.
     """
     check_installed("paddlenlp", "nlp")
+    from paddle_adagc.lab.train.parse import load_config
+
+    config = load_config(options.config, options.overrides)  # before Paddle
+    from paddle.distributed.fleet.utils.log_util import set_log_level
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.train.ending import describe_ending
-    from paddle_adagc.lab.train.parse import load_config
     from paddle_adagc.lab.train.processes import (
         from_first_process,
         is_first_process,
@@ -231,9 +236,10 @@ def train(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.train.run import run_pretraining
     from paddle_adagc.lab.train.stopping import Stopped
 
-    logging.basicConfig(format="%(message)s")
-    paddlenlp_logger.set_level("INFO" if options.verbose else "WARNING")
-    config = load_config(options.config, options.overrides)
+    logging.basicConfig(format="%(message)s", force=True)
+    level = "INFO" if options.verbose else "WARNING"
+    paddlenlp_logger.set_level(level)
+    set_log_level(level)
     config, fork = _forked(options, config)
     _warn_of_warm_up(config)
     try:

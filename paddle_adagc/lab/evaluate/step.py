@@ -100,9 +100,9 @@ class Step:
         Without gamma the usual norm is the median of the steps before.
         """
         record, step = self.record, self.index
-        if not record.tensor_names:
-            return self._most_clipped()
         norm = record.tensors["norm"][step]
+        if np.isnan(record.tensors["clipped_norm"][step]).all():
+            return self._most_clipped()
         before = record.tensors["norm"][max(0, step - BEFORE) : step]
         usual = (
             np.median(before, axis=0) if len(before) else np.full_like(norm, 0)
@@ -138,6 +138,8 @@ class Step:
                 "No tensors are recorded at this step: record.tensors=true "
                 "records all, train.log_every=1 the most clipped ones"
             )
+        if not lowest:
+            return "No tensor is clipped more than the others."
         rows = [[short_name(key), f"{h:.3g}"] for key, h in lowest.items()]
         return markdown_table(["most clipped", "h"], rows, pad=True)
 

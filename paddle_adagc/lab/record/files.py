@@ -53,6 +53,9 @@ QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
 class RunWriter:
     """Append the steps of a run to the files of ``directory``.
 
+    A resumed run may begin or stop to log tensors: the file of a run that has
+    logged some holds all steps, NaN where none were logged.
+
     Args:
         directory: Folder of the run; created if it is missing.
         tensor_names: One name per logged tensor; empty logs no tensors.
@@ -71,33 +74,42 @@ class RunWriter:
     ) -> None:
         self.directory = Path(directory)
         make_directory(self.directory)
-        self.tensor_names = list(tensor_names)
-        metrics_bytes, tensors_bytes = self._sizes(start_step)
+        known = self._known_names() if start_step else []
+        self.tensor_names = list(tensor_names) or known
+        if known not in ([], self.tensor_names):
+            raise ValueError(
+                f"{self.directory / NAMES} lists other tensors than this run "
+                "logs: resume with the config that the run was started with"
+            )
+        begins = bool(start_step and self.tensor_names and not known)
+        num_blocks = 0 if begins else start_step
+        metrics_bytes, tensors_bytes = self._sizes(start_step, num_blocks)
         self._metrics = AppendedFile(self.directory / METRICS, metrics_bytes)
         self._tensors = AppendedFile(self.directory / TENSORS, tensors_bytes)
+        for _ in range(start_step - num_blocks):
+            self._write_block(None)
+        self._tensors.flush()
+        # Last: until then a process that is killed has changed nothing.
+        atomic_write_json(
+            self.directory / NAMES, self.tensor_names, indent=None
+        )
 
-    def _sizes(self, start_step: int) -> tuple[int, int]:
-        """Return the bytes of the steps before ``start_step`` in both files."""
-        names_file = self.directory / NAMES
-        if start_step and json.loads(names_file.read_text()) != (
-            self.tensor_names
-        ):
-            raise ValueError(
-                f"{names_file} lists other tensors than this run logs: "
-                "resume with the config that the run was started with"
-            )
-        atomic_write_json(names_file, self.tensor_names, indent=None)
+    def _known_names(self) -> list[str]:
+        return json.loads((self.directory / NAMES).read_text())
+
+    def _sizes(self, num_lines: int, num_blocks: int) -> tuple[int, int]:
+        """Return the bytes that both files keep."""
         metrics = self.directory / METRICS
-        lines = metrics.read_bytes().splitlines(True) if start_step else []
+        lines = metrics.read_bytes().splitlines(True) if num_lines else []
         block = len(QUANTITIES) * len(self.tensor_names) * 4
         tensors = self.directory / TENSORS
         size = tensors.stat().st_size if tensors.exists() else 0
-        if len(lines) < start_step or size < start_step * block:
+        if len(lines) < num_lines or size < num_blocks * block:
             raise ValueError(
                 f"{self.directory} holds {len(lines)} steps, fewer than the "
-                f"{start_step} to resume from"
+                f"{num_lines} to resume from"
             )
-        return sum(map(len, lines[:start_step])), start_step * block
+        return sum(map(len, lines[:num_lines])), num_blocks * block
 
     def append(
         self, metrics: dict[str, Any], tensors: np.ndarray | None = None
@@ -106,13 +118,18 @@ class RunWriter:
 
         Args:
             metrics: JSON-serialisable values; ``step`` and ``loss`` are needed.
-            tensors: ``[len(QUANTITIES), num_tensors]``, NaN where unknown.
+            tensors: ``[len(QUANTITIES), num_tensors]``, NaN where unknown;
+                None: all are.
         """
-        if self.tensor_names:
-            assert tensors is not None
-            assert tensors.shape == (len(QUANTITIES), len(self.tensor_names))
-            self._tensors.write(np.asarray(tensors, "<f4").tobytes())
+        self._write_block(tensors)
         self._metrics.write(json.dumps(metrics).encode() + b"\n")
+
+    def _write_block(self, tensors: np.ndarray | None) -> None:
+        shape = (len(QUANTITIES), len(self.tensor_names))
+        if tensors is None:
+            tensors = np.full(shape, np.nan)
+        assert tensors.shape == shape
+        self._tensors.write(np.asarray(tensors, "<f4").tobytes())
 
     def flush(self) -> None:
         """Hand all data to the operating system."""

@@ -24,7 +24,7 @@ from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.schedule import learning_rate
 
-Kind = Literal["free", "length", "layout", "data", "fork"]
+Kind = Literal["free", "length", "layout", "record", "data", "fork"]
 
 _FREE = (
     "train.log_every",
@@ -56,6 +56,8 @@ class Change(NamedTuple):
             return "length"
         if self.key in _LAYOUT or self.key.startswith("parallel"):
             return "layout"
+        if self.key.startswith("record"):
+            return "record"
         return "data" if self.key.startswith("data") else "fork"
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ from paddle_adagc.lab.checksums import (
     sha256,
 )
 from paddle_adagc.lab.models.safe_pickle import check_pickle
-from paddle_adagc.lab.record.files import read_run_json
+from paddle_adagc.lab.record.files import NAMES, TENSORS, read_run_json
 from paddle_adagc.state import STATE_FILE, ClipState
 
 COMPLETE = "complete.json"
@@ -131,8 +131,14 @@ def find_checkpoint_fault(
 
 
 def _record_fault(directory: Path, record: Mapping[str, Any]) -> str | None:
-    """Compare the beginnings of the record's files with their checksums."""
+    """Compare the beginnings of the record's files with their checksums.
+
+    A run that had recorded no tensors may have begun to since.
+    """
+    has_tensors = record.get(TENSORS, {}).get("bytes", 1) > 0
     for name, wanted in record.items():
+        if name == NAMES and not has_tensors:
+            continue
         path = directory / name
         size = path.stat().st_size if path.is_file() else 0
         if size < wanted["bytes"]:

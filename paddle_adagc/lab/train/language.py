@@ -75,7 +75,14 @@ class LanguageTask(PretrainTask):
     def build_datasets(
         self, num_train_samples: int
     ) -> tuple[TokenDataset, TokenDataset]:
-        """Build token windows; the model must know all their tokens."""
+        """Build token windows that the model has tokens and positions for."""
+        length, config = self.config.data.seq_length, self.model_config
+        if length > config.max_position_embeddings:
+            raise ValueError(
+                f"data.seq_length={length} is above "
+                "model.max_position_embeddings="
+                f"{config.max_position_embeddings}: lower it, or raise that"
+            )
         datasets = build_datasets(self.config.data, num_train_samples)
         for dataset in datasets:
             if dataset.vocab_size > self.model_config.vocab_size:

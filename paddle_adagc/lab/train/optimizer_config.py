@@ -29,9 +29,11 @@ from paddle_adagc.lab.section import (
     Positive,
     section,
 )
-from paddle_adagc.optimizers.muon import Scaling
-from paddle_adagc.optimizers.spam import check_clip_start
-from paddle_adagc.optimizers.update_clips import Form
+from paddle_adagc.optimizers.arguments import (
+    Form,
+    Scaling,
+    check_clip_start,
+)
 
 
 @section

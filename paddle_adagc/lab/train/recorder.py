@@ -313,7 +313,7 @@ class StepRecorder:
     def _is_suspicious(self, row: dict[str, Any]) -> bool:
         """Take a step's loss; tell whether the weights may have become NaN."""
         spike = self.monitor.update(row["loss"])
-        if spike is not None and is_first_process():
+        if spike is not None and spike.starts_event and is_first_process():
             logger.warning("loss spike: %s", spike)
         is_corrupted = row["step"] in self._corrupted_steps
         return not math.isfinite(row["loss"]) and not is_corrupted

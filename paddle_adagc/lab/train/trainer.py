@@ -28,7 +28,10 @@ from paddle.io import Dataset
 from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.faults import (
     REPEATED_BATCH,
@@ -128,6 +131,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self._num_rollbacks = len(rollbacks)
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
+        self._measured: MeasuredClip | None = None
+        if not (isinstance(clip, TensorScalingClip) or config.record.tensors):
+            self._measured = MeasuredClip(clip, self._is_summarized)
+            self._measured.bind(model)
 
     def create_scheduler(self, num_training_steps: int) -> Any:
         """Make the config's schedule, stepped once per optimizer step."""
@@ -192,6 +199,22 @@ class PretrainTrainer(ClippingMixin, Trainer):
             except BaseException as error:
                 self.recorder.flight.write_crash(error)
                 raise
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Train; by now the optimizer has fleet's clip for GlobalGC's."""
+        if self._measured is not None:
+            self._measured.clip = innermost(self.optimizer)._grad_clip
+            put_into_optimizer(self.optimizer, self._measured)
+        return super()._inner_training_loop(*args, **kwargs)
+
+    def _is_summarized(self) -> bool:
+        """Tell whether the step in progress is logged, saved or the last."""
+        train, step = self.config.train, self.state.global_step + 1
+        return (
+            step % train.log_every == 0
+            or step == self.state.max_steps
+            or bool(train.save_every and step % train.save_every == 0)
+        )
 
     def load_weights(self, checkpoint: Path) -> None:
         """Load the weights alone, of any layout; :meth:`train` keeps them.
@@ -356,7 +379,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
         super().log(logs, **kwargs)
 
     def _clip_summary(self) -> dict[str, Any]:
-        return self.recorder.add_summary(super()._clip_summary())
+        if self._measured is not None:
+            summary = self._measured.summary(tensors=True)
+        else:
+            summary = super()._clip_summary()
+        return self.recorder.add_summary(summary)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, and enter the validation loss in the step's record."""

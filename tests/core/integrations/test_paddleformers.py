@@ -146,6 +146,29 @@ def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_backends_get_the_clip_s_numbers(way, tmp_path):
+    visualdl = pytest.importorskip("visualdl")
+    trainer, clip = make_trainer(
+        way,
+        tmp_path / "run",
+        report_to=["visualdl", "tensorboard"],
+        logging_dir=str(tmp_path / "logs"),
+    )
+    trainer.train()
+    folder = tmp_path / "logs" / ("clip" if way == "callback" else "")
+    (log,) = folder.glob("*.log")
+    reader = visualdl.LogReader(file_path=str(log))
+    points = reader.get_data("scalar", "train/clip_h_median")
+    assert [point.id for point in points] == [4, 8]
+    assert points[-1].value == pytest.approx(clip.summary()["h_median"])
+    group = "model.layers.N.mlp.gate_proj.weight"
+    groups = {f"train/clip_{q}/{group}" for q in ("norm", "gamma", "h")}
+    assert groups <= {*reader.get_tags()["histogram"]}
+    (events,) = folder.glob("*tfevents*")
+    assert b"train/clip_gamma/" in events.read_bytes()
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_the_clip_resumes_with_the_run(way, tmp_path):
     def train(folder, checkpoint=None, **arguments):
         with paddle.utils.unique_name.guard():  # names of a new process

@@ -106,6 +106,8 @@ def test_report_describes_the_spike():
         math.sqrt(1 / 3), rel=1e-15
     )
     assert str(spike).startswith("step 4: loss 9 is a spike")
+    lost = monitor.update(math.nan)
+    assert str(lost) == "step 5: loss nan is not finite"
 
 
 def test_mean_and_deviation_equal_numpy():

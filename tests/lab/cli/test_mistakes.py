@@ -80,12 +80,41 @@ def test_missing_config_has_near_names(
         (["--max_steps", "5"], "did you mean train.max_steps=5?"),
         (["--batch-size=8"], "did you mean train.batch_size=8?"),
         (["--nonsense"], "values of the config have the form key=value"),
+        (["--resume"], "; the same command resumes a run"),
+        (["--gpus", "0,1"], "paddle.distributed.launch starts a process per"),
     ],
 )
 def test_key_of_the_config_given_as_a_flag(flags, message, monkeypatch, capsys):
     arguments = [CONFIG, *flags]
     monkeypatch.setattr(sys, "argv", ["pretrain.py", *arguments])
     assert message in refused(pretrain.main, arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train.max_steps", "5"], "did you mean train.max_steps=5?"),
+        (["train.max_steps:5"], "did you mean train.max_steps=5?"),
+        ([CONFIG], "a run has one config; its key base names files"),
+    ],
+)
+def test_value_without_an_equals_sign(overrides, message, capsys):
+    error = refused(pretrain.main, [CONFIG, *overrides], capsys)
+    assert f"{overrides[0]!r} is not of the form key=value" in error
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.learning_rate=1", "did you mean 'schedule.learning_rate'?"),
+        ("max_steps=5", "did you mean 'train.max_steps'?"),
+        ("data.beta2=0.9", "did you mean 'optimizer.beta2'?"),
+        ("train.max_stps=5", "did you mean 'train.max_steps'?"),
+    ],
+)
+def test_key_in_another_section(override, message, capsys):
+    assert message in refused(pretrain.main, [CONFIG, override], capsys)
 
 
 def test_overrides_are_not_called_required(capsys):
@@ -125,6 +154,11 @@ def test_check_says_that_a_warm_up_never_ends(capsys):
     assert pretrain.main([CONFIG, "--check", *long]) == 0
     printed = capsys.readouterr().out
     assert printed.count("the run ends before this warm-up is over") == 2
+
+
+def test_command_of_a_wrong_name_has_near_names(capsys):
+    error = refused(benchmark.main, ["clp"], capsys)
+    assert error.endswith(", did you mean 'clip'?\n")
 
 
 def test_option_of_a_wrong_name_is_named(capsys):

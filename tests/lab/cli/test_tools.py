@@ -13,7 +13,9 @@
 # limitations under the License.
 """Commands answer help and mistakes at once, without Paddle's import."""
 
+import contextlib
 import importlib.util
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -73,9 +75,20 @@ def test_all_tools_are_covered():
     assert {name.split()[0] for name in COMMANDS} == {*NAMES}
 
 
+@contextlib.contextmanager
+def processor_time_below(seconds):
+    """Of the commands that are run here; other load does not count."""
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = end.ru_utime - begin.ru_utime + end.ru_stime - begin.ru_stime
+    assert spent < seconds
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_help_comes_before_paddle(name, tmp_path):
-    done = answer(tmp_path, name, "--help")
+    with processor_time_below(0.3):
+        done = answer(tmp_path, name, "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: python tools/{name}.py [-h]")
 
@@ -83,7 +96,8 @@ def test_help_comes_before_paddle(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
     command = next(c for c in COMMANDS if c.startswith(name))
-    done = answer(tmp_path, name, *COMMANDS[command], "--nope")
+    with processor_time_below(0.3):
+        done = answer(tmp_path, name, *COMMANDS[command], "--nope")
     assert done.returncode == 2
     assert "unrecognized arguments: --nope" in done.stderr
 
@@ -96,6 +110,8 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
     ("name", "arguments", "message"),
     [
         ("pretrain", ["no.yaml"], "there is no config file no.yaml"),
+        ("pretrain", [CONFIG, "train.max_stps=5"], "did you mean 'train.max_"),
+        ("pretrain", ["broken.yaml"], "broken.yaml, line 1: not YAML"),
         ("plan", ["no.yaml"], "there is no config file no.yaml"),
         ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
@@ -105,9 +121,10 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
         ("inspect_run", COMMANDS["inspect_run"], "run is no run: it has no"),
     ],
 )
-def test_a_missing_file_is_named_before_paddle(
+def test_a_file_s_mistakes_are_named_before_paddle(
     name, arguments, message, tmp_path
 ):
+    (tmp_path / "broken.yaml").write_text("train: [")
     done = answer(tmp_path, name, *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(f"python tools/{name}.py: ")

@@ -116,6 +116,29 @@ def test_resuming_beyond_the_record_or_with_other_tensors_is_refused(tmp_path):
     assert RunRecord.load(tmp_path).num_steps == 3
 
 
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_tensors_are_nan_where_none_were_logged(tmp_path, was_killed):
+    def log(names, steps, start_step):
+        writer = RunWriter(tmp_path, names, start_step)
+        for step in steps:
+            tensors = block(step) if names else None
+            writer.append({"step": step, "loss": 1.0}, tensors)
+        writer.close()
+
+    log([], range(2), 0)
+    if was_killed:  # while it wrote the steps without tensors
+        (tmp_path / "tensors.f32").write_bytes(b"half")
+    log(NAMES, range(2, 4), 2)
+    log([], range(4, 6), 4)
+    log(NAMES, range(5, 7), 5)
+    record = RunRecord.load(tmp_path)
+    assert record.tensor_names == NAMES
+    nan = np.nan
+    np.testing.assert_array_equal(
+        record.tensors["norm"][:, 1], [nan, nan, 2, 3, nan, 5, 6]
+    )
+
+
 def test_scale_of_zero_and_non_finite_norms(tmp_path):
     writer = RunWriter(tmp_path, ["zero", "lost", "kept", "half"])
     rows = np.zeros((len(QUANTITIES), 4), np.float32)

@@ -24,6 +24,7 @@ import sys
 import termios
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lab.train.interruption import interrupted_at
 from lab.train.runs import make_values, run
@@ -162,12 +163,27 @@ def test_a_log_without_a_clip_s_numbers():
     assert short_name("lm_head.weight") == "lm_head"
 
 
-@pytest.mark.parametrize("tensors", [True, False])
-def test_paddle_s_clip_has_numbers_if_tensors_are_recorded(
-    tmp_path, capsys, tensors
-):
-    values = make_values(tmp_path / "run")
-    values["clip"] = {"name": "global_norm", "lambda_abs": 0.01}
-    values["record"] = {"tensors": tensors}
-    run(values)
-    assert ("clipped 100%" in capsys.readouterr().out) is tensors
+@pytest.mark.parametrize("name", ["global_norm", "value", "none"])
+def test_other_clips_have_the_same_numbers_at_every_log(tmp_path, name, capsys):
+    """Norms read by the clip alone and by the record of all tensors."""
+    records = {}
+    for tensors in (True, False):
+        values = make_values(tmp_path / str(tensors), save_every=5)
+        values["clip"] = {"name": name}
+        if name != "none":
+            values["clip"]["lambda_abs"] = 0.01
+        values["record"] = {"tensors": tensors}
+        _, records[tensors] = run(values)
+    whole, logged = records[True].metrics, records[False].metrics
+    np.testing.assert_array_equal(whole["loss"], logged["loss"])
+    has_numbers = np.isfinite(logged["global_grad_norm"])
+    steps = np.flatnonzero(has_numbers) + 1
+    assert steps.tolist() == [3, 5, 6, 9, 10, 12]
+    for key in ("global_grad_norm", "clipped_fraction"):
+        expected = np.where(has_numbers, whole[key], np.nan)
+        np.testing.assert_allclose(logged[key], expected, rtol=1e-6)
+    lines = [x for x in capsys.readouterr().out.splitlines() if "tok/s" in x]
+    assert len(lines) == 8
+    assert all(map(LINE.match, lines))
+    numbers = [re.split(r"  \S+ tok/s", line)[0] for line in lines]
+    assert numbers[:4] == numbers[4:]

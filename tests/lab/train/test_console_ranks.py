@@ -38,7 +38,6 @@ SMALL = (
     "record.tensors=false",
     "record.moments=false",
     "data.validation_size=16",
-    "clip.t_start=4",
     "train.max_steps=12",
     "train.log_every=4",
     "train.gradient_accumulation_steps=2",
@@ -49,6 +48,10 @@ LAYOUTS = {
     "dp2": (2, ("train.batch_size=4", "parallel.dp=2")),
     "tp2_pp2": (4, ("train.batch_size=8", "parallel.tp=2", "parallel.pp=2")),
     "ep2": (2, ("train.batch_size=4", "parallel.ep=2", "parallel.sharding=2")),
+}
+CLIPS = {
+    "adagc": ("clip.t_start=4",),
+    "global_norm": ("clip.name=global_norm", "clip.lambda_abs=0.1"),
 }
 RECORDED = ("loss", "global_grad_norm", "clipped_fraction", "nonfinite")
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
@@ -89,19 +92,25 @@ def log_lines(lines):
     return [re.split(r"  \S+ tok/s", x)[0] for x in lines if "tok/s" in x]
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+@pytest.fixture(scope="module", params=CLIPS)
+def alone(request, tmp_path_factory):
+    """Clip, and what one process recorded and printed with it."""
     directory = tmp_path_factory.mktemp("alone") / "run"
-    lines, _ = printed(["train.batch_size=8", f"train.output_dir={directory}"])
-    return directory, lines
+    values = ["train.batch_size=8", f"train.output_dir={directory}"]
+    lines, _ = printed([*CLIPS[request.param], *values])
+    return request.param, directory, lines
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_of_one_process(layout, alone, tmp_path):
-    directory, expected = alone
+    clip, directory, expected = alone
     size, overrides = LAYOUTS[layout]
-    overrides = [*overrides, f"train.output_dir={tmp_path / 'run'}"]
+    overrides = [
+        *CLIPS[clip],
+        *overrides,
+        f"train.output_dir={tmp_path / 'run'}",
+    ]
     (lines, gathers), *others = run_on_ranks(printed, size, overrides=overrides)
     assert all(silent == [] for silent, _ in others)
     assert lines[0] == expected[0]
@@ -118,7 +127,8 @@ def test_numbers_of_one_process(layout, alone, tmp_path):
             other["most_clipped"], rel=1e-5
         )
     # One gather for each line of the log, and none in the steps between; none
-    # at all where every rank has every tensor. The first adaptive step, whose
-    # number is 4, also compares the ranks.
-    in_steps = {step: n for step, n in gathers.items() if step}
-    assert in_steps == ({4: 1} if layout == "dp2" else {4: 2, 8: 1, 12: 1})
+    # at all where every rank has every tensor. AdaGC also compares the ranks at
+    # its first adaptive step, whose number is 4.
+    in_steps = Counter({step: n for step, n in gathers.items() if step})
+    logs = Counter() if layout == "dp2" else Counter([4, 8, 12])
+    assert in_steps == logs + Counter([4] if clip == "adagc" else [])

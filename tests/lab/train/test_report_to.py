@@ -32,6 +32,9 @@ SCALARS = {
     "train/clip_h_median",
     "train/clip_nonfinite",
     "train/clip_num_tensors",
+    "train/clip_norm/lm_head.weight",  # a tensor without layers is a curve
+    "train/clip_gamma/lm_head.weight",
+    "train/clip_h/lm_head.weight",
     "eval/loss",
 }
 GROUP = "layers.N.mlp.up_proj.weight"
@@ -54,6 +57,8 @@ def test_visualdl(tmp_path):
     assert set(reader.get_tags()["histogram"]) >= HISTOGRAMS
     points = reader.get_data("scalar", "train/clip_h_min")
     assert [point.id for point in points] == [3, 6, 9, 12]
+    points = reader.get_data("scalar", "train/clip_h/lm_head.weight")
+    assert [point.id for point in points] == [3, 6, 9, 12]  # each once
     tag = f"train/clip_h/model.{GROUP}"
     bars = reader.get_data("histogram", tag)[-1].histogram.hist
     assert sum(bars) == 2  # layers

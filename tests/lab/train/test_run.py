@@ -234,6 +234,13 @@ def test_low_precision_without_a_gpu_is_refused(tmp_path):
         run(make_values(tmp_path, precision="bfloat16"))
 
 
+def test_sequences_that_are_too_long_are_refused(tmp_path):
+    values = make_values(tmp_path)
+    values["data"]["seq_length"] = 100_000
+    with pytest.raises(ValueError, match=r"data\.seq_length=100000 is above"):
+        run(values)
+
+
 def test_vocabulary_that_is_too_small_is_refused(tmp_path):
     values = make_values(tmp_path)
     values["model"]["vocab_size"] = 100

@@ -1,0 +1,138 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The numbers of a clip that is not this package's, such as GlobalGC."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.metrics import Rows
+
+_ROUNDING = 1e-6  # of a tensor's norm, measured before and after the clip
+
+
+class MeasuredClip(ClipGradBase):
+    """Call any clip; measure every tensor before and after it.
+
+    A measured step reads the gradients twice, and sums norms over the ranks
+    that hold parts of a tensor. The other steps only call the clip. Gradients
+    are never changed by the measurement.
+
+    Fleet replaces ``ClipGradByGlobalNorm`` by its own clip: measure that one,
+    after fleet has wrapped the optimizer.
+
+    Args:
+        clip: Clip to call; the optimizer gets its result.
+        is_due: Called at every step: is this one measured? It has to answer
+            the same on all ranks. Default: every step is.
+    """
+
+    def __init__(
+        self,
+        clip: Callable[[Any], Any],
+        is_due: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__()
+        self.clip = clip
+        self._is_due = is_due
+        self._after = _Probe()
+        self._before = _Probe(self._after)
+        self._is_fresh = False
+
+    def __str__(self) -> str:
+        """Return the clip's own description."""
+        return str(self.clip)
+
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """See :meth:`TensorScalingClip.bind`; before fleet wraps anything."""
+        self._before.bind(model)
+        self._after.bind(model)
+
+    def _dygraph_clip(
+        self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> Any:
+        self._is_fresh = self._is_due()
+        if not self._is_fresh:
+            return self.clip(params_grads)
+        self._before(params_grads)
+        clipped = self.clip(params_grads)
+        self._after(clipped)
+        return clipped
+
+    def summary(self, *, tensors: bool = False) -> dict[str, Any]:
+        """Return the last step as :meth:`TensorScalingClip.summary` does.
+
+        In a distributed run every rank has to call it, and gets the same: one
+        gather. ``nonfinite_total`` is about the measured steps.
+
+        Args:
+            tensors: Add ``tensors``: norm and ``h`` by key.
+
+        Returns:
+            Without ``step``; empty if the last step was not measured.
+        """
+        if not self._is_fresh:
+            return {}
+        summary = self._before.summary(tensors=tensors)
+        del summary["step"]
+        return summary
+
+
+class _Probe(TensorScalingClip):
+    """Measures gradients and leaves them as they are.
+
+    Args:
+        after: Probe behind the clip; ``h`` is what the norms shrank by.
+    """
+
+    _step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
+
+    def __init__(self, after: _Probe | None = None) -> None:
+        super().__init__(nonfinite="propagate")
+        self._behind = after
+
+    def _rows(self) -> tuple[Rows, np.ndarray]:
+        rows, has_gradient = super()._rows()
+        if self._behind is None:
+            return rows, has_gradient
+        norm = rows.columns["norm"]
+        left = self._behind._rows()[0].columns["norm"]
+        with np.errstate(invalid="ignore"):
+            h = np.where(norm == 0, np.float32(1), left / norm)
+        h[h > 1 - _ROUNDING] = 1
+        return Rows(rows.keys, {**rows.columns, "h": h}), has_gradient
+
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
+        return paddle.ones_like(norm), {}
+
+    def _scale_(
+        self,
+        gradients: GradientList,
+        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        norm: Tensor,
+        h: Tensor,
+    ) -> Tensor:
+        return self._nonfinite.treat(h, norm)[0]

@@ -1,0 +1,164 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Numbers of clips that are not this package's; what a summary costs."""
+
+import sys
+from collections import Counter
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.ranks import run_on_ranks, start_fleet
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.clips.registry import CLIPS, make_clip
+
+NUM_STEPS = 6
+SUMMARIZED = (1, 4)
+COLLECTIVES = ("all_reduce", "all_gather", "all_gather_object", "broadcast")
+
+
+def steps_of(clip, values):
+    """Clip one step of gradients that hold these values; give them back."""
+    pairs = [
+        (paddle.create_parameter([len(v)], "float32"), paddle.to_tensor(v))
+        for v in values
+    ]
+    clip(pairs)
+    return [gradient.numpy() for _, gradient in pairs]
+
+
+def test_paddle_s_global_clip():
+    clip = MeasuredClip(paddle.nn.ClipGradByGlobalNorm(1.0))
+    assert clip.summary() == {}
+    three, four = steps_of(clip, [[3.0], [0.0, 4.0]])
+    assert (three[0], four[1]) == pytest.approx((0.6, 0.8))
+    summary = clip.summary(tensors=True)
+    assert [t["norm"] for t in summary.pop("tensors").values()] == [3.0, 4.0]
+    assert summary.pop("lowest_h") == {}  # all have the same h
+    assert summary == pytest.approx(
+        {
+            "global_grad_norm": 5.0,
+            "clipped_grad_norm": 1.0,
+            "num_tensors": 2,
+            "clipped_fraction": 1.0,
+            "clipped_norm_fraction": 0.8,
+            "h_min": 0.2,
+            "h_p10": 0.2,
+            "h_median": 0.2,
+            "nonfinite": 0,
+            "nonfinite_total": 0,
+        }
+    )
+
+
+def test_clips_by_value_and_inf():
+    clip = MeasuredClip(paddle.nn.ClipGradByValue(max=1.0))
+    steps_of(clip, [[2.0, 0.0], [0.5], [np.inf]])
+    summary = clip.summary()
+    assert summary["nonfinite"] == 1
+    assert summary["global_grad_norm"] == pytest.approx(np.hypot(2, 0.5))
+    assert [*summary["lowest_h"].values()] == [0.5]
+
+
+def test_names_are_the_model_s():
+    model = paddle.nn.Linear(2, 2)
+    clip = MeasuredClip(make_clip("none"))
+    clip.bind(model)
+    optimizer = paddle.optimizer.SGD(
+        0.1, parameters=model.parameters(), grad_clip=clip
+    )
+    model(paddle.ones([1, 2])).sum().backward()
+    optimizer.step()
+    summary = clip.summary(tensors=True)
+    assert [*summary["tensors"]] == ["weight", "bias"]
+    assert summary["clipped_fraction"] == 0
+
+
+def test_a_step_that_is_not_due_calls_the_clip_alone():
+    due = [True, False]
+
+    def calls(clip):
+        seen = Counter()
+
+        def count(frame, event, function):
+            if event == "c_call" and "paddle" in str(function.__module__):
+                seen[function.__qualname__] += 1
+
+        parameters = [paddle.create_parameter([4], "float32") for _ in "ab"]
+        for _ in range(2):
+            pairs = [(p, paddle.full([4], 1.0)) for p in parameters]
+            sys.setprofile(count)
+            clip(pairs)
+            sys.setprofile(None)
+            first, seen = seen, Counter()
+        return first
+
+    plain = paddle.nn.ClipGradByGlobalNorm(1.0)
+    measured = MeasuredClip(plain, lambda: due.pop(0))
+    assert calls(plain)
+    assert calls(measured) == calls(plain)
+    assert measured.summary() == {}
+
+
+def collectives_of_steps(name):
+    """Collectives by step: of the clip, and of its summaries.
+
+    A tensor of two is split over the two ranks.
+    """
+    counts, place = Counter(), [None]
+    originals = {call: getattr(dist, call) for call in COLLECTIVES}
+
+    def counted(call):
+        def wrapped(*args, **kwargs):
+            counts[place[0]] += 1
+            return originals[call](*args, **kwargs)
+
+        return wrapped
+
+    start_fleet(mp=2)
+    model = paddle.nn.Linear(4, 4)
+    model.weight.is_distributed = True
+    model.weight.split_axis = 1
+    clip, step = make_clip(name), 0
+    if not isinstance(clip, TensorScalingClip):
+        clip = MeasuredClip(clip, lambda: step in SUMMARIZED)
+    clip.bind(model)
+    for call in COLLECTIVES:
+        setattr(dist, call, counted(call))
+    for step in range(NUM_STEPS):
+        place[0] = step
+        clip([(p, paddle.full(p.shape, 0.1)) for p in model.parameters()])
+        if step in SUMMARIZED:
+            place[0] = f"summary {step}"
+            clip.summary()
+    return dict(counts)
+
+
+def collectives_of_clips():
+    return {name: collectives_of_steps(name) for name in CLIPS}
+
+
+@pytest.mark.slow
+def test_one_gather_for_a_summary_and_none_in_the_steps_between():
+    for name, counts in run_on_ranks(collectives_of_clips, 2)[0].items():
+        for step in SUMMARIZED:
+            assert counts.pop(f"summary {step}") == 1, name
+        if isinstance(make_clip(name), TensorScalingClip):
+            later = [counts.get(step) for step in range(2, NUM_STEPS)]
+            assert len({*later}) == 1, (name, counts)
+        else:  # a sum of norms before and one of those after the clip
+            assert counts == dict.fromkeys(SUMMARIZED, 2), name

@@ -1,0 +1,170 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A layer that pipeline stages share, with a parameter that is not tied."""
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel.ranks import run_on_ranks, start_fleet
+from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_parallel import (
+    LayerDesc,
+    PipelineLayer,
+    SharedLayerDesc,
+)
+
+from paddle_adagc import ClipGradByAdaGC
+
+NUM_STEPS = 8
+BATCH, LENGTH, VOCABULARY, HIDDEN = 8, 3, 6, 4
+KEYS = {
+    "shared_layers.embed.weight": "embed.weight",
+    "shared_layers.embed.scale": "embed.scale",
+    "1.weight": "middle.weight",
+    "1.bias": "middle.bias",
+}
+
+
+class Embed(paddle.nn.Layer):
+    """An embedding, and a scale that only its use as a head needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = self.create_parameter([VOCABULARY, HIDDEN])
+        self.scale = self.create_parameter([VOCABULARY])
+
+    def forward(self, tokens):
+        """Embed tokens."""
+        return paddle.nn.functional.embedding(tokens, self.weight)
+
+
+def head(layer, hidden):
+    """Logits by the embedding's weight."""
+    return paddle.matmul(hidden, layer.weight, transpose_y=True) * layer.scale
+
+
+def loss_of(logits, labels):
+    return paddle.nn.functional.cross_entropy(logits, labels)
+
+
+class Whole(paddle.nn.Layer):
+    """What the pipeline computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = Embed()
+        self.middle = paddle.nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, tokens):
+        """Logits."""
+        return head(self.embed, self.middle(self.embed(tokens)))
+
+
+def set_weights(model):
+    """The same weights whatever a parameter's key is here."""
+    for key, parameter in model.named_parameters():
+        seed = sum(map(ord, KEYS.get(key, key)))
+        draw = np.random.default_rng(seed).normal(size=parameter.shape)
+        parameter.set_value(draw.astype("float32"))
+
+
+def batch(step):
+    draw = np.random.default_rng([7, step])
+    shape = (BATCH, LENGTH)
+    return [draw.integers(0, VOCABULARY, shape) for _ in range(2)]
+
+
+def make_optimizer(model):
+    clip = ClipGradByAdaGC(t_start=3, beta=0.9)
+    clip.bind(model)
+    return clip, paddle.optimizer.AdamW(
+        0.05, parameters=model.parameters(), grad_clip=clip
+    )
+
+
+def train_pipeline():
+    """Losses, gammas and the summary's tensors on this rank."""
+    topology = start_fleet(
+        pp=2,
+        sharding=2,
+        num_micro_batches=2,
+        micro_batch_size=BATCH // 4,
+        configs={"sharding_configs": {"split_param": True}},
+    )
+    model = PipelineLayer(
+        [
+            SharedLayerDesc("embed", Embed, shared_weight_attr="weight"),
+            LayerDesc(paddle.nn.Linear, HIDDEN, HIDDEN),
+            SharedLayerDesc(
+                "embed", Embed, forward_func=head, shared_weight_attr="weight"
+            ),
+        ],
+        num_stages=2,
+        topology=topology._topo,
+        loss_fn=loss_of,
+    )
+    set_weights(model)
+    clip, optimizer = make_optimizer(model)
+    model = fleet.distributed_model(model)
+    optimizer = fleet.distributed_optimizer(optimizer)
+    rank, losses = topology.get_sharding_parallel_rank(), []
+    for step in range(NUM_STEPS):
+        rows = [np.split(x, 2)[rank] for x in batch(step)]
+        data = [paddle.to_tensor(x) for x in rows]
+        losses.append(float(model.train_batch(data, optimizer)))
+    gamma = clip.full_state_dict()["gamma"]
+    norms = clip.full_metrics()["tensors"]
+    return (
+        losses,
+        {key: float(value) for key, value in gamma.items()},
+        {key: values["norm"] for key, values in norms.items()},
+    )
+
+
+def train_alone():
+    model = Whole()
+    set_weights(model)
+    clip, optimizer = make_optimizer(model)
+    losses = []
+    for step in range(NUM_STEPS):
+        tokens, labels = map(paddle.to_tensor, batch(step))
+        loss = loss_of(model(tokens), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        losses.append(float(loss))
+    gamma = clip.state_dict()["gamma"]
+    norms = clip.metrics()["tensors"]
+    return (
+        losses,
+        {key: float(value) for key, value in gamma.items()},
+        {key: values["norm"] for key, values in norms.items()},
+    )
+
+
+@pytest.mark.slow
+def test_pp2_x_v2_is_one_process():
+    """The first stage's copy of the scale never has a gradient."""
+    ranks = run_on_ranks(train_pipeline, 4)
+    losses, gamma, norms = train_alone()
+    # Losses are of a sharding rank's own rows.
+    mean = np.mean([ranks[0][0], ranks[1][0]], axis=0)
+    np.testing.assert_allclose(mean, losses, rtol=1e-5)
+    for _, found, measured in ranks:
+        assert {KEYS[key]: x for key, x in found.items()} == pytest.approx(
+            gamma, rel=1e-5
+        )
+        assert {KEYS[key]: x for key, x in measured.items()} == pytest.approx(
+            norms, rel=1e-4
+        )
