@@ -77,6 +77,17 @@ CASES = {
         Layout(ep=2, sharding=4, split_param=True),
         [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
     ),
+    "tp2 x ep2": (Layout(mp=2, ep=2), [_MOE, _SPARSE]),
+    "tp2 x ep2 x v2": (
+        Layout(mp=2, ep=2, sharding=2, split_param=True),
+        [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
+    ),
+    "sp with tp2 x ep4 x v2": (
+        Layout(
+            mp=2, ep=4, sharding=2, split_param=True, sequence_parallel=True
+        ),
+        [_MOE, _SPARSE],
+    ),
     "pp2 x ep2": (
         Layout(pp=2, ep=2, sharding=2, split_param=True),
         [_MOE],

@@ -99,7 +99,7 @@ class Layout:
             pp=self.pp,
             sharding=self.sharding,
             ep=self.ep,
-            moe_sharding=self.sharding // self.ep,
+            moe_sharding=self.mp * self.sharding // self.ep,
         )
         strategy = fleet.fleet._user_defined_strategy
         shard = strategy.hybrid_configs["sharding_configs"]
