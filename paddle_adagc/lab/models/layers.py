@@ -318,13 +318,13 @@ class GatedMLP(nn.Layer):
         is_whole: bool = False,
     ) -> None:
         super().__init__()
-        sizes, split = (config.hidden_size, width), of_split_sequence
+        hidden, split = config.hidden_size, of_split_sequence
         self.gate_proj, self.up_proj = (
-            column_linear(config, *sizes, split, kind, is_whole=is_whole)
+            column_linear(config, hidden, width, split, kind, is_whole=is_whole)
             for _ in range(2)
         )
         self.down_proj = row_linear(
-            config, *reversed(sizes), split, kind, is_whole=is_whole
+            config, width, hidden, split, kind, is_whole=is_whole
         )
 
     def forward(self, x: Tensor) -> Tensor:
