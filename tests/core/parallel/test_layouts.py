@@ -80,6 +80,10 @@ CASES = {
         Layout(ep=2, cp=2, sharding=4, split_param=True),
         [_MOE_HEADS],
     ),
+    "v2 x2 with recompute": (
+        Layout(sharding=2, split_param=True, recompute=True),
+        [_DENSE, _MOE],
+    ),
     "tp2 x dp2": (Layout(mp=2, dp=2), [_DENSE, _MOE]),
     "tp2 x pp2": (Layout(mp=2, pp=2), [_DENSE, _MOE]),
     "sp with tp2 x pp2": (

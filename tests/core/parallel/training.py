@@ -89,6 +89,7 @@ class Layout:
     tensor_fusion: bool = False
     fuse_optimizer: bool = True  # fleet's default, used with tensor_fusion
     sequence_parallel: bool = False
+    recompute: bool = False
     virtual: int = 1  # parts of a pipeline stage
     micro_batches: int = MICRO_BATCHES  # of a pipeline, of the same rows
 
@@ -193,6 +194,7 @@ def train(
         model = DecoderForCausalLMPipe(config)
     else:
         model = DecoderForCausalLM(config)
+        model.model.enable_recompute = layout.recompute
     initialize_weights(model, config, SEED)
     clip = make_clip(**clip_settings)
     is_ours = isinstance(clip, TensorScalingClip)
