@@ -19,7 +19,9 @@ import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import (
+    DEEP,
     DENSE,
+    HEADS,
     MOE,
     SPARSE_MOE,
     Layout,
@@ -32,9 +34,9 @@ from paddle_adagc.state import load_state, save_state
 _DENSE = {"options": DENSE}
 _MOE = {"options": MOE}
 _SPARSE = {"options": SPARSE_MOE}
-_HEADS = {"options": {**DENSE, "num_key_value_heads": 4}}
+_HEADS = {"options": HEADS}
 _MOE_HEADS = {"options": {**MOE, "num_key_value_heads": 4}}
-_DEEP = {"options": {**DENSE, "num_hidden_layers": 8}}
+_DEEP = {"options": DEEP}
 _DEVIATION = {
     **_DENSE,
     "clip_settings": {**training.ADAGC, "lambda_dev": 2.0},

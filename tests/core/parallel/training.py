@@ -70,6 +70,8 @@ MOE = {
     "router_aux_loss_coef": 0.05,
     "router_z_loss_coef": 0.01,
 }
+DEEP = {**DENSE, "num_hidden_layers": 8}  # for virtual stages
+HEADS = {**DENSE, "num_key_value_heads": 4}  # for SEP
 # So many experts that some get no token on a rank, or on any.
 SPARSE_MOE = {**MOE, "moe_num_experts": 16, "moe_top_k": 1}
 
