@@ -199,13 +199,18 @@ def _launch(
             "OMP_NUM_THREADS": "1",
             "PADDLE_DISTRI_BACKEND": "gloo",
         }
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_MOST_SECONDS,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_MOST_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(
+                f"{' '.join(command)} was not done after {_MOST_SECONDS:.0f} s"
+            ) from None
         if done.returncode or not result.exists():
             raise RuntimeError(
                 f"{' '.join(command)} failed:\n{done.stdout[-2000:]}"
