@@ -89,23 +89,24 @@ class ReductionPlan:
 def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     """Refuse combinations in which a norm could not be right.
 
-    Warns of data parallelism with sharding V2, in which paddle 3.3.1 does not
-    average the gradients of the first step over the data-parallel ranks.
+    Warns of data or sep parallelism with sharding V2, in which paddle 3.3.1
+    does not sum the gradients of the first step over these ranks.
 
     Raises:
         ValueError: Experts under sharding V1, on the sharding axis without
             groups of their own, on the tensor-parallel axis, or
             averaged over data-parallel ranks.
     """
+    copies = max(topology.data.size, topology.sep.size)
     if (
         topology.splits_parameters
         and not topology.is_stage_3
-        and min(topology.sharding.size, topology.data.size) > 1
+        and min(topology.sharding.size, copies) > 1
     ):
         warnings.warn(
-            "data parallelism with sharding V2: paddle 3.3.1 leaves out the "
-            "first step's average over the data-parallel ranks, and their "
-            "weights drift apart; use a larger sharding degree instead",
+            "data or sep parallelism with sharding V2: paddle 3.3.1 leaves out "
+            "the first step's sum over the data-parallel and sep ranks, and "
+            "their weights drift apart; use a larger sharding degree instead",
             stacklevel=3,
         )
     on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]

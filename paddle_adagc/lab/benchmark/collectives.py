@@ -20,13 +20,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from paddle_adagc.lab.benchmark import collectives_run as communication
+from paddle_adagc.lab.benchmark import collectives_run, other_layouts
 from paddle_adagc.lab.gloo.rendezvous import free_port
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.train.config import ParallelConfig
@@ -45,8 +45,14 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "PP2 x V2": {"pp": 2, "sharding": 2},
     "EP2": {"ep": 2, "sharding": 2},
     "EP2 x V2 x4": {"ep": 2, "sharding": 4},
+    "TP2 x EP2 x V2": {"tp": 2, "ep": 2, "sharding": 2},
 }
 """``parallel`` sections of the layouts, by name."""
+
+OTHER_LAYOUTS = {
+    name: way.num_ranks for name, way in other_layouts.WAYS.items()
+}
+"""Processes by the name of a layout that ``tools/pretrain.py`` has not."""
 
 CLIPS: dict[str, list[str]] = {
     "GlobalGC": ["clip={name: global_norm}"],
@@ -55,6 +61,8 @@ CLIPS: dict[str, list[str]] = {
 """Fleet's own HybridParallelClipGrad, and AdaGC."""
 
 _NUM_STEPS = 4
+_MOST_SIZES = 2
+_MOST_SECONDS = 600.0
 
 
 def measure(
@@ -91,10 +99,45 @@ def measure(
             {
                 "layout": name,
                 "clip": clip,
-                **_launch(config, overrides, parallel.num_processes),
+                **_launch(
+                    str(collectives_run.__file__),
+                    [str(config), *overrides],
+                    parallel.num_processes,
+                ),
             }
         )
     return rows
+
+
+def measure_others(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Do the same for other layouts, with a small decoder.
+
+    Args:
+        names: Of :data:`OTHER_LAYOUTS`.
+
+    Returns:
+        Rows like those of :func:`measure`. GlobalGC is left out where Paddle
+        sums inside of its operators.
+
+    Raises:
+        RuntimeError: A run failed.
+    """
+    cells = [
+        (name, clip)
+        for name in names
+        for clip in CLIPS
+        if clip == "AdaGC" or other_layouts.WAYS[name].has_global_gc
+    ]
+    return [
+        {
+            "layout": name,
+            "clip": clip,
+            **_launch(
+                str(other_layouts.__file__), [name, clip], OTHER_LAYOUTS[name]
+            ),
+        }
+        for name, clip in tqdm(cells, unit="run")
+    ]
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
@@ -115,18 +158,32 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def _cell(calls: list[dict[str, Any]]) -> str:
+    """Describe a step; collectives of many sizes come with their sum."""
     if not calls:
         return "nothing"
-    return ", ".join(
-        f"{call['calls']} {call['collective']} of {call['bytes']} B over "
-        f"{call['group']}"
-        for call in calls
-    )
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for call in calls:
+        kinds.setdefault((call["collective"], call["group"]), []).append(call)
+    texts = []
+    for (collective, group), same in kinds.items():
+        if len(same) > _MOST_SIZES:
+            number = sum(call["calls"] for call in same)
+            size = sum(call["calls"] * call["bytes"] for call in same)
+            texts.append(
+                f"{number} {collective} of {size} B in all over {group}"
+            )
+            continue
+        texts += [
+            f"{call['calls']} {collective} of {call['bytes']} B over {group}"
+            for call in same
+        ]
+    return ", ".join(texts)
 
 
 def _launch(
-    config: str | os.PathLike[str], overrides: list[str], num_processes: int
+    script: str, arguments: list[str], num_processes: int
 ) -> dict[str, Any]:
+    """Run a script on real processes; it writes the file RESULT."""
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "result.json"
         command = [
@@ -134,19 +191,26 @@ def _launch(
             *("--nproc_per_node", str(num_processes)),
             *("--master", f"127.0.0.1:{free_port()}"),
             *("--log_dir", f"{scratch}/log"),
-            str(communication.__file__),
-            *(str(config), str(result)),
-            *overrides,
-            f"train.output_dir={scratch}/run",
+            *(script, str(result), f"{scratch}/run"),
+            *arguments,
         ]
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "PADDLE_DISTRI_BACKEND": "gloo",
         }
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_MOST_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(
+                f"{' '.join(command)} was not done after {_MOST_SECONDS:.0f} s"
+            ) from None
         if done.returncode or not result.exists():
             raise RuntimeError(
                 f"{' '.join(command)} failed:\n{done.stdout[-2000:]}"

@@ -14,7 +14,7 @@
 """What a clip communicates in a real run, by the ledger.
 
     python -m paddle.distributed.launch --nproc_per_node 2 \
-        collectives_run.py CONFIG RESULT [key=value ...]
+        collectives_run.py RESULT OUTPUT_DIR CONFIG [key=value ...]
 
 trains a few steps and writes, as JSON, what the clip of rank 0 communicated in
 its last warm-up step and in its last step.
@@ -74,7 +74,8 @@ class _Watch(TrainerCallback):
         optimizer._grad_clip = self._ledger.watch(optimizer._grad_clip)
 
 
-def _rows(ledger: CommunicationLedger, step: int) -> list[dict[str, Any]]:
+def rows(ledger: CommunicationLedger, step: int) -> list[dict[str, Any]]:
+    """Return what a step did, as JSON."""
     return [
         {
             "collective": collective,
@@ -91,14 +92,14 @@ def _rows(ledger: CommunicationLedger, step: int) -> list[dict[str, Any]]:
 def main() -> None:
     """Run the command."""
     logger.set_level("WARNING")
-    path, result, *overrides = sys.argv[1:]
-    config = load_config(path, overrides)
+    result, output_dir, path, *overrides = sys.argv[1:]
+    config = load_config(path, [*overrides, f"train.output_dir={output_dir}"])
     ledger = record_communication(config)
     if is_first_process():
         last_warm_up = config.clip.get("t_start", 1) - 1
         facts = {
-            "warm_up": _rows(ledger, last_warm_up),
-            "adaptive": _rows(ledger, config.train.max_steps - 1),
+            "warm_up": rows(ledger, last_warm_up),
+            "adaptive": rows(ledger, config.train.max_steps - 1),
         }
         atomic_write_json(result, facts)
 

@@ -47,7 +47,8 @@ class Entry:
 
     collective: str
     group: str
-    """Axis of the topology (``"model"``, ``"sharding"``, ...), or the ranks."""
+    """Axis of the topology (``"model"``, ``"sharding"``, ...), dimension of a
+    mesh, or the ranks."""
 
     num_ranks: int
     num_bytes: int
@@ -58,7 +59,8 @@ class CommunicationLedger:
     """Counts the collectives and bytes of the clips that it watches.
 
     Counts calls of ``paddle.distributed`` made while a watched clip runs, on
-    this rank. To watch a clip put the watched one in its place::
+    this rank; a reshard of summands is the all-reduce that it makes. To watch a
+    clip put the watched one in its place::
 
         ledger = CommunicationLedger()
         optimizer._inner_opt._grad_clip = ledger.watch(clip)
@@ -95,6 +97,9 @@ class CommunicationLedger:
                 patches.enter_context(
                     mock.patch.object(dist, name, self._counted(name, topology))
                 )
+            patches.enter_context(
+                mock.patch.object(dist, "reshard", self._counted_reshard())
+            )
             yield
         self._step += 1
 
@@ -105,15 +110,16 @@ class CommunicationLedger:
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             group = kwargs.get("group")
+            ranks = [*range(dist.get_world_size())]
+            if group is not None:
+                ranks = [*group.ranks]
             tensors = [a for a in args if isinstance(a, Tensor)]
             self.entries.append(
                 Entry(
                     step=self._step,
                     collective=name,
-                    group=_group_name(group, topology),
-                    num_ranks=(
-                        dist.get_world_size() if group is None else group.nranks
-                    ),
+                    group=_group_name(ranks, topology),
+                    num_ranks=len(ranks),
                     num_bytes=sum(
                         tensor.size * tensor.element_size()
                         for tensor in tensors
@@ -121,6 +127,29 @@ class CommunicationLedger:
                 )
             )
             return function(*args, **kwargs)
+
+        return counted
+
+    def _counted_reshard(self) -> Callable[..., Any]:
+        function = dist.reshard
+
+        def counted(tensor: Tensor, mesh: Any, placements: list[Any]) -> Tensor:
+            for axis, before in enumerate(tensor.placements):
+                if before.is_partial() and placements[axis].is_replicated():
+                    local = tensor._local_value()
+                    group = f"mesh dimension {mesh.dim_names[axis]}"
+                    if mesh.ndim == 1:
+                        group = _group_name(mesh.process_ids, None)
+                    self.entries.append(
+                        Entry(
+                            step=self._step,
+                            collective="all_reduce",
+                            group=group,
+                            num_ranks=mesh.shape[axis],
+                            num_bytes=local.size * local.element_size(),
+                        )
+                    )
+            return function(tensor, mesh, placements)
 
         return counted
 
@@ -138,13 +167,12 @@ class _WatchedClip(ClipGradBase):
             return self._clip(params_grads)
 
 
-def _group_name(group: Any, topology: Topology | None) -> str:
-    ranks = list(range(dist.get_world_size())) if group is None else group.ranks
+def _group_name(ranks: list[int], topology: Topology | None) -> str:
     if topology is not None:
         for field in dataclasses.fields(topology):
             axis = getattr(topology, field.name)
             known = getattr(axis, "group", None)
-            if known is not None and list(known.ranks) == list(ranks):
+            if known is not None and list(known.ranks) == ranks:
                 return field.name
     if len(ranks) == dist.get_world_size():
         return "world"

@@ -25,8 +25,9 @@ step: whole training steps of the proxies.
 comm: the clip of a hybrid-parallel run between hosts (network namespaces) with
 a network delay; needs Linux, root, and the command ip.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
-communicate in a clip step, counted on real fleet processes over gloo, layout by
-layout.
+communicate in a clip step, counted on real processes over gloo, layout by
+layout: fleet's with the config's model, then other ones (SEP, virtual stages,
+fused buffers, group_sharded_parallel, auto-parallel) with a small decoder.
 
 Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 """
@@ -225,16 +226,21 @@ def _collectives(options: argparse.Namespace) -> list[dict[str, Any]]:
     check_config_file(options.config)
     from paddle_adagc.lab.benchmark.collectives import (
         LAYOUTS,
+        OTHER_LAYOUTS,
         measure,
+        measure_others,
         to_markdown,
     )
     from paddle_adagc.lab.train.parse import load_config
 
     load_config(options.config)  # before the workers, who would not say it
-    chosen = _chosen("--layouts", options.layouts, LAYOUTS)
-    rows = measure(options.config, {name: LAYOUTS[name] for name in chosen})
-    _show(options, to_markdown(rows))
-    return rows
+    known = [*LAYOUTS, *OTHER_LAYOUTS]
+    chosen = _chosen("--layouts", options.layouts, known)
+    layouts = {name: LAYOUTS[name] for name in chosen if name in LAYOUTS}
+    rows = measure(options.config, layouts)
+    others = measure_others([name for name in chosen if name not in layouts])
+    _show(options, *(to_markdown(part) for part in (rows, others) if part))
+    return rows + others
 
 
 def _chosen(

@@ -48,10 +48,10 @@ def enable() -> None:
     ``fleet.init`` or ``init_parallel_env``; calling it again does nothing.
     Sets ``PADDLE_DISTRI_BACKEND`` to ``gloo`` where it is not set.
 
-    Covered: data, tensor, pipeline (1F1B), sequence and expert parallelism,
-    sharding stage 1 V1 (with tensor fusion) and V2, ``main_grad``, and
-    auto-parallel without the reduce-scatters that Paddle makes inside of its
-    operators. Not covered: interleaved pipelines, several meshes in one
+    Covered: data, tensor, pipeline (1F1B, virtual stages), sequence, SEP,
+    context and expert parallelism, sharding stage 1 V1 (with tensor fusion)
+    and V2, ``main_grad``, and auto-parallel without the reduce-scatters that
+    Paddle makes inside of its operators. Not covered: several meshes in one
     auto-parallel program, ``mp_async_allreduce``, the fused GEMM options,
     ``paddle.incubate``'s ``MoELayer`` (its routing operators have no
     CPU kernel), more than one machine. A collective fails where a rank keeps

@@ -38,11 +38,12 @@ On the last stage also the final norm and the head: (h / s + h) w + V / t (w +
 time has all of the above. A pipeline (1F1B; Narayanan et al. 2021) keeps
 min(P - p, micro-batches) micro-batches on stage p of P, counted from 0.
 
-Left out: workspaces of kernels, fragments of the allocator, buffers of NCCL and
-of the pipeline, float32 copies inside of unfused operators, FP8 copies of
-weights and of what is saved (an FP8 product saves its bfloat16 inputs, as
-:mod:`paddle_adagc.lab.models.fp8.linear` does; PaddleFormers can save less),
-the CUDA context.
+Under expert with tensor parallelism the routed rows are 2 K h / t; they are
+counted as above. Left out: workspaces of kernels, fragments of the allocator,
+buffers of NCCL and of the pipeline, float32 copies inside of unfused operators,
+FP8 copies of weights and of what is saved (an FP8 product saves its bfloat16
+inputs, as :mod:`paddle_adagc.lab.models.fp8.linear` does; PaddleFormers can
+save less), the CUDA context.
 """
 
 from __future__ import annotations

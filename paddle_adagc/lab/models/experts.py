@@ -107,21 +107,24 @@ class Dispatch:
     """The way of a batch of token-expert assignments to the ranks and back.
 
     An expert's gradient is a sum over the ranks whose tokens it got, while
-    fleet averages dense gradients over these ranks. So gradients are divided by
-    the number of ranks on their way into the experts, and multiplied by it on
-    their way out.
+    fleet averages dense gradients over those of them that read other data. So
+    gradients are divided by the number of these on their way into the experts,
+    and multiplied by it on their way out.
 
     Args:
         counts: Rows that this rank has for each of all experts, [E] int64.
         axis: The expert group; each of its ranks holds `E / axis.size`
             consecutive experts.
+        num_data_ranks: Ranks of the group that read different data: all but
+            for tensor parallelism.
 
     Attributes:
         num_rows: Rows that each expert of this rank gets.
     """
 
-    def __init__(self, counts: Tensor, axis: Axis) -> None:
+    def __init__(self, counts: Tensor, axis: Axis, num_data_ranks: int) -> None:
         self._axis = axis
+        self._num_data_ranks = float(num_data_ranks)
         by_rank = counts.reshape([axis.size, -1])
         received = paddle.empty_like(by_rank)
         dist.alltoall_single(received, by_rank, group=axis.group)
@@ -140,18 +143,24 @@ class Dispatch:
         Returns:
             [sum(num_rows), width], grouped by this rank's experts.
         """
-        size = float(self._axis.size)
         received = AllToAll.apply(
-            rows, self._num_sent, self._num_received, self._axis, size
+            rows,
+            self._num_sent,
+            self._num_received,
+            self._axis,
+            self._num_data_ranks,
         )
         return paddle.gather(received, self._order)
 
     def send_back(self, rows: Tensor) -> Tensor:
         """Undo `send`, with the experts' outputs."""
         back = paddle.gather(rows, paddle.argsort(self._order))
-        size = float(self._axis.size)
         return AllToAll.apply(
-            back, self._num_received, self._num_sent, self._axis, 1.0 / size
+            back,
+            self._num_received,
+            self._num_sent,
+            self._axis,
+            1.0 / self._num_data_ranks,
         )
 
 

@@ -91,6 +91,32 @@ def whole_sequence(x: Tensor) -> Tensor:
     return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
 
 
+def split_rows(x: Tensor) -> Tensor:
+    """Keep this TP rank's share of the rows; the gradient is gathered.
+
+    Args:
+        x: [rows, ...], the same on every TP rank.
+
+    Returns:
+        [rows / ranks, ...].
+
+    Raises:
+        ValueError: The ranks cannot share the rows evenly.
+    """
+    degree = tensor_parallel_degree()
+    if x.shape[0] % degree:
+        raise ValueError(
+            f"{x.shape[0]} tokens in a micro-batch with experts: use a "
+            f"multiple of the {degree} tensor-parallel ranks that share them."
+        )
+    return ScatterOp.apply(x)
+
+
+def whole_rows(x: Tensor) -> Tensor:
+    """Undo `split_rows`; what follows is as after `whole_sequence`."""
+    return GatherOp.apply(x)
+
+
 def weight_initializer(
     config: DecoderConfig, role: Role
 ) -> nn.initializer.Initializer:
@@ -145,6 +171,8 @@ def column_linear(
     out_features: int,
     from_split_sequence: bool = False,
     kind: str | None = None,
+    *,
+    is_whole: bool = False,
 ) -> nn.Layer:
     """Linear map without bias whose output is split over the TP ranks.
 
@@ -156,9 +184,11 @@ def column_linear(
             the output holds all positions.
         kind: The layer's name in `DecoderConfig.float8_linears`; None: it
             is never in FP8.
+        is_whole: This rank alone holds all of it, as one of its experts.
     """
     attr = _weight_attr(config, "input")
-    if tensor_parallel_degree() > 1:
+    is_split = tensor_parallel_degree() > 1 and not is_whole
+    if is_split:
         parallel = (
             ColumnSequenceParallelLinear
             if from_split_sequence
@@ -175,7 +205,7 @@ def column_linear(
             layer = multiply_in_float8(layer)
     else:
         layer = _whole_linear(config, in_features, out_features, kind, attr)
-    return _reparametrized(layer, config, "input", is_partial=True)
+    return _reparametrized(layer, config, "input", is_partial=is_split)
 
 
 def row_linear(
@@ -184,6 +214,8 @@ def row_linear(
     out_features: int,
     to_split_sequence: bool = False,
     kind: str = "mlp",
+    *,
+    is_whole: bool = False,
 ) -> nn.Layer:
     """Linear map without bias whose input is split over the TP ranks.
 
@@ -193,10 +225,11 @@ def row_linear(
         out_features: Width of the output.
         to_split_sequence: The output is of the shape of `split_sequence`.
         kind: The layer's name in `DecoderConfig.float8_linears`.
+        is_whole: This rank alone holds all of it, as one of its experts.
     """
     role: Role = "attention_output" if kind == "attention" else "mlp_output"
     attr = _weight_attr(config, role)
-    if tensor_parallel_degree() > 1:
+    if tensor_parallel_degree() > 1 and not is_whole:
         parallel = (
             RowSequenceParallelLinear
             if to_split_sequence
@@ -281,12 +314,18 @@ class GatedMLP(nn.Layer):
         width: int,
         of_split_sequence: bool = False,
         kind: str = "mlp",
+        *,
+        is_whole: bool = False,
     ) -> None:
         super().__init__()
         hidden, split = config.hidden_size, of_split_sequence
-        self.gate_proj = column_linear(config, hidden, width, split, kind)
-        self.up_proj = column_linear(config, hidden, width, split, kind)
-        self.down_proj = row_linear(config, width, hidden, split, kind)
+        self.gate_proj, self.up_proj = (
+            column_linear(config, hidden, width, split, kind, is_whole=is_whole)
+            for _ in range(2)
+        )
+        self.down_proj = row_linear(
+            config, width, hidden, split, kind, is_whole=is_whole
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""

@@ -29,7 +29,9 @@ from paddle_adagc.lab.models.layers import (
     GatedMLP,
     as_float32,
     create_alpha,
+    split_rows,
     weight_initializer,
+    whole_rows,
 )
 from paddle_adagc.lab.models.parallel import topology
 
@@ -122,8 +124,10 @@ class MoE(nn.Layer):
     host, once a layer and step.
 
     Under expert parallelism this rank holds some of the experts, under their
-    global indices; the rest of `experts` is None. The load that balances the
-    experts is that of all ranks' tokens.
+    global indices, whole under tensor parallelism, too; the rest of `experts`
+    is None. Each tensor-parallel rank then sends its share of the tokens that
+    all of them hold. The load that balances the experts is that of all ranks'
+    tokens.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -131,15 +135,16 @@ class MoE(nn.Layer):
         width = config.moe_intermediate_size
         self.gate = Router(config)
         self.topology = topology()
+        is_whole = self.topology.expert.size > 1
         self.experts = nn.LayerList(
             [
-                GatedMLP(config, width, kind="experts")
+                GatedMLP(config, width, kind="experts", is_whole=is_whole)
                 if self._is_own(expert, config)
                 else None
                 for expert in range(config.moe_num_experts)
             ]
         )
-        if self.topology.expert.size > 1:
+        if is_whole:
             mark_experts(self.experts)
         self.shared_experts: GatedMLP | None = None
         if config.moe_num_shared_experts:
@@ -176,9 +181,8 @@ class MoE(nn.Layer):
         if self.has_correction_bias:
             bias = as_float32(self.e_score_correction_bias)
         logits, probabilities, weights, chosen = self.gate(tokens, bias)
-        assigned = chosen.reshape([-1])
-        counts = paddle.bincount(assigned, minlength=self.num_experts)
-        out = self._mix(tokens, weights, assigned, counts)
+        counts = self._count(chosen)
+        out = self._routed(tokens, weights, chosen, counts)
         if self.balances or self.has_correction_bias:
             counts = sum_over_data_ranks(counts.clone(), self.topology)
         if self.has_correction_bias and self.training:
@@ -203,16 +207,36 @@ class MoE(nn.Layer):
             expert, config.moe_num_experts, axis.size
         )
 
-    def _mix(
-        self, tokens: Tensor, weights: Tensor, assigned: Tensor, counts: Tensor
+    def _count(self, chosen: Tensor) -> Tensor:
+        """Tokens of each expert, [E]."""
+        return paddle.bincount(chosen.reshape([-1]), minlength=self.num_experts)
+
+    def _routed(
+        self, tokens: Tensor, weights: Tensor, chosen: Tensor, counts: Tensor
     ) -> Tensor:
         """Sum the chosen experts by weight, [tokens, hidden]."""
-        order = paddle.argsort(assigned, stable=True)
+        place = self.topology
+        if min(place.expert.size, place.model.size) == 1:
+            return self._mix(tokens, weights, chosen, counts)
+        own = split_rows(chosen)
+        return whole_rows(
+            self._mix(
+                split_rows(tokens), split_rows(weights), own, self._count(own)
+            )
+        )
+
+    def _mix(
+        self, tokens: Tensor, weights: Tensor, chosen: Tensor, counts: Tensor
+    ) -> Tensor:
+        """Sum the chosen experts of the tokens that this rank sends."""
+        order = paddle.argsort(chosen.reshape([-1]), stable=True)
         rows = paddle.gather(tokens, order // self.top_k)
         if self.topology.expert.size == 1:
             outputs = self._call_experts(rows, counts.tolist())
         else:
-            dispatch = Dispatch(counts, self.topology.expert)
+            axis = self.topology.expert
+            num_data_ranks = axis.size // self.topology.model.size
+            dispatch = Dispatch(counts, axis, num_data_ranks)
             outputs = dispatch.send_back(
                 self._call_experts(dispatch.send(rows), dispatch.num_rows)
             )

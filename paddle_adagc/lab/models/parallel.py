@@ -74,8 +74,8 @@ def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
 
     Raises:
         ValueError: Widths that the tensor-parallel ranks, or experts that
-            the expert-parallel ranks cannot share evenly; expert together
-            with tensor parallelism.
+            the expert-parallel ranks cannot share evenly; fewer
+            expert-parallel than tensor-parallel ranks.
     """
     for name in _SHARED_WIDTHS:
         if getattr(config, name) % tp:
@@ -85,11 +85,11 @@ def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
             )
     if config.moe_num_experts == 0 or ep == 1:
         return
-    if tp > 1:
+    if ep % tp:
         raise ValueError(
-            f"ep_degree={ep} with mp_degree={tp}: tensor-parallel "
-            "ranks hold the same tokens and would send them to the experts "
-            "more than once. Use one of the two."
+            f"ep_degree={ep} with mp_degree={tp}: the tensor-parallel ranks "
+            "are among those that share the experts, use a multiple of "
+            "mp_degree."
         )
     if config.moe_num_experts % ep:
         raise ValueError(

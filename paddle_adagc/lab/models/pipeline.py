@@ -69,6 +69,27 @@ def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
     return [0, *(bound + 1 for bound in bounds[1:-1]), num_layers + 3]
 
 
+def _segments(
+    config: DecoderConfig, num_stages: int, num_parts: int
+) -> list[int] | str:
+    """Return fleet's `seg_method`; `num_parts` is that of a stage."""
+    num_layers = config.num_hidden_layers
+    if num_parts == 1:
+        return stage_bounds(num_layers, num_stages)
+    if num_layers % (num_stages * num_parts):
+        raise ValueError(
+            f"num_hidden_layers={num_layers} is not a multiple of the "
+            f"{num_stages} x {num_parts} virtual stages: change one of them."
+        )
+    if not config.tie_word_embeddings:
+        raise ValueError(
+            f"virtual_pp_degree={num_parts} with tie_word_embeddings=False: "
+            "PaddleNLP gives an untied head a wrong name there. Tie them, or "
+            "use virtual_pp_degree=1."
+        )
+    return f"layer:{DecoderLayerPipe.__name__}"
+
+
 class EmbeddingPipe(nn.Layer):
     """Token embedding; with a tied head the same tensor on both stages."""
 
@@ -185,10 +206,12 @@ class PipelineLoss(nn.Layer):
 
 
 class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
-    """`DecoderForCausalLM` over the stages of fleet's 1F1B pipeline.
+    """`DecoderForCausalLM` over the stages of fleet's pipeline.
 
     `state_dict` has the keys of the model in one piece, of this stage's
-    tensors. Uneven stages are fine: 25 layers on 4 are 6, 7, 6 and 6.
+    tensors. Uneven stages are fine: 25 layers on 4 are 6, 7, 6 and 6. With
+    PaddleNLP's `config.virtual_pp_degree` each stage has as many parts, all
+    of equally many layers, and the schedule is interleaved.
 
     Args:
         config: The decoder's config.
@@ -197,7 +220,9 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         loss: The loss of the last stage.
 
     Raises:
-        ValueError: More stages than layers, or see `check_parallel`.
+        ValueError: More stages than layers, virtual stages that cannot share
+            the layers evenly or with an untied head, or see
+            `check_parallel`.
     """
 
     config_class = DecoderConfig
@@ -207,6 +232,7 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         topology = fleet.get_hybrid_communicate_group()
         num_stages = topology.get_pipe_parallel_world_size()
         self.config = config
+        num_parts = getattr(config, "virtual_pp_degree", 1)
         self._describe(config)
         loss = PipelineLoss(config)
         PipelineLayer.__init__(
@@ -214,7 +240,8 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
             layers=self.get_sequential_layers(),
             loss_fn=loss,
             topology=topology.topology(),
-            seg_method=stage_bounds(config.num_hidden_layers, num_stages),
+            seg_method=_segments(config, num_stages, num_parts),
+            num_virtual_pipeline_stages=num_parts,
         )
         self.loss = loss
 

@@ -57,6 +57,8 @@ class ShardSize(NamedTuple):
 def split_axis(key: str) -> int | None:
     """Return the axis along which tensor-parallel ranks split a parameter.
 
+    Under expert parallelism they do not split experts.
+
     Args:
         key: Name in the whole model.
 
@@ -127,7 +129,8 @@ def local_shapes(
             int(expert[1]), config.moe_num_experts, degrees.ep
         ):
             continue
-        held[key] = _part(shape, split_axis(key), degrees.tp)
+        is_whole = expert is not None and degrees.ep > 1
+        held[key] = shape if is_whole else _part(shape, key, degrees.tp)
     return held
 
 
@@ -157,7 +160,8 @@ def shard_sizes(config: DecoderConfig, degrees: Degrees) -> list[ShardSize]:
     return sizes
 
 
-def _part(shape: Shape, axis: int | None, tp: int) -> Shape:
+def _part(shape: Shape, key: str, tp: int) -> Shape:
+    axis = split_axis(key)
     return tuple(
         size // tp if index == axis else size
         for index, size in enumerate(shape)

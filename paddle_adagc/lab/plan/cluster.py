@@ -54,7 +54,9 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
     fixed = {"tp": parallel.tp, "pp": parallel.pp}
     is_sharded = parallel.sharding > 1
     if is_sharded:
-        fixed |= {"dp": parallel.dp, "ep": parallel.ep}
+        fixed |= {"dp": parallel.dp}
+    if parallel.ep > 1:  # a multiple of tp
+        fixed |= {"tp": 1, "ep": parallel.ep}
     unit = math.prod(fixed.values())
     if num_gpus < unit or num_gpus % unit:
         below = num_gpus // unit * unit
@@ -64,7 +66,7 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
             f"{num_gpus:,} GPUs are not a multiple of {names} = {unit}: "
             f"use {' or '.join(near)}"
         )
-    degree = num_gpus // (unit // parallel.ep)
+    degree = num_gpus // (parallel.tp * parallel.pp)
     if is_sharded:
-        return dataclasses.replace(parallel, sharding=degree)
+        return dataclasses.replace(parallel, sharding=degree // parallel.dp)
     return dataclasses.replace(parallel, dp=degree)

@@ -132,4 +132,4 @@ def clipped_bytes(
 
 
 def _num_sharers(tensor: TensorLayout, parallel: ParallelConfig) -> int:
-    return parallel.sharding // (parallel.ep if tensor.is_expert else 1)
+    return parallel.moe_sharding if tensor.is_expert else parallel.sharding

@@ -161,7 +161,8 @@ class ParallelConfig:
     """Ranks that share the optimizer states (stage 1) and split the data."""
 
     ep: Count = 1
-    """Ranks that share the experts: a divisor of ``sharding``."""
+    """Ranks that share the experts: a multiple of ``tp`` that divides
+    ``tp`` times ``sharding``."""
 
     sequence_parallel: Flag = False
     """Split activations along the sequence over the tensor-parallel ranks."""
@@ -176,18 +177,27 @@ class ParallelConfig:
             raise ValueError("sequence_parallel=True needs tp > 1")
         if self.ep == 1:
             return self
-        if self.sharding % self.ep or not self.sharding_split_param:
+        if self.dp > 1:
             raise ValueError(
-                f"ep={self.ep} with sharding={self.sharding} and "
-                f"sharding_split_param={self.sharding_split_param}: experts "
-                "need sharding V2 over a multiple of ep ranks"
+                f"ep={self.ep} with dp={self.dp}: use sharding instead of dp"
             )
-        if max(self.dp, self.tp) > 1:
+        if self.ep % self.tp:
             raise ValueError(
-                f"ep={self.ep} with dp={self.dp} and tp={self.tp}: use "
-                "sharding instead of dp, and no tensor parallelism"
+                f"ep={self.ep} with tp={self.tp}: the tensor-parallel ranks "
+                "are among those that share the experts, use a multiple of tp"
+            )
+        if self.tp * self.sharding % self.ep or not self.sharding_split_param:
+            raise ValueError(
+                f"ep={self.ep} with tp={self.tp}, sharding={self.sharding} and "
+                f"sharding_split_param={self.sharding_split_param}: experts "
+                "need sharding V2, and ep a divisor of tp x sharding"
             )
         return self
+
+    @property
+    def moe_sharding(self) -> int:
+        """Number of ranks that hold the same experts."""
+        return self.tp * self.sharding // self.ep
 
     @property
     def num_processes(self) -> int:

@@ -72,7 +72,7 @@ def start_processes(config: RunConfig) -> None:
     if parallel.ep > 1:
         hybrid |= {
             "ep_degree": parallel.ep,
-            "moe_sharding_degree": parallel.sharding // parallel.ep,
+            "moe_sharding_degree": parallel.moe_sharding,
             "order": _ORDER_WITH_EXPERTS,
         }
     strategy.hybrid_configs = hybrid

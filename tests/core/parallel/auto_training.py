@@ -34,10 +34,9 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.mesh import spread_over_mesh
 from paddle_adagc.lab.models.rank_weights import initialize_weights
 
-SPLIT_COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-SPLIT_ROWS = ("o_proj", "down_proj", "embed_tokens")
 STAGES = {1: dist.ShardingStage1, 2: dist.ShardingStage2}
 
 
@@ -68,14 +67,6 @@ class MeshLayout:
             by_dimension.get(name, dist.Replicate())
             for name in self.mesh.dim_names
         ]
-
-    def of_parameter(self, name):
-        """Tensor parallelism as in Megatron."""
-        if any(part in name for part in SPLIT_COLUMNS):
-            return self.placements(mp=dist.Shard(1))
-        if any(part in name for part in SPLIT_ROWS):
-            return self.placements(mp=dist.Shard(0))
-        return self.placements()
 
 
 class CountingClip(ClipGradBase):
@@ -112,22 +103,6 @@ def whole(tensor):
     return dist.reshard(tensor.detach(), mesh, replicate)._local_value().numpy()
 
 
-def spread_model(model, layout):
-    """Replace the parameters by distributed ones."""
-    for prefix, layer in model.named_sublayers(include_self=True):
-        for name, parameter in [*layer._parameters.items()]:
-            if parameter is not None:
-                setattr(
-                    layer,
-                    name,
-                    dist.shard_tensor(
-                        parameter,
-                        layout.mesh,
-                        layout.of_parameter(f"{prefix}.{name}"),
-                    ),
-                )
-
-
 def train_all(layout, runs):
     """Several runs of `train` on this rank, one after the other."""
     dist.auto_parallel.set_mesh(layout.mesh)
@@ -148,7 +123,7 @@ def train(
     config = DecoderConfig(**options)
     model = DecoderForCausalLM(config)
     initialize_weights(model, config, SEED)
-    spread_model(model, layout)
+    spread_over_mesh(model, layout.mesh)
     clip = make_clip(**clip_settings)
     clip.bind(model)
     seen = CountingClip(clip)

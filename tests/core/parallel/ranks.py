@@ -113,6 +113,8 @@ def start_fleet(
     mp: int = 1,
     pp: int = 1,
     sharding: int = 1,
+    sep: int = 1,
+    cp: int = 1,
     ep: int = 1,
     moe_sharding: int = 1,
     num_micro_batches: int = 1,
@@ -126,6 +128,8 @@ def start_fleet(
         mp: Tensor parallelism.
         pp: Pipeline parallelism.
         sharding: Sharding stage 1; with experts ``ep * moe_sharding / mp``.
+        sep: Parts of a sequence.
+        cp: Likewise, on ranks of the sharding group; only with experts.
         ep: Expert parallelism.
         moe_sharding: Ranks that share the optimizer state of an expert.
         num_micro_batches: What a pipeline stage accumulates a step.
@@ -141,17 +145,20 @@ def start_fleet(
         "mp_degree": mp,
         "pp_degree": pp,
         "sharding_degree": sharding,
+        "sep_degree": sep,
     }
     if ep > 1:
         hybrid |= {
             "ep_degree": ep,
             "moe_sharding_degree": moe_sharding,
+            "cp_degree": cp,
             "order": [
                 "sharding",
                 "moe_sharding",
                 "pp",
                 "sep",
                 "dp",
+                "cp",
                 "ep",
                 "mp",
             ],

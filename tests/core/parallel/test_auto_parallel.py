@@ -21,6 +21,7 @@ from core.parallel.auto_training import MeshLayout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, Layout, assert_same_run
 
+from paddle_adagc.lab.models.shards import split_axis
 from paddle_adagc.state import load_state, save_state
 
 CASES = {
@@ -72,8 +73,7 @@ def test_collectives_of_a_step():
 def test_collectives_of_tensor_parallelism():
     calls = spread("tp2")[0]["calls"]
     names = alone()["state"]["gamma"]
-    split = auto_training.SPLIT_COLUMNS + auto_training.SPLIT_ROWS
-    num_split = sum(any(part in name for part in split) for name in names)
+    num_split = sum(split_axis(name) is not None for name in names)
     for step in calls:
         vectors = [call for call in step if call == ("reshard", [num_split])]
         assert len(vectors) == 1

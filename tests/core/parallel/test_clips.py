@@ -16,7 +16,14 @@
 import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import DENSE, MOE, Layout, assert_same_run
+from core.parallel.training import (
+    DEEP,
+    DENSE,
+    HEADS,
+    MOE,
+    Layout,
+    assert_same_run,
+)
 
 from paddle_adagc.clips.registry import CLIPS
 
@@ -51,6 +58,17 @@ CASES = {
         WITH_SLICES,
         MOE,
     ),
+    "tp2 x ep2 x v2": (
+        Layout(mp=2, ep=2, sharding=2, split_param=True),
+        WITH_SLICES,
+        MOE,
+    ),
+    "sep2": (Layout(sep=2), NAMES, HEADS),
+    "pp4 x 2 virtual stages": (
+        Layout(pp=4, virtual=2, micro_batches=8),
+        NAMES,
+        DEEP,
+    ),
 }
 NUM_STEPS = 15
 _ALONE: dict[str, dict] = {}
@@ -66,7 +84,7 @@ def arguments(name, options):
 
 def alone(name, options):
     """The run of one process."""
-    key = f"{name} {options is MOE}"
+    key = f"{name} {options}"
     if key not in _ALONE:
         _ALONE[key] = training.train_alone(**arguments(name, options))
     return _ALONE[key]
@@ -76,6 +94,7 @@ def assert_same_runs(layout, names, options):
     ranks = run_on_ranks(
         training.train_all,
         layout.world_size,
+        timeout=600.0,
         layout=layout,
         runs=[arguments(name, options) for name in names],
     )

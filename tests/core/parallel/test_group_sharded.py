@@ -17,7 +17,6 @@ The function itself refuses CPUs, so that the classes are made here.
 """
 
 import types
-from unittest import mock
 
 import numpy as np
 import paddle
@@ -26,16 +25,11 @@ import pytest
 from core.parallel import test_clips, training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, assert_same_run
-from paddle.base import core
-from paddle.distributed.fleet.meta_parallel.sharding import (
-    group_sharded_optimizer_stage2,
-    group_sharded_stage2,
-    group_sharded_stage3,
-)
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.gloo.group_sharded import group_sharded_on_cpu
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.rank_weights import initialize_weights
@@ -62,31 +56,6 @@ class OutlierClip(ClipGradBase):
         return self.clip(params_grads)
 
 
-def wrap(stage, model, optimizer):
-    """What ``group_sharded_parallel`` does; returns model and optimizer."""
-    group = dist.get_group()
-    with (
-        mock.patch.object(core, "is_compiled_with_cuda", return_value=True),
-        mock.patch.object(paddle, "get_device", return_value="cpu:0"),
-    ):
-        if stage == 3:
-            model = group_sharded_stage3.GroupShardedStage3(
-                model,
-                optimizer,
-                group=group,
-                segment_size=SEGMENT_SIZE,
-                device="cpu",
-            )
-            return model, optimizer
-        optimizer = group_sharded_optimizer_stage2.GroupShardedOptimizerStage2(
-            model.parameters(), optimizer, group=group, device="cpu"
-        )
-        model = group_sharded_stage2.GroupShardedStage2(
-            model, optimizer, group=group, device="cpu"
-        )
-        return model, optimizer
-
-
 def train(stage, clip_settings=training.ADAGC, num_steps=training.NUM_STEPS):
     """The run of ``training.train``; losses, state, summary and weights."""
     config = DecoderConfig(**UNTIED)
@@ -98,7 +67,9 @@ def train(stage, clip_settings=training.ADAGC, num_steps=training.NUM_STEPS):
         1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=outliers
     )
     names = {key: p.name for key, p in model.named_parameters()}
-    model, optimizer = wrap(stage, model, optimizer)
+    model, optimizer = group_sharded_on_cpu(
+        model, optimizer, stage, SEGMENT_SIZE
+    )
     clip.bind(model)
     losses = []
     for step in range(num_steps):
@@ -172,7 +143,9 @@ def refused(stage):
     optimizer = paddle.optimizer.AdamW(
         parameters=model.parameters(), grad_clip=clip
     )
-    model, optimizer = wrap(stage, model, optimizer)
+    model, optimizer = group_sharded_on_cpu(
+        model, optimizer, stage, SEGMENT_SIZE
+    )
     model(paddle.ones([1, 20])).sum().backward()
     with pytest.raises((RuntimeError, ValueError)) as error:
         optimizer.step()

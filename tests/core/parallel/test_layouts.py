@@ -19,7 +19,9 @@ import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import (
+    DEEP,
     DENSE,
+    HEADS,
     MOE,
     SPARSE_MOE,
     Layout,
@@ -32,6 +34,9 @@ from paddle_adagc.state import load_state, save_state
 _DENSE = {"options": DENSE}
 _MOE = {"options": MOE}
 _SPARSE = {"options": SPARSE_MOE}
+_HEADS = {"options": HEADS}
+_MOE_HEADS = {"options": {**MOE, "num_key_value_heads": 4}}
+_DEEP = {"options": DEEP}
 _DEVIATION = {
     **_DENSE,
     "clip_settings": {**training.ADAGC, "lambda_dev": 2.0},
@@ -41,6 +46,16 @@ CASES = {
     "tp2": (Layout(mp=2), [_DENSE, _MOE, _DEVIATION]),
     "sp with tp2": (Layout(mp=2, sequence_parallel=True), [_DENSE, _MOE]),
     "pp2": (Layout(pp=2), [_DENSE, _MOE]),
+    # Paddle wants more than 2 stages, and plans other steps from 2 x pp
+    # micro-batches on.
+    "pp4 x 2 virtual stages": (
+        Layout(pp=4, virtual=2, micro_batches=8),
+        [_DEEP],
+    ),
+    "pp4 x 2 virtual stages, forward then backward": (
+        Layout(pp=4, virtual=2, micro_batches=4),
+        [_DEEP],
+    ),
     "dp2": (Layout(dp=2), [_DENSE, _MOE, _SPARSE]),
     "v1 x2": (Layout(sharding=2), [_DENSE, _MOE]),
     "v1 x2 with tensor_fusion": (
@@ -54,6 +69,22 @@ CASES = {
     "v2 x2": (
         Layout(sharding=2, split_param=True),
         [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
+    ),
+    "sep2": (Layout(sep=2), [_HEADS]),
+    "sep2 x dp2": (Layout(sep=2, dp=2), [_HEADS]),
+    "tp2 x sep2": (Layout(mp=2, sep=2), [_HEADS]),
+    "sep2 x v1": (Layout(sep=2, sharding=2), [_HEADS]),
+    "ep2 x cp2": (
+        Layout(ep=2, cp=2, sharding=2, split_param=True),
+        [_MOE_HEADS],
+    ),
+    "ep2 x cp2 x v2": (
+        Layout(ep=2, cp=2, sharding=4, split_param=True),
+        [_MOE_HEADS],
+    ),
+    "v2 x2 with recompute": (
+        Layout(sharding=2, split_param=True, recompute=True),
+        [_DENSE, _MOE],
     ),
     "tp2 x dp2": (Layout(mp=2, dp=2), [_DENSE, _MOE]),
     "tp2 x pp2": (Layout(mp=2, pp=2), [_DENSE, _MOE]),
@@ -77,8 +108,38 @@ CASES = {
         Layout(ep=2, sharding=4, split_param=True),
         [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
     ),
+    "tp2 x ep2": (Layout(mp=2, ep=2), [_MOE, _SPARSE]),
+    "tp2 x ep2 x v2": (
+        Layout(mp=2, ep=2, sharding=2, split_param=True),
+        [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
+    ),
+    "sp with tp2 x ep4 x v2": (
+        Layout(
+            mp=2, ep=4, sharding=2, split_param=True, sequence_parallel=True
+        ),
+        [_MOE, _SPARSE],
+    ),
     "pp2 x ep2": (
         Layout(pp=2, ep=2, sharding=2, split_param=True),
+        [_MOE],
+    ),
+}
+
+EIGHT_RANKS = {
+    "tp2 x pp2 x v2": (
+        Layout(mp=2, pp=2, sharding=2, split_param=True),
+        [_DENSE, _MOE],
+    ),
+    "tp2 x ep2 x v2 x4": (
+        Layout(mp=2, ep=2, sharding=4, split_param=True),
+        [_MOE],
+    ),
+    "tp2 x ep4 x v2 x4": (
+        Layout(mp=2, ep=4, sharding=4, split_param=True),
+        [_MOE],
+    ),
+    "tp2 x pp2 x ep2 x v2": (
+        Layout(mp=2, pp=2, ep=2, sharding=2, split_param=True),
         [_MOE],
     ),
 }
@@ -87,7 +148,11 @@ CASES = {
 def run(layout, runs):
     """What each rank gave back, for every run."""
     ranks = run_on_ranks(
-        training.train_all, layout.world_size, layout=layout, runs=runs
+        training.train_all,
+        layout.world_size,
+        timeout=60.0 * layout.world_size,
+        layout=layout,
+        runs=runs,
     )
     return list(zip(*ranks, strict=True))
 
@@ -116,6 +181,15 @@ def test_run_is_that_of_one_process(case):
         assert_same_run(ranks, alone(**same))
 
 
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("case", EIGHT_RANKS)
+def test_run_on_eight_ranks_is_that_of_one_process(case):
+    layout, runs = EIGHT_RANKS[case]
+    for arguments, ranks in zip(runs, run(layout, runs), strict=True):
+        assert_same_run(ranks, alone(**arguments))
+
+
 def test_runs_clip_outliers_and_meet_experts_without_tokens():
     # Else the equalities above would say less.
     outliers = {s for s in range(training.NUM_STEPS) if s % 3 == 1}
@@ -140,6 +214,23 @@ def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
     arguments = {**_DENSE, **continued(dense[0]["state"], tmp_path)}
     (ranks,) = run(Layout(sharding=2, split_param=True), [arguments])
     assert_same_run(ranks, training.train_alone(**arguments))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [("pp4 x 2 virtual stages", _DEEP), ("sep2", _HEADS)],
+)
+def test_state_moves_there_and_back(case, options, tmp_path):
+    first = spread(case)[0][0]["state"]
+    arguments = {**options, **continued(first, tmp_path / "there")}
+    v2 = Layout(sharding=2, split_param=True)
+    (there,) = run(v2, [arguments])
+    assert_same_run(there, training.train_alone(**arguments))
+    arguments |= continued(there[0]["state"], tmp_path / "back")
+    arguments["first_step"] = there[0]["state"]["step"]
+    (back,) = run(CASES[case][0], [arguments])
+    assert_same_run(back, training.train_alone(**arguments))
 
 
 @pytest.mark.slow

@@ -290,12 +290,13 @@ def test_layouts_without_a_right_norm_are_refused(topology, message):
         make_plan(EXPERT, topology)
 
 
-def test_data_parallelism_with_slices_is_warned_of():
+@pytest.mark.parametrize("copies", ["data", "sep"])
+def test_copies_of_slices_are_warned_of(copies):
     topology = Topology(
         sharding=axis(0, 0, 1),
-        data=axis(0, 0, 2),
         splits_parameters=True,
         world=(0, 1, 2, 3),
+        **{copies: axis(0, 0, 2)},
     )
     with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
         check_layout([TensorLayout(key="dense")], topology)

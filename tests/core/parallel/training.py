@@ -20,6 +20,7 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import start_fleet
+from core.parallel.segments import over_whole_sequences, sequence_group
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import PipelineLayer
 from paddle.distributed.fleet.utils import mix_precision_utils
@@ -27,6 +28,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.models import attention
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
@@ -68,6 +70,8 @@ MOE = {
     "router_aux_loss_coef": 0.05,
     "router_z_loss_coef": 0.01,
 }
+DEEP = {**DENSE, "num_hidden_layers": 8}  # for virtual stages
+HEADS = {**DENSE, "num_key_value_heads": 4}  # for SEP
 # So many experts that some get no token on a rank, or on any.
 SPARSE_MOE = {**MOE, "moe_num_experts": 16, "moe_top_k": 1}
 
@@ -80,16 +84,21 @@ class Layout:
     mp: int = 1
     pp: int = 1
     sharding: int = 1
+    sep: int = 1
+    cp: int = 1  # on ranks of the sharding group
     ep: int = 1
     split_param: bool = False
     tensor_fusion: bool = False
     fuse_optimizer: bool = True  # fleet's default, used with tensor_fusion
     sequence_parallel: bool = False
+    recompute: bool = False
+    virtual: int = 1  # parts of a pipeline stage
+    micro_batches: int = MICRO_BATCHES  # of a pipeline, of the same rows
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return self.dp * self.mp * self.pp * self.sharding
+        return self.dp * self.mp * self.pp * self.sharding * self.sep
 
     def start(self) -> Any:
         """Start fleet; return the topology."""
@@ -98,17 +107,20 @@ class Layout:
             mp=self.mp,
             pp=self.pp,
             sharding=self.sharding,
+            sep=self.sep,
+            cp=self.cp,
             ep=self.ep,
-            moe_sharding=self.sharding // self.ep,
+            moe_sharding=self.mp * self.sharding // self.ep,
         )
         strategy = fleet.fleet._user_defined_strategy
         shard = strategy.hybrid_configs["sharding_configs"]
         shard.split_param = self.split_param
         shard.tensor_fusion = self.tensor_fusion
         shard.fuse_optimizer = self.fuse_optimizer
+        rows = BATCH * MICRO_BATCHES // self.micro_batches
         strategy.pipeline_configs = {
-            "accumulate_steps": MICRO_BATCHES,
-            "micro_batch_size": BATCH // (self.dp * self.sharding),
+            "accumulate_steps": self.micro_batches,
+            "micro_batch_size": rows // (self.dp * self.sharding),
             "enable_partial_send_recv": not self.sequence_parallel,
         }
         strategy.find_unused_parameters = True
@@ -151,6 +163,10 @@ def outlier(step, config):
 def train_all(layout, runs):
     """Several runs of `train` on this rank, one after the other."""
     topology = layout.start()
+    if max(layout.sep, layout.cp) > 1:
+        attention.attend_folded = over_whole_sequences(
+            attention.attend_folded, sequence_group(topology)
+        )
     return [train(layout, topology, **arguments) for arguments in runs]
 
 
@@ -174,11 +190,13 @@ def train(
         **options,
         tensor_parallel_degree=layout.mp,
         sequence_parallel=layout.sequence_parallel,
+        virtual_pp_degree=layout.virtual,
     )
     if layout.pp > 1:
         model = DecoderForCausalLMPipe(config)
     else:
         model = DecoderForCausalLM(config)
+        model.model.enable_recompute = layout.recompute
     initialize_weights(model, config, SEED)
     clip = make_clip(**clip_settings)
     is_ours = isinstance(clip, TensorScalingClip)
@@ -205,8 +223,10 @@ def train(
                 parameter.grad = paddle.zeros_like(parameter)
     losses, clipped = [], {}
     for step in range(first_step, first_step + num_steps):
-        ids, labels = own_rows(batch(step), topology)
-        losses.append(forward_backward(model, bare, optimizer, ids, labels))
+        ids, labels = own_rows(batch(step), layout, topology)
+        losses.append(
+            forward_backward(model, bare, optimizer, ids, labels, layout.sep)
+        )
         key, factor = outlier(step, config)
         if key in parameters:
             scale_gradient(parameters[key], factor)
@@ -230,8 +250,8 @@ def train(
     }
 
 
-def own_rows(arrays, topology):
-    """This data-parallel rank's rows of each micro-batch, as tensors."""
+def own_rows(arrays, layout, topology):
+    """This rank's rows and positions of each micro-batch, as tensors."""
     rank, size = 0, 1
     if topology is not None:
         shards = topology.get_sharding_parallel_world_size()
@@ -240,32 +260,42 @@ def own_rows(arrays, topology):
             topology.get_data_parallel_rank() * shards
             + topology.get_sharding_parallel_rank()
         )
+        rank, size = rank // layout.cp, size // layout.cp
+        if max(layout.sep, layout.cp) > 1:
+            group = sequence_group(topology)
+            arrays = [
+                np.split(array, group.nranks, axis=2)[group.rank]
+                for array in arrays
+            ]
     return [
         paddle.to_tensor(np.split(array, size, axis=1)[rank])
         for array in arrays
     ]
 
 
-def forward_backward(model, bare, optimizer, ids, labels):
+def forward_backward(model, bare, optimizer, ids, labels, num_sep_ranks=1):
     """Loss of all micro-batches, their gradients accumulated."""
     if isinstance(bare, PipelineLayer):
         data = model._prepare_training(
             [ids.flatten(0, 1), labels.flatten(0, 1)], optimizer, None
         )
-        loss = float(model.forward_backward_pipeline(data))
-        assert bool(bare.take_losses()) == model.is_pipeline_last_stage()
+        loss = float(model.forward_backward_pipeline(data, scaler=None))
+        is_last = model.is_pipeline_last_stage(ignore_virtual=True)
+        assert bool(bare.take_losses()) == is_last
         return loss
     total = 0.0
+    # Fleet adds up the gradients of sep ranks.
+    num_parts = MICRO_BATCHES * num_sep_ranks
     for micro in range(MICRO_BATCHES):
         last = micro + 1 == MICRO_BATCHES
         if isinstance(model, paddle.DataParallel) and not last:
             with model.no_sync():
-                loss = model(ids[micro], labels[micro])[0] / MICRO_BATCHES
-                loss.backward()
+                loss = model(ids[micro], labels[micro])[0]
+                (loss / num_parts).backward()
         else:
-            loss = model(ids[micro], labels[micro])[0] / MICRO_BATCHES
-            loss.backward()
-        total += float(loss)
+            loss = model(ids[micro], labels[micro])[0]
+            (loss / num_parts).backward()
+        total += float(loss) / MICRO_BATCHES
     return total
 
 

@@ -60,9 +60,11 @@ def test_refuses_experts_that_do_not_fit(monkeypatch):
     spread(monkeypatch, tp=1, ep=4)
     with pytest.raises(ValueError, match="moe_num_experts=6"):
         check_parallel(config)
-    spread(monkeypatch, tp=2, ep=2)
-    with pytest.raises(ValueError, match="ep_degree=2 with mp_degree=2"):
+    spread(monkeypatch, tp=2, ep=3)
+    with pytest.raises(ValueError, match="ep_degree=3 with mp_degree=2"):
         check_parallel(config)
+    spread(monkeypatch, tp=2, ep=2)
+    check_parallel(config)
     spread(monkeypatch, tp=1, ep=3)
     check_parallel(config)
     spread(monkeypatch, tp=1, ep=4)

@@ -120,6 +120,15 @@ def test_tensor_parallel_ranks_hold_halves_of_matrices():
     assert sum(map(math.prod, one.values())) == num_parameters(model)
 
 
+def test_experts_on_several_ranks_are_whole_under_tensor_parallelism():
+    model = config()
+    whole, own = parameter_shapes(model), local_shapes(model, Degrees(2, 1, 2))
+    halves = local_shapes(model, Degrees(tp=2))
+    for key, shape in own.items():
+        expected = whole if ".experts." in key else halves
+        assert shape == expected[key], key
+
+
 def test_ends_of_the_model_are_on_the_outer_stages():
     model = config()
     assert stage_of("model.embed_tokens.weight", model, 3) == [0]
@@ -137,7 +146,7 @@ def test_ends_of_the_model_are_on_the_outer_stages():
     [
         (Degrees(tp=3), "not a multiple of the 3"),
         (Degrees(ep=4), "moe_num_experts=6"),
-        (Degrees(tp=2, ep=2), "Use one of the two"),
+        (Degrees(tp=2, ep=3), "use a multiple of mp_degree"),
         (Degrees(pp=6), "pp_degree=6 with num_hidden_layers=5"),
     ],
 )

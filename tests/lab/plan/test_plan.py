@@ -115,6 +115,7 @@ def test_text_and_json(ernie):
         ({"dp": 2, "tp": 2}, 16, {"dp": 8, "tp": 2}),
         ({"sharding": 64, "pp": 4, "ep": 8}, 32, {"sharding": 8}),
         ({"dp": 2, "sharding": 4}, 16, {"dp": 2, "sharding": 8}),
+        ({"tp": 2, "sharding": 2, "ep": 4}, 8, {"sharding": 4, "ep": 4}),
     ],
 )
 def test_resized(parallel, num_gpus, expected):

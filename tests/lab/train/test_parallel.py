@@ -142,13 +142,14 @@ def test_number_of_processes_must_fit(tmp_path):
     ("fields", "message"),
     [
         ({"sequence_parallel": True}, "needs tp > 1"),
-        ({"ep": 2}, "ep=2 with sharding=1"),
-        ({"ep": 2, "sharding": 3}, "ep=2 with sharding=3"),
+        ({"ep": 2}, "ep=2 with tp=1, sharding=1"),
+        ({"ep": 2, "sharding": 3}, "ep=2 with tp=1, sharding=3"),
+        ({"ep": 4, "tp": 2, "sharding": 3}, "ep a divisor of tp x sharding"),
         (
             {"ep": 2, "sharding": 2, "sharding_split_param": False},
             "sharding_split_param=False",
         ),
-        ({"ep": 2, "sharding": 2, "tp": 2}, "tp=2"),
+        ({"ep": 3, "sharding": 3, "tp": 2}, "use a multiple of tp"),
         ({"ep": 2, "sharding": 2, "dp": 2}, "dp=2"),
         ({"pp": 0}, "pp"),
     ],

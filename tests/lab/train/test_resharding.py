@@ -59,6 +59,14 @@ ALONE = (1, "train.batch_size=8")
 TP2_PP2 = (4, "train.batch_size=8", "parallel.tp=2", "parallel.pp=2")
 PP2_V2 = (4, "train.batch_size=4", "parallel.pp=2", "parallel.sharding=2")
 EP2_V2 = (4, "train.batch_size=2", "parallel.ep=2", "parallel.sharding=4")
+TP2_EP2 = (2, "train.batch_size=8", "parallel.tp=2", "parallel.ep=2")
+TP2_EP2_V2 = (
+    4,
+    "train.batch_size=4",
+    "parallel.tp=2",
+    "parallel.ep=2",
+    "parallel.sharding=2",
+)
 PP2_EP2 = (*PP2_V2, "parallel.ep=2")
 EP2 = (2, "train.batch_size=4", "parallel.ep=2", "parallel.sharding=2")
 DP2 = (2, "train.batch_size=4", "parallel.dp=2")
@@ -151,6 +159,32 @@ def test_a_run_moves_from_layout_to_layout(alone, tmp_path):
         stop_at = count + 1 if count < len(layouts) else None
         run(output_dir, layout, stop_at)
     assert_close(output_dir, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_moves_through_experts_with_tensor_parallelism(alone, tmp_path):
+    output_dir = tmp_path / "run"
+    layouts = [TP2_EP2, TP2_EP2_V2, EP2, TP2_EP2_V2, ALONE]
+    for count, layout in enumerate(layouts, start=1):
+        stop_at = 2 * count if count < len(layouts) else None
+        run(output_dir, layout, stop_at)
+    assert_close(output_dir, alone)
+
+
+@pytest.mark.slow
+def test_experts_with_tensor_parallelism_are_resumed_bit_for_bit(
+    alone, tmp_path
+):
+    whole = tmp_path / "whole"
+    run(whole, TP2_EP2_V2)
+    again = cut_back(whole, tmp_path / "again")
+    run(again, TP2_EP2_V2)
+    np.testing.assert_array_equal(losses(again), losses(whole))
+    assert load_state(again / "checkpoint-10") == load_state(
+        whole / "checkpoint-10"
+    )
+    assert_close(again, alone)
 
 
 @pytest.mark.slow

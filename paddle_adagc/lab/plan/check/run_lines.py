@@ -52,7 +52,8 @@ def layout_lines(parallel: ParallelConfig) -> list[str]:
         f"{parallel.sharding} x TP {parallel.tp} x PP {parallel.pp}"
     ]
     if parallel.ep > 1:
-        lines.append(f"EP {parallel.ep}: inside of the sharding ranks")
+        axes = "sharding and TP" if parallel.tp > 1 else "sharding"
+        lines.append(f"EP {parallel.ep}: inside of the {axes} ranks")
     if parallel.sequence_parallel:
         lines.append("activations split along the sequence over the TP ranks")
     states = "with the tensors"

@@ -1,0 +1,64 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Sharding stages 2 and 3 on CPUs, which `group_sharded_parallel` refuses."""
+
+from typing import Any
+from unittest import mock
+
+import paddle
+import paddle.distributed as dist
+from paddle import nn
+from paddle.base import core
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2,
+    group_sharded_stage2,
+    group_sharded_stage3,
+)
+
+
+def group_sharded_on_cpu(
+    model: nn.Layer, optimizer: Any, stage: int, segment_size: int
+) -> tuple[nn.Layer, Any]:
+    """Do what `group_sharded_parallel` does, with the same classes.
+
+    Args:
+        model: The model, on all processes.
+        optimizer: Its optimizer.
+        stage: 2 or 3.
+        segment_size: Stage 3 leaves tensors of up to as many values whole.
+
+    Returns:
+        Model and optimizer to train with.
+    """
+    group = dist.get_group()
+    with (
+        mock.patch.object(core, "is_compiled_with_cuda", return_value=True),
+        mock.patch.object(paddle, "get_device", return_value="cpu:0"),
+    ):
+        if stage == 3:
+            model = group_sharded_stage3.GroupShardedStage3(
+                model,
+                optimizer,
+                group=group,
+                segment_size=segment_size,
+                device="cpu",
+            )
+            return model, optimizer
+        optimizer = group_sharded_optimizer_stage2.GroupShardedOptimizerStage2(
+            model.parameters(), optimizer, group=group, device="cpu"
+        )
+        model = group_sharded_stage2.GroupShardedStage2(
+            model, optimizer, group=group, device="cpu"
+        )
+        return model, optimizer

@@ -1,0 +1,46 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A decoder whose parameters lie on a mesh of auto-parallel."""
+
+import paddle.distributed as dist
+from paddle import nn
+
+from paddle_adagc.lab.models.shards import split_axis
+
+
+def spread_over_mesh(
+    model: nn.Layer, mesh: dist.ProcessMesh, tp_dimension: str = "mp"
+) -> None:
+    """Replace a decoder's parameters by distributed ones, in place.
+
+    Args:
+        model: Decoder in one piece, with the same weights on every process.
+        mesh: The processes.
+        tp_dimension: Name of the mesh dimension that splits matrices, as
+            tensor parallelism does. On the others, and without such a
+            dimension, parameters are replicated.
+    """
+    for prefix, layer in model.named_sublayers(include_self=True):
+        for name, parameter in [*layer._parameters.items()]:
+            if parameter is None:
+                continue
+            axis = split_axis(f"{prefix}.{name}")
+            placements = [
+                dist.Shard(axis)
+                if dimension == tp_dimension and axis is not None
+                else dist.Replicate()
+                for dimension in mesh.dim_names
+            ]
+            placed = dist.shard_tensor(parameter, mesh, placements)
+            setattr(layer, name, placed)
