@@ -261,7 +261,7 @@ def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
 def moving_deviation(
     norm: Tensor, gamma: Tensor, deviation: Tensor, beta: PerTensor
 ) -> Tensor:
-    """Moving average of ``| ||h_i g_i|| - gamma_i |``; not in the paper.
+    """Average ``| ||h_i g_i|| - gamma_i |``; not in the paper.
 
     Args:
         norm: Norm to enter, after the clip.

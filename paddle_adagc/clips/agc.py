@@ -308,7 +308,7 @@ def unit_axes(num_axes: int, is_embedding: bool) -> tuple[int, ...]:
 
 
 def _num_split_units(tensor: TensorLayout) -> int:
-    """Number of units whose parts lie on several ranks; 0 if none do."""
+    """Return the number of units with parts on several ranks."""
     axes = unit_axes(len(tensor.shape), tensor.is_embedding)
     if not tensor.is_tp_split or tensor.split_axis not in axes:
         return 0

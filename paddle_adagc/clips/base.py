@@ -211,7 +211,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         return h
 
     def _config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"nonfinite": self.nonfinite}
 
     def __str__(self) -> str:

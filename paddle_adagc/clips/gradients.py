@@ -112,7 +112,7 @@ def _stored(gradient: Tensor | None) -> Tensor | None:
 
 
 def _merged(gradient: Tensor | None) -> Tensor | None:
-    """The numbers with rows added up that a sparse gradient repeats."""
+    """Return the numbers; rows that a sparse gradient repeats are added."""
     if gradient is None or not gradient.is_selected_rows():
         return gradient
     return _stored(_C_ops.merge_selected_rows(gradient))

@@ -72,7 +72,7 @@ class OtherRanks:
             self._buffers = FusedBuffers(model.parameters())
 
     def topology(self) -> Topology | None:
-        """This rank's place, if fleet was started or a stage wraps the model.
+        """Return this rank's place under fleet or a stage that wraps the model.
 
         Raises:
             RuntimeError: An unknown sharding stage 2 splits the tensors.

@@ -40,7 +40,7 @@ class TensorTable:
         self._unconfirmed = False
 
     def __len__(self) -> int:
-        """Number of tensors."""
+        """Return the number of tensors."""
         return len(self.keys)
 
     def __contains__(self, name: object) -> bool:

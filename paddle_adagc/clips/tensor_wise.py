@@ -113,7 +113,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         return (self.lambda_abs * share).astype("float32")
 
     def _sizes(self) -> list[int]:
-        """Number of values of every whole tensor; 0 if it is not clipped."""
+        """Return each whole tensor's number of values; 0: not clipped."""
         if not self._table.is_bound:
             return [math.prod(self._shapes[i]) for i in range(len(self._table))]
         num_tp_ranks = self._known_reducer().num_tp_ranks

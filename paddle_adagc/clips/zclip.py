@@ -128,7 +128,7 @@ class ClipGradByZClip(GlobalNormClip):
         return h.clip(max=1.0).expand_as(norm), new
 
     def _observe(self, tau: Tensor, is_warm_up: Tensor, kept: Kept) -> Kept:
-        """Running mean and variance in the warm-up, moving ones after it."""
+        """Take running mean and variance in the warm-up, then moving ones."""
         count = kept["count"] + 1
         weight = paddle.where(
             is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha, "float32")

@@ -84,7 +84,7 @@ class ClippingMixin(Trainer):
         clip.bind(self.model)
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
-        """The Trainer's optimizer, with the clip."""
+        """Make the Trainer's optimizer, with the clip."""
         optimizer = super().create_optimizer(lr_scheduler)
         put_into_optimizer(optimizer, self.clip)
         return optimizer

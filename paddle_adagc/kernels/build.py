@@ -50,7 +50,7 @@ FLAGS = (
 
 @functools.cache
 def load_library() -> ctypes.CDLL | None:
-    """The compiled loops; None if they are switched off or cannot be made."""
+    """Return the compiled loops; None if switched off or impossible."""
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
         return None
     compiler = os.environ.get("CXX") or shutil.which("g++")
@@ -155,7 +155,7 @@ def cache_dir() -> Path:
 
 
 def _fingerprint(compiler: str) -> str:
-    """Changes with the source, the flags, the compiler and the processor."""
+    """Hash the source, the flags, the compiler and the processor."""
     header = SOURCE.with_name("numbers.h")
     parts = [
         SOURCE.read_text(),

@@ -67,7 +67,7 @@ class OperatorTensors:
 
     @staticmethod
     def is_available() -> bool:
-        """Always."""
+        """Return True: operators need nothing."""
         return True
 
     @staticmethod
@@ -115,7 +115,7 @@ def is_in_host_memory(tensor: Tensor) -> bool:
 
 
 def dense_float(values: Tensor) -> Tensor:
-    """The values in float32 or float64, one after the other in memory.
+    """Return the values in float32 or float64, one after the other in memory.
 
     A gradient may be strided: that of a weight used as ``matmul(x, w.T)`` is.
     Not every operator of Paddle takes such a tensor.

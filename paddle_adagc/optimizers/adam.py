@@ -55,7 +55,7 @@ def square_root(x: Tensor) -> Tensor:
 def next_moments(
     gradient: Tensor, state: AdamState, beta1: float, beta2: float
 ) -> AdamState:
-    """The state with this step's gradient in its moments.
+    """Return the state with this step's gradient in its moments.
 
     The powers stay this step's; :func:`advance_powers` ends the step.
     """
@@ -85,7 +85,7 @@ def adam_direction(state: AdamState, epsilon: float) -> Tensor:
 
 
 def advance_powers(state: AdamState, beta1: float, beta2: float) -> AdamState:
-    """The state with the powers of the next step."""
+    """Return the state with the powers of the next step."""
     return state._replace(
         beta1_power=state.beta1_power * beta1,
         beta2_power=state.beta2_power * beta2,

@@ -109,7 +109,7 @@ class Parts:
         return -self.max(-values)
 
     def gather(self, part: Tensor) -> Tensor:
-        """The whole tensor from the ranks' parts, in one all-gather."""
+        """Return the whole tensor from the ranks' parts, in one all-gather."""
         if self._axis.size == 1:
             return part
         parts: list[Tensor] = []
@@ -117,7 +117,7 @@ class Parts:
         return paddle.concat(parts, axis=self._split_axis)
 
     def own(self, whole: Tensor) -> Tensor:
-        """This rank's part of a whole tensor."""
+        """Return this rank's part of a whole tensor."""
         if self._axis.size == 1:
             return whole
         parts = paddle.split(whole, self._axis.size, axis=self._split_axis)

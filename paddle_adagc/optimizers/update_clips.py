@@ -45,7 +45,7 @@ class UpdateClip(abc.ABC):
         parts: Parts,
         is_embedding: bool,
     ) -> Tensor:
-        """The factor.
+        """Return the factor.
 
         Args:
             update: The optimizer's, before the learning rate and without
@@ -107,7 +107,7 @@ class AGC(UpdateClip):
         parts: Parts,
         is_embedding: bool,
     ) -> Tensor:
-        """The factor of every unit; see :meth:`UpdateClip.scale`."""
+        """Return the factor of every unit; see :meth:`UpdateClip.scale`."""
         axes = unit_axes(update.ndim, is_embedding)
         norms = square_root(
             parts.sum(

@@ -115,7 +115,7 @@ class Meshes:
         return [slot for slot, s in self._spreads.items() if s.groups]
 
     def reducer(self, num_tensors: int) -> MeshReducer:
-        """The sums of a step, for vectors of ``num_tensors`` entries."""
+        """Return the sums of a step, for vectors of ``num_tensors`` entries."""
         if self._reducer is None or self._num_tensors != num_tensors:
             spreads = [self._spreads.get(slot) for slot in range(num_tensors)]
             self._reducer = MeshReducer(make_mesh_plan(spreads))
@@ -188,7 +188,7 @@ def any_is_distributed(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
 
 
 def local_value(tensor: Tensor) -> Tensor:
-    """This rank's part, in the same memory; a dense tensor itself."""
+    """Return this rank's part, in the same memory; a dense tensor itself."""
     return tensor._local_value() if tensor.is_dist() else tensor
 
 
@@ -230,7 +230,7 @@ _lines: dict[Ranks, dist.ProcessMesh] = {}
 
 
 def _line(ranks: Ranks) -> dist.ProcessMesh:
-    """A mesh of one dimension."""
+    """Return a mesh of one dimension."""
     if ranks not in _lines:
         _lines[ranks] = dist.ProcessMesh([*ranks], dim_names=["ranks"])
     return _lines[ranks]

@@ -188,14 +188,14 @@ def refuse_unbound_slice(name: str) -> None:
 
 
 def sharding_wrapper(model: paddle.nn.Layer) -> paddle.nn.Layer | None:
-    """What ``group_sharded_parallel`` made of the model; None: nothing."""
+    """Return ``group_sharded_parallel``'s wrapper of the model, if any."""
     while isinstance(model, _WRAPPERS):
         model = model._layers
     return model if isinstance(model, _SHARDING_WRAPPERS) else None
 
 
 def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
-    """The model inside of ``DataParallel`` and fleet's wrappers."""
+    """Return the model inside of ``DataParallel`` and fleet's wrappers."""
     while True:
         if isinstance(model, _WRAPPERS):
             model = model._layers
@@ -252,7 +252,7 @@ def is_expert(parameter: Tensor) -> bool:
 
 
 def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
-    """Marked ``mp_moe``, or as PaddleFormers marks such experts without it."""
+    """Look for ``mp_moe``, or PaddleFormers' marks of such experts."""
     if getattr(parameter, "mp_moe", False):
         return True
     is_synced = getattr(parameter, "no_sync", None) is False

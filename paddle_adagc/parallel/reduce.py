@@ -292,7 +292,7 @@ class Reducer:
         return part
 
     def counted(self, squared_norm: Tensor) -> Tensor:
-        """The entries that this rank counts, 0 elsewhere."""
+        """Return the entries that this rank counts, 0 elsewhere."""
         if self._counts is None:
             return squared_norm
         zero = paddle.zeros_like(squared_norm)

@@ -88,7 +88,7 @@ class Topology:
 
 
 def read_topology() -> Topology | None:
-    """The topology of this process; None without ``fleet.init``."""
+    """Return the topology of this process; None without ``fleet.init``."""
     hcg = getattr(fleet.fleet, "_hcg", None)
     if hcg is None or not dist.is_initialized():
         return None
@@ -121,7 +121,7 @@ def read_topology() -> Topology | None:
 
 
 def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
-    """The topology of a model that ``group_sharded_parallel`` has wrapped.
+    """Return the topology of a model under ``group_sharded_parallel``.
 
     Args:
         topology: Fleet's; None without fleet.

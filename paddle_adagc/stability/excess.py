@@ -186,7 +186,7 @@ def _largest(differences: np.ndarray) -> float:
 def _recovery(
     excess: np.ndarray, last: int, end: int, below: float, smoothing: int
 ) -> int | None:
-    """Steps from ``last + 1`` until the excess is gone for good, or None."""
+    """Count steps from ``last + 1`` until the excess is gone, or None."""
     steps = last + 1 + np.flatnonzero(~np.isnan(excess[last + 1 : end]))
     if not steps.size:
         return None

@@ -53,7 +53,7 @@ class ExactWindow:
             self.push(value)
 
     def __len__(self) -> int:
-        """Number of values in the window."""
+        """Return the number of values in the window."""
         return len(self._integers)
 
     @property
@@ -98,7 +98,7 @@ class ExactWindow:
         return self._sum / (self._size << self._bits)
 
     def standard_deviation(self) -> float:
-        """Standard deviation of a full window, NaN before."""
+        """Return the standard deviation of a full window, NaN before."""
         if not self.full:
             return math.nan
         extra = 64

@@ -87,7 +87,7 @@ class Compiler:
         return major.value, minor.value
 
     def target(self, capability: int) -> str:
-        """What to compile for: the GPU, or PTX if NVRTC is older than it.
+        """Return what to compile for: the GPU, or PTX for an older NVRTC.
 
         Args:
             capability: Compute capability, 10 * major + minor.

@@ -123,7 +123,7 @@ class _Lists:
         self._known: weakref.ref[DeviceTensors] | None = None
 
     def of(self, tensors: DeviceTensors) -> Launcher:
-        """The launcher, once the device has the tensors' addresses."""
+        """Return the launcher, once the device has the tensors' addresses."""
         if self._known is None or self._known() is not tensors:
             self._launcher.store_addresses(tensors.addresses)
             self._known = weakref.ref(tensors)
@@ -140,7 +140,7 @@ def _lists(device: int, stream: int, dtypes: bytes, sizes: bytes) -> _Lists:
 
 @functools.cache
 def load_module(device: int) -> driver.Module | None:
-    """The kernels on a device; None, after a warning, if they cannot be had."""
+    """Return a device's kernels; None, after a warning, without any."""
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
         return None
     try:
@@ -157,7 +157,7 @@ def load_module(device: int) -> driver.Module | None:
 
 
 def _image(capability: int) -> bytes:
-    """The compiled kernels, from the cache folder if they are there."""
+    """Return the compiled kernels, from the cache folder if they are there."""
     major = str(paddle.version.cuda()).split(".")[0]
     compiler = driver.Compiler(driver.load_nvrtc(major))
     target = compiler.target(capability)

@@ -63,7 +63,7 @@ class Contender(abc.ABC):
 
     @abc.abstractmethod
     def step(self) -> Any:
-        """The step that is timed."""
+        """Make the step that is timed."""
 
 
 class AdaGC(Contender):
@@ -176,7 +176,7 @@ class MemoryFloor(Contender):
         self._part = self._all[: int(share * sizes[clipped].sum())]
 
     def step(self) -> Any:
-        """The two passes."""
+        """Make the two passes."""
         np.dot(self._all, self._all)
         np.multiply(self._part, np.float32(1.0), out=self._part)
 

@@ -74,11 +74,11 @@ class CommunicationLedger:
         self._step = 0
 
     def watch(self, clip: Callable[[Any], Any]) -> ClipGradBase:
-        """A clip that does what ``clip`` does, under this ledger's eyes."""
+        """Wrap ``clip``, which then works under this ledger's eyes."""
         return _WatchedClip(clip, self)
 
     def collectives(self, step: int) -> Counter[tuple[str, str, int]]:
-        """What a step did: (collective, group, bytes) -> number of calls."""
+        """Count a step's calls by (collective, group, bytes)."""
         return Counter(
             (entry.collective, entry.group, entry.num_bytes)
             for entry in self.entries

@@ -69,7 +69,7 @@ def address(host: int) -> str:
 
 
 def command_on(host: int, command: Sequence[str]) -> list[str]:
-    """The command that runs another one on a host."""
+    """Return the command that runs another one on a host."""
     return ["ip", "netns", "exec", f"{_PREFIX}{host}", *command]
 
 

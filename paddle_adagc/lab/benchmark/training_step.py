@@ -140,7 +140,7 @@ class _Copy:
 
 
 def _batches(config: RunConfig, count: int) -> Any:
-    """The run's first batches, as tensors."""
+    """Return the run's first batches, as tensors."""
     task = make_task(config)
     size = config.train.batch_size
     dataset, _ = task.build_datasets(count * size)

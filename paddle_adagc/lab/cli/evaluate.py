@@ -44,7 +44,7 @@ from paddle_adagc.lab.cli.command import (
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Return the command's options."""
     parser = make_parser("evaluate", __doc__)
     parser.add_argument("model", metavar="MODEL", help="what to score")
     add = parser.add_argument

@@ -91,7 +91,7 @@ class TokenDataset(Dataset):
         return int(self.tokens.max()) + 1
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

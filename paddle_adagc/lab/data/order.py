@@ -33,7 +33,7 @@ class Order(Protocol):
     """Start of every sample; ``ndarray`` and ``tuple`` of ints are orders."""
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         ...
 
     def __getitem__(self, index: int, /) -> int:
@@ -50,7 +50,7 @@ class RandomOrder:
     seed: int
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> int:
@@ -67,7 +67,7 @@ class RandomChoiceOrder:
     seed: int
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> int:
@@ -88,7 +88,7 @@ class EpochOrder:
     seed: int
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> int:

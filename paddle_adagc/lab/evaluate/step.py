@@ -144,7 +144,7 @@ class Step:
         return markdown_table(["most clipped", "h"], rows, pad=True)
 
     def samples(self) -> range:
-        """Samples of the batch, in the order of the training dataset.
+        """Return samples of the batch, in the order of the training dataset.
 
         Records that do not hold them come from steps that drew the next ones.
         """

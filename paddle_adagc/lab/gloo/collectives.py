@@ -32,7 +32,7 @@ from paddle_adagc.lab.gloo.point_to_point import (
 
 
 def on_calc_stream(name: str) -> Callable[..., Any]:
-    """The method ``name`` of the process group, finished when it returns."""
+    """Wrap the group's method ``name``: finished when it returns."""
 
     def call(self: Any, *args: Any) -> Any:
         task = getattr(self, name)(*args, True)
@@ -43,7 +43,7 @@ def on_calc_stream(name: str) -> Callable[..., Any]:
 
 
 def in_float32(name: str) -> Callable[..., Any]:
-    """The reduction ``name``, with float16 tensors summed in float32."""
+    """Wrap the reduction ``name``: float16 is summed in float32."""
     native = getattr(core.ProcessGroup, name)
 
     def call(self: Any, tensor: Tensor, *args: Any) -> Any:
@@ -123,7 +123,7 @@ def all_to_all_tensor(
 def _rows(
     tensor: Tensor, sizes: list[int], num_ranks: int, name: str
 ) -> list[Tensor]:
-    """The rows of ``tensor`` in blocks of ``sizes``, one block a rank."""
+    """Split the rows of ``tensor`` into ``sizes``, one block a rank."""
     num_rows = tensor.shape[0]
     if not sizes and num_rows % num_ranks == 0:
         sizes = [num_rows // num_ranks] * num_ranks

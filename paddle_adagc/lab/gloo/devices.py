@@ -41,17 +41,17 @@ _native_add_rank_params = _ParamStorage.add_rank_params
 
 
 def device_type() -> str:
-    """The device of the fused buffers."""
+    """Return the device of the fused buffers."""
     return "cpu"
 
 
 def device_id(self: Any) -> int:
-    """The device number of a rank that has no device."""
+    """Return the device number of a rank that has no device."""
     return 0
 
 
 def cuda(self: Tensor, *_: Any, **__: Any) -> Tensor:
-    """The tensor on "the GPU" of a rank that has none: a copy."""
+    """Return the tensor on "the GPU" of a rank that has none: a copy."""
     return self.detach().clone()
 
 

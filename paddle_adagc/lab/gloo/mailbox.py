@@ -137,6 +137,6 @@ def open_mailbox(store: Any, rank: int, host: str) -> None:
 
 
 def get_mailbox() -> Mailbox:
-    """This process's mailbox."""
+    """Return this process's mailbox."""
     assert _mailbox is not None, "the first gloo group opens the mailbox"
     return _mailbox

@@ -26,14 +26,14 @@ from paddle_adagc.lab.gloo.patch import Patch
 
 
 def _gather_columns(tensor: Tensor, group: Group) -> Tensor:
-    """The ranks' tensors side by side along the last axis."""
+    """Return the ranks' tensors side by side along the last axis."""
     parts = [paddle.empty_like(tensor) for _ in range(group.nranks)]
     group.process_group.all_gather(parts, tensor.contiguous(), True).wait()
     return paddle.concat(parts, axis=-1)
 
 
 def _own_columns(tensor: Tensor, group: Group) -> Tensor:
-    """This rank's share of the last axis."""
+    """Return this rank's share of the last axis."""
     parts = paddle.split(tensor, group.nranks, axis=-1)
     return parts[group.rank].contiguous()
 
@@ -117,7 +117,7 @@ class SoftmaxWithCrossEntropy(PyLayer):
     def backward(
         ctx: Any, _softmax_grad: Tensor, loss_grad: Tensor
     ) -> tuple[Tensor, None]:
-        """The loss's gradient [..., 1] to that of the logits [..., n]."""
+        """Turn the loss's gradient [..., 1] into the logits' [..., n]."""
         softmax, index, owned, ignored = ctx.saved_tensor()
         classes = paddle.arange(softmax.shape[-1], dtype=index.dtype)
         hit = ((classes == index) & owned).cast(softmax.dtype)

@@ -70,7 +70,7 @@ _coalesced: dict[int, list[Receive]] = {}
 
 
 def group_of(process_group: Any) -> Group:
-    """The ``Group`` around a process group."""
+    """Return the ``Group`` around a process group."""
     for group in _GroupManager.group_map_by_id.values():
         if group.process_group is process_group:
             return group
@@ -78,12 +78,12 @@ def group_of(process_group: Any) -> Group:
 
 
 def bytes_of_tensor(tensor: Tensor) -> bytes:
-    """The elements of a tensor in row-major order; bfloat16 as 16-bit words."""
+    """Return the elements in row-major order; bfloat16 as 16-bit words."""
     return np.ascontiguousarray(tensor.numpy()).tobytes()
 
 
 def tensor_of_bytes(payload: bytes, like: Tensor) -> Tensor:
-    """A tensor of ``like``'s shape and dtype from another rank's bytes.
+    """Make a tensor of ``like``'s shape and dtype from a rank's bytes.
 
     Raises:
         ValueError: The sender's tensor had another size.

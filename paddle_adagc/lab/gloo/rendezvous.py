@@ -92,7 +92,7 @@ def own_host() -> str:
 
 
 def free_port() -> int:
-    """A random port that nothing listens on.
+    """Choose a random port that nothing listens on.
 
     Paddle aborts the process where its store cannot bind, so the port is
     taken from outside the range that the system gives to outgoing

@@ -60,7 +60,7 @@ def role_of(key: str) -> Role:
 
 
 def initial_deviation(config: DecoderConfig, role: Role) -> float:
-    """Standard deviation that W is drawn with, around 0."""
+    """Return the standard deviation of W's draw around 0."""
     if config.initialization == "normal":
         return config.initializer_range
     if config.initialization == "wesar":

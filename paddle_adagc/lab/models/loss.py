@@ -59,7 +59,7 @@ def training_loss(
     *,
     adds_router_losses: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss to minimise, and its parts.
+    """Return the loss to minimise, and its parts.
 
     Args:
         config: The decoder's config.

@@ -64,7 +64,7 @@ class ClipStat(Mapping[str, float]):
         return iter(self._NAMES if self._clip.num_steps else ())
 
     def __len__(self) -> int:
-        """Number of values."""
+        """Return the number of values."""
         return len([*iter(self)])
 
 

@@ -50,7 +50,7 @@ _VARIABLES = (
 
 
 def processor_facts() -> dict[str, Any]:
-    """The processor and the settings by which its results may differ.
+    """Return processor and settings by which results may differ.
 
     Returns:
         `processor` (model name), `vendor`, `architecture`, `num_cores`,

@@ -89,7 +89,7 @@ class Choice(Generic[E]):
 
 
 def cost_class(config: RunConfig) -> str:
-    """What the time of a step depends on, as a key."""
+    """Return what the time of a step depends on, as a key."""
     model = dict(config.model)
     train = config.train
     facts = [
@@ -185,7 +185,7 @@ def parallel_seconds(
     seconds_of: Callable[[Cell], float],
     num_jobs: int,
 ) -> float:
-    """An upper bound of the time of ``cells``, begun in any order.
+    """Return an upper bound of the time of ``cells``, begun in any order.
 
     Graham's bound for list scheduling; cells with one directory count once.
     """
@@ -195,7 +195,7 @@ def parallel_seconds(
 
 
 def split_at_interim(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
-    """The runs of an experiment before and after the look at futility.
+    """Return the runs of an experiment before and after the look at futility.
 
     Args:
         cells: All runs of the experiment, seed by seed.

@@ -54,7 +54,7 @@ class Setting:
 
     @classmethod
     def of(cls, experiment: ExperimentConfig) -> Setting:
-        """The setting of an experiment, without its methods."""
+        """Return the setting of an experiment, without its methods."""
         return cls(
             experiment.name,
             experiment.title,
@@ -108,7 +108,7 @@ class Catalogue:
         return key in self._experiments
 
     def arm(self, target: str, experiment: str, method: str) -> Arm:
-        """The arm of a method.
+        """Return the arm of a method.
 
         Raises:
             ValueError: The grid has no such experiment or method.
@@ -147,7 +147,7 @@ class Catalogue:
         return self._arms[key]
 
     def settings(self, targets: Sequence[str]) -> list[Setting]:
-        """The experiments of these targets, in this order, alike ones as one.
+        """Return these targets' experiments in order, alike ones as one.
 
         Two are alike if they train the same but for the clip and no method of
         one has the name of another method of the other.
@@ -179,7 +179,7 @@ class Catalogue:
         return [*dict.fromkeys(target for target, _ in self._experiments)]
 
     def _base(self, target: str, experiment: ExperimentConfig) -> Arm:
-        """The config that the methods change, without its clip."""
+        """Return the config that the methods change, without its clip."""
         values = base_values(experiment, self._files[target])
         values["faults"] = experiment.faults
         config = flatten(as_json(parse_config(values)))

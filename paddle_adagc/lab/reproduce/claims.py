@@ -221,7 +221,7 @@ def claims_about(
 
 
 def _with_margins(claim: Claim, margins: dict[str, float]) -> Claim:
-    """The claim with the margin of every condition that gives none."""
+    """Give every condition without a margin the claim's."""
     conditions = tuple(
         condition.model_copy(
             update={
@@ -234,7 +234,7 @@ def _with_margins(claim: Claim, margins: dict[str, float]) -> Claim:
 
 
 def _first_error(error: ValidationError, values: Any) -> str:
-    """The first error in words, with the claim's id and the nearest key."""
+    """Put the first error in words, with claim id and nearest key."""
     first = error.errors()[0]
     where = first["loc"]
     name = ""

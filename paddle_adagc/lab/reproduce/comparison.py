@@ -37,7 +37,7 @@ class Source(Protocol):
     def numbers(
         self, target: str, experiment: str, method: str, measure: str
     ) -> list[float] | None:
-        """What was timed, counted or modelled; None for runs."""
+        """Return what was timed, counted or modelled; None for runs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def without_pairs(
     own: Sequence[CellResult],
     others: Sequence[CellResult],
 ) -> Comparison:
-    """A comparison that nothing pairs for yet: it says what has no run."""
+    """Make a comparison without pairs: it says what has no run."""
     sides = [(fields["method"], own)]
     if fields.get("other"):
         sides.append((fields["other"], others))

@@ -54,7 +54,7 @@ class Scale:
     """Length of every run, whatever the config's."""
 
     def num_steps(self, full_length: int) -> int:
-        """Steps of a run that has ``full_length`` in its config."""
+        """Return steps of a run that has ``full_length`` in its config."""
         if self.max_steps is not None:
             return self.max_steps
         shortest = min(MIN_STEPS, full_length)
@@ -138,14 +138,14 @@ def base_values(
 
 
 def in_store(config: RunConfig, store: str | os.PathLike[str]) -> RunConfig:
-    """The same run in the directory of ``store`` that is named after it."""
+    """Return the same run in its directory of ``store``."""
     directory = Path(store) / digest(as_json(config))
     train = dataclasses.replace(config.train, output_dir=str(directory))
     return dataclasses.replace(config, train=train)
 
 
 def as_json(config: RunConfig) -> dict[str, Any]:
-    """A run's config as ``run.json`` holds it: without its directory."""
+    """Return a run's config as ``run.json`` holds it: without its directory."""
     values = json.loads(json.dumps(config.to_dict()))
     del values["train"]["output_dir"]
     return typing.cast("dict[str, Any]", values)
@@ -158,7 +158,7 @@ def digest(config: Mapping[str, Any]) -> str:
 
 
 def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:
-    """A fault whose steps are scaled to a run of another length."""
+    """Return a fault whose steps are scaled to a run of another length."""
     moved = dict(fault)
     for key in ("start", "every", "stop"):
         if fault.get(key) is not None:

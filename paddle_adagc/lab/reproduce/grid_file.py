@@ -40,7 +40,7 @@ class GridConfig:
     """Dotted key of the run config -> its values."""
 
     def methods(self) -> dict[str, dict[str, Any]]:
-        """Changes to the run config by name, such as ``"beta 0.99"``."""
+        """Return changes to the run config by name, such as ``"beta 0.99"``."""
         found = {}
         for combination in itertools.product(*self.values.values()):
             chosen = dict(zip(self.values, combination, strict=True))
@@ -191,7 +191,7 @@ def load_target(path: str | os.PathLike[str]) -> TargetConfig:
 def _with(
     values: Mapping[str, Any], keys: Sequence[str], value: Any
 ) -> dict[str, Any]:
-    """A copy with one value changed."""
+    """Return a copy with one value changed."""
     first, *rest = keys
     if rest:
         value = _with(values.get(first, {}), rest, value)

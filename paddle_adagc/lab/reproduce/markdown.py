@@ -102,7 +102,7 @@ class Table:
 
     @classmethod
     def of(cls, experiment: ExperimentResult) -> Table:
-        """The table of one experiment's own runs, without the twins."""
+        """Make the table of one experiment's own runs, without twins."""
         return cls(
             experiment.title,
             experiment.description,
@@ -179,7 +179,7 @@ def target_markdown(result: TargetResult, level: int = 3) -> str:
 
 
 def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
-    """A line per claim: where, what it says, verdict, evidence.
+    """Return a line per claim: where, what it says, verdict, evidence.
 
     Args:
         verdicts: The lines.

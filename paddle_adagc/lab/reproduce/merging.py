@@ -71,7 +71,7 @@ def _identity(cell: CellResult) -> tuple[str, str, bool]:
 def _with_own(
     cell: CellResult, experiment: ExperimentResult, common: dict[str, object]
 ) -> CellResult:
-    """The cell with what is no longer common to all."""
+    """Return the cell with what is no longer common to all."""
     full = {**experiment.config, **cell.config}
     own = {k: v for k, v in full.items() if k not in common}
     return dataclasses.replace(cell, config=own)

@@ -121,7 +121,7 @@ def result_files(results_dir: Path) -> list[Path]:
 
 
 def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
-    """The committed results by target.
+    """Return the committed results by target.
 
     Raises:
         ValueError: A file is not valid, or named after another target.
@@ -262,7 +262,7 @@ def made_files(pages: Pages, docs: Path, results_dir: Path) -> dict[Path, str]:
 
 
 def _table(setting: Setting, pool: Pool) -> Table:
-    """The pooled runs of a setting; methods without any are left out."""
+    """Return the pooled runs of a setting; methods without any are left out."""
     runs = {m: pool.runs(arm) for m, arm in setting.arms.items()}
     return Table(
         setting.title,

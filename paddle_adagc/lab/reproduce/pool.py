@@ -48,7 +48,7 @@ class Arm:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Arm:
-        """The arm of a run's config with dotted keys.
+        """Return the arm of a run's config with dotted keys.
 
         Arguments of the clip that equal its defaults do not count, so
         ``{"clip.name": "adagc"}`` and the same with ``clip.beta`` 0.99 are one
@@ -94,7 +94,7 @@ class Pool:
                     runs.append((arm, cell))
 
     def runs(self, arm: Arm) -> list[CellResult]:
-        """Runs of an arm, of all seeds, lengths and processors."""
+        """Return runs of an arm, of all seeds, lengths and processors."""
         runs = self._runs.get(arm.signature, [])
         return [cell for run, cell in runs if arm.takes(run)]
 

@@ -56,7 +56,7 @@ def rate_text(method: str, runs: Sequence[CellResult]) -> str:
 
 
 def judged(runs: Sequence[CellResult]) -> list[CellResult]:
-    """The longest run of every seed that has judged steps."""
+    """Return the longest run of every seed that has judged steps."""
     return [
         r
         for r in longest(runs)
@@ -175,7 +175,7 @@ def _rates(
     own: Sequence[CellResult],
     others: Sequence[CellResult],
 ) -> tuple[str, ...]:
-    """The rates of both sides, as far as there are judged runs."""
+    """Return both sides' rates, as far as there are judged runs."""
     sides = ((fields["method"], own), (fields.get("other"), others))
     return tuple(rate_text(str(name), runs) for name, runs in sides if runs)
 

@@ -137,7 +137,7 @@ class TargetResult:
     )
 
     def experiment(self, name: str) -> ExperimentResult | None:
-        """The experiment of that name, if it was run."""
+        """Return the experiment of that name, if it was run."""
         return next((e for e in self.experiments if e.name == name), None)
 
 
@@ -217,7 +217,7 @@ def _check_checksum(head: dict[str, Any], content: bytes) -> None:
 
 
 def _without_defaults(cell: dict[str, Any]) -> dict[str, Any]:
-    """A cell's fields without empty ones."""
+    """Return a cell's fields without empty ones."""
     return {
         key: value
         for key, value in cell.items()

@@ -298,6 +298,6 @@ def _git(*arguments: str) -> str:
 
 
 def _num_steps(directory: Path) -> int:
-    """Steps that a run has logged."""
+    """Return steps that a run has logged."""
     metrics = directory / "metrics.jsonl"
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0

@@ -154,7 +154,7 @@ def clustered_rate_p(
     other_steps: Sequence[int],
     alternative: Alternative,
 ) -> float:
-    """The larger p of two exact tests of paired event rates.
+    """Return the larger p of two exact tests of paired event rates.
 
     The conditional binomial test takes all events as independent; the
     sign-flip test of the seeds' rates allows events of one seed to come in

@@ -109,7 +109,7 @@ def _cell(
 
 
 def _as_stored(run: RunRecord) -> RunRecord:
-    """The run with the losses that come back from a results file."""
+    """Return the run with the losses that come back from a results file."""
     loss = decode_losses(encode_losses(run.loss))
     return dataclasses.replace(run, metrics={**run.metrics, "loss": loss})
 

@@ -109,7 +109,7 @@ class Extent:
     """Experiments that were stopped for futility."""
 
     def cuts(self, target: str) -> list[str]:
-        """What is missing of a target, as sentences."""
+        """Return what is missing of a target, as sentences."""
         sentences = []
         if self.scale.max_steps is not None:
             sentences.append(f"Every run has {self.scale.max_steps:,} steps.")
@@ -281,7 +281,7 @@ class Reproduction:
         return make_cells(planned.config, planned.grid_file, self._store, scale)
 
     def _time(self, deadline: Deadline) -> dict[str, list[ExperimentResult]]:
-        """Timings by target, one after the other, while nothing else runs."""
+        """Time target after target, while nothing else runs."""
         found: dict[str, list[ExperimentResult]] = {}
         for name, target in self._targets.items():
             found[name] = []
@@ -382,6 +382,6 @@ def _spent(timings: Mapping[str, Sequence[ExperimentResult]]) -> float:
 
 
 def _complete(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of the seeds that all methods and twins have finished."""
+    """Keep the seeds that all methods and twins have finished."""
     missing = {cell.seed for cell in cells if not has_ended(cell)}
     return [cell for cell in cells if cell.seed not in missing]

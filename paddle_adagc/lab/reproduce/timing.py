@@ -94,7 +94,7 @@ def run_timing(
 
 
 def gpu_hours() -> ExperimentResult:
-    """The paper's GPU hours beside what the plan predicts for its layouts.
+    """Put the paper's GPU hours beside the plan's for its layouts.
 
     Nothing is run: the clips' collectives are counted and their time modelled,
     see :mod:`paddle_adagc.lab.plan.gpu_hours`.

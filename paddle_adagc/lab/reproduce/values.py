@@ -112,7 +112,7 @@ def _value_tests(
 def bound_of_all_runs(
     runs: Sequence[CellResult], bound: float, fields: Mapping[str, Any]
 ) -> Comparison:
-    """A bound that a single run refutes."""
+    """Return a bound that a single run refutes."""
     measure = fields["measure"]
     own = [run for run in longest(runs) if measure in run.measures]
     if not own:
@@ -134,7 +134,7 @@ def bound_of_all_runs(
 def bound_of_numbers(
     numbers: Sequence[float], bound: float, fields: Mapping[str, Any]
 ) -> Comparison:
-    """A bound of one number, or of the mean of repetitions."""
+    """Return a bound of one number, or of the mean of repetitions."""
     label = fields["method"]
     margin = fields["margin"]
     common = {**fields, "bound": bound, "values": tuple(numbers)}

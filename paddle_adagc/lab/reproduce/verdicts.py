@@ -99,7 +99,7 @@ class PooledResults:
     def numbers(
         self, target: str, experiment: str, method: str, measure: str
     ) -> list[float] | None:
-        """What a target timed, counted or modelled."""
+        """Return what a target timed, counted or modelled."""
         if (target, experiment) in self._catalogue:
             return None
         result = self._results.get(target)
@@ -262,7 +262,7 @@ def _texts(comparison: Comparison, label: str) -> list[str]:
 def _controls(
     claim: Claim, source: Source
 ) -> dict[tuple[str, str], list[CellResult]]:
-    """The controls' judged runs by experiment and method."""
+    """Return the controls' judged runs by experiment and method."""
     places = dict.fromkeys(
         (c.target or "", c.experiment or "")
         for c in claim.conditions

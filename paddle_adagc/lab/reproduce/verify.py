@@ -134,7 +134,7 @@ class Checks:
         return self._keyed.get(key, [])
 
     def _copies(self) -> Iterator[tuple[str, Any, Any]]:
-        """A run that several files hold has the same measures in all."""
+        """Compare the measures of a run that several files hold."""
         for cell in self.lines:
             if steps(cell):
                 first = self.runs[cell["key"], cpu(cell), cell["twin"]]
@@ -269,7 +269,7 @@ class Checks:
     def _pairs(
         self, first: list[Cell], second: list[Cell], measure: str
     ) -> list[tuple[Cell, Cell]]:
-        """The longest pair of every seed, whatever lengths the rows show."""
+        """Return every seed's longest pair, whatever the rows show."""
         if not (first and second) or not steps(first[0]):
             by_seed = {c["seed"]: c for c in second}
             return [
@@ -354,7 +354,7 @@ class Checks:
     def _evidence(
         self, verdict: dict[str, Any], tests: list[dict[str, float | None]]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """The label and the numbers in the claim's line on its pages."""
+        """Return the label and the numbers in the claim's line on its pages."""
         p_values = [verdict["p_for"], verdict["p_against"]]
         for test in tests:
             p_values += [p for p in test.values() if p is not None]
@@ -381,7 +381,7 @@ class Checks:
                     yield name, number, number if number in known else "?"
 
     def _facts(self, verdict: dict[str, Any]) -> set[str]:
-        """Counts and mean differences of all runs that a claim names."""
+        """Return counts and mean differences of all runs that a claim names."""
         facts = set()
         for c in verdict["comparisons"]:
             sides = [
@@ -447,7 +447,7 @@ def is_one_config(first: Cell, second: Cell) -> bool:
 
 
 def config_id(config: dict[str, Any]) -> str:
-    """The config without seed, length and the clip's defaults."""
+    """Return the config without seed, length and the clip's defaults."""
     kept = {
         key: value
         for key, value in config.items()
@@ -526,14 +526,14 @@ def decode(packed: dict[str, Any]) -> np.ndarray:
 
 
 def covered(spans: list[list[int]]) -> set[int]:
-    """Steps of pairs of first and last step."""
+    """Return steps of pairs of first and last step."""
     return {step for a, b in spans for step in range(a, b + 1)}
 
 
 def spike_steps(
     loss: np.ndarray, window: int, skip: int
 ) -> tuple[list[int], int]:
-    """Steps 10 deviations off the window before, and how many are judged."""
+    """Return steps 10 deviations off the window, and how many are judged."""
     steps_ = np.arange(len(loss))
     finite = steps_[np.isfinite(loss) & (steps_ >= skip)]
     spikes = [int(i) for i in steps_[~np.isfinite(loss) & (steps_ >= skip)]]
@@ -726,7 +726,7 @@ def sign_flip(d: np.ndarray, side: str) -> float:
 def claim_p(
     verdict: dict[str, Any], tests: list[dict[str, Any]]
 ) -> tuple[float, float]:
-    """The claim's p for and against, before Holm."""
+    """Return the claim's p for and against, before Holm."""
     if not tests:
         return 1.0, 1.0
     against = [
@@ -764,7 +764,7 @@ def label_of(
     p_for: float,
     p_against: float,
 ) -> str:
-    """The verdict by the rules of the page."""
+    """Return the verdict by the rules of the page."""
     if not tests:
         return "not testable here"
     if p_against <= ALPHA:
@@ -817,7 +817,7 @@ def rate_text(runs: list[Cell]) -> str:
 
 
 def numbers_of(evidence: str) -> list[str]:
-    """Counts, mean differences and p-values in a claim's evidence."""
+    """Return counts, mean differences and p-values in a claim's evidence."""
     return [
         *re.findall(r"[\d,]+ in [\d,]+ judged steps \([^)]*\)", evidence),
         *re.findall(r"[+-][\d.e+-]+ ± [\d.e+-]+(?=,)", evidence),

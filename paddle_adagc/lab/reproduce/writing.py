@@ -176,7 +176,7 @@ def _records(cells: Sequence[Cell], folder: Path) -> dict[str, list[RunRecord]]:
 
 
 def _linked(cell: Cell, folder: Path) -> Path:
-    """A link to the cell's run directory with a name that people can read.
+    """Link to the cell's run directory by a name that people can read.
 
     Raises:
         FileExistsError: Something else has that name.
@@ -207,7 +207,7 @@ def _detailed_tables(
 
 
 def _save_figures(experiment: Experiment, prefix: Path) -> None:
-    """Some of the report's figures as files, for slides and READMEs."""
+    """Save some of the report's figures, for slides and READMEs."""
     _save_loss(experiment, prefix)
     experiment = experiment.first_methods(FIGURE_METHODS)
     figures = {}

@@ -119,7 +119,7 @@ class ImageTextTask(PretrainTask):
         return [*parameter_shapes(self.model_config)]
 
     def model_lines(self) -> list[str]:
-        """Counts, and the widths of both towers."""
+        """Return counts, and the widths of both towers."""
         model, size = self.model_config, self.model_size()
         return [
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "

@@ -152,7 +152,7 @@ class LanguageTask(PretrainTask):
         return [*parameter_shapes(self.model_config)]
 
     def model_lines(self) -> list[str]:
-        """Counts, widths and experts."""
+        """Return counts, widths and experts."""
         model, size = self.model_config, self.model_size()
         lines = [
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "

@@ -129,7 +129,7 @@ class PairStreams(Dataset):
         ]
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -199,7 +199,7 @@ class HeldOutPairs(Dataset):
             )
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self._samples)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -216,7 +216,7 @@ def _first_readable(
     tokenizer: CaptionTokenizer,
     prepare: Callable[[Image], np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """The first sample with an image and a caption, ready for the model."""
+    """Return the first sample with image and caption, for the model."""
     for sample in samples:
         try:
             pixel_values = prepare(decode(image_data(sample)))

@@ -224,7 +224,7 @@ class ShapesDataset(Dataset):
         ]
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

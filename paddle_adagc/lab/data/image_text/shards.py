@@ -90,7 +90,7 @@ def _count_samples(path: str) -> int:
 
 
 def read_samples(path: str | os.PathLike[str]) -> Iterator[Sample]:
-    """Samples of one shard, in their order.
+    """Yield the samples of one shard, in their order.
 
     webdataset runs ``pipe:...`` as a shell command and fetches URLs; an
     absolute path is neither.
@@ -142,7 +142,7 @@ class ShardStream:
         self._reader_at: tuple[int, int, int] | None = None
 
     def chunk(self, position: int) -> tuple[list[Sample], int]:
-        """Samples that are shuffled together with the one at a position.
+        """Return the samples that are shuffled with the one at a position.
 
         Cheap if positions rise; going back reads a shard again.
 

@@ -143,7 +143,7 @@ class WorkerPool:
 
 @contextlib.contextmanager
 def _no_interrupt_for_children() -> Iterator[None]:
-    """Processes started here never see Ctrl-C: the parent decides.
+    """Keep Ctrl-C from processes started here: the parent decides.
 
     They inherit the blocked signal, so that it cannot come while they start.
     """

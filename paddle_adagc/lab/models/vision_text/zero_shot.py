@@ -145,7 +145,7 @@ def _text_features(model: CLIP, captions: Array, batch_size: int) -> Tensor:
 
 @contextmanager
 def _evaluating(model: CLIP) -> Iterator[None]:
-    """Evaluation mode without gradients, and the former mode afterwards."""
+    """Evaluate without gradients, and restore the former mode."""
     was_training = model.training
     model.eval()
     try:
