@@ -42,7 +42,13 @@ from paddle_adagc.lab.cli.command import (
 if TYPE_CHECKING:
     from paddle_adagc.lab.soak.runs import Trial
 
-_COUNTS = {"kills": 300, "power": 50, "damage": 1000, "storage": 20}
+_COUNTS = {
+    "kills": 300,
+    "power": 50,
+    "damage": 1000,
+    "storage": 20,
+    "cells": 1500,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,6 +90,7 @@ def _soak(options: argparse.Namespace) -> int:
 
 def _trials(kind: str, count: int, seed: int) -> list[Trial]:
     from paddle_adagc.lab.cli import pretrain
+    from paddle_adagc.lab.soak.cells import cell_trials
     from paddle_adagc.lab.soak.damage import damage_trials
     from paddle_adagc.lab.soak.kills import kill_trials
     from paddle_adagc.lab.soak.power import power_trials
@@ -95,6 +102,7 @@ def _trials(kind: str, count: int, seed: int) -> list[Trial]:
         "power": power_trials,
         "damage": damage_trials,
         "storage": storage_trials,
+        "cells": cell_trials,
     }
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -39,6 +39,7 @@ from paddle_adagc.lab.soak.runs import (
     Trial,
     command,
     give,
+    is_saving,
     judge,
     prepare_text,
     values,
@@ -119,7 +120,7 @@ def _take_images(
         for number in range(first, first + count):
             time.sleep(rng.uniform(0, 2 * _SECONDS_PER_RUN / _IMAGES_PER_RUN))
             if number % 2:
-                _wait(process, lambda: _is_saving(mount / "run"))
+                _wait(process, lambda: is_saving(mount / "run"))
                 time.sleep(rng.uniform(0, 0.02))
             if process.poll() is not None:
                 break
@@ -134,13 +135,6 @@ def _take_images(
 def _wait(process: subprocess.Popen[bytes], is_there: Any) -> None:
     while process.poll() is None and not is_there():
         time.sleep(0.0005)
-
-
-def _is_saving(run: Path) -> bool:
-    return any(
-        not (path / "complete.json").exists()
-        for path in run.glob("checkpoint-*")
-    )
 
 
 def _copy(disk: Path, image: Path) -> Path:

@@ -34,6 +34,12 @@ from paddle_adagc.lab.record.files import RunRecord
 NUM_STEPS = 12
 SAVE_EVERY = 4
 _TIMES = ("step_seconds", "clip_seconds")
+_LOGGED = (
+    "clipped_fraction",
+    "global_grad_norm",
+    "nonfinite",
+    "nonfinite_total",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +60,9 @@ class Trial:
 
     count: int = 1
     """Number of trials that this one stands for."""
+
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Numbers of a cell of the numerical matrix."""
 
 
 KINDS = {
@@ -140,6 +149,14 @@ def command(config_file: Path) -> list[str]:
     return [sys.executable, "-m", module, str(config_file)]
 
 
+def is_saving(run: Path) -> bool:
+    """Tell whether a run is writing a checkpoint."""
+    return any(
+        not (path / "complete.json").exists()
+        for path in run.glob("checkpoint-*")
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """What a command did."""
@@ -167,7 +184,7 @@ def give(main: Main, config_file: Path, *options: str) -> Answer:
         finally:
             gc.collect()  # closes the files of a run that did not end
     said = text.getvalue().replace(f"{config_file.parent}/", "")
-    return Answer(status, _without_bar(said))
+    return Answer(status, without_bar(said))
 
 
 @contextlib.contextmanager
@@ -181,7 +198,7 @@ def _logged_to(stream: io.StringIO) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _without_bar(text: str) -> str:
+def without_bar(text: str) -> str:
     lines = text.replace("\r", "\n").splitlines()
     return "\n".join(x for x in lines if x.strip("\x1b[A ") and "%|" not in x)
 
@@ -213,23 +230,33 @@ def judge(
 
 
 def same_record(one: RunRecord, other: RunRecord) -> bool:
-    """Tell whether two runs have the same steps, times left out."""
+    """Tell whether two runs have the same steps, times left out.
+
+    The clip's summary is compared where both have it: a run that was stopped
+    has logged that step, too.
+    """
     measured = {*one.metrics, *other.metrics} - {*_TIMES}
     return (
         one.num_steps == other.num_steps
         and one.run.get("status") == other.run.get("status")
         and one.tensor_names == other.tensor_names
         and all(
-            np.array_equal(one.metrics[k], other.metrics[k], equal_nan=True)
+            _same(one.metrics[k], other.metrics[k], k not in _LOGGED)
             if k in one.metrics and k in other.metrics
             else False
             for k in measured
         )
         and all(
-            np.array_equal(one.tensors[k], other.tensors[k], equal_nan=True)
-            for k in one.tensors
+            _same(one.tensors[k], other.tensors[k], True) for k in one.tensors
         )
     )
+
+
+def _same(one: np.ndarray, other: np.ndarray, everywhere: bool) -> bool:
+    if everywhere:
+        return np.array_equal(one, other, equal_nan=True)
+    known = ~np.isnan(one) & ~np.isnan(other)
+    return np.array_equal(one[known], other[known])
 
 
 @contextlib.contextmanager
