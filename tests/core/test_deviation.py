@@ -35,20 +35,33 @@ def deviations(clip):
     return np.array([float(v) for v in clip.state_dict()["deviation"].values()])
 
 
-@pytest.mark.parametrize("t_start", [5, 40])
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"t_start": 0},
+        {"t_start": 5},
+        {"t_start": 40},
+        {"t_start": 5, "lambda_rel": 0.9},
+        {"init": "constant", "init_value": 0.5},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("lambda_dev", [0.5, 3.0])
-def test_equals_the_numpy_twin(t_start, lambda_dev):
+def test_equals_the_numpy_twin(start, lambda_dev):
     values = {
         "lambda_rel": 1.04,
         "beta": 0.95,
         "lambda_abs": 1.0,
-        "t_start": t_start,
         "lambda_dev": lambda_dev,
+        **start,
     }
     rng = np.random.default_rng(0)
     clip = ClipGradByAdaGC(strict=True, **values)
     parameters = make_parameters(SHAPES)
     gamma = deviation = None
+    if values.pop("init", None):
+        gamma = [values.pop("init_value")] * len(SHAPES)
+        values["t_start"] = 0
     for t in range(100):
         grads = random_gradients(rng, t)
         expected, gamma, deviation = adagc_with_deviation_step(
@@ -59,6 +72,19 @@ def test_equals_the_numpy_twin(t_start, lambda_dev):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5)
         np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-5)
         np.testing.assert_allclose(deviations(clip), deviation, rtol=1e-4)
+
+
+@pytest.mark.parametrize("t_start", [1, 10])
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_norm_that_says_nothing_leaves_the_deviation(value, t_start):
+    clip = ClipGradByAdaGC(t_start=t_start, lambda_dev=1.0)
+    (parameter,) = make_parameters([[1]])
+    for norm in (1.0, 0.5, 0.8):
+        clip_arrays(clip, [parameter], [np.full(1, norm)])
+    before = deviations(clip)
+    assert before > 0
+    clip_arrays(clip, [parameter], [np.full(1, value)])
+    assert deviations(clip) == before
 
 
 def run(clip, norms):

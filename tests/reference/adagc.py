@@ -99,7 +99,7 @@ def adagc_with_deviation_step(
     grads = [np.asarray(g, np.float64) for g in grads]
     if deviation is None:
         deviation = [0.0] * len(grads)
-    if t < t_start:
+    if t < t_start or gamma is None:
         clipped, new_gamma = adagc_step(
             t, grads, gamma, lambda_rel, beta, lambda_abs, t_start
         )

@@ -21,12 +21,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.markdown import markdown_table
+from paddle_adagc.lab.soak.cell_table import cells_text
 from paddle_adagc.lab.soak.runs import KINDS, OUTCOMES, Trial
 
-_BEGIN, _END = "<!-- soak -->", "<!-- end -->"
+_MARKS = {"soak": "<!-- soak -->", "cells": "<!-- soak cells -->"}
+_END = "<!-- end -->"
 
 
 def read_trials(path: str | os.PathLike[str]) -> list[Trial]:
@@ -51,8 +54,14 @@ def write_trials(
 ) -> None:
     """Replace the trials of one kind."""
     kept = [trial for trial in read_trials(path) if trial.kind != kind]
-    lines = [json.dumps(dataclasses.asdict(t)) for t in [*kept, *trials]]
+    lines = [json.dumps(_as_dict(t)) for t in [*kept, *trials]]
     atomic_write(path, "".join(f"{line}\n" for line in lines))
+
+
+def _as_dict(trial: Trial) -> dict[str, Any]:
+    """Return a trial without its empty fields."""
+    values = dataclasses.asdict(trial)
+    return {key: value for key, value in values.items() if value not in ("", {})}
 
 
 def summary(trials: Sequence[Trial]) -> str:
@@ -85,7 +94,10 @@ def write_results(path: Path, kind: str, trials: Sequence[Trial]) -> None:
 
 
 def page(text: str, trials: Sequence[Trial]) -> str:
-    """Replace the table of the documentation's page."""
-    before, rest = text.split(_BEGIN, 1)
-    after = rest.split(_END, 1)[1]
-    return f"{before}{_BEGIN}\n{summary(trials)}\n{_END}{after}"
+    """Replace the tables of the documentation's page."""
+    tables = {"soak": summary(trials), "cells": cells_text(trials)}
+    for name, mark in _MARKS.items():
+        before, rest = text.split(mark, 1)
+        after = rest.split(_END, 1)[1]
+        text = f"{before}{mark}\n{tables[name]}\n{_END}{after}"
+    return text

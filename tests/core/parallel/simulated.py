@@ -30,6 +30,14 @@ STEPS = 12
 ARGUMENTS = {"t_start": 6, "lambda_abs": 2.0}
 
 
+_REDUCTIONS = {
+    None: sum,
+    reduce.dist.ReduceOp.SUM: sum,
+    reduce.dist.ReduceOp.MAX: lambda parts: np.max(parts, 0),
+    reduce.dist.ReduceOp.MIN: lambda parts: np.min(parts, 0),
+}
+
+
 class Ranks:
     """Threads whose all-reduce sums over a group, given as its ranks."""
 
@@ -57,9 +65,7 @@ class Ranks:
             self.values[group, rank] = tensor.numpy()
         barrier.wait()
         parts = [self.values[group, other] for other in group]
-        total = (
-            np.max(parts, 0) if op == reduce.dist.ReduceOp.MAX else sum(parts)
-        )
+        total = _REDUCTIONS[op](parts)
         barrier.wait()
         paddle.assign(paddle.to_tensor(total), tensor)
 
