@@ -82,6 +82,71 @@ def test_moving_average_hand_worked():
     )
 
 
+LOW, HIGH = np.log(0.25), np.log(10.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "norm", "before", "after"),
+    [
+        (0.0, 1.0, (np.inf, 0), (1, 1)),
+        (0.99 * LOW, 1.0, (2, 9), (1, 10)),
+        (0.99 * HIGH, 3.0, (2, 10), (2, 10)),
+        (1.01 * LOW, 1.0, (2, 10), (2, 9)),
+        (1.01 * LOW, 1.0, (2, 1), (2, 0)),
+        (1.01 * LOW, 1.0, (2, 0), (1, 1)),
+        (1.01 * LOW, 1.0, (np.inf, 0), (np.inf, 0)),
+        (1.01 * HIGH, 3.0, (2, 10), (2, 10)),
+        (1.01 * HIGH, 3.0, (2, 9), (2, 8)),
+        (1.01 * HIGH, 3.0, (2, 1), (3, 1)),
+        (1.01 * HIGH, 3.0, (np.inf, 0), (3, 1)),
+        (0.0, 0.0, (2, 3), (2, 3)),
+        (0.0, np.nan, (2, 3), (2, 3)),
+    ],
+)
+def test_votes_hand_worked(change, norm, before, after):
+    gamma, support = rule.supported_minimum(
+        vector([norm]),
+        vector([before[0]]),
+        vector([before[1]]),
+        paddle.to_tensor([change], "float64"),
+    )
+    assert (gamma.item(), support.item()) == after
+
+
+def test_mean_change_hand_worked():
+    norm = vector([2.0, 0.5, 0.0, np.nan, 4.0, np.inf])
+    gamma = vector([1.0, 1.0, 1.0, 1.0, np.inf, 1.0])
+    total, count = rule.log_change(norm, gamma)
+    assert (total.item(), count.item()) == (0.0, 2.0)
+    total, count = rule.log_change(norm[:1], gamma[:1])
+    mean = rule.mean_change(total, count * 2, vector([0.25]))
+    np.testing.assert_allclose(mean.numpy(), [np.log(2) / 2 + np.log(0.25)])
+    nothing = paddle.zeros([1], "float64")
+    assert rule.mean_change(nothing, nothing, vector([0.25])).item() == 0.0
+    mean = rule.mean_change(total, nothing + 0.5, vector([1.0]))
+    np.testing.assert_allclose(mean.numpy(), [np.log(2)])
+
+
+@pytest.mark.parametrize("beta", [0.75, [0.75] * 5])
+def test_moving_deviation_hand_worked(beta):
+    if isinstance(beta, list):
+        beta = paddle.to_tensor(beta, "float64")
+    deviation = rule.moving_deviation(
+        vector([3.0, 0.0, np.nan, 5.0, 0.5]),
+        vector([1.0, 1.0, 1.0, np.inf, 1.0]),
+        vector([1.0, 1.0, 1.0, 1.0, 0.0]),
+        beta,
+    )
+    np.testing.assert_array_equal(
+        deviation.numpy(), np.float32([1.25, 1.0, 1.0, 1.0, 0.125])
+    )
+
+
+def test_latest_below_hand_worked():
+    gamma = rule.latest_below(vector([0.05, 3.0, 0.0]), vector([1, 1, 1]), 0.1)
+    np.testing.assert_array_equal(gamma.numpy(), np.float32([0.05, 0.1, 1.0]))
+
+
 @given(vectors)
 @settings(deadline=None, max_examples=50)
 def test_clipping_again_changes_nothing(pairs):
