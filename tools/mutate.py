@@ -75,14 +75,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "kernels/host.py": ("kernels/test_host.py", "test_norms.py"),
     "kernels/operators.py": ("kernels/test_fallback.py", "test_norms.py"),
     "parallel/reduce.py": (
+        "parallel/test_reading_layouts.py",
         "parallel/test_simulated_ranks.py",
         "parallel/test_experts_refused.py",
         "parallel/test_agreement.py",
     ),
     "parallel/layout.py": (
-        "parallel/test_simulated_ranks.py",
-        "parallel/test_pipeline_names.py",
+        "parallel/test_reading_layouts.py",
         "parallel/test_experts_refused.py",
+        "test_state.py",
     ),
 }
 """Module of the library -> its fast tests, below tests/core."""

@@ -186,10 +186,16 @@ def _choice_line(key: str, value: Any, choices: Sequence[str]) -> str:
     return f"{key} must be one of {', '.join(choices)}; got {value!r}{near}"
 
 
+_KEY = "[key]"
+"""What pydantic adds to the location of a dict's key that is no string."""
+
+
 def _locate(kind: Any, location: Sequence[int | str]) -> _Place:
     """Follow pydantic's location: keys, indices, and names of alternatives."""
     place = _Place([], kind, kind)
     for part in location:
+        if part == _KEY:
+            break
         options = _options(place.kind)
         if len(options) > 1:
             place.name = str(part)

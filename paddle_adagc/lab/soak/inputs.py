@@ -33,6 +33,11 @@ from typing import Any
 import numpy as np
 
 MAX_SECONDS = 5
+"""Of the processor."""
+
+_MAX_WAIT = 60
+"""Seconds of the clock."""
+
 ERRORS = (ImportError, OSError, TypeError, ValueError)
 """What the commands print without a traceback."""
 
@@ -120,7 +125,6 @@ class Input:
 
     def _read(self) -> str:
         with (
-            _limited(),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),  # PaddleNLP's
         ):
@@ -135,7 +139,8 @@ class Input:
         """
         self.path.write_bytes(changed)
         try:
-            found = self._read()
+            with _limited():
+                found = self._read()
         except ERRORS as error:
             is_named = self.path.name.split(".")[0] in str(error)
             if self._reader.names_file and not is_named:
@@ -156,13 +161,19 @@ class _TooLongError(BaseException):
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
+    """End what computes too long, or waits: the machine may be busy."""
+
     def stop(*_: object) -> None:
         raise _TooLongError(f"more than {MAX_SECONDS} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(MAX_SECONDS)
+    numbers = (signal.SIGPROF, signal.SIGALRM)
+    before = [signal.signal(number, stop) for number in numbers]
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+    signal.alarm(_MAX_WAIT)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

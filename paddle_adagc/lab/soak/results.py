@@ -61,7 +61,9 @@ def write_trials(
 def _as_dict(trial: Trial) -> dict[str, Any]:
     """Return a trial without its empty fields."""
     values = dataclasses.asdict(trial)
-    return {key: value for key, value in values.items() if value not in ("", {})}
+    return {
+        key: value for key, value in values.items() if value not in ("", {})
+    }
 
 
 def summary(trials: Sequence[Trial]) -> str:

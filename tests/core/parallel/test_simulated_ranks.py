@@ -53,14 +53,15 @@ def test_data_parallel_and_sep_do_not_communicate(monkeypatch, name):
     assert calls == [[], []]
 
 
-def test_tensor_parallel_with_data_parallel(monkeypatch):
-    """Replicated over DP, split over TP: ranks 0 1 | 2 3."""
+@pytest.mark.parametrize("name", ["data", "sep"])
+def test_tensor_parallel_with_copies(monkeypatch, name):
+    """Replicated over DP or sep, split over TP: ranks 0 1 | 2 3."""
     calls = check(
         monkeypatch,
         [
             Topology(
                 model=axis(r, *[(0, 1), (2, 3)][r // 2]),
-                data=axis(r, *[(0, 2), (1, 3)][r % 2]),
+                **{name: axis(r, *[(0, 2), (1, 3)][r % 2])},
                 world=(0, 1, 2, 3),
             )
             for r in range(4)

@@ -64,6 +64,7 @@ def test_corrupt_input(kind, tmp_path):
     [
         ("config", b"max_steps: 12", b"max_steps: ${}"),
         ("config", b"max_steps: 12", b"max_steps: ${oc.env:HOME}"),
+        ("config", b"name: adagc", b"name: adagc, 2: 3"),
         ("config", b"model:", b"base: config.yaml\nmodel:"),
         ("config", b"model: ", b"model: " + b"[" * 5000),
         ("claims", b"", b"\x80 no YAML: ["),

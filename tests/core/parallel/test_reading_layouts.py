@@ -1,0 +1,209 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What the layout reads from a model: marks, keys, tied and virtual stages."""
+
+import paddle
+import pytest
+from core.parallel.simulated import axis
+from paddle.distributed.fleet.meta_parallel import (
+    PipelineLayer,
+    SharedLayerDesc,
+)
+
+from paddle_adagc.parallel import layout
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.reduce import check_layout, make_plan
+from paddle_adagc.parallel.topology import Axis, Topology
+
+
+class Stage(PipelineLayer):
+    """A stage without the ranks that fleet asks for."""
+
+    def __init__(self, layers, num_virtual=1, shared_layers=None, comm=None):
+        paddle.nn.Layer.__init__(self)
+        for name, layer in layers.items():
+            self.add_sublayer(name, layer)
+        self._num_virtual_pipeline_stages = num_virtual
+        self.shared_layers = paddle.nn.LayerDict(shared_layers or {})
+        self.shared_comm = comm or {}
+
+
+def tied_stage():
+    embedding = paddle.nn.Embedding(4, 2)
+    comm = {"layer": embedding, "ranks": [0, 1], "weight_attr": ["weight"]}
+    return Stage(
+        {"0": paddle.nn.Linear(2, 2, bias_attr=False)},
+        shared_layers={"embed": embedding},
+        comm={"embed": comm},
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank):
+    monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
+    found = {t.key: t for t in read_layout(tied_stage()).values()}
+    assert found.keys() == {"0.weight", "shared_layers.embed.weight"}
+    assert not found["0.weight"].is_tied_copy
+    assert found["shared_layers.embed.weight"].is_tied_copy == (rank == 1)
+    assert found["shared_layers.embed.weight"].is_embedding
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_tied_head_has_the_first_stage_s_key(monkeypatch, rank):
+    monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
+    model = tied_stage()
+    model._layers_desc = [
+        paddle.nn.ReLU,
+        SharedLayerDesc(
+            "other", paddle.nn.Linear, None, "weight", in_features=2,
+            out_features=2,
+        ),
+        SharedLayerDesc(
+            "embed", paddle.nn.Embedding, None, "weight", num_embeddings=4,
+            embedding_dim=2,
+        ),
+    ]  # fmt: skip
+    prefixes = {"0": "", "1": "other", "2": "model.embed_tokens"}
+    model.get_sequential_name_prefixes = lambda: prefixes
+    keys = {t.key for t in read_layout(model).values()}
+    own = "shared_layers.embed.weight"
+    assert keys == {"0.weight", "model.embed_tokens.weight" if rank else own}
+
+
+def test_virtual_stages_have_global_indices():
+    chunk = paddle.nn.Sequential(
+        paddle.nn.ReLU(), paddle.nn.Linear(2, 2, bias_attr=False)
+    )
+    model = Stage({"4": chunk, "norm": paddle.nn.LayerNorm(2)}, num_virtual=2)
+    keys = [t.key for t in read_layout(model).values()]
+    assert keys == ["5.weight", "norm.weight", "norm.bias"]
+    model._num_virtual_pipeline_stages = 1
+    assert "4.1.weight" in {t.key for t in read_layout(model).values()}
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ({}, {}),
+        ({"no_sync": True}, {"is_expert": True}),
+        ({"expert": True}, {"is_expert": True}),
+        ({"color": {"color": "moe_expert"}}, {"is_expert": True}),
+        ({"color": {"color": "other"}}, {}),
+        ({"color": "moe_expert"}, {}),
+        ({"no_sync": False}, {}),
+        ({"mp_moe": True}, {"is_expert": True, "is_expert_on_tp_axis": True}),
+        (
+            {"color": {"color": "moe_expert"}, "no_sync": False},
+            {"is_expert": True, "is_expert_on_tp_axis": True},
+        ),
+        ({"is_distributed": True}, {"is_tp_split": True}),
+        (
+            {"is_distributed": True, "split_axis": -1},
+            {"is_tp_split": True, "split_axis": 1},
+        ),
+        ({"split_axis": 1}, {}),
+        ({"is_embedding": True}, {"is_embedding": True}),
+        ({"need_clip": False}, {"takes_part": False}),
+        ({"need_clip": "no"}, {}),
+        ({"stop_gradient": True}, {"takes_part": False}),
+    ],
+)
+def test_marks(marks, expected):
+    model = paddle.nn.Linear(3, 2, bias_attr=False)
+    for name, value in marks.items():
+        setattr(model.weight, name, value)
+    (found,) = read_layout(model).values()
+    assert found == TensorLayout(key="weight", shape=(3, 2), **expected)
+
+
+def test_a_vector_is_split_along_its_only_axis():
+    bias = paddle.nn.Linear(3, 2).bias
+    bias.is_distributed = True
+    assert layout.split_axis_of(bias) == 0
+
+
+DENSE = TensorLayout(key="dense")
+EXPERT = TensorLayout(key="expert", is_expert=True)
+TWO = axis(0, 0, 1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("tensors", "topology"),
+    [
+        ([DENSE], Topology(model=TWO, data=axis(0, 0, 2))),
+        ([DENSE], Topology(sharding=TWO, data=axis(0, 0, 2))),
+        ([DENSE], Topology(sharding=TWO, splits_parameters=True)),
+        ([DENSE], Topology(data=TWO, splits_parameters=True)),
+        ([DENSE], Topology(sep=TWO, data=axis(0, 0, 2), pipe=axis(0, 0, 4))),
+        ([DENSE, EXPERT], Topology()),
+        ([DENSE, EXPERT], Topology(data=TWO)),
+        ([DENSE, EXPERT], Topology(pipe=TWO)),
+        ([DENSE, EXPERT], Topology(expert=TWO)),
+        (
+            [DENSE, EXPERT],
+            Topology(expert=TWO, sharding=TWO, splits_parameters=True),
+        ),
+        (
+            [TensorLayout(key="e", is_expert=True, is_expert_on_tp_axis=True)],
+            Topology(data=TWO),
+        ),
+    ],
+)
+def test_sound_layouts_are_accepted(tensors, topology):
+    check_layout(tensors, topology)
+
+
+def test_experts_split_over_tp_ranks_are_summed_in_their_own_group():
+    both = TensorLayout(key="split", is_tp_split=True)
+    expert = TensorLayout(key="expert", is_expert=True, is_tp_split=True)
+    four = axis(0, 0, 2, 4, 6)
+    topology = Topology(
+        model=TWO,
+        expert=axis(0, 0, 2),
+        sharding=four,
+        moe_sharding=axis(0, 0, 4),
+        splits_parameters=True,
+        world=tuple(range(8)),
+    )
+    plan = make_plan([both, expert], topology)
+    assert [(r.name, r.group, r.slots) for r in plan.reductions] == [
+        ("sharding", (0, 2, 4, 6), (0,)),
+        ("moe_sharding", (0, 4), (1,)),
+        ("model", (0, 1), (0,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axes", "dense", "expert", "tied"),
+    [
+        ({}, True, True, False),
+        ({"model": 1}, False, True, False),
+        ({"sep": 1}, False, True, False),
+        ({"data": 1}, False, True, False),
+        ({"sharding": 1}, False, True, False),
+        ({"pipe": 1}, True, True, False),
+        ({"moe_sharding": 1}, True, False, False),
+    ],
+)
+def test_each_tensor_is_counted_by_its_first_rank(axes, dense, expert, tied):
+    tensors = [DENSE, EXPERT, TensorLayout(key="tied", is_tied_copy=True)]
+    topology = Topology(
+        expert=TWO,
+        splits_parameters=True,
+        world=(0, 1),
+        **{name: Axis(rank, 2, (0, 1)) for name, rank in axes.items()},
+    )
+    plan = make_plan(tensors, topology)
+    assert plan.counts == plan.is_first == (dense, expert, tied)
