@@ -213,6 +213,16 @@ def test_metrics_of_the_last_step():
     }
 
 
+def test_lost_tensors_of_all_steps_are_added_up():
+    parameters = make_parameters([[1], [1]])
+    clip = ClipGradByAdaGC(t_start=1)
+    for values in ((1.0, np.nan), (np.inf, np.nan), (1.0, 1.0)):
+        clip_arrays(clip, parameters, [np.array([x]) for x in values])
+    assert clip.metrics()["nonfinite"] == 0
+    assert clip.metrics()["nonfinite_total"] == 3
+    assert clip.summary()["nonfinite_total"] == 3
+
+
 def test_static_graph_is_refused_with_a_way_out():
     paddle.enable_static()
     try:

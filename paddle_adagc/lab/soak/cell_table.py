@@ -43,7 +43,9 @@ def cells_text(trials: Sequence[Trial]) -> str:
     places = _grouped(
         cells, lambda t: (t.case, t.values["phase"], t.values["clip"])
     )
-    worse, better = _compared(places)
+    worse, better = _compared(
+        {key: found for key, found in places.items() if _CONTROL not in key[0]}
+    )
     num_cells = sum(_CONTROL not in trial.case for trial in cells)
     num_places = len({k[:2] for k in places if _CONTROL not in k[0]})
     return "\n".join(

@@ -15,6 +15,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ import pytest
 from paddle_adagc.lab.cli import pretrain, soak
 from paddle_adagc.lab.soak import damage
 from paddle_adagc.lab.soak.damage import damage_trials
+from paddle_adagc.lab.soak.kills import LAYOUTS
 from paddle_adagc.lab.soak.power import power_trials
 from paddle_adagc.lab.soak.results import page, read_trials, write_trials
 from paddle_adagc.lab.soak.runs import LOST, Trial
@@ -81,3 +83,17 @@ def test_disks(trials, tmp_path):
     found = [*trials(tmp_path, pretrain.main, 2, seed=0)]
     assert len(found) >= 2
     assert not [trial for trial in found if trial.outcome in LOST]
+
+
+@pytest.mark.slow
+def test_kills_of_every_layout(tmp_path):
+    output = tmp_path / "soak.jsonl"
+    options = ["kills", "--count", "5", "--output", str(output)]
+    subprocess.run(
+        [sys.executable, str(ROOT / "tools/soak.py"), *options],
+        check=True,
+        timeout=600,
+    )
+    trials = read_trials(output)
+    assert {trial.case.split(",")[0] for trial in trials} == {*LAYOUTS}
+    assert {trial.outcome for trial in trials} <= {"resumed", "fell back"}
