@@ -55,7 +55,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_overrides.py",
     ),
     "clips/step_count.py": ("test_step_count.py",),
-    "clips/gradients.py": ("test_norms.py", "kernels/test_host.py"),
+    "clips/gradients.py": ("test_norms.py", "kernels/test_fallback.py"),
     "clips/base.py": (
         "test_clip_rule.py",
         "test_clip_contract.py",
@@ -66,12 +66,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "parallel/test_simulated_ranks.py",
     ),
     "state.py": ("test_state.py",),
-    "kernels/__init__.py": (
-        "kernels/test_fallback.py",
-        "kernels/test_host.py",
-        "test_norms.py",
-    ),
-    "kernels/facts.py": ("kernels/test_facts.py", "kernels/test_host.py"),
+    "kernels/__init__.py": ("kernels/test_fallback.py", "test_norms.py"),
+    "kernels/facts.py": ("kernels/test_facts.py",),
     "kernels/host.py": ("kernels/test_host.py", "test_norms.py"),
     "kernels/operators.py": ("kernels/test_fallback.py", "test_norms.py"),
     "parallel/reduce.py": (
