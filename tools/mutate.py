@@ -40,12 +40,13 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "mutation.jsonl"
+PAGE = ROOT / "docs" / "soak.md"
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.yaml"
 TESTS: dict[str, tuple[str, ...]] = {
     "rule.py": (
@@ -56,6 +57,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "clips/step_count.py": ("test_step_count.py",),
     "clips/gradients.py": ("test_norms.py", "kernels/test_fallback.py"),
+    "clips/ranks.py": (
+        "parallel/test_simulated_ranks.py",
+        "parallel/test_experts_refused.py",
+        "parallel/test_agreement.py",
+    ),
     "clips/base.py": (
         "test_clip_rule.py",
         "test_clip_contract.py",
@@ -205,12 +211,12 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
         case ast.If() | ast.IfExp():
             label = f"if {ast.unparse(node.test)} -> if not"
             yield label, {"test": ast.UnaryOp(ast.Not(), node.test)}
-        case ast.Constant(value=bool()):
-            yield put(value=not node.value)
-        case ast.Constant(value=int()):
-            yield put(value=node.value + 1)
-        case ast.Constant(value=float()):
-            yield put(value=2 * node.value or 1.0)
+        case ast.Constant(value=bool(flag)):
+            yield put(value=not flag)
+        case ast.Constant(value=int(number)):
+            yield put(value=number + 1)
+        case ast.Constant(value=float(number)):
+            yield put(value=2 * number or 1.0)
         case ast.Attribute() if node.attr in NAMES:
             yield put(attr=NAMES[node.attr])
         case ast.Name() if node.id in NAMES:
@@ -336,6 +342,20 @@ def mutate(
     }
 
 
+def page(text: str, lines: Iterable[dict[str, Any]]) -> str:
+    """Replace the table of mutants in the documentation's page."""
+    rows = ["| Module | Mutants | Tried | Killed | Equivalent | Survived |"]
+    rows.append("|---|---:|---:|---:|---:|---:|")
+    for line in lines:
+        counts = [line["of"], line["mutants"], line["killed"]]
+        counts += [len(line["equivalent"]), len(line["survived"])]
+        rows.append(f"| `{line['module']}` | {' | '.join(map(str, counts))} |")
+    before, rest = text.split("<!-- mutants -->", 1)
+    after = rest.split("<!-- end -->", 1)[1]
+    table = "\n".join(rows)
+    return f"{before}<!-- mutants -->\n{table}\n\n<!-- end -->{after}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
@@ -387,6 +407,8 @@ def _run(paths: list[Path], sample: int | None, seed: int, only: str) -> int:
             continue
         text = "".join(f"{json.dumps(line)}\n" for line in lines.values())
         RECORD.write_text(text, "utf-8")
+        shown = page(PAGE.read_text("utf-8"), lines.values())
+        PAGE.write_text(shown, "utf-8")
     return int(num_survived > 0)
 
 

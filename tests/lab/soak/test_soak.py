@@ -13,7 +13,9 @@
 # limitations under the License.
 """The trials of a run, few of each; the page is made of the results."""
 
+import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +45,38 @@ CAN_MOUNT = (
 def test_the_page_is_made_of_the_results():
     text = (ROOT / "docs/soak.md").read_text("utf-8")
     assert page(text, read_trials(ROOT / "results/soak.jsonl")) == text
+
+
+def test_the_table_of_mutants_is_made_of_the_results():
+    mutate = runpy.run_path(str(ROOT / "tools/mutate.py"))
+    text = (ROOT / "docs/soak.md").read_text("utf-8")
+    record = (ROOT / "results/mutation.jsonl").read_text("utf-8")
+    lines = [json.loads(line) for line in record.splitlines()]
+    assert mutate["page"](text, lines) == text
+
+
+def test_mutants_change_what_is_executed(tmp_path):
+    mutate = runpy.run_path(str(ROOT / "tools/mutate.py"))
+    path = tmp_path / "module.py"
+    path.write_text(
+        '"""Doc 1."""\n'
+        "def f(a: int = 2, *, b=True):\n"
+        "    if a < 3 and not b:\n"
+        "        raise ValueError(f'{a + 1}')\n"
+        "    return min(a, g(b=b))\n"
+    )
+    assert [mutant.name for mutant in mutate["mutants"](path)] == [
+        "f: True -> False",
+        "f: 2 -> 3",
+        "f: if a < 3 and (not b) -> if not",
+        "f: a < 3 and (not b) -> a < 3 or not b",
+        "f: a < 3 -> a <= 3",
+        "f: a < 3 -> a > 3",
+        "f: 3 -> 4",
+        "f: not b -> +bool(b)",
+        "f: min -> max",
+        "f: g without b=b",
+    ]
 
 
 def test_results_of_one_kind_are_replaced(tmp_path):
