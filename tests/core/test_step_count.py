@@ -16,11 +16,15 @@ import pytest
 from paddle_adagc.clips.step_count import StepCount
 
 
-def count(calls, one_group=""):
+def after(calls, one_group=""):
     steps = StepCount()
     for slots in calls:
         steps = steps.after(slots, one_group)
-    return steps.num_steps
+    return steps
+
+
+def count(calls, one_group=""):
+    return after(calls, one_group).num_steps
 
 
 def test_groups_make_up_a_step_until_a_tensor_comes_by_again():
@@ -30,6 +34,23 @@ def test_groups_make_up_a_step_until_a_tensor_comes_by_again():
 def test_a_call_without_gradients_is_a_step():
     assert count([[]] * 3) == 3
     assert count([[], [0], [0], [], [0], [], [0]]) == 7
+    assert count([[], [0], []]) == 3
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_irregular"),
+    [
+        ([[0], [0], [0]], False),
+        ([[0, 1], [0], [0, 1]], False),
+        ([[0], [1], [0], [1], [0]], False),
+        ([[0], [1], [2], [0], [1], [2], [0]], False),
+        ([[0], [1], [0]], False),
+        ([[0], [1], [0], [0]], True),
+        ([[0], [1], [0], [0], [1], [0], [1]], True),
+    ],
+)
+def test_a_tensor_that_comes_by_more_often_is_noticed(calls, is_irregular):
+    assert after(calls).is_irregular is is_irregular
 
 
 @pytest.mark.parametrize(
@@ -57,3 +78,5 @@ def test_several_groups_are_refused_where_one_is_needed(calls):
 def test_steps_go_on_from_a_saved_number():
     steps = StepCount().after([0]).resumed_at(7)
     assert steps.after([1]).num_steps == 8
+    in_a_step = after([[0], [1], [0]])
+    assert not in_a_step.resumed_at(2).after([0]).is_irregular

@@ -11,15 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Kill runs, cut their power, damage their files, and see that they resume.
+"""Kill runs, cut their power, damage their files; put one bad step into them.
 
     python tools/soak.py
     python tools/soak.py damage power --count 20
 
-Every trial compares a run with an uninterrupted one, bit for bit. The counts by
-default are 300 kills, 50 power losses, all damaged files, and 20 disks. Power
-losses and disks need the right to mount (root on Linux). The results go to
-results/soak.jsonl, their table to docs/soak.md.
+Every trial compares a run with an uninterrupted one. The counts by default are
+300 kills, 50 power losses, all damaged files, 20 disks, and 1,500 cells: 24
+faults and a control in 5 phases, under 4 clips, with 3 seeds. Power losses and
+disks need the right to mount (root on Linux). The results go to
+results/soak.jsonl, their tables to docs/soak.md.
 """
 
 from __future__ import annotations
