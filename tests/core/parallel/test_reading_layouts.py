@@ -20,6 +20,9 @@ from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
     SharedLayerDesc,
 )
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_stage3,
+)
 
 from paddle_adagc.parallel import layout
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
@@ -59,26 +62,53 @@ def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank):
     assert found["shared_layers.embed.weight"].is_embedding
 
 
+def with_embedding_at(prefix):
+    """A tied stage, as PaddleNLP's, whose first stage has it at ``prefix``."""
+    model = tied_stage()
+    linear = {"in_features": 2, "out_features": 2}
+    sizes = {"num_embeddings": 4, "embedding_dim": 2}
+    model._layers_desc = [
+        paddle.nn.ReLU,
+        SharedLayerDesc("other", paddle.nn.Linear, None, "weight", **linear),
+        SharedLayerDesc("embed", paddle.nn.Embedding, None, "weight", **sizes),
+    ]
+    prefixes = {"0": "", "1": "other", "2": prefix}
+    model.get_sequential_name_prefixes = lambda: prefixes
+    return model
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_tied_head_has_the_first_stage_s_key(monkeypatch, rank):
     monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
-    model = tied_stage()
-    model._layers_desc = [
-        paddle.nn.ReLU,
-        SharedLayerDesc(
-            "other", paddle.nn.Linear, None, "weight", in_features=2,
-            out_features=2,
-        ),
-        SharedLayerDesc(
-            "embed", paddle.nn.Embedding, None, "weight", num_embeddings=4,
-            embedding_dim=2,
-        ),
-    ]  # fmt: skip
-    prefixes = {"0": "", "1": "other", "2": "model.embed_tokens"}
-    model.get_sequential_name_prefixes = lambda: prefixes
+    model = with_embedding_at("model.embed_tokens")
     keys = {t.key for t in read_layout(model).values()}
     own = "shared_layers.embed.weight"
     assert keys == {"0.weight", "model.embed_tokens.weight" if rank else own}
+
+
+def test_two_tensors_of_one_key_are_refused(monkeypatch):
+    monkeypatch.setattr(paddle.distributed, "get_rank", lambda: 1)
+    with pytest.raises(ValueError, match=r"have the key '0\.weight'"):
+        read_layout(with_embedding_at("0"))
+
+
+class Sliced(group_sharded_stage3.GroupShardedStage3):
+    """The wrapper of sharding stage 3, without ranks."""
+
+    def __init__(self, layer):
+        paddle.nn.Layer.__init__(self)
+        self._layer = layer
+
+
+def test_stage_3_slices_some_tensors_and_leaves_others_whole():
+    model = paddle.nn.Linear(3, 2)
+    model.weight.fw_storage = "slice"
+    found = read_layout(Sliced(model))
+    weight, bias = model.weight.name, model.bias.name
+    assert [*found] == [f"slice@{weight}", bias]
+    assert [t.is_whole for t in found.values()] == [False, True]
+    assert [*read_layout(model)] == [weight, bias]
+    assert not any(t.is_whole for t in read_layout(model).values())
 
 
 def test_virtual_stages_have_global_indices():
@@ -125,6 +155,17 @@ def test_marks(marks, expected):
         setattr(model.weight, name, value)
     (found,) = read_layout(model).values()
     assert found == TensorLayout(key="weight", shape=(3, 2), **expected)
+
+
+def test_an_embedding_alone_is_one():
+    (found,) = read_layout(paddle.nn.Embedding(4, 2)).values()
+    assert found.is_embedding
+
+
+def test_a_slice_of_stage_3_is_refused_by_what_cannot_use_it():
+    layout.refuse_stage_3("Muon", ["weight"])
+    with pytest.raises(ValueError, match="'slice@b'.*Muon"):
+        layout.refuse_stage_3("Muon", ["a", "slice@b"])
 
 
 def test_a_vector_is_split_along_its_only_axis():
