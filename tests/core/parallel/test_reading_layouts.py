@@ -164,7 +164,7 @@ def test_an_embedding_alone_is_one():
 
 def test_a_slice_of_stage_3_is_refused_by_what_cannot_use_it():
     layout.refuse_stage_3("Muon", ["weight"])
-    with pytest.raises(ValueError, match="'slice@b'.*Muon"):
+    with pytest.raises(ValueError, match=r"'slice@b'.*Muon"):
         layout.refuse_stage_3("Muon", ["a", "slice@b"])
 
 

@@ -26,7 +26,7 @@ from helpers import clip_arrays, make_parameters
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.gather import merge
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.reduce import check_layout, make_plan
+from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState, Quantity
 
@@ -328,6 +328,36 @@ def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
 
     assert [("t1" in text) for text in ranks.run(work)] == [False, True]
     assert ranks.calls == [[((0, 1), 1)]] * 2  # as the docstring says
+
+
+def tp_reducer(rank):
+    tensors = [
+        TensorLayout(key="copy"),
+        TensorLayout(key="part", is_tp_split=True),
+    ]
+    topology = Topology(model=axis(rank, 0, 1), world=(0, 1))
+    return Reducer(make_plan(tensors, topology))
+
+
+def test_numbers_and_flags_of_all_ranks(monkeypatch):
+    def work(rank, local):
+        reducer = tp_reducer(rank)
+        total = reducer.sum_over_model([3.0, 5.0]).item()
+        return total, reducer.any_rank(rank == 1), reducer.any_rank(False)
+
+    assert Ranks(monkeypatch, 2).run(work) == [(8.0, True, False)] * 2
+    alone = Reducer(None)
+    assert alone.sum_over_model([3.0, 5.0]).item() == 8.0
+    assert (alone.any_rank(True), alone.any_rank(False)) == (True, False)
+
+
+def test_values_are_gathered_where_ranks_hold_parts(monkeypatch):
+    def all_gather(values, value, group):
+        values.extend([value] * len(group))
+
+    monkeypatch.setattr("paddle.distributed.all_gather_object", all_gather)
+    assert tp_reducer(0).gather("x") == ["x", "x"]
+    assert Reducer(None).gather("x") == ["x"]
 
 
 def test_buffers_of_fsdp_are_refused():
