@@ -57,7 +57,11 @@ class _Layout:
 
 def _spread(model: dict[str, Any] | None = None, **parallel: int) -> _Layout:
     record = {"tensors": False, "moments": False}
-    sections = {"parallel": parallel, "record": record, "model": model or {}}
+    sections: dict[str, dict[str, Any]] = {
+        "parallel": parallel,
+        "record": record,
+        "model": model or {},
+    }
     return _Layout(2, sections)
 
 

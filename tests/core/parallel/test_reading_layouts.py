@@ -248,3 +248,9 @@ def test_each_tensor_is_counted_by_its_first_rank(axes, dense, expert, tied):
     )
     plan = make_plan(tensors, topology)
     assert plan.counts == plan.is_first == (dense, expert, tied)
+
+
+def test_owners_count_what_the_first_of_them_knows():
+    topology = Topology(sharding=Axis(1, 2, (0, 1)), world=(0, 1))
+    plan = make_plan([DENSE], topology)
+    assert (plan.counts, plan.is_first) == ((True,), (False,))
