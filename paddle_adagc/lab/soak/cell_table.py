@@ -127,9 +127,10 @@ def _table(
     groups: dict[Key, list[tuple[Any, float, str]]],
     keys: Sequence[Key],
 ) -> str:
-    rows = [
-        [*key, *(_text(groups[(*key, clip)]) for clip in clips)] for key in keys
-    ]
+    rows = []
+    for key in keys:
+        places = [(*key, clip) for clip in clips]
+        rows.append([*key, *(_text(groups[place]) for place in places)])
     return markdown_table([*head, *clips], rows, left=len(head))
 
 

@@ -19,6 +19,7 @@ those that need a GPU, larger grids, and the bugs that others published.
 """
 
 import numpy as np
+import paddle
 import pytest
 from core.parallel.simulated import WHOLE, Ranks, axis, check, half
 from helpers import clip_arrays, make_parameters
@@ -343,9 +344,19 @@ def test_numbers_and_flags_of_all_ranks(monkeypatch):
     def work(rank, local):
         reducer = tp_reducer(rank)
         total = reducer.sum_over_model([3.0, 5.0]).item()
-        return total, reducer.any_rank(rank == 1), reducer.any_rank(False)
+        parts = reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item()
+        return (
+            total,
+            parts,
+            reducer.any_rank(rank == 1),
+            reducer.any_rank(False),
+        )
 
-    assert Ranks(monkeypatch, 2).run(work) == [(8.0, True, False)] * 2
+    assert Ranks(monkeypatch, 2).run(work) == [(8.0, 3.0, True, False)] * 2
+    copies = Topology(data=axis(1, 0, 1), world=(0, 1))
+    reducer = Reducer(make_plan([TensorLayout(key="copy")], copies))
+    assert reducer.sum_over_model([3.0]).item() == 3.0
+    assert reducer.sum_over_tp(paddle.to_tensor([1.0])).item() == 1.0
     alone = Reducer(None)
     assert alone.sum_over_model([3.0, 5.0]).item() == 8.0
     assert (alone.any_rank(True), alone.any_rank(False)) == (True, False)
