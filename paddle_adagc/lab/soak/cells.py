@@ -271,4 +271,4 @@ def _copied(value: Any) -> Any:
 
 
 def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+    return float(f"{value:.6g}") if math.isfinite(value) else None
