@@ -13,6 +13,8 @@
 # limitations under the License.
 """The rule's vector functions: hand-worked answers and properties."""
 
+import math
+
 import backends
 import numpy as np
 import paddle
@@ -82,14 +84,15 @@ def test_moving_average_hand_worked():
     )
 
 
-LOW, HIGH = np.log(0.25), np.log(10.0)
+LOW, HIGH = -math.log(4.0), math.log(10.0)
 
 
 @pytest.mark.parametrize(
     ("change", "norm", "before", "after"),
     [
         (0.0, 1.0, (np.inf, 0), (1, 1)),
-        (0.99 * LOW, 1.0, (2, 9), (1, 10)),
+        (LOW, 1.0, (2, 9), (1, 10)),
+        (HIGH, 3.0, (2, 9), (2, 10)),
         (0.99 * HIGH, 3.0, (2, 10), (2, 10)),
         (1.01 * LOW, 1.0, (2, 10), (2, 9)),
         (1.01 * LOW, 1.0, (2, 1), (2, 0)),
