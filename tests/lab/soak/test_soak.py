@@ -85,7 +85,8 @@ def test_results_of_one_kind_are_replaced(tmp_path):
     write_trials(path, "damage", [Trial("damage", "b", "silent", count=3)])
     write_trials(path, "kills", [Trial("kills", "c", "fell back")])
     assert [trial.case for trial in read_trials(path)] == ["b", "c"]
-    text = page("x<!-- soak --><!-- end -->y", read_trials(path))
+    marks = "<!-- soak --><!-- end --><!-- soak cells --><!-- end -->"
+    text = page(marks, read_trials(path))
     assert "| One file of a run or of its data damaged | 3 |" in text
     with pytest.raises(SystemExit):
         soak.main(["floods"])
