@@ -121,6 +121,7 @@ def test_disks(trials, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kills_of_every_layout(tmp_path):
     output = tmp_path / "soak.jsonl"
     options = ["kills", "--count", "5", "--output", str(output)]
