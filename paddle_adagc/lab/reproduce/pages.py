@@ -48,7 +48,12 @@ REPORT = "report.json"
 """Which runs stand in which row and behind which test, in the results' folder;
 `tools/reproduce.py verify` recomputes every number from it."""
 
-OTHER_RESULTS = ("gpu.jsonl", "soak.jsonl", "versions.jsonl")
+OTHER_RESULTS = (
+    "gpu.jsonl",
+    "mutation.jsonl",
+    "soak.jsonl",
+    "versions.jsonl",
+)
 """Files beside those of targets, of other commands."""
 
 _MADE = "<!-- made by `tools/reproduce.py report`: do not edit -->\n"

@@ -38,7 +38,7 @@ from scipy import stats
 
 SEEDS = 8
 ALPHA = 0.05
-NO_CELLS = {"gpu.jsonl", "soak.jsonl", "versions.jsonl"}
+NO_CELLS = {"gpu.jsonl", "mutation.jsonl", "soak.jsonl", "versions.jsonl"}
 NOT_CONFIG = {"train.seed", "data.seed", "train.max_steps"}
 CLIP_DEFAULTS: dict[str, dict[str, float]] = {
     "adagc": {

@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
-# These need neither Paddle nor the laboratory: tests/core/kernels,
+# These need no laboratory: tests/core/kernels, tests/lab/soak,
 # tests/test_versions.py.
-ALONE = {"check_gpu", "check_versions"}
+ALONE = {"check_gpu", "check_versions", "mutate"}
 NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - ALONE)
 COMMANDS = {
     "pretrain": [CONFIG],
