@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -77,6 +78,7 @@ class ForkedRun:
         log = os.open(self._logs[rank], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        logging.getLogger().handlers.clear()  # warnings go to the log, too
         if len(self._logs) > 1:
             os.environ |= _environment(rank, len(self._logs), port)
             parallel._global_parallel_env = None  # read at an import

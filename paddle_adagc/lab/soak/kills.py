@@ -128,7 +128,7 @@ class _Killing:
         last = self._start(directory).wait()
         answers.append(last)
         for case, resumed in zip(cases, answers[1:], strict=True):
-            text = resumed.text if last.status == 0 else last.text
+            text = _of_fallback(resumed.text) if last.status == 0 else last.text
             answer = Answer(last.status, text)
             yield judge("kills", case, answer, directory, self._whole)
 
@@ -159,3 +159,11 @@ class _Killing:
         run.send(sent, int(self._rng.integers(self._layout.num_ranks)))
         moment = "a save" if waits_for_save else f"step {goal}"
         return f"{sent.name} {1000 * seconds:.0f} ms after {moment}"
+
+
+def _of_fallback(text: str) -> str:
+    """Return what a resumed run says of the checkpoints that it left out.
+
+    The next signal cuts it short: its ranks then tell of each other's end, too.
+    """
+    return "\n".join(x for x in text.splitlines() if "resuming from" in x)

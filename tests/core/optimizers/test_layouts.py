@@ -120,7 +120,7 @@ def train(layout, topology, options, name):
         for parameter in parameters.values():  # as the Trainer does
             if parameter.grad is None:
                 parameter.grad = paddle.zeros_like(parameter)
-        ids, labels = training.own_rows(training.batch(step), topology)
+        ids, labels = training.own_rows(training.batch(step), layout, topology)
         losses.append(
             training.forward_backward(model, bare, optimizer, ids, labels)
         )
@@ -252,7 +252,9 @@ def rolled_back(layout, names):
                     model.parameters(), saved, strict=True
                 ):
                     parameter.set_value(value)
-            ids, labels = training.own_rows(training.batch(step), topology)
+            ids, labels = training.own_rows(
+                training.batch(step), layout, topology
+            )
             training.forward_backward(model, model, optimizer, ids, labels)
             optimizer.step()
             optimizer.clear_grad()
