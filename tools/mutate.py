@@ -393,6 +393,8 @@ def _run(paths: list[Path], sample: int | None, seed: int, only: str) -> int:
     import paddle.distributed.fleet  # noqa: F401
     import pytest  # noqa: F401
 
+    from paddle_adagc.files import atomic_write
+
     lines = {}
     if RECORD.exists():
         for line in RECORD.read_text("utf-8").splitlines():
@@ -406,9 +408,9 @@ def _run(paths: list[Path], sample: int | None, seed: int, only: str) -> int:
         if only:
             continue
         text = "".join(f"{json.dumps(line)}\n" for line in lines.values())
-        RECORD.write_text(text, "utf-8")
+        atomic_write(RECORD, text)
         shown = page(PAGE.read_text("utf-8"), lines.values())
-        PAGE.write_text(shown, "utf-8")
+        atomic_write(PAGE, shown)
     return int(num_survived > 0)
 
 

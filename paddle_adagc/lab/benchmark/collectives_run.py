@@ -28,6 +28,7 @@ from typing import Any
 from paddlenlp.trainer import TrainerCallback
 from paddlenlp.utils.log import logger
 
+from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
 from paddle_adagc.lab.train.config import RunConfig
@@ -71,7 +72,11 @@ class _Watch(TrainerCallback):
         optimizer = kwargs["optimizer"]
         while hasattr(optimizer, "_inner_opt"):
             optimizer = optimizer._inner_opt
-        optimizer._grad_clip = self._ledger.watch(optimizer._grad_clip)
+        clip = optimizer._grad_clip
+        if isinstance(clip, MeasuredClip):  # what it measures is not the clip's
+            clip.clip = self._ledger.watch(clip.clip)
+        else:
+            optimizer._grad_clip = self._ledger.watch(clip)
 
 
 def rows(ledger: CommunicationLedger, step: int) -> list[dict[str, Any]]:
