@@ -124,6 +124,7 @@ def test_values_are_right_on_the_emulated_gpu(tool, framework, dtype):
     ("right", "wrong"),
     [("i < part.size;", "i + 7 < part.size;"), ("factor == 1.0f", "true")],
 )
+@pytest.mark.slow
 def test_wrong_kernels_are_found(tool, tmp_path, right, wrong):
     source = (tool.CUDA / "multi_tensor.cu").read_text()
     assert right in source

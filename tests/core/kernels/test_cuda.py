@@ -26,7 +26,12 @@ import backends
 import numpy as np
 import paddle
 import pytest
-from helpers import make_parameters, no_waiting_for_the_device, strided_gradient
+from helpers import (
+    make_parameters,
+    no_waiting_for_the_device,
+    slow_but,
+    strided_gradient,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle.base import core
@@ -356,7 +361,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("fault", slow_but("chunks overlap", [*WRONG]))
 def test_planted_faults_are_caught(monkeypatch, tmp_path, fault):
     right, wrong = WRONG[fault]
     source = tensors.SOURCE.read_text()

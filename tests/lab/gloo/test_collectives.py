@@ -283,6 +283,7 @@ def test_all_to_all_moves_rows_and_gradients(ranks):
         assert "out_split_sizes=[1, 1] does not split" in got["refusal"]
 
 
+@pytest.mark.slow
 def test_messages_between_three_ranks(ranks):
     results = run_on_ranks(_messages, 3)
     for rank, got in enumerate(results):
@@ -302,6 +303,7 @@ def test_messages_between_three_ranks(ranks):
     np.testing.assert_array_equal(results[2]["chain"], ranks[0] + 1)
 
 
+@pytest.mark.slow
 def test_a_peer_that_ended_is_an_error():
     got, error = run_on_ranks(_send_then_leave, 2)[1]
     assert got == 1.0

@@ -210,6 +210,7 @@ def test_budget_leaves_out_what_matters_least(
     assert "It did not pay for: “Extra”." in done.text
 
 
+@pytest.mark.slow
 def test_deadline_drops_the_last_seeds(
     write_grid, fake_runs, reproduction, clock
 ):

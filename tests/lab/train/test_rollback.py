@@ -94,6 +94,7 @@ def test_a_run_skips_what_raised_the_alarm(tmp_path, capsys):
     assert f"rollbacks: 1; the last: {done}" in lines
 
 
+@pytest.mark.slow
 def test_is_the_run_that_never_saw_the_samples(tmp_path):
     """A run with the list from the start draws the same from there on."""
     _, rolled = run(bad_at(tmp_path / "rolled", 7))
@@ -107,6 +108,7 @@ def test_is_the_run_that_never_saw_the_samples(tmp_path):
     assert read_rollbacks(tmp_path / "whole") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "killed_in",
     slow_but(
@@ -133,6 +135,7 @@ def test_killed_in_a_rollback_it_ends_the_same(killed_in, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_killed_after_a_rollback_it_ends_the_same(tmp_path):
     _, whole = run(bad_at(tmp_path / "whole", 7))
     values = bad_at(tmp_path / "cut", 7)
@@ -144,6 +147,7 @@ def test_killed_after_a_rollback_it_ends_the_same(tmp_path):
     assert whole.run["alarms"] == cut.run["alarms"]
 
 
+@pytest.mark.slow
 def test_a_signal_at_the_alarm_ends_the_rolled_back_run(tmp_path):
     _, whole = run(bad_at(tmp_path / "whole", 7))
     values = bad_at(tmp_path / "cut", 7)
@@ -174,12 +178,14 @@ def test_ends_after_so_many_rollbacks(tmp_path, capsys):
     assert record.metrics["nonfinite"].sum() == 0
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_before_the_event_it_ends(tmp_path, capsys):
     status, record = run(bad_at(tmp_path, 1))
     assert (status, record.num_steps) == ("stopped", 2)
     assert "no checkpoint before the event" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_diverged_run_is_rolled_back_by_hand(tmp_path):
     values = make_values(tmp_path, save_every=2)
     values["faults"] = [{"kind": "gradient_nan", "steps": [7]}]
@@ -198,6 +204,7 @@ def test_a_diverged_run_is_rolled_back_by_hand(tmp_path):
     assert (done.checkpoint, done.alarm["series"]) == (6, "loss")
 
 
+@pytest.mark.slow
 def test_a_fork_skips_the_same_samples(tmp_path):
     run(bad_at(tmp_path / "run", 7))
     values = bad_at(tmp_path / "fork", 7)

@@ -173,6 +173,7 @@ def early():
         yield
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_outlier_out(early, tmp_path, caplog):
     _, record = run(skipping(tmp_path / "a", save_every=16))
     rows = (tmp_path / "a/metrics.jsonl").read_text().splitlines()
@@ -187,6 +188,7 @@ def test_a_run_leaves_the_outlier_out(early, tmp_path, caplog):
     assert (facts["step"], facts["clip_step"]) == (16, 15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_at", [11, 14])  # before and after a save
 def test_a_skipping_run_resumes_alike_whatever_is_logged(
     stopped_at, early, tmp_path
@@ -199,6 +201,7 @@ def test_a_skipping_run_resumes_alike_whatever_is_logged(
     assert_same(whole, cut)
 
 
+@pytest.mark.slow
 def test_without_outliers_nothing_changes(tmp_path):
     values = {**skipping(tmp_path / "on"), "faults": []}
     _, on = run(values)
