@@ -27,7 +27,7 @@ SHAPES = {
     "experts.0": [4, 6],
     "experts.1": [4, 6],
 }
-NUM_STEPS = 12
+NUM_STEPS = 30
 T_START = 5
 
 
