@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,7 +35,16 @@ FOLDER = "flight"
 NUM_KEPT = 8
 """Events that a rank keeps; older ones are removed."""
 
-_DAMAGE = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile)
+_DAMAGE = (
+    EOFError,
+    KeyError,
+    NotImplementedError,  # another method of compression
+    OSError,
+    RuntimeError,  # encrypted
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What NumPy raises for a damaged file."""
 
 
@@ -84,13 +94,7 @@ class Flight:
         try:
             with np.load(path, allow_pickle=False) as found:
                 flight = cls(**{name: found[name] for name in names})
-        except (
-            EOFError,
-            KeyError,
-            OSError,
-            ValueError,
-            zipfile.BadZipFile,
-        ) as error:
+        except _DAMAGE as error:
             raise ValueError(f"{path} is damaged: {error}") from error
         shape = (len(flight.step), len(flight.tensor_names))
         for name in ("norm", "h", "gamma"):

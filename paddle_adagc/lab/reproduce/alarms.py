@@ -13,9 +13,11 @@
 # limitations under the License.
 """How often the monitor's loss alarm is false, and what it sees.
 
-``python -m paddle_adagc.lab.reproduce.alarms results/ernie.jsonl ...`` counts
-alarms in committed losses of runs without a fault and without a spike, and adds
-jumps of known height to single steps of the same losses, by threshold.
+``python -m paddle_adagc.lab.reproduce.alarms results/ernie.jsonl recipe``
+counts alarms in the committed losses of an experiment, in runs without a fault
+and without a spike, and adds jumps of known height to single steps of the same
+losses, by threshold. An experiment in low noise is no measure of false alarms:
+its runs become unstable by themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,21 +43,23 @@ _EVERY = 97
 """Steps from one added jump to the next."""
 
 
-def quiet_losses(paths: Iterable[Path]) -> list[np.ndarray]:
-    """Read the losses of all runs without a fault, each ``[num_steps]``.
+def quiet_losses(path: Path, experiment: str) -> list[np.ndarray]:
+    """Read the losses of an experiment's runs, each ``[num_steps]``.
 
-    Runs that diverged and those with a spike by the paper's score are left
-    out.
+    Runs with a fault, those that diverged, and those with a spike by the
+    paper's score are left out.
     """
     found = []
-    for path in paths:
-        for line in path.read_text().splitlines():
-            series = json.loads(line).get("series")
-            if series is None or series["faults"]:
-                continue
-            losses = decode_losses(series["loss"])
-            if np.isfinite(losses).all() and not spike_score(losses).num_spikes:
-                found.append(losses)
+    current = None
+    for row in map(json.loads, path.read_text().splitlines()):
+        if row["kind"] == "experiment":
+            current = row["name"]
+        series = row.get("series")
+        if current != experiment or series is None or series["faults"]:
+            continue
+        losses = decode_losses(series["loss"])
+        if np.isfinite(losses).all() and not spike_score(losses).num_spikes:
+            found.append(losses)
     return found
 
 
@@ -89,8 +93,9 @@ def table(series: Sequence[np.ndarray]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table for result files."""
-    series = quiet_losses(map(Path, arguments))
+    """Print the table for a result file and one of its experiments."""
+    path, experiment = arguments
+    series = quiet_losses(Path(path), experiment)
     num_steps = sum(map(len, series))
     print(f"{len(series)} runs, {num_steps:,} steps\n")
     print(table(series))

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -291,6 +292,52 @@ def _read_complete(path: Path) -> Any:
     return read_complete(path.parent)
 
 
+def _make_rollbacks(folder: Path) -> Path:
+    from paddle_adagc.lab.checksums import sealed
+    from paddle_adagc.stability.alarms import Alarm
+
+    alarm = Alarm("loss", 9, 9, worst=8.0, worst_step=9, usual=2.0, score=12.0)
+    facts = dataclasses.asdict(alarm)
+    entry = {"alarm": facts, "steps": 11, "checkpoint": 8, "samples": [32, 44]}
+    content = json.dumps(sealed({"rollbacks": [entry]}))
+    return _writes("skipped.json", content)(folder)
+
+
+def _read_rollbacks(path: Path) -> Any:
+    from paddle_adagc.lab.train.rollback import read_rollbacks
+
+    return [str(rollback) for rollback in read_rollbacks(path.parent)]
+
+
+def _make_flight(folder: Path) -> Path:
+    from paddle_adagc.lab.record.flight import FOLDER, Flight, event_path
+
+    steps, tensors = 5, 3
+    block = np.linspace(0.5, 1, steps * tensors, dtype=np.float32)
+    flight = Flight(
+        reason=np.array("alarm"),
+        tensor_names=np.array(["a", "b", "c"]),
+        step=np.arange(steps),
+        samples=np.arange(2 * steps).reshape(steps, 2),
+        learning_rate=np.full(steps, 1e-3),
+        loss=np.linspace(3, 2, steps),
+        norm=block.reshape(steps, tensors),
+        h=block.reshape(steps, tensors),
+        gamma=block.reshape(steps, tensors),
+        rng=np.array(["1 2"] * steps),
+    )
+    (folder / FOLDER).mkdir()
+    path = event_path(folder, steps, "alarm", 0)
+    flight.save(path)
+    return path
+
+
+def _read_flight(path: Path) -> Any:
+    from paddle_adagc.lab.evaluate.flight import flight_text
+
+    return flight_text(path.parents[1])
+
+
 def _read_text(path: Path) -> Any:
     from paddle_adagc.lab.data.prepare.chunks import read_chunks
     from paddle_adagc.lab.data.prepare.files import LocalFile
@@ -390,6 +437,8 @@ READERS = {
     "ended record": Reader(_make_ended_record, _read_record, has_checksum=True),
     "run.json": Reader(_make_run_json, _read_record),
     "complete.json": Reader(_make_complete, _read_complete, has_checksum=True),
+    "skipped.json": Reader(_make_rollbacks, _read_rollbacks, has_checksum=True),
+    "flight recorder": Reader(_make_flight, _read_flight),
     "jsonl": Reader(_writes("text.jsonl", _DOCUMENTS), _read_text),
     "gzip": Reader(
         _writes("text.jsonl.gz", gzip.compress(_DOCUMENTS.encode(), mtime=0)),

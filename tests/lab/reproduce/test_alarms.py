@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parents[3] / "results/ernie.jsonl"
 
 
 def test_false_alarms_are_rare_on_committed_losses():
-    series = quiet_losses([RESULTS])
+    series = quiet_losses(RESULTS, "recipe")
     assert len(series) >= 6
     sigma = WATCHES["loss"].sigma
     alarms = sum(len(count_alarms(losses, sigma)) for losses in series)
@@ -47,7 +47,7 @@ def test_a_jump_of_many_deviations_is_seen_and_a_small_one_is_not():
 
 @pytest.mark.slow
 def test_command(capsys):
-    main([str(RESULTS)])
+    main([str(RESULTS), "recipe"])
     head, *_, last = capsys.readouterr().out.strip().splitlines()
     assert "runs, " in head
     assert last.startswith("| 15 | 0 |")
