@@ -239,7 +239,9 @@ def _first_error(error: ValidationError, values: Any) -> str:
     where = first["loc"]
     name = ""
     if len(where) > 1 and where[0] == "claims" and isinstance(where[1], int):
-        name = f"claim {values['claims'][where[1]].get('id')!r}: "
+        claim = values["claims"][where[1]]
+        known = claim.get("id") if isinstance(claim, dict) else claim
+        name = f"claim {known!r}: "
     if first["type"] == "extra_forbidden":
         kind: type[_Part] = _File if len(where) == 1 else Claim
         if "reproduced_if" in where:

@@ -169,6 +169,13 @@ def test_bad_conditions_are_named(tmp_path, change, message):
         load_claims(written(tmp_path, claim))
 
 
+def test_a_claim_that_is_no_mapping_is_named(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text("margins: {}\nclaims: [spikes]\n")
+    with pytest.raises(ValueError, match="claim 'spikes': .*dictionary"):
+        load_claims(path)
+
+
 def test_the_number_of_primary_claims_is_fixed(tmp_path):
     path = written(tmp_path, {"not_testable": "Too large."})
     with pytest.raises(ValueError, match=f"expected {NUM_PRIMARY}"):
