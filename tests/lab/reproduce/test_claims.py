@@ -172,7 +172,7 @@ def test_bad_conditions_are_named(tmp_path, change, message):
 def test_a_claim_that_is_no_mapping_is_named(tmp_path):
     path = tmp_path / "claims.yaml"
     path.write_text("margins: {}\nclaims: [spikes]\n")
-    with pytest.raises(ValueError, match="claim 'spikes': .*dictionary"):
+    with pytest.raises(ValueError, match=r"claim 'spikes': .*dictionary"):
         load_claims(path)
 
 
