@@ -26,6 +26,7 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import (
     check_bool,
+    check_choice,
     check_decay,
     check_integer,
     check_not_negative,
@@ -39,6 +40,8 @@ from paddle_adagc.kernels.cuda.adaptive import adaptive_step
 from paddle_adagc.state import Quantity
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
+Preset = Literal["paper", "robust"]
+_LAMBDA_REL = {"paper": 1.04, "robust": 2.0}
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
 _OF_TENSORS = {
     "lambda_rel": check_positive,
@@ -81,8 +84,15 @@ class ClipGradByAdaGC(TensorScalingClip):
     until the end of the warm-up.
 
     Args:
+        preset: ``"paper"`` (the default), or ``"robust"``, which is not in the
+            paper: ``lambda_rel`` is 2, and a tensor's outliers are scaled by
+            :math:`h_i^4` while there are fewer than 8 in the leaky count
+            :math:`o_i \leftarrow 0.98\, o_i + 1 - h_i^4`.
+            :math:`\gamma_i` is fed :math:`\|h_i g_i\|` as before, and can
+            double in 70 steps. Costs 4 more bytes per tensor.
         lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
-            reference by this factor. Greater than 0.
+            reference by this factor. Greater than 0. Default: the preset's,
+            1.04 or 2.
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
         lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
         t_start: :math:`T_{start}`, number of warm-up steps.
@@ -144,7 +154,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     def __init__(
         self,
         *positional: Any,
-        lambda_rel: float = 1.04,
+        preset: Preset = "paper",
+        lambda_rel: float | None = None,
         beta: float = 0.99,
         lambda_abs: float = 1.0,
         t_start: int = 100,
@@ -162,6 +173,9 @@ class ClipGradByAdaGC(TensorScalingClip):
                 f"{positional}: the clip_norm of ClipGradByGlobalNorm is "
                 "lambda_abs here"
             )
+        self.preset = check_choice("preset", preset, get_args(Preset))
+        if lambda_rel is None:
+            lambda_rel = _LAMBDA_REL[preset]
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
@@ -177,7 +191,10 @@ class ClipGradByAdaGC(TensorScalingClip):
         )
         self._awaits_tensors = bool(self.overrides.settings)
         self._warn_of_shrinking()
-        self._keep(*self._kept_quantities(), optional=["deviation", "support"])
+        self._keep(
+            *self._kept_quantities(),
+            optional=["deviation", "support", "outliers"],
+        )
 
     def _warn_of_shrinking(self) -> None:
         own = self.overrides.settings.items()
@@ -213,6 +230,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     def _config(self) -> dict[str, Any]:
         return {
+            "preset": self.preset,
             "lambda_rel": self.lambda_rel,
             "beta": self.beta,
             "lambda_abs": self.lambda_abs,
@@ -234,12 +252,15 @@ class ClipGradByAdaGC(TensorScalingClip):
             kept += [Quantity(name="deviation", start=0.0, tolerance=1e-2)]
         if self.init == "warmup_min" and not self.strict:
             full = rule.FULL_SUPPORT
-            kept += [Quantity(name="support", start=0.0, votes=full)]
+            kept += [Quantity(name="support", start=0.0, absent=full)]
+        if self.preset == "robust":
+            kept += [Quantity(name="outliers", start=0.0, absent=0.0)]
         return kept
 
     def _tensor_metrics(self) -> Kept:
         metrics = super()._tensor_metrics()
-        metrics.pop("support", None)
+        for name in ("support", "outliers"):
+            metrics.pop(name, None)
         return metrics
 
     def _clipped_pairs(
@@ -277,11 +298,13 @@ class ClipGradByAdaGC(TensorScalingClip):
         self, step: int, norm: Tensor, kept: Kept
     ) -> tuple[Tensor, Kept]:
         gamma, deviation = kept["gamma"], kept.get("deviation")
+        outliers = kept.get("outliers")
         values = {name: getattr(self, name) for name in _OF_TENSORS}
         if self.overrides.names:
             values |= self.overrides.vectors(self._table.keys, values)
         beta: rule.PerTensor = values["beta"]
-        if step >= self.t_start or self.init == "constant":
+        is_adaptive = step >= self.t_start or self.init == "constant"
+        if is_adaptive:
             margin = None
             if deviation is not None:
                 margin = rule.margin(deviation, values["lambda_dev"])
@@ -300,6 +323,11 @@ class ClipGradByAdaGC(TensorScalingClip):
             new["deviation"] = rule.moving_deviation(
                 h * norm, gamma, deviation, beta
             )
+        if outliers is not None:
+            new["outliers"] = outliers
+            if is_adaptive:
+                new["outliers"] = rule.count_outliers(norm, h, outliers)
+                h = rule.doubted_scale(h, outliers)
         return h, new
 
     def _warm_up(self, norm: Tensor, kept: Kept) -> tuple[Tensor, Kept]:

@@ -72,9 +72,9 @@ class Quantity:
     tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
 
-    votes: float | None = None
-    """Most votes, if it is a number of votes and no norm. Also the value where
-    a state does not hold the quantity: the rule has dropped it."""
+    absent: float | None = None
+    """Given for a count, which is no norm: its value where a state does not
+    hold it, as the rule has dropped it or did not count."""
 
     def check(self, key: str, value: float) -> None:
         """Refuse a number that the rule could not resume from.

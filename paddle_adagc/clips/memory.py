@@ -132,6 +132,6 @@ class Memory:
         }
         for q in self.quantities:
             if q.name in self._optional and q.name not in values:
-                value = q.start if q.votes is None else q.votes
+                value = q.start if q.absent is None else q.absent
                 values[q.name] = np.full(len(state.keys), value, np.float32)
         return dataclasses.replace(state, values=values)

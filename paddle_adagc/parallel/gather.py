@@ -96,9 +96,9 @@ def _check_agreement(
     """Refuse numbers of one tensor that differ by more than rounding.
 
     A deviation is a difference of numbers of gamma's size, so that its rounding
-    errors are of that size too.
+    errors are of that size too; those of a count are those of its outliers.
     """
-    size = max(known[q.name] for q in quantities if q.votes is None)
+    size = max(known[q.name] for q in quantities if q.absent is None)
     for quantity in quantities:
         name = quantity.name
         if name in known and not (
@@ -107,7 +107,9 @@ def _check_agreement(
                 known[name],
                 other[name],
                 rel_tol=quantity.tolerance,
-                abs_tol=ROUNDING * size,
+                abs_tol=0.01
+                if quantity.absent is not None
+                else ROUNDING * size,
             )
         ):
             raise RuntimeError(
