@@ -368,6 +368,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             squared_norm,
             kept["gamma"],
             kept.get("deviation"),
+            kept.get("outliers"),
             self._nonfinite.count(squared_norm.shape[0]),
             lambda_rel=self.lambda_rel,
             beta=self.beta,
@@ -380,4 +381,6 @@ class ClipGradByAdaGC(TensorScalingClip):
         new = {"gamma": done.gamma}
         if done.deviation is not None:
             new["deviation"] = done.deviation
+        if done.outliers is not None:
+            new["outliers"] = done.outliers
         return done.norm, done.h, done.lost, new

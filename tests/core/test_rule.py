@@ -194,12 +194,14 @@ gamma_values = positive | st.just(np.inf)
     st.sampled_from([0.0, 0.9, 0.99]),
     st.sampled_from([0.0, 2.5]),
     st.booleans(),
+    st.booleans(),
 )
 @settings(deadline=None, max_examples=100)
 def test_fused_step_has_the_bits_of_the_rule(
-    tensors, lambda_rel, beta, lambda_dev, zeroes_nonfinite
+    tensors, lambda_rel, beta, lambda_dev, doubts, zeroes_nonfinite
 ):
     squared, gamma, deviation = map(vector, zip(*tensors, strict=True))
+    outliers = deviation % 12
     squared = squared * squared
     count = paddle.full([len(tensors)], 5, "int32")
     with pytest.MonkeyPatch.context() as patch:
@@ -208,6 +210,7 @@ def test_fused_step_has_the_bits_of_the_rule(
             squared,
             gamma,
             deviation if lambda_dev else None,
+            outliers if doubts else None,
             count,
             lambda_rel=lambda_rel,
             beta=beta,
@@ -217,10 +220,11 @@ def test_fused_step_has_the_bits_of_the_rule(
     norm = rule.square_root(squared)
     margin = lambda_dev * deviation if lambda_dev else None
     h = rule.adaptive_scale(norm, gamma, lambda_rel, margin)
+    passed = rule.doubted_scale(h, outliers) if doubts else h
     lost = ~np.isfinite(norm.numpy())
     expected = [
         (fused.norm, norm.numpy()),
-        (fused.h, np.where(lost, not zeroes_nonfinite, h.numpy())),
+        (fused.h, np.where(lost, not zeroes_nonfinite, passed.numpy())),
         (fused.gamma, rule.moving_average(h * norm, gamma, beta).numpy()),
         (fused.num_nonfinite, 5 + lost),
     ]
@@ -229,5 +233,8 @@ def test_fused_step_has_the_bits_of_the_rule(
     if lambda_dev:
         spread = rule.moving_deviation(h * norm, gamma, deviation, beta)
         expected.append((fused.deviation, spread.numpy()))
+    if doubts:
+        counted = rule.count_outliers(norm, h, outliers)
+        expected.append((fused.outliers, counted.numpy()))
     for got, wanted in expected:
         np.testing.assert_array_equal(got.numpy(), wanted)

@@ -48,6 +48,26 @@ def adagc_step(t, grads, gamma, lambda_rel, beta, lambda_abs, t_start):
     return clipped, new_gamma
 
 
+def robust_step(t, grads, gamma, outliers, lambda_abs, t_start):
+    """The robust preset: lambda_rel 2, beta 0.99, and few outliers doubted.
+
+    ``outliers`` is a list of floats. Gives the clipped arrays, new gamma and
+    new outliers.
+    """
+    clipped, new_gamma = adagc_step(
+        t, grads, gamma, 2.0, 0.99, lambda_abs, t_start
+    )
+    if t < t_start or gamma is None:
+        return clipped, new_gamma, outliers
+    passed, new_outliers = [], []
+    for g, g_hat, count in zip(grads, clipped, outliers, strict=True):
+        h = np.linalg.norm(g_hat) / np.linalg.norm(g)
+        doubt = min(max(9.0 - count, 0.0), 1.0)
+        passed.append(doubt * h**4 * g + (1.0 - doubt) * h * g)
+        new_outliers.append(0.98 * count + 1.0 - h**4)
+    return passed, new_gamma, new_outliers
+
+
 def voted_warm_up(steps, lambda_abs):
     """Gammas after each warm-up step of norms ``[num_tensors]``, by votes.
 

@@ -31,6 +31,7 @@ class AdaptiveStep(NamedTuple):
     h: Tensor
     gamma: Tensor
     deviation: Tensor | None
+    outliers: Tensor | None
     lost: Tensor | None
     """bool; whose gradient becomes 0."""
 
@@ -42,6 +43,7 @@ def adaptive_step(
     squared_norm: Tensor,
     gamma: Tensor,
     deviation: Tensor | None,
+    outliers: Tensor | None,
     num_nonfinite: Tensor,
     *,
     lambda_rel: float,
@@ -55,6 +57,7 @@ def adaptive_step(
         squared_norm: float32 ``[num_tensors]``.
         gamma: float32 ``[num_tensors]``.
         deviation: float32 ``[num_tensors]``; None without ``lambda_dev``.
+        outliers: float32 ``[num_tensors]``; None without the robust preset.
         num_nonfinite: int32 ``[num_tensors]``; how often each norm was not
             finite.
         lambda_rel: See :mod:`paddle_adagc.rule`.
@@ -71,10 +74,17 @@ def adaptive_step(
     if device is None or module is None:
         return None
     norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
-    new_deviation = None if deviation is None else paddle.empty_like(gamma)
+    new_deviation, new_outliers = (
+        None if old is None else paddle.empty_like(old)
+        for old in (deviation, outliers)
+    )
     lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
     count = paddle.empty_like(num_nonfinite)
-    vectors = (gamma, deviation, norm, h, new_gamma, new_deviation, lost)
+    vectors = (
+        *(gamma, deviation, outliers, norm, h),
+        *(new_gamma, new_deviation, new_outliers),
+        *(lost, num_nonfinite, count),
+    )
     launch_adaptive_step(
         module,
         tensors.current_stream(device),
@@ -87,9 +97,8 @@ def adaptive_step(
             0.0 if zeroes_nonfinite else 1.0,
         ),
         squared_norm.data_ptr(),
-        [
-            None if vector is None else vector.data_ptr()
-            for vector in (*vectors, num_nonfinite, count)
-        ],
+        [None if vector is None else vector.data_ptr() for vector in vectors],
     )
-    return AdaptiveStep(norm, h, new_gamma, new_deviation, lost, count)
+    return AdaptiveStep(
+        norm, h, new_gamma, new_deviation, new_outliers, lost, count
+    )

@@ -236,16 +236,18 @@ def operators_called(step):
 
 
 @pytest.mark.parametrize(("count", "launches"), [(3, 5), (196, 5), (481, 6)])
-@pytest.mark.parametrize("lambda_dev", [0.0, 2.0])
+@pytest.mark.parametrize(
+    "values", [{}, {"lambda_dev": 2.0}, {"preset": "robust"}], ids=str
+)
 def test_adaptive_step_is_a_few_launches(
-    cuda, monkeypatch, count, launches, lambda_dev
+    cuda, monkeypatch, count, launches, values
 ):
     shapes = [[1 + i % 7] for i in range(count)]
     parameters = make_parameters(shapes)
-    clip = ClipGradByAdaGC(t_start=1, lambda_dev=lambda_dev)
+    clip = ClipGradByAdaGC(t_start=1, **values)
     for step in range(4):
         pairs = [
-            (p, paddle.full(s, 2.0**step))
+            (p, paddle.full(s, 3.0**step))
             for p, s in zip(parameters, shapes, strict=True)
         ]
         if step < 2:  # the first copies the tables to the device

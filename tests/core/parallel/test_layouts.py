@@ -41,9 +41,13 @@ _DEVIATION = {
     **_DENSE,
     "clip_settings": {**training.ADAGC, "lambda_dev": 2.0},
 }
+_ROBUST = {
+    **_DENSE,
+    "clip_settings": {**training.ADAGC, "lambda_rel": 1.04, "preset": "robust"},
+}
 # Three layers on two stages are uneven ones.
 CASES = {
-    "tp2": (Layout(mp=2), [_DENSE, _MOE, _DEVIATION]),
+    "tp2": (Layout(mp=2), [_DENSE, _MOE, _DEVIATION, _ROBUST]),
     "sp with tp2": (Layout(mp=2, sequence_parallel=True), [_DENSE, _MOE]),
     "pp2": (Layout(pp=2), [_DENSE, _MOE]),
     # Paddle wants more than 2 stages, and plans other steps from 2 x pp

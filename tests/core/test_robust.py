@@ -1,0 +1,154 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The robust preset: outliers are doubted, until a tensor has many."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import clip_arrays, gammas, make_parameters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.adagc import robust_step
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.state import load_state, save_state
+
+SHAPES = [[7, 5], [5], [3, 4, 2], [1]]
+
+
+def outliers(clip):
+    return np.array([float(v) for v in clip.state_dict()["outliers"].values()])
+
+
+(PARAMETER,) = make_parameters([[1]])
+
+
+def run(clip, norms):
+    """Clipped norms of one tensor's series of norms."""
+    return np.array(
+        [clip_arrays(clip, [PARAMETER], [np.full(1, x)])[0][0] for x in norms]
+    )
+
+
+@pytest.mark.parametrize("t_start", [0, 5, 40])
+def test_equals_the_numpy_twin(t_start):
+    rng = np.random.default_rng(0)
+    values = {"t_start": t_start, "lambda_abs": 1.0}
+    clip = ClipGradByAdaGC(preset="robust", strict=True, **values)
+    parameters = make_parameters(SHAPES)
+    gamma, count = None, [0.0] * len(SHAPES)
+    for t in range(150):
+        grads = [
+            rng.normal(size=shape) * rng.lognormal(sigma=0.7)
+            for shape in SHAPES
+        ]
+        if 60 <= t < 90:
+            grads[1] *= 20
+        expected, gamma, count = robust_step(t, grads, gamma, count, **values)
+        got = clip_arrays(clip, parameters, grads)
+        for ours, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5)
+        np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-5)
+        np.testing.assert_allclose(outliers(clip), count, rtol=1e-4, atol=1e-5)
+    assert max(count) > 1
+
+
+def test_norms_below_twice_gamma_pass_untouched():
+    norms = np.random.default_rng(0).uniform(0.7, 1.3, 300)
+    clip = ClipGradByAdaGC(preset="robust", t_start=1, lambda_abs=10.0)
+    np.testing.assert_array_equal(run(clip, norms), norms.astype("float32"))
+    assert outliers(clip) == 0
+
+
+def test_the_larger_an_outlier_the_less_passes():
+    passed = []
+    for norm in (3.0, 10.0, 1e3, 1e6):
+        clip = ClipGradByAdaGC(preset="robust", t_start=1, lambda_abs=10.0)
+        passed.append(run(clip, [1.0] * 20 + [norm])[-1])
+    assert passed == sorted(passed, reverse=True)
+    np.testing.assert_allclose(passed[:2], [16 / 27, 0.016], rtol=1e-5)
+    assert 0 <= passed[-1] < 1e-15
+
+
+@pytest.mark.parametrize("change", [10.0, 1e4])
+def test_a_lasting_change_is_believed_after_nine_steps(change):
+    clip = ClipGradByAdaGC(preset="robust", t_start=1, lambda_abs=10.0)
+    h = run(clip, [1.0] * 20 + [change] * 20)[20:] / change
+    plain = 2 * 1.01 ** np.arange(20) / change
+    np.testing.assert_allclose(h[:9], plain[:9] ** 4, rtol=1e-4)
+    np.testing.assert_allclose(h[10:], plain[10:], rtol=1e-4)
+
+
+@given(*[st.floats(2**-10, 2**10, width=32)] * 2, st.floats(0, 50, width=16))
+@settings(deadline=None, max_examples=15)
+def test_no_tensor_freezes(norm, gamma, count):
+    """Constant norms pass soon, from any state: gamma grows by 1% a step."""
+    clip = ClipGradByAdaGC(preset="robust", t_start=1)
+    key = PARAMETER.name
+    state = {"step": 5, "gamma": {key: gamma}, "outliers": {key: count}}
+    clip.set_state_dict({**state, "config": {}})
+    growth = math.log(max(norm / (2 * gamma), 1)) / math.log(1.01)
+    passed = run(clip, [norm] * (math.ceil(growth) + 2))
+    assert passed[-1] == np.float32(norm)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_norm_that_says_nothing_is_not_counted(value):
+    clip = ClipGradByAdaGC(preset="robust", t_start=1)
+    run(clip, [1.0, 9.0, 9.0])
+    before = outliers(clip)
+    assert before > 1.9
+    run(clip, [value])
+    assert outliers(clip) == before
+
+
+def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
+    rng = np.random.default_rng(1)
+    series = [
+        [rng.normal(size=shape) * 5 ** (t % 3) for shape in SHAPES]
+        for t in range(30)
+    ]
+    parameters = make_parameters(SHAPES)
+    clip = ClipGradByAdaGC(preset="robust", t_start=5)
+    for grads in series[:20]:
+        clip_arrays(clip, parameters, grads)
+    save_state(clip.state_dict(), tmp_path)
+    state = load_state(tmp_path)
+
+    again = ClipGradByAdaGC(preset="robust", t_start=5)
+    again.set_state_dict(state)
+    for grads in series[20:]:
+        left = clip_arrays(clip, parameters, grads)
+        right = clip_arrays(again, parameters, grads)
+        for one, other in zip(left, right, strict=True):
+            np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(outliers(again), outliers(clip))
+    assert outliers(clip).any()
+
+    plain = ClipGradByAdaGC(t_start=5)
+    with pytest.warns(UserWarning, match="preset"):
+        plain.set_state_dict(state)
+    assert "outliers" not in plain.state_dict()
+    with pytest.warns(UserWarning, match="preset"):
+        again.set_state_dict(plain.state_dict())
+    assert not outliers(again).any()
+
+
+def test_the_presets_values():
+    assert ClipGradByAdaGC().lambda_rel == 1.04
+    assert ClipGradByAdaGC(preset="robust").lambda_rel == 2.0
+    assert ClipGradByAdaGC(preset="robust", lambda_rel=3).lambda_rel == 3.0
+    with pytest.raises(ValueError, match="preset must be one of paper, robust"):
+        ClipGradByAdaGC(preset="Robust")
