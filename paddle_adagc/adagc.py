@@ -41,7 +41,9 @@ from paddle_adagc.state import Quantity
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
 Preset = Literal["paper", "robust"]
-_LAMBDA_REL = {"paper": 1.04, "robust": 2.0}
+LAMBDA_REL = {"paper": 1.04, "robust": 2.0}
+"""Default of ``lambda_rel`` by preset."""
+
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
 _OF_TENSORS = {
     "lambda_rel": check_positive,
@@ -175,7 +177,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             )
         self.preset = check_choice("preset", preset, get_args(Preset))
         if lambda_rel is None:
-            lambda_rel = _LAMBDA_REL[preset]
+            lambda_rel = LAMBDA_REL[preset]
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)

@@ -16,13 +16,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import paddle
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.adagc import ClipGradByAdaGC
+from paddle_adagc.adagc import LAMBDA_REL, ClipGradByAdaGC
 from paddle_adagc.checks import check_choice, suggestion
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
@@ -90,3 +90,19 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
                 f"clip {name!r} takes no {key!r}{suggestion(key, known)}"
             )
     return make(**values)
+
+
+def argument_default(clip: Mapping[str, Any], argument: str) -> Any:
+    """Return the default of a clip's argument.
+
+    Args:
+        clip: The clip's ``name``, and the arguments that it is called with.
+        argument: Name of the argument.
+
+    Raises:
+        KeyError: The clip takes no such argument.
+    """
+    make = CLIPS[clip["name"]]
+    if make is ClipGradByAdaGC and argument == "lambda_rel":
+        return LAMBDA_REL[clip.get("preset", "paper")]
+    return inspect.signature(make).parameters[argument].default

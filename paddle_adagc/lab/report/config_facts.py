@@ -15,11 +15,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paddle_adagc.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.registry import argument_default
 from paddle_adagc.lab.report.experiment import Experiment
 
 _PER_RUN = ("seed", "output_dir")
@@ -55,8 +54,7 @@ def adagc_option(config: Mapping[str, Any], name: str) -> float | None:
     clip = config.get("clip", {})
     if clip.get("name") != "adagc":
         return None
-    default = inspect.signature(ClipGradByAdaGC).parameters[name].default
-    return float(clip.get(name, default))
+    return float(clip.get(name, argument_default(clip, name)))
 
 
 def common_and_different(

@@ -70,6 +70,9 @@ class Condition(_Part):
     """In units of the measure. Default: that of the file's ``margins``; None:
     "no difference" is no possible outcome."""
 
+    times: float | None = Field(default=None, gt=0)
+    """The values of ``to`` are multiplied by it: 0.5 asks for half of them."""
+
     bound: float | None = None
     target: str | None = None
     """Default: the claim's."""
@@ -99,6 +102,8 @@ class Condition(_Part):
                 f"expect={self.expect!r} and bound={self.bound}: `at most` "
                 "goes with a bound"
             )
+        if self.times and (not self.to or self.measure == SPIKE_EVENTS):
+            raise ValueError("times goes with values of methods in `to`")
         if self.expect in ("zero", "occurs") and self.measure != SPIKE_EVENTS:
             raise ValueError(
                 f"expect={self.expect!r} is about {SPIKE_EVENTS}, not "

@@ -50,6 +50,9 @@ class Comparison:
     method: str
     other: str | None = None
     margin: float | None = None
+    times: float | None = None
+    """The other's values are multiplied by it."""
+
     bound: float | None = None
     values: tuple[float, ...] = ()
     """Of what is no run."""

@@ -38,6 +38,7 @@ def compare(condition: Condition, source: Source) -> list[Comparison]:
             "expect": condition.expect,
             "method": method,
             "margin": condition.margin,
+            "times": condition.times,
         }
         runs = source.runs(target, experiment, method)
         if condition.expect == "at most":

@@ -22,12 +22,11 @@ a longer one, so runs of all lengths answer; otherwise the length has to match.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from paddle_adagc.clips.registry import CLIPS
+from paddle_adagc.clips.registry import CLIPS, argument_default
 from paddle_adagc.lab.reproduce.results import CellResult, TargetResult
 
 _PER_RUN = ("train.seed", "data.seed", "train.max_steps", "train.output_dir")
@@ -141,9 +140,13 @@ def paired(
 
 
 def _is_default(key: str, value: Any, config: Mapping[str, Any]) -> bool:
-    section, _, name = key.partition(".")
-    make = CLIPS.get(str(config.get("clip.name")))
-    if section != "clip" or make is None:
+    section, _, argument = key.partition(".")
+    if section != "clip" or argument == "name":
         return False
-    parameter = inspect.signature(make).parameters.get(name)
-    return parameter is not None and value == parameter.default
+    clip = {k[5:]: v for k, v in config.items() if k.startswith("clip.")}
+    if clip.get("name") not in CLIPS:
+        return False
+    try:
+        return bool(value == argument_default(clip, argument))
+    except KeyError:  # an argument of an earlier version
+        return False

@@ -55,6 +55,9 @@ def compare_values(
     values = [
         [pair[side].measures[measure] for pair in pairs] for side in (0, 1)
     ]
+    times = fields["times"]
+    if times is not None:
+        values[1] = [times * value for value in values[1]]
     differences = paired_differences(*values)
     p_for, p_against, p_equal = _value_tests(differences, expect, margin)
     sees = detectable(differences)
@@ -71,7 +74,8 @@ def compare_values(
         detectable=sees if math.isfinite(sees) else None,
         futile=len(pairs) < MIN_SEEDS
         and is_futile(differences, MIN_SEEDS, margin),
-        test=f"{fields['method']} minus {fields['other']} "
+        test=f"{fields['method']} minus "
+        f"{'' if times is None else f'{times:g} times '}{fields['other']} "
         f"{mean_text(differences)}, {expect}: {p_text(p_for, p_against)}",
     )
 

@@ -594,7 +594,9 @@ def tests_of(
         return bound_tests(comparison, first)
     if measure == "spike_events":
         return event_tests(comparison, first, second)
-    d = differences([*zip(first, second, strict=True)], measure)
+    d = differences(
+        [*zip(first, second, strict=True)], measure, comparison.get("times", 1)
+    )
     if expect == "no worse":
         return {
             "p_for": sign_flip(d - margin, "less"),
@@ -694,13 +696,15 @@ def counts(runs: list[Cell]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def differences(pairs: list[tuple[Cell, Cell]], measure: str) -> np.ndarray:
-    """First minus second; NaN counts as infinite, infinite ones are equal."""
+def differences(
+    pairs: list[tuple[Cell, Cell]], measure: str, times: float = 1.0
+) -> np.ndarray:
+    """First minus ``times`` second; NaN is infinite, infinite ones are equal."""
     found = []
     for pair in pairs:
         a, b = (c["measures"][measure] for c in pair)
         a, b = (math.inf if math.isnan(v) else v for v in (a, b))
-        found.append(0.0 if a == b else a - b)
+        found.append(0.0 if a == times * b else a - times * b)
     return np.array(found)
 
 
