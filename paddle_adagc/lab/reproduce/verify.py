@@ -699,7 +699,7 @@ def counts(runs: list[Cell]) -> tuple[np.ndarray, np.ndarray]:
 def differences(
     pairs: list[tuple[Cell, Cell]], measure: str, times: float = 1.0
 ) -> np.ndarray:
-    """First minus ``times`` second; NaN is infinite, infinite ones are equal."""
+    """First minus ``times`` second; NaN is infinite, infinite ones equal."""
     found = []
     for pair in pairs:
         a, b = (c["measures"][measure] for c in pair)

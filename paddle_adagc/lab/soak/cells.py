@@ -73,6 +73,7 @@ CLIPS: dict[str, dict[str, Any]] = {
     "AdaGC": {"name": "adagc", "t_start": T_START},
     "strict": {"name": "adagc", "t_start": T_START, "strict": True},
     "lambda_dev 1": {"name": "adagc", "t_start": T_START, "lambda_dev": 1.0},
+    "robust": {"name": "adagc", "t_start": T_START, "preset": "robust"},
 }
 """Columns of the table -> arguments of the clip."""
 
