@@ -17,8 +17,8 @@
     python tools/soak.py damage power --count 20
 
 Every trial compares a run with an uninterrupted one. The counts by default are
-300 kills, 50 power losses, all damaged files, 20 disks, and 1,500 cells: 24
-faults and a control in 5 phases, under 4 clips, with 3 seeds. Power losses and
+300 kills, 50 power losses, all damaged files, 20 disks, and 1,875 cells: 24
+faults and a control in 5 phases, under 5 clips, with 3 seeds. Power losses and
 disks need the right to mount (root on Linux). The results go to
 results/soak.jsonl, their tables to docs/soak.md.
 """
@@ -48,7 +48,7 @@ _COUNTS = {
     "power": 50,
     "damage": 1000,
     "storage": 20,
-    "cells": 1500,
+    "cells": 1875,
 }
 
 
