@@ -56,9 +56,19 @@ def test_no_gradients_at_all():
     assert squared_norms([]).shape == [0]
 
 
+@pytest.mark.parametrize("gradients", [[None], [None, paddle.ones([2])]])
+def test_norms_are_float32_whatever_the_default_dtype(gradients):
+    paddle.set_default_dtype("float64")
+    try:
+        assert squared_norms(gradients).dtype == paddle.float32
+    finally:
+        paddle.set_default_dtype("float32")
+
+
 def test_sparse_gradient_adds_up_repeated_rows_before_the_norm():
-    norm = squared_norms([sparse_gradient([1, 2, 2])])
-    assert norm.item() == 4 * (1 + 2**2)
+    dense = paddle.full([3], 2.0)
+    norms = squared_norms([dense, sparse_gradient([1, 2, 2]), None])
+    assert norms.tolist() == [12.0, 4 * (1 + 2**2), 0.0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -391,6 +391,30 @@ def test_model_that_has_grown_is_bound_again_while_there_is_no_state():
     assert clip.state_dict() == before
 
 
+def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
+    first, second = paddle.nn.Linear(1, 1), paddle.nn.Linear(1, 2)
+    clip = ClipGradByAdaGC(t_start=1)
+    clip.bind(paddle.nn.LayerDict({"a": first, "b": second}))
+    train_on = first.parameters()
+    fill(clip, train_on)
+    before = clip.state_dict()["gamma"]
+    clip.bind(paddle.nn.LayerDict({"b": second, "a": first}))
+    gathered = []
+    monkeypatch.setattr(
+        "paddle_adagc.clips.base.gather_state",
+        lambda state, observed, quantities: gathered.append(observed) or state,
+    )
+    gamma = clip.full_state_dict()["gamma"]
+    assert [*gamma] == ["b.weight", "b.bias", "a.weight", "a.bias"]
+    assert {k: float(v) for k, v in gamma.items()} == {
+        k: float(v) for k, v in before.items()
+    }
+    assert gathered == [{"a.weight", "a.bias"}]
+    assert clip.metrics()["tensors"] == {}
+    fill(clip, train_on)
+    assert clip.num_steps == 2
+
+
 def test_two_parameters_of_one_name_are_refused():
     def make_linear():
         with paddle.utils.unique_name.guard():
