@@ -74,7 +74,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_state.py",
         "test_clip_rule.py",
     ),
-    "state.py": ("test_state.py",),
+    "state.py": (
+        "test_state.py",
+        "test_restart_warmup.py",
+        "parallel/test_simulated_ranks.py",
+    ),
     "kernels/__init__.py": ("kernels/test_fallback.py", "test_norms.py"),
     "kernels/facts.py": ("kernels/test_facts.py",),
     "kernels/host.py": ("kernels/test_host.py", "test_norms.py"),
@@ -88,6 +92,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "parallel/layout.py": (
         "parallel/test_reading_layouts.py",
         "parallel/test_experts_refused.py",
+        "parallel/test_one_rank.py",
         "test_state.py",
     ),
 }
