@@ -19,6 +19,7 @@ import pytest
 from helpers import strided_gradient
 
 from paddle_adagc.clips.gradients import GradientList, squared_norms
+from paddle_adagc.kernels import split
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -75,7 +76,9 @@ def test_sparse_gradient_adds_up_repeated_rows_before_the_norm():
 @pytest.mark.parametrize("shape", [[], [3], [2, 3], [0, 3]])
 def test_scale_in_place(dtype, shape):
     gradient = paddle.full(shape, 3.0, dtype)
+    version = gradient.inplace_version
     GradientList([gradient]).scale_(paddle.to_tensor([0.5]), None)
+    assert 0 in shape or gradient.inplace_version > version
     assert str(gradient.dtype).endswith(dtype)
     assert gradient.shape == shape
     np.testing.assert_array_equal(gradient.astype("float32").numpy(), 1.5)
@@ -111,6 +114,16 @@ def test_sparse_gradient_stays_sparse(discard):
     assert gradient.is_selected_rows()
     expected = 0.0 if discard else 0.25 * 4 * (1 + 2**2)
     assert squared_norms([gradient]).item() == expected
+
+
+def test_each_gradient_goes_to_the_first_backend_that_can_take_it(backend):
+    dense, (_, strided) = paddle.full([2], 2.0), strided_gradient(1.0)
+    parts = split([dense, None, strided])
+    taken = [t is not None for t in parts[-1]._tensors]
+    assert taken == [backend == "operators", False, True]
+    expected = [8.0, 0.0, (strided.numpy() ** 2).sum()]
+    norms = sum(part.squared_norms().numpy() for part in parts)
+    np.testing.assert_allclose(norms, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
