@@ -96,12 +96,13 @@ def test_low_precision_is_scaled_in_float32_and_rounded_once():
 
 def test_discarded_gradient_becomes_zero_in_spite_of_nan():
     hit = paddle.to_tensor([np.nan, np.inf, 1.0], "float32")
-    sound = paddle.ones([2])
-    GradientList([hit, None, sound]).scale_(
-        paddle.to_tensor([0.0, 1.0, 0.5]),
-        paddle.to_tensor([True, True, False]),
+    scalar, sound = paddle.full([], np.nan), paddle.ones([2])
+    GradientList([hit, None, sound, scalar]).scale_(
+        paddle.to_tensor([0.0, 1.0, 0.5, 0.0]),
+        paddle.to_tensor([True, True, False, True]),
     )
     np.testing.assert_array_equal(hit.numpy(), [0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(scalar.numpy(), 0.0)
     np.testing.assert_array_equal(sound.numpy(), [0.5, 0.5])
 
 

@@ -29,7 +29,7 @@ from helpers import strided_gradient
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import build as library
-from paddle_adagc.kernels import facts, host, operators
+from paddle_adagc.kernels import facts, host
 from paddle_adagc.kernels.host import HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -291,19 +291,3 @@ def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
     monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")
     monkeypatch.setattr(host, "load_library", None)  # nothing is compiled
     assert not HostTensors.is_available()
-
-
-def test_operators_on_a_cpu_leave_what_needs_no_scaling(monkeypatch):
-    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
-    scaled = []
-    monkeypatch.setattr(
-        operators, "_scale_", lambda tensor, factor: scaled.append(tensor)
-    )
-    first, second, lost = (paddle.full([2], np.nan) for _ in range(3))
-    GradientList([first, second, lost]).scale_(
-        paddle.to_tensor([1.0, 0.5, 1.0]),
-        paddle.to_tensor([False, False, True]),
-    )
-    assert [tensor is second for tensor in scaled] == [True]
-    assert lost.tolist() == [0.0, 0.0]
-    assert np.isnan(first.numpy()).all()

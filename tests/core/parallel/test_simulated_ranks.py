@@ -334,7 +334,7 @@ def tp_reducer(rank):
 def test_numbers_and_flags_of_all_ranks(monkeypatch):
     def work(rank, local):
         reducer = tp_reducer(rank)
-        total = reducer.sum_over_model([3.0, 5.0]).item()
+        total = reducer.sum_over_model([3.0 + rank, 5.0]).item()
         parts = reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item()
         return (
             total,
