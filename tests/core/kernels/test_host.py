@@ -213,10 +213,14 @@ def test_sums_are_the_same_bits_at_every_vector_width(monkeypatch):
     assert len(set(sums.values())) == 1
 
 
-def test_long_sum_of_equal_values_is_exact():
-    # One float32 accumulator would stop counting at 2**24.
-    norms = GradientList([paddle.ones([2**25])]).squared_norms()
-    assert norms.item() == 2**25
+@pytest.mark.parametrize("value", [0.1, 1.7])
+def test_norm_of_a_long_vector_is_as_exact_as_that_of_a_short_one(value):
+    # Each equal value adds its rounding error in the same direction: a float32
+    # sum over all of them, or over the blocks' sums, is off by 1e-5 or more.
+    vector = paddle.full([2**23], value)
+    exact = 2**23 * float(np.float32(value)) ** 2
+    norm = GradientList([vector]).squared_norms().item()
+    assert norm == pytest.approx(exact, rel=1e-6)
 
 
 def test_tensors_that_need_no_scaling_are_not_touched():
