@@ -197,7 +197,7 @@ class ClipState:
                 f"which {owner} does not have: it is another clip's"
             )
         for name, quantity in wanted.items():
-            if self.keys and quantity.is_global != (name in self.scalars):
+            if quantity.is_global != (name in self.scalars):
                 form = "one number" if quantity.is_global else "one per tensor"
                 raise ValueError(
                     f"the state's {name} is not {form}: it is not a state of "

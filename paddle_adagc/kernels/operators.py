@@ -93,7 +93,8 @@ class OperatorTensors:
         touched = np.ones([2, count], bool)  # by h, by discard
         if is_in_host_memory(h):
             touched[0] = h.numpy() != 1
-            touched[1] = False if discard is None else discard.numpy()
+            if discard is not None:
+                touched[1] = discard.numpy()
         factors = _C_ops.split_with_num(h, count, 0)
         flags = [None] * count
         if discard is not None:
@@ -146,7 +147,9 @@ def _scale_(tensor: Tensor, factor: Tensor) -> None:
         return
     cast: Any = _C_ops.cast  # its stub lacks "out"
     narrow = cast(wide, tensor.dtype, out=tensor)
-    if narrow.data_ptr() != tensor.data_ptr():  # Paddle before 3.3: no "out"
+    if narrow.data_ptr() == tensor.data_ptr():
+        tensor._bump_inplace_version()
+    else:  # Paddle before 3.3: no "out"
         _C_ops.assign_out_(narrow, tensor)
 
 

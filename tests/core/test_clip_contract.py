@@ -61,6 +61,13 @@ def test_need_clip_that_is_a_string_means_clip():
     np.testing.assert_allclose(clipped[0], 1.0)
 
 
+def test_tensor_that_says_nothing_of_need_clip_is_clipped():
+    tensor = paddle.zeros([1])
+    assert not hasattr(tensor, "need_clip")
+    (clipped,) = clip_arrays(ClipGradByAdaGC(), [tensor], [np.full(1, 5.0)])
+    np.testing.assert_allclose(clipped, 1.0)
+
+
 @pytest.mark.parametrize("pairs", [[], [(None, None)]])
 def test_nothing_to_clip(pairs):
     clip = ClipGradByAdaGC()
@@ -213,6 +220,34 @@ def test_metrics_of_the_last_step():
     }
 
 
+@pytest.mark.parametrize("is_skipped", [False, True])
+def test_a_step_can_be_taken_back_on_the_device(is_skipped):
+    parameters = make_parameters([[1], [1]])
+    clip = ClipGradByAdaGC(t_start=1)
+    clip_arrays(clip, parameters, [np.full(1, 0.5), np.full(1, 0.25)])
+    before, earlier = clip.memory(), gammas(clip)
+    clip_arrays(clip, parameters, [np.full(1, 0.25), np.full(1, 0.125)])
+    later = gammas(clip)
+    clip.take_back(paddle.to_tensor([is_skipped]), before)
+    clip.take_back_step()
+    assert clip.num_steps == 1
+    assert (later < earlier).all()
+    np.testing.assert_array_equal(
+        gammas(clip), earlier if is_skipped else later
+    )
+
+
+def test_global_norm_of_the_last_step():
+    parameters = make_parameters([[1], [1], [1]])
+    clip = ClipGradByAdaGC()
+    for size in (1.0, 2.0):
+        clip_arrays(
+            clip, parameters[:2], [np.full(1, size), np.full(1, np.nan)]
+        )
+        clip_arrays(clip, parameters[2:], [np.full(1, 3.0)])
+    assert clip.global_squared_norm().item() == 2.0**2 + 3.0**2
+
+
 def test_lost_tensors_of_all_steps_are_added_up():
     parameters = make_parameters([[1], [1]])
     clip = ClipGradByAdaGC(t_start=1)
@@ -274,7 +309,9 @@ def test_summary_and_metrics_of_the_whole_model():
             "nonfinite_total": 1,
         }
     )
-    tensors = clip.full_metrics()["tensors"]
+    metrics = clip.full_metrics()
+    assert metrics["step"] == 1
+    tensors = metrics["tensors"]
     assert [*tensors] == [p.name for p in parameters[:3]]
     assert tensors[lost]["h"] == 0.0
     assert [*clip.metrics()["tensors"]] == [p.name for p in parameters]

@@ -19,6 +19,7 @@ import pytest
 from helpers import strided_gradient
 
 from paddle_adagc.clips.gradients import GradientList, squared_norms
+from paddle_adagc.kernels import split
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -56,16 +57,28 @@ def test_no_gradients_at_all():
     assert squared_norms([]).shape == [0]
 
 
+@pytest.mark.parametrize("gradients", [[None], [None, paddle.ones([2])]])
+def test_norms_are_float32_whatever_the_default_dtype(gradients):
+    paddle.set_default_dtype("float64")
+    try:
+        assert squared_norms(gradients).dtype == paddle.float32
+    finally:
+        paddle.set_default_dtype("float32")
+
+
 def test_sparse_gradient_adds_up_repeated_rows_before_the_norm():
-    norm = squared_norms([sparse_gradient([1, 2, 2])])
-    assert norm.item() == 4 * (1 + 2**2)
+    dense = paddle.full([3], 2.0)
+    norms = squared_norms([dense, sparse_gradient([1, 2, 2]), None])
+    assert norms.tolist() == [12.0, 4 * (1 + 2**2), 0.0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [[], [3], [2, 3], [0, 3]])
 def test_scale_in_place(dtype, shape):
     gradient = paddle.full(shape, 3.0, dtype)
+    version = gradient.inplace_version
     GradientList([gradient]).scale_(paddle.to_tensor([0.5]), None)
+    assert 0 in shape or gradient.inplace_version > version
     assert str(gradient.dtype).endswith(dtype)
     assert gradient.shape == shape
     np.testing.assert_array_equal(gradient.astype("float32").numpy(), 1.5)
@@ -83,12 +96,13 @@ def test_low_precision_is_scaled_in_float32_and_rounded_once():
 
 def test_discarded_gradient_becomes_zero_in_spite_of_nan():
     hit = paddle.to_tensor([np.nan, np.inf, 1.0], "float32")
-    sound = paddle.ones([2])
-    GradientList([hit, None, sound]).scale_(
-        paddle.to_tensor([0.0, 1.0, 0.5]),
-        paddle.to_tensor([True, True, False]),
+    scalar, sound = paddle.full([], np.nan), paddle.ones([2])
+    GradientList([hit, None, sound, scalar]).scale_(
+        paddle.to_tensor([0.0, 1.0, 0.5, 0.0]),
+        paddle.to_tensor([True, True, False, True]),
     )
     np.testing.assert_array_equal(hit.numpy(), [0.0, 0.0, 0.0])
+    assert (scalar.shape, scalar.item()) == ([], 0.0)
     np.testing.assert_array_equal(sound.numpy(), [0.5, 0.5])
 
 
@@ -101,6 +115,16 @@ def test_sparse_gradient_stays_sparse(discard):
     assert gradient.is_selected_rows()
     expected = 0.0 if discard else 0.25 * 4 * (1 + 2**2)
     assert squared_norms([gradient]).item() == expected
+
+
+def test_each_gradient_goes_to_the_first_backend_that_can_take_it(backend):
+    dense, (_, strided) = paddle.full([2], 2.0), strided_gradient(1.0)
+    parts = split([dense, None, strided])
+    taken = [t is not None for t in parts[-1]._tensors]
+    assert taken == [backend == "operators", False, True]
+    expected = [8.0, 0.0, (strided.numpy() ** 2).sum()]
+    norms = sum(part.squared_norms().numpy() for part in parts)
+    np.testing.assert_allclose(norms, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

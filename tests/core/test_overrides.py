@@ -47,6 +47,7 @@ def run(clip, parameters, num_steps=40):
         {r"\.router\.": {"lambda_rel": 1.5}},
         {r"\.router\.": {"lambda_rel": 2.0, "beta": 0.5}, "embed": None},
         {"^norm$": {"lambda_dev": 2.0}, "mlp": {"lambda_rel": 0.9}},
+        {"^norm$": {"lambda_dev": 0.5}, "mlp": {"lambda_dev": 2.0}},
     ],
     ids=str,
 )

@@ -238,3 +238,9 @@ def test_fused_step_has_the_bits_of_the_rule(
         expected.append((fused.outliers, counted.numpy()))
     for got, wanted in expected:
         np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_doubt_of_outliers_ends_from_the_eighth_to_the_ninth():
+    outliers = paddle.to_tensor([0.0, 8.0, 8.5, 9.0])
+    h = rule.doubted_scale(paddle.full([4], 0.5), outliers)
+    assert h.tolist() == [0.0625, 0.0625, 0.28125, 0.5]

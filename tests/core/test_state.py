@@ -25,13 +25,15 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel.layout import unwrap
-from paddle_adagc.state import STATE_FILE, load_state, save_state
+from paddle_adagc.state import STATE_FILE, ClipState, load_state, save_state
 
 
 def make_model():
@@ -391,6 +393,30 @@ def test_model_that_has_grown_is_bound_again_while_there_is_no_state():
     assert clip.state_dict() == before
 
 
+def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
+    first, second = paddle.nn.Linear(1, 1), paddle.nn.Linear(1, 2)
+    clip = ClipGradByAdaGC(t_start=1)
+    clip.bind(paddle.nn.LayerDict({"a": first, "b": second}))
+    train_on = first.parameters()
+    fill(clip, train_on)
+    before = clip.state_dict()["gamma"]
+    clip.bind(paddle.nn.LayerDict({"b": second, "a": first}))
+    gathered = []
+    monkeypatch.setattr(
+        "paddle_adagc.clips.base.gather_state",
+        lambda state, observed, quantities: gathered.append(observed) or state,
+    )
+    gamma = clip.full_state_dict()["gamma"]
+    assert [*gamma] == ["b.weight", "b.bias", "a.weight", "a.bias"]
+    assert {k: float(v) for k, v in gamma.items()} == {
+        k: float(v) for k, v in before.items()
+    }
+    assert gathered == [{"a.weight", "a.bias"}]
+    assert clip.metrics()["tensors"] == {}
+    fill(clip, train_on)
+    assert clip.num_steps == 2
+
+
 def test_two_parameters_of_one_name_are_refused():
     def make_linear():
         with paddle.utils.unique_name.guard():
@@ -470,6 +496,31 @@ def test_file_of_format_2_loads(tmp_path):
     }
 
 
+def file_of(gamma, tmp_path):
+    """A saved state; its vectors and metadata."""
+    path = save_state({"step": 7, "gamma": gamma, "config": {}}, tmp_path)
+    with safe_open(path, framework="np") as file:
+        return path, {"gamma": file.get_tensor("gamma")}, file.metadata()
+
+
+@pytest.mark.parametrize("vectors", [{"gamma": [0.75]}, {"support": [0.5]}])
+def test_file_that_was_changed_is_refused(tmp_path, vectors):
+    path, _, metadata = file_of({"a": 0.5}, tmp_path)
+    changed = {name: np.float32(values) for name, values in vectors.items()}
+    save_file(changed, path, metadata)
+    with pytest.raises(ValueError, match="SHA-256"):
+        load_state(tmp_path)
+
+
+def test_file_of_before_there_were_checksums_loads(tmp_path):
+    path, vectors, metadata = file_of({"a": 0.5}, tmp_path)
+    for name in ("sha256", "warmup_start"):
+        del metadata[name]
+    save_file(vectors, path, metadata)
+    assert float(load_state(tmp_path)["gamma"]["a"]) == 0.5
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [1e-300, 1e39])
 def test_number_that_float32_cannot_hold_is_refused(value):
     state = {"step": 1, "gamma": {"a": value}, "config": {}}
@@ -502,8 +553,40 @@ def test_state_of_the_same_network_under_other_names_loads_renamed():
         )
     with pytest.raises(ValueError, match="rename has '7', with which no key"):
         clip.set_state_dict(state, rename={"0": "first", "7": "last"})
-    with pytest.raises(ValueError, match=r"two tensors the key 'a\.weight'"):
-        clip.set_state_dict(state, rename={"0": "a", "2": "a"})
+    with pytest.raises(ValueError, match=r"two tensors the key '2\.bias'"):
+        clip.set_state_dict(state, rename={"2.weight": "2.bias"})
+
+
+def test_the_longest_prefix_of_a_key_is_renamed():
+    state = ClipState(3, {}, ("a.b.weight", "a.c.weight"), {}, {})
+    renamed = state.renamed({"a": "x", "a.b": "y"})
+    assert renamed.keys == ("y.weight", "x.c.weight")
+
+
+def test_state_for_other_ranks_holds_no_tensor_of_the_device():
+    one = paddle.ones([1])
+    state = ClipState(3, {}, ("a",), {"gamma": one}, {"mean": one}).to_numpy()
+    assert isinstance(state.values["gamma"], np.ndarray)
+    assert isinstance(state.scalars["mean"], np.ndarray)
+
+
+def test_part_of_a_state():
+    values = {"gamma": np.float32([1, 2, 3])}
+    part = ClipState(3, {}, ("a", "b", "c"), values, {}).restrict(["c", "a"])
+    gamma = {"c": 3.0, "a": 1.0}
+    assert part.to_dict() == {"step": 3, "gamma": gamma, "config": {}}
+
+
+@pytest.mark.parametrize(
+    ("make", "kept", "message"),
+    [
+        (ClipGradByAdaGC, {"global": 0.5}, "gamma is not one per tensor"),
+        (ClipGradByGlobalAdaGC, {"a": 0.5}, "gamma is not one number"),
+    ],
+)
+def test_number_about_all_tensors_is_not_one_of_each(make, kept, message):
+    with pytest.raises(ValueError, match=message):
+        make().set_state_dict({"step": 1, "gamma": kept, "config": {}})
 
 
 def trained_state():

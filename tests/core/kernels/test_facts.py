@@ -19,6 +19,7 @@ import pytest
 from helpers import make_parameters, strided_gradient
 
 from paddle_adagc.kernels import facts
+from paddle_adagc.kernels.build import load_library
 
 SHAPES = [[], [1], [3], [2, 3], [4, 1, 2], [0, 3]]
 
@@ -42,9 +43,11 @@ def slow(monkeypatch):
 
 def test_fast_and_slow_reading_agree(monkeypatch):
     read = tensors()
-    if facts._fast_reader() is None:
+    exchange = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
+    if exchange is None or load_library() is None:
         pytest.skip("Paddle before 3.3, or no compiler")
-    fast = facts.describe(read)
+    fast = np.full(len(read), facts.NOTHING)
+    assert facts._fast_reader()(read, fast)
     slow(monkeypatch)
     np.testing.assert_array_equal(fast, facts.describe(read))
 
@@ -72,8 +75,70 @@ def test_what_the_fast_reader_refuses_is_read_slowly(monkeypatch):
     np.testing.assert_array_equal(facts.describe(read), expected)
 
 
-def test_unknown_version_of_dlpack_is_not_used(monkeypatch):
+@pytest.mark.parametrize(
+    ("device", "is_rocm", "memory"),
+    [
+        ("cpu", False, 1 << 8),
+        ("gpu:0", False, 2 << 8),
+        ("gpu:3", False, (2 << 8) + 3),
+        ("gpu:3", True, 0),
+        ("xpu:0", False, 0),
+    ],
+)
+def test_memory_has_the_number_of_dlpack(monkeypatch, device, is_rocm, memory):
+    monkeypatch.setattr(paddle.device, "get_device", lambda: device)
+    monkeypatch.setattr(paddle, "is_compiled_with_rocm", lambda: is_rocm)
+    assert facts.current_memory() == memory
+
+
+class OnDevice:
+    """Stands for a tensor on the GPU of this number; None: another device."""
+
+    dtype, shape, place = paddle.float16, [2, 3], property(lambda self: self)
+
+    def __init__(self, number):
+        self.number = number
+
+    def is_cpu_place(self):
+        return False
+
+    def is_gpu_place(self):
+        return self.number is not None
+
+    def gpu_device_id(self):
+        return self.number
+
+    def is_contiguous(self):
+        return True
+
+    def data_ptr(self):
+        return 64
+
+
+def test_tensors_on_devices(monkeypatch):
+    slow(monkeypatch)
+    known = facts.describe([OnDevice(3), OnDevice(None)])
+    assert known.tolist() == [(64, 6, 3, (2 << 8) + 3), (64, 6, 3, 0)]
+
+
+@pytest.fixture
+def no_cached_reader():
+    """A reader that is looked for anew."""
+    facts._fast_reader.cache_clear()
+    yield
+    facts._fast_reader.cache_clear()
+
+
+@pytest.mark.usefixtures("no_cached_reader")
+def test_without_dlpack_s_exchange_there_is_no_fast_reader(monkeypatch):
     monkeypatch.setattr(
         paddle.Tensor, "__dlpack_c_exchange_api__", None, raising=False
     )
     assert facts._exchange_function() is None
+    assert facts._fast_reader() is None
+
+
+@pytest.mark.usefixtures("no_cached_reader")
+def test_without_the_library_there_is_no_fast_reader(monkeypatch):
+    monkeypatch.setattr(facts, "load_library", lambda: None)
+    assert facts._fast_reader() is None

@@ -17,13 +17,17 @@ import ctypes
 import logging
 
 import backends
+import numpy as np
 import paddle
 import pytest
+from helpers import strided_gradient
+from paddle import _C_ops
 
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels import build
+from paddle_adagc.kernels import build, operators
 from paddle_adagc.kernels.cuda import driver, tensors
+from paddle_adagc.kernels.facts import NOTHING
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
@@ -170,3 +174,58 @@ def test_failing_launch_says_where_it_may_come_from(monkeypatch):
     cuda.emulated_failure(b"cuLaunchKernel", 700)
     with pytest.raises(driver.CudaError, match=r"launch of .*700.*earlier"):
         GradientList([paddle.ones([2])]).squared_norms()
+
+
+def test_operators_on_a_cpu_leave_what_needs_no_scaling(monkeypatch):
+    scaled = []
+    monkeypatch.setattr(
+        operators, "_scale_", lambda tensor, factor: scaled.append(tensor)
+    )
+    first, second, lost = (paddle.full([2], np.nan) for _ in range(3))
+    OperatorTensors([first, second, lost], NOTHING).scale_(
+        paddle.to_tensor([1.0, 0.5, 1.0]),
+        paddle.to_tensor([False, False, True]),
+    )
+    assert [tensor is second for tensor in scaled] == [True]
+    assert lost.tolist() == [0.0, 0.0]
+    assert np.isnan(first.numpy()).all()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_operators_are_given_contiguous_values(monkeypatch, is_lost):
+    given = []
+
+    def watch(name):
+        operator = getattr(_C_ops, name)
+
+        def watched(tensor, *arguments):
+            given.append(tensor.is_contiguous())
+            return operator(tensor, *arguments)
+
+        monkeypatch.setattr(_C_ops, name, watched)
+
+    _, gradient = strided_gradient(np.nan if is_lost else 1.0)
+    before = gradient.numpy()
+    for name in ("squared_l2_norm", "multiply_", "masked_fill_"):
+        watch(name)
+    listed = OperatorTensors([gradient], NOTHING)
+    listed.squared_norms()
+    listed.scale_(paddle.to_tensor([0.5]), paddle.to_tensor([is_lost]))
+    assert given == [True] * (3 if is_lost else 2)
+    np.testing.assert_array_equal(
+        gradient.numpy(), 0 if is_lost else 0.5 * before
+    )
+
+
+def test_paddle_whose_cast_writes_nowhere_scales_in_place(monkeypatch):
+    """Paddle before 3.3."""
+    cast = _C_ops.cast
+    monkeypatch.setattr(
+        _C_ops, "cast", lambda x, dtype, out=None: cast(x, dtype)
+    )
+    gradient = paddle.full([3], 3.0, "bfloat16")
+    address = gradient.data_ptr()
+    listed = OperatorTensors([gradient], NOTHING)
+    listed.scale_(paddle.to_tensor([0.5]), None)
+    assert gradient.data_ptr() == address
+    assert gradient.astype("float32").tolist() == [1.5] * 3

@@ -17,10 +17,13 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
+from helpers import clip_arrays
 from paddle.distributed import fleet
 from paddle.distributed.fleet.utils.sequence_parallel_utils import ScatterOp
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips import ranks
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel.agreement import RankView, compare
 
 T_START = 2
@@ -53,6 +56,31 @@ def test_expert_parallel_ranks_need_marked_experts():
     with pytest.raises(RuntimeError, match=r"2 expert-parallel .*moe_expert"):
         compare([dense, dense], 2)
     compare([dense, RankView({"a": 1.0}, has_experts=True)], 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "step"),
+    [
+        (lambda: ClipGradByAdaGC(t_start=T_START), T_START),
+        (ClipGradByTensorWiseGC, 1),
+    ],
+)
+def test_norms_are_compared_once_after_the_warm_up(monkeypatch, make, step):
+    compared = []
+
+    def compare_with_other_ranks(keys, layout, topology, squared_norm):
+        compared.append((keys, squared_norm.tolist()))
+
+    monkeypatch.setattr(
+        ranks, "compare_with_other_ranks", compare_with_other_ranks
+    )
+    model = paddle.nn.Linear(1, 1)
+    clip = make()
+    clip.bind(model)
+    for size in range(1, 6):
+        grads = [np.full([1, 1], size), np.zeros(1)]
+        clip_arrays(clip, model.parameters(), grads)
+    assert compared == [(["weight", "bias"], [(step + 1.0) ** 2, 0.0])]
 
 
 def mark(layer, hcg):

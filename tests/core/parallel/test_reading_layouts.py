@@ -115,9 +115,11 @@ def test_virtual_stages_have_global_indices():
     chunk = paddle.nn.Sequential(
         paddle.nn.ReLU(), paddle.nn.Linear(2, 2, bias_attr=False)
     )
-    model = Stage({"4": chunk, "norm": paddle.nn.LayerNorm(2)}, num_virtual=2)
+    linear = paddle.nn.Linear(2, 2, bias_attr=False)
+    norm = paddle.nn.LayerNorm(2)
+    model = Stage({"4": chunk, "7": linear, "norm": norm}, num_virtual=2)
     keys = [t.key for t in read_layout(model).values()]
-    assert keys == ["5.weight", "norm.weight", "norm.bias"]
+    assert keys == ["5.weight", "7.weight", "norm.weight", "norm.bias"]
     model._num_virtual_pipeline_stages = 1
     assert "4.1.weight" in {t.key for t in read_layout(model).values()}
 
