@@ -20,11 +20,17 @@ import paddle
 import pytest
 
 
-def slow_but(kept, values):
-    """Parameters of a test, of which one alone is in the fast tier."""
-    assert kept in values
+def slow_but(kept, values, long=()):
+    """Parameters of a test, of which one alone is in the fast tier.
+
+    Those in ``long`` are in the long tier.
+    """
+    assert {kept, *long} <= {*values}
+    marks = pytest.mark.slow, pytest.mark.long
     return [
-        value if value == kept else pytest.param(value, marks=pytest.mark.slow)
+        value
+        if value == kept
+        else pytest.param(value, marks=marks[: 1 + (value in long)])
         for value in values
     ]
 

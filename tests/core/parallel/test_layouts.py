@@ -178,7 +178,10 @@ def spread(case):
     return run(*CASES[case])
 
 
-@pytest.mark.parametrize("case", slow_but("v2 x2", CASES))
+LONG = ["sp with tp2 x ep4 x v2", "tp2 x ep2 x v2", "ep2 x cp2 x v2"]
+
+
+@pytest.mark.parametrize("case", slow_but("v2 x2", CASES, LONG))
 def test_run_is_that_of_one_process(case):
     for arguments, ranks in zip(CASES[case][1], spread(case), strict=True):
         same = {k: v for k, v in arguments.items() if k != "main_grad"}

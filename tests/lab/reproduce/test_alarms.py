@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paddle_adagc.lab.reproduce import alarms
 from paddle_adagc.lab.reproduce.alarms import (
     count_alarms,
     main,
@@ -46,7 +47,9 @@ def test_a_jump_of_many_deviations_is_seen_and_a_small_one_is_not():
 
 
 @pytest.mark.slow
-def test_command(capsys):
+def test_command(capsys, monkeypatch):
+    monkeypatch.setattr(alarms, "JUMPS", (2.0,))
+    monkeypatch.setattr(alarms, "SIGMAS", (8.0, 15.0))
     main([str(RESULTS), "recipe"])
     head, *_, last = capsys.readouterr().out.strip().splitlines()
     assert "runs, " in head
