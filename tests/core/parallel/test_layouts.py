@@ -178,7 +178,17 @@ def spread(case):
     return run(*CASES[case])
 
 
-LONG = ["sp with tp2 x ep4 x v2", "tp2 x ep2 x v2", "ep2 x cp2 x v2"]
+LONG = [
+    "sep2 x dp2",
+    "ep2 x cp2 x v2",
+    "tp2 x dp2",
+    "sp with tp2 x pp2",
+    "tp2 x v1",
+    "ep4",
+    "tp2 x ep2 x v2",
+    "sp with tp2 x ep4 x v2",
+]
+"""Their parts are in other cases, too."""
 
 
 @pytest.mark.parametrize("case", slow_but("v2 x2", CASES, LONG))
