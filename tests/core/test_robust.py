@@ -147,7 +147,9 @@ def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
 
 
 def test_the_presets_values():
-    assert ClipGradByAdaGC().lambda_rel == 1.04
+    paper = ClipGradByAdaGC()
+    values = (paper.lambda_rel, paper.beta, paper.lambda_abs, paper.t_start)
+    assert values == (1.04, 0.99, 1.0, 100)
     assert ClipGradByAdaGC(preset="robust").lambda_rel == 2.0
     assert ClipGradByAdaGC(preset="robust", lambda_rel=3).lambda_rel == 3.0
     with pytest.raises(ValueError, match="preset must be one of paper, robust"):

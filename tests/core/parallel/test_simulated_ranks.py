@@ -362,10 +362,7 @@ def test_values_are_gathered_where_ranks_hold_parts(monkeypatch):
     assert Reducer(None).gather("x") == ["x"]
 
 
-QUANTITIES = [
-    Quantity(name="gamma", start=np.inf, is_positive=True),
-    Quantity(name="deviation", start=0.0, tolerance=1e-2),
-]
+QUANTITIES = ClipGradByAdaGC(lambda_dev=1.0, strict=True)._kept_quantities()
 
 
 def part(observed, **rows):
@@ -405,6 +402,20 @@ def test_deviations_near_zero_may_differ_by_rounding_errors_of_gamma():
             gammas_of(first, part("a", a=(2, other)))
     with pytest.raises(RuntimeError, match="deviation of 'a'"):
         gammas_of(part("a", a=(2, 1)), part("a", a=(2, 1.02)))
+
+
+def test_counts_of_outliers_may_differ_a_little():
+    quantities = ClipGradByAdaGC(
+        preset="robust", strict=True
+    )._kept_quantities()
+
+    def counted(outliers):
+        values = {"gamma": np.ones(1), "outliers": np.array([outliers])}
+        return ClipState(3, {}, ("a",), values, {}), "a"
+
+    merge([counted(0.5), counted(0.509)], quantities)
+    with pytest.raises(RuntimeError, match="outliers of 'a'"):
+        merge([counted(0.5), counted(0.52)], quantities)
 
 
 def test_ranks_have_to_agree_about_a_number_for_all_tensors():
