@@ -28,6 +28,7 @@ from helpers import (
 from reference.adagc import adagc_with_overrides_step
 
 from paddle_adagc import ClipGradByAdaGC, load_state, make_clip, save_state
+from paddle_adagc.clips.overrides import Overrides
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -209,3 +210,13 @@ def test_state_resumes_bit_equal_and_warns_of_other_overrides(tmp_path):
     plain, _ = bound_clip(t_start=3)
     with pytest.warns(UserWarning, match="overrides={}"):
         plain.set_state_dict(state)
+
+
+def test_patterns_are_looked_up_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        Overrides, "refuse_unused", lambda *arguments: calls.append(arguments)
+    )
+    clip, parameters = bound_clip(overrides={"norm": {"beta": 0.5}})
+    run(clip, parameters, num_steps=4)
+    assert len(calls) == 1
