@@ -55,6 +55,16 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_deviation.py",
         "test_overrides.py",
     ),
+    "adagc.py": (
+        "test_robust.py",
+        "test_deviation.py",
+        "test_overrides.py",
+        "test_warm_up_votes.py",
+        "test_restart_warmup.py",
+        "test_clip_rule.py",
+        "parallel/test_agreement.py",
+        "parallel/test_simulated_ranks.py",
+    ),
     "clips/step_count.py": ("test_step_count.py",),
     "clips/gradients.py": ("test_norms.py", "kernels/test_fallback.py"),
     "clips/ranks.py": (
