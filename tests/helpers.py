@@ -26,11 +26,11 @@ def slow_but(kept, values, long=()):
     Those in ``long`` are in the long tier.
     """
     assert {kept, *long} <= {*values}
-    marks = pytest.mark.slow, pytest.mark.long
+    slow, slower = [pytest.mark.slow], [pytest.mark.slow, pytest.mark.long]
     return [
         value
         if value == kept
-        else pytest.param(value, marks=marks[: 1 + (value in long)])
+        else pytest.param(value, marks=slower if value in long else slow)
         for value in values
     ]
 

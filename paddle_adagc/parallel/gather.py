@@ -24,6 +24,9 @@ import paddle.distributed as dist
 
 from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
 
+_OF_A_COUNT = 0.01
+"""Difference of counts between ranks that is still rounding."""
+
 
 def gather_state(
     state: ClipState,
@@ -101,15 +104,14 @@ def _check_agreement(
     size = max(known[q.name] for q in quantities if q.absent is None)
     for quantity in quantities:
         name = quantity.name
+        is_count = quantity.absent is not None
         if name in known and not (
             known[name] == other[name]
             or math.isclose(
                 known[name],
                 other[name],
                 rel_tol=quantity.tolerance,
-                abs_tol=0.01
-                if quantity.absent is not None
-                else ROUNDING * size,
+                abs_tol=_OF_A_COUNT if is_count else ROUNDING * size,
             )
         ):
             raise RuntimeError(
