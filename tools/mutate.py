@@ -62,6 +62,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_warm_up_votes.py",
         "test_restart_warmup.py",
         "test_clip_rule.py",
+        "test_clip_contract.py",
+        "kernels/test_cuda.py",
         "parallel/test_agreement.py",
         "parallel/test_simulated_ranks.py",
     ),

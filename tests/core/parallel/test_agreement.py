@@ -62,6 +62,7 @@ def test_expert_parallel_ranks_need_marked_experts():
     ("make", "step"),
     [
         (lambda: ClipGradByAdaGC(t_start=T_START), T_START),
+        (lambda: ClipGradByAdaGC(t_start=0), 1),
         (ClipGradByTensorWiseGC, 1),
     ],
 )
