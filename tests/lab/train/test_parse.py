@@ -124,6 +124,23 @@ def test_naming_a_clip_begins_its_section_anew(change, expected):
     assert values["clip"] == {"name": "adagc", "beta": 0.9}
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"preset": "robust"}, {"preset": "robust"}),
+        (
+            {"preset": "robust", "lambda_rel": 3},
+            {"preset": "robust", "lambda_rel": 3},
+        ),
+        ({"lambda_rel": 3}, {"lambda_rel": 3}),
+    ],
+)
+def test_naming_a_preset_takes_its_lambda_rel(change, expected):
+    kept = {"name": "adagc", "t_start": 50}
+    result = merged({"clip": {**kept, "lambda_rel": 1.04}}, {"clip": change})
+    assert result == {"clip": {**kept, **expected}}
+
+
 def test_another_optimizer_takes_no_arguments_along(tmp_path):
     (tmp_path / "run.yaml").write_text(
         "model: {}\nclip: {name: adagc, beta: 0.9}\n"
