@@ -207,7 +207,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             if used["lambda_rel"] <= 1 and not used["lambda_dev"]:
                 warnings.warn(
                     f"lambda_rel={used['lambda_rel']}{where}: gamma can only "
-                    "shrink, and clips ever harder; the paper's value is 1.04",
+                    "shrink, so gradients shrink, too; the paper's value is "
+                    "1.04",
                     stacklevel=4,
                 )
 
@@ -216,8 +217,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             raise ValueError(f"init={init!r} is not one of {get_args(Init)}")
         if init == "threshold" and self.t_start == 0:
             raise ValueError(
-                "init='threshold' looks at the first t_start steps: "
-                "t_start=0 leaves it none"
+                "init='threshold' looks at the first t_start steps: give "
+                "t_start of at least 1, not 0"
             )
         self.init: Init = init
         default = _DEFAULT_INIT_VALUE.get(init)
