@@ -67,7 +67,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         1), \qquad \gamma_i \leftarrow \beta \gamma_i + (1 - \beta)
         \|h_i g_i\|
 
-    A norm of zero is no observation: it leaves :math:`\gamma_i` alone (see
+    All arguments are named. A norm of zero leaves :math:`\gamma_i` alone (see
     :mod:`paddle_adagc.rule`). A tensor first seen after the warm-up starts from
     its first non-zero norm, unclipped; so does every tensor with
     ``t_start=0``.
@@ -114,29 +114,29 @@ class ClipGradByAdaGC(TensorScalingClip):
             deviations :math:`s_i` before it is clipped: the threshold is
             :math:`\max(\lambda_{rel} \gamma_i,\ \gamma_i + \lambda_{dev}
             s_i)`, and :math:`s_i \leftarrow \beta s_i + (1 - \beta)\, |\,
-            \|h_i g_i\| - \gamma_i|` from the first step on. What a tensor's
-            norm usually does then passes, and gamma can follow growing norms;
-            a sudden outlier passes with no more than the usual spread. Costs
-            4 more bytes per tensor.
-        strict: Algorithm 1 to the letter in the warm-up: every step enters the
-            minimum. Only ``"warmup_min"`` departs from it.
+            \|h_i g_i\| - \gamma_i|` from the first step on. The usual
+            changes of a tensor's norm then pass, and gamma can follow growing
+            norms; a sudden outlier passes with at most that spread. Costs 4
+            more bytes per tensor.
+        strict: True: every warm-up step enters the minimum, as in Algorithm 1.
+            It matters only with ``init="warmup_min"``.
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
             float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
             device, and for all ranks, in every step) or ``"propagate"`` it.
             gamma stays in every case, and the tensor is left out of the
             warm-up's global norm.
         overrides: Other values for some tensors: regular expression -> dict of
-            ``lambda_rel``, ``beta``, ``lambda_dev``; what is left out is the
-            clip's. The expression is searched in the tensor's key, the model's
-            name of it after :meth:`bind`. A key may match one expression
-            alone. None is Paddle's ``need_clip=False``: the gradient stays
-            as it is in every phase, Inf and NaN too, and is in no norm.
+            ``lambda_rel``, ``beta``, ``lambda_dev``; the clip's values replace
+            missing ones. ``re.search`` looks for the expression in the tensor's
+            key, its name in the model after :meth:`bind`. A key may match only
+            one expression. None is Paddle's ``need_clip=False``: the gradient
+            stays as it is in every phase, Inf and NaN too, and is in no norm.
 
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of its range. In a step: a tensor matches
-            two ``overrides``, or, in the first step (the second without
-            :meth:`bind`), no tensor of any rank matches one.
+            two ``overrides``; or no tensor of any rank matches one (checked in
+            the first step, without :meth:`bind` in the second).
 
     Example:
         >>> import paddle
@@ -207,7 +207,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             if used["lambda_rel"] <= 1 and not used["lambda_dev"]:
                 warnings.warn(
                     f"lambda_rel={used['lambda_rel']}{where}: gamma can only "
-                    "shrink, and clips ever harder; the paper's value is 1.04",
+                    "shrink, so gradients shrink, too; the paper's value is "
+                    "1.04",
                     stacklevel=4,
                 )
 
@@ -216,8 +217,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             raise ValueError(f"init={init!r} is not one of {get_args(Init)}")
         if init == "threshold" and self.t_start == 0:
             raise ValueError(
-                "init='threshold' looks at the first t_start steps: "
-                "t_start=0 leaves it none"
+                "init='threshold' looks at the first t_start steps: give "
+                "t_start of at least 1, not 0"
             )
         self.init: Init = init
         default = _DEFAULT_INIT_VALUE.get(init)

@@ -392,7 +392,7 @@ def _check_checksum(
     if metadata.keys() <= _OLD_METADATA:
         return
     if metadata.get(_CHECKSUM) != _checksum(metadata, vectors):
-        raise ValueError("its SHA-256 is another than when it was written")
+        raise ValueError("its SHA-256 differs from that in the file")
 
 
 def _checksum(

@@ -77,8 +77,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--python", nargs="+", default=PYTHONS, metavar="X.Y")
-    add("--paddle", nargs="+", default=PADDLES, metavar="X.Y.Z")
+    add(
+        "--python",
+        nargs="+",
+        default=PYTHONS,
+        metavar="X.Y",
+        help="default: all",
+    )
+    add(
+        "--paddle",
+        nargs="+",
+        default=PADDLES,
+        metavar="X.Y.Z",
+        help="default: all",
+    )
     add(
         "--tests",
         nargs="+",

@@ -383,15 +383,18 @@ def main(arguments: list[str] | None = None) -> int:
         0: every mutant died or is equivalent; 1: one survived; 2: bad settings.
     """
     parser = argparse.ArgumentParser(
+        prog="python tools/mutate.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = [f"paddle_adagc/{name}" for name in TESTS]
     add = parser.add_argument
-    add("modules", nargs="*", metavar="FILE", help="default: all")
+    add("modules", nargs="*", metavar="FILE", help="module (default: all)")
     add("--sample", type=int, metavar="N", help="mutants per module")
     add("--seed", type=int, default=0, metavar="N", help="default: 0")
-    add("--only", default="", metavar="TEXT", help="mutants with it; no record")
+    add(
+        "--only", default="", metavar="TEXT", help="mutants whose name holds it"
+    )
     add("--list", action="store_true", help="print the mutants, run nothing")
     options = parser.parse_args(arguments)
     for name in options.modules:

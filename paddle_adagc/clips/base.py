@@ -69,16 +69,17 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
 
     An optimizer with parameter groups calls its clip once per group. A clip
-    that groups share takes it for a new step when a tensor comes by again, so
-    that it counts optimizer steps. As with
-    ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm is then that of the
-    group in hand: to clip by the norm over all tensors use one group, and
-    ``apply_decay_param_fun`` where weight decay differs.
+    that groups share begins a new step when it sees a tensor again, so it
+    counts optimizer steps. As with ``paddle.nn.ClipGradByGlobalNorm``, a
+    *global* norm then covers one group at a time: to clip by the norm over all
+    tensors use one group, and ``apply_decay_param_fun`` where weight decay
+    differs.
 
     Where ranks exchange norms all of them need the same groups, and every group
     needs a gradient on every rank in every step: a rank without one could not
-    count the same steps, and raises a RuntimeError; one whose optimizer lacks a
-    group, as on a pipeline stage without embeddings, is not noticed.
+    count the same steps, and raises a RuntimeError. The clip does not notice a
+    rank whose optimizer lacks a group, as on a pipeline stage without
+    embeddings.
 
     An optimizer that trains disjoint sets of tensors in successive steps
     (alternating blocks) looks like one with groups: give each set a clip.
@@ -244,11 +245,11 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
         which depend on the order in which a process makes its layers.
 
-        A hybrid-parallel run needs it, before fleet wraps the optimizer: which
-        ranks hold parts of a tensor is read from the model. So does
-        ``group_sharded_parallel``, with the model that it returns. A model
-        that has got other parameters since (LoRA, another head) can be bound
-        again until there is a state to lose.
+        A hybrid-parallel run needs it, before fleet wraps the optimizer: the
+        clip reads from the model which ranks hold parts of a tensor. So does
+        ``group_sharded_parallel``, with the model that it returns. Bind a model
+        again after its parameters change (LoRA, another head), as long as there
+        is no state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -284,12 +285,12 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         self._ranks = ranks
 
     def restart_warmup(self) -> None:
-        """Forget what the rule has observed and begin with it anew.
+        """Forget what the rule has observed, and start its warm-up again.
 
-        For a change of learning rate or of data: the next step is again the
-        first of the warm-up, and :attr:`num_steps` continues. The state holds
-        the restart, so a resumed run makes the rest of the warm-up. In a
-        distributed run every rank has to call it, between two steps.
+        For a change of learning rate or of data: the next step is the first of
+        the warm-up, and :attr:`num_steps` continues. The state holds the
+        restart, so a resumed run completes the warm-up. In a distributed run
+        every rank has to call it, between two steps.
         """
         self._memory.restart()
         self._warmup_start = self.num_steps
@@ -325,10 +326,10 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         *,
         rename: Mapping[str, str] | None = None,
     ) -> None:
-        """Take over a state; a refused one leaves the clip as it was.
+        """Load a state; a refused one leaves the clip as it was.
 
-        The arguments of this clip stay in force; a warning names those that
-        the state was made with other values of.
+        The clip keeps its own arguments, and a warning names those that differ
+        in the state.
 
         Args:
             state: From :meth:`state_dict`; numbers may be tensors, arrays or
@@ -354,8 +355,8 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         """Return numbers of the last optimizer step; may wait for the device.
 
         In a hybrid-parallel run all numbers are about the tensors that this
-        rank holds (under owner-based sharding: owns), and so is
-        ``global_grad_norm``: after the warm-up nobody knows that of the model.
+        rank holds (under owner-based sharding: owns), ``global_grad_norm``
+        included. :meth:`summary` gives those of the whole model.
 
         Returns:
             ``step`` (its index, -1 before the first), ``global_grad_norm``
@@ -374,9 +375,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     @unchecked()
     def snapshot(self) -> Snapshot:
-        """Return the last step's vectors; waits for nothing.
+        """Return the last step's vectors; does not wait for the device.
 
-        Later steps do not change them: copy them when it suits.
+        Later steps do not change them, so they can be copied later.
         """
         total = self._nonfinite.count(len(self._table))
         per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
@@ -401,12 +402,13 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
 
     @unchecked()
     def take_back(self, skip: Tensor, before: Kept) -> None:
-        """Undo, if the device says so, what the last step did to the state.
+        """Undo what the last step did to the state, where ``skip`` is true.
 
-        Call :meth:`take_back_step` where the host gets to know.
+        The host is not told: call :meth:`take_back_step` when it reads
+        ``skip``.
 
         Args:
-            skip: Bool ``[1]``, the same on all ranks.
+            skip: Bool ``[1]`` on the device, the same on all ranks.
             before: :meth:`memory` before the step.
         """
         self._memory.update(
@@ -417,15 +419,15 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         )
 
     def take_back_step(self) -> None:
-        """Count one step less; see :meth:`take_back`."""
+        """Reduce the step count by one; see :meth:`take_back`."""
         count = self._steps.num_steps - 1
         self._steps = dataclasses.replace(self._steps, num_steps=count)
 
     def full_metrics(self) -> dict[str, Any]:
         """Return :meth:`metrics` of the whole model, each tensor once.
 
-        Tensors without a gradient, or with one of zero, are left out. In a
-        distributed run every rank has to call it, and gets the same.
+        Tensors without a gradient, or with a zero gradient, are left out. In a
+        distributed run every rank has to call it, and all get the same numbers.
         """
         return {
             "step": self.num_steps - 1,
@@ -435,8 +437,9 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
 
-        In a distributed run every rank has to call it, and gets the same: one
-        gather of a few numbers per tensor; steps in between cost nothing.
+        In a distributed run every rank has to call it, and all get the same
+        numbers. It makes one gather of a few numbers per tensor; steps without
+        it cost nothing.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.

@@ -73,8 +73,8 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: No name or an unknown one, an argument that the clip has
-            not got, or a value out of its range.
+        ValueError: No name or an unknown one, an argument that the clip does
+            not take, or a value out of its range.
     """
     if name is None:
         raise ValueError(f"clip has no name: use one of {[*CLIPS]}")

@@ -73,8 +73,8 @@ class StepCount:
         is_gap = not self.is_repeating and self.num_gaps > 0
         if self.seen and not slots and (self.has_groups or is_gap):
             raise RuntimeError(
-                "a parameter group has no gradients on this rank, which cannot "
-                f"tell then when a step begins: {_REMEDY}"
+                "a parameter group has no gradients on this rank, so it cannot "
+                f"tell when a step begins: {_REMEDY}"
             )
         is_short = self.has_groups and self.num_calls == 1
         return StepCount(

@@ -43,7 +43,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     model, :math:`D` is known from the start (one all-reduce of one number in
     the first step of a hybrid-parallel run, none later); after freezing or
     unfreezing layers call :meth:`bind` again. Unbound, it grows with the
-    tensors that come by.
+    tensors that it has seen.
 
     Args:
         lambda_abs: :math:`\lambda_{abs}`, greater than 0.

@@ -13,9 +13,8 @@
 # limitations under the License.
 """A clip in PaddleFormers' ``Trainer``, and in what derives from it.
 
-:class:`ClippingMixin` stands before the Trainer's class.
-:class:`ClippingCallback` is for a Trainer whose class is not yours to choose.
-Use one of them.
+Put :class:`ClippingMixin` before the Trainer's class. If you cannot choose that
+class, use :class:`ClippingCallback`.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ class ClippingCallback(TrainerCallback):
     It does what :class:`ClippingMixin` does, with three differences. It resumes
     from ``args.resume_from_checkpoint``, or else from the checkpoint of the
     same step in ``output_dir``: a callback does not see the argument of
-    ``train``. A checkpoint gets the clip's state when PaddleFormers has
-    finished the rest. The Trainer reports a log before this callback can add
-    to it: VisualDL and TensorBoard get the clip's numbers as a run of its own,
-    ``clip`` in ``args.logging_dir``, and Weights & Biases in the Trainer's run.
+    ``train``. It writes the clip's state after PaddleFormers' own files. The
+    Trainer reports a log before this callback can add to it, so VisualDL and
+    TensorBoard show the clip's numbers as a separate run, ``clip`` in
+    ``args.logging_dir``, and Weights & Biases in the Trainer's run.
 
     Args:
         clip: See :class:`ClippingMixin`.

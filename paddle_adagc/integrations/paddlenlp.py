@@ -41,17 +41,17 @@ else:
 
 
 class ClippingMixin(Trainer):
-    """Let a ``Trainer`` clip with ``clip``; stands before its class.
+    """Let a ``Trainer`` clip with ``clip``: put it before the Trainer's class.
 
     The optimizer stays the one that the Trainer makes from its arguments, with
-    ``clip`` in place of ``ClipGradByGlobalNorm``. The clip is told the model
-    before fleet wraps anything. Its state for the whole model is saved in every
-    checkpoint, in a file of its own (:mod:`paddle_adagc.state`), and
+    ``clip`` in place of ``ClipGradByGlobalNorm`` and ``max_grad_norm``. The
+    mixin binds the clip before fleet wraps the model. It saves the clip's state
+    for the whole model in every checkpoint, before the Trainer's files and in a
+    file of its own (:mod:`paddle_adagc.state`), and
     ``train(resume_from_checkpoint=...)`` resumes from it; every process reads
-    that file. It is written first: a checkpoint that the Trainer has finished
-    has it. Every training log gets ``clip_...`` numbers of the last step over
-    all ranks, from :meth:`TensorScalingClip.summary`; what the Trainer reports
-    to (``report_to``) also gets :func:`histograms of the tensors
+    that file. Every training log gets ``clip_...`` numbers of the last step,
+    over all ranks, from :meth:`TensorScalingClip.summary`; the backends
+    in ``report_to`` also get :func:`histograms of the tensors
     <paddle_adagc.integrations.histograms.add_histograms>`.
 
     Args:
@@ -60,8 +60,8 @@ class ClippingMixin(Trainer):
             ``ClipGradByGlobalNorm``, which fleet replaces by its own. Other
             clips have no state and no numbers here.
         missing_state: What to do with a checkpoint that holds no state of a
-            clip. ``"raise"``: refuse it. ``"start"``: start the clip afresh,
-            with its warm-up: a run that was made without it switches to it.
+            clip. ``"raise"``: refuse it. ``"start"``: start the clip with its
+            warm-up; so a run that had no such clip switches to it.
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
     """
 
@@ -92,7 +92,7 @@ class ClippingMixin(Trainer):
     def train(
         self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Train; from a checkpoint the clip resumes as well.
+        """Train; with a checkpoint the clip resumes, too.
 
         Args:
             resume_from_checkpoint: A checkpoint, or True for the newest one in

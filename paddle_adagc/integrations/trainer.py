@@ -49,7 +49,8 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     """
     if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
         warnings.warn(
-            f"max_grad_norm={args.max_grad_norm} is not used: {clip} clips",
+            f"max_grad_norm={args.max_grad_norm} is not used: {clip} clips in "
+            "its place (lambda_abs is the global norm of AdaGC's warm-up)",
             stacklevel=4,
         )
     args.max_grad_norm = 0.0

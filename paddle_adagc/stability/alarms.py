@@ -68,8 +68,8 @@ class Watch:
     """Compare logarithms, for series whose ratios matter; 0 counts as 1e-30."""
 
     limit: float | None = None
-    """Where given, exactly the values above it are abnormal, from the first
-    one on, and nothing else above applies."""
+    """If given, the values above it are abnormal, from the first one on, and
+    none of the other settings applies."""
 
     smoothing: int = 1
     """Judge the mean of this many last finite values (of the logarithms), for
@@ -151,10 +151,10 @@ class Alarm:
 class Monitor:
     """Watch several series of a run and report every event once.
 
-    The values are numbers on the host: hand over those of the steps since the
-    last log when they are logged anyway, and no step waits for the device. The
-    answer depends on the values alone, not on how they are split into calls,
-    but for how far the last event of a call has come.
+    The values are numbers on the host: pass those of the steps since the
+    last log when they are logged anyway, and no step waits for the device. How
+    steps are split into calls changes nothing but the end of an event that is
+    still open.
 
     Args:
         watches: Rule by name of the series; default :data:`WATCHES`.
@@ -207,8 +207,8 @@ class Monitor:
         """Take the next steps.
 
         Args:
-            rows: Step, ascending, and the values of its series; a series may
-                lack in a step.
+            rows: Step, ascending, and the values of its series. A step need not
+                have all series.
 
         Returns:
             The events that began in these steps, as they are after the last.
@@ -236,7 +236,7 @@ class Monitor:
         }
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another monitor's :meth:`state_dict` was taken.
+        """Resume from another monitor's :meth:`state_dict`.
 
         Raises:
             TypeError: A value of a wrong type.

@@ -42,7 +42,7 @@ class PairedExcess:
 
     num_events: dict[float, int]
     """Per threshold, in nat: events with an excess above it. They are
-    delimited once, at the lowest threshold: :func:`~.events.count_events`."""
+    delimited once, at the lowest threshold."""
 
     area: float
     """Sum of the excess, in nat x steps. Signed: noise cancels out."""
@@ -107,7 +107,7 @@ def paired_excess(
         fault_steps: Steps at which a fault was injected, at least one.
         exclude_steps: Steps whose loss is itself that of a corrupted batch or
             activation, which says nothing about the model:
-            :meth:`~.faults.FaultSchedule.corrupted_loss_steps`.
+            ``corrupted_loss_steps`` of ``paddle_adagc.lab.faults``.
         thresholds: Events are counted above each, in nat.
         recovered_below: In nat.
         smoothing: Number of steps to average over for the recovery.

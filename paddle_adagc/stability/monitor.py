@@ -59,7 +59,7 @@ class SpikeMonitor:
 
     A step costs O(1) operations; the memory is the window and one integer a
     spike. Losses are numbers on the host: reading one from a tensor waits for
-    the device, so hand over the number that is logged anyway.
+    the device, so pass the number that is logged anyway.
 
     Args:
         window: See :func:`spike_score`; likewise the other settings.
@@ -147,7 +147,7 @@ class SpikeMonitor:
         }
 
     def set_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another monitor's :meth:`state_dict` was taken.
+        """Resume from another monitor's :meth:`state_dict`.
 
         Raises:
             TypeError: A value of a wrong type.

@@ -55,7 +55,7 @@ class SpikeScore:
 
     @property
     def num_events(self) -> int:
-        """Number of events: see :func:`~.events.group_events`."""
+        """Number of events: spikes at most ``event_gap`` steps apart."""
         return len(self.events)
 
     @property

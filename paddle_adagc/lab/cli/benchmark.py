@@ -90,7 +90,10 @@ def _show(options: argparse.Namespace, *texts: str) -> None:
 def _add_clip(commands: argparse._SubParsersAction) -> None:
     clip = commands.add_parser("clip", help="time of a clip step")
     clip.add_argument(
-        "--lists", nargs="*", metavar="MODEL", help="default: all of them"
+        "--lists",
+        nargs="*",
+        metavar="MODEL",
+        help="models of the paper (default: all; a wrong name lists them)",
     )
     clip.add_argument(
         "--shares",
@@ -104,10 +107,14 @@ def _add_clip(commands: argparse._SubParsersAction) -> None:
         "--dtype",
         choices=["float32", "bfloat16"],
         default="float32",
-        help="of the gradients (default: float32)",
+        help="dtype of the gradients (default: float32)",
     )
     clip.add_argument(
-        "--repetitions", type=_at_least_two, default=15, metavar="N"
+        "--repetitions",
+        type=_at_least_two,
+        default=15,
+        metavar="N",
+        help="timings per clip (default: 15)",
     )
     clip.add_argument(
         "--no-growth",
@@ -158,9 +165,20 @@ def _clip(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _add_step(commands: argparse._SubParsersAction) -> None:
     step = commands.add_parser("step", help="time of a training step")
     step.add_argument(
-        "--configs", nargs="*", type=Path, default=PROXIES, metavar="YAML"
+        "--configs",
+        nargs="*",
+        type=Path,
+        default=PROXIES,
+        metavar="YAML",
+        help="run configs (default: llama_low_noise and ernie_moe)",
     )
-    step.add_argument("--steps", type=_at_least_two, default=200, metavar="N")
+    step.add_argument(
+        "--steps",
+        type=_at_least_two,
+        default=200,
+        metavar="N",
+        help="timed steps per clip (default: 200)",
+    )
     _add_json(step)
     step.set_defaults(run=_step)
 
@@ -184,7 +202,10 @@ def _add_comm(commands: argparse._SubParsersAction) -> None:
         "comm", help="time of a clip step between hosts with a delay"
     )
     comm.add_argument(
-        "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
+        "--layouts",
+        nargs="*",
+        metavar="LAYOUT",
+        help="default: all; a wrong name lists them",
     )
     _add_json(comm)
     comm.set_defaults(run=_comm)
@@ -213,10 +234,16 @@ def _add_collectives(commands: argparse._SubParsersAction) -> None:
         "collectives", help="collectives and bytes of a clip step"
     )
     collectives.add_argument(
-        "--config", type=Path, default=ERNIE, help="default: %(default)s"
+        "--config",
+        type=Path,
+        default=ERNIE,
+        help="run config (default: configs/proxy/ernie_moe.yaml)",
     )
     collectives.add_argument(
-        "--layouts", nargs="*", metavar="LAYOUT", help="default: all of them"
+        "--layouts",
+        nargs="*",
+        metavar="LAYOUT",
+        help="default: all; a wrong name lists them",
     )
     _add_json(collectives)
     collectives.set_defaults(run=_collectives)

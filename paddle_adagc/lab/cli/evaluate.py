@@ -58,14 +58,23 @@ def _parser() -> argparse.ArgumentParser:
         help="solved examples before each question (default: 0 and 2)",
     )
     add("--include-path", metavar="DIR", help="task files (YAML) of your own")
-    add("--limit", type=int, metavar="N", help="examples of each task")
+    add("--limit", type=int, metavar="N", help="first N examples of each task")
     add(
         "--perplexity",
         action="store_true",
-        help="of the validation part of the run's own data",
+        help="perplexity on the validation part of the run's own data",
     )
-    add("--data", metavar="CONFIG", help="a run config with other data for it")
-    add("--validation-size", type=int, metavar="N", help="samples of it")
+    add(
+        "--data",
+        metavar="CONFIG",
+        help="run config whose data --perplexity takes",
+    )
+    add(
+        "--validation-size",
+        type=int,
+        metavar="N",
+        help="samples that --perplexity takes",
+    )
     add(
         "--tokenizer",
         metavar="NAME",
@@ -75,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--add-special-tokens",
         action="store_true",
-        help="let the tokenizer begin texts with its special token, for "
-        "models of others; what is trained here never saw it",
+        help="begin texts with the tokenizer's special token, for models "
+        "trained elsewhere; models trained here never saw it",
     )
     add("--batch-size", type=int, default=8, metavar="N", help="default: 8")
     add("--max-length", type=int, metavar="N", help="longest input in tokens")

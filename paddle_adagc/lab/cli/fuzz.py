@@ -48,7 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = make_parser("fuzz", __doc__)
     add = parser.add_argument
-    add("kinds", nargs="*", metavar="KIND", help="of input; default: all")
+    add(
+        "kinds",
+        nargs="*",
+        metavar="KIND",
+        help="kind of input (default: all; a wrong name lists them)",
+    )
     add(
         "--count",
         type=int,

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-r"""Plan a run before it costs anything: sizes, memory, communication.
+r"""Plan a run before you start it: sizes, memory, communication.
 
     python tools/plan.py configs/ernie_10b_a1.4b_fp8/adagc.yaml
     python tools/plan.py configs/llama2_7b/adagc.yaml --gpus 1024 \

@@ -19,9 +19,9 @@ r"""Tokenise a corpus into a memory-mapped dataset for pretraining.
         --output data/c4 --tokenizer meta-llama/Llama-2-7b-hf
 
 It writes OUTPUT.bin and OUTPUT.idx, with --validation-fraction also
-OUTPUT_validation.bin and .idx, and a manifest, OUTPUT.manifest.json. A command
-that was killed goes on where it was when it is given again. On the disk it
-needs room for the tokens twice. To train on the result:
+OUTPUT_validation.bin and .idx, and a manifest, OUTPUT.manifest.json. The same
+command resumes after a kill. It needs disk space for the tokens twice. To train
+on the result:
 
     data: {kind: mmap, prefix: OUTPUT, validation_prefix: OUTPUT_validation}
 """

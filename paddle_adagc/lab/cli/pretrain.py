@@ -11,26 +11,29 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-r"""Pretrain a decoder as a config file says.
+r"""Pretrain a model from a config file.
 
     python tools/pretrain.py configs/proxy/ernie_moe.yaml
     python tools/pretrain.py configs/proxy/ernie_moe.yaml \
         clip.name=global_norm train.seed=1 train.output_dir=outputs/global_1
 
-With --check nothing is trained: the recipe is validated and its plan printed,
-with the command that launches it and what this machine lacks for it. A recipe
-for PaddleFormers (configs/ernie_10b_a1.4b_fp8) is handed over to its launcher.
+--check trains nothing: it validates the config and prints its plan, the command
+that launches it and what this machine lacks for it. A recipe for PaddleFormers
+(configs/ernie_10b_a1.4b_fp8) runs in PaddleFormers' trainer.
 
-The same command resumes a killed run from its last checkpoint; a run that has
-ended is not repeated, but a larger train.max_steps extends it. SIGINT (Ctrl-C)
-and SIGTERM save a checkpoint after the step and exit with 130 and 143.
+The same command resumes a killed run from its last checkpoint. A finished run
+is not repeated; a larger train.max_steps extends it. SIGINT (Ctrl-C) and
+SIGTERM save a checkpoint after the step and exit with 130 and 143. --rollback
+resumes a diverged run from before the event, without the samples around it.
 
-A run that diverged resumes with --rollback before that, without the samples.
-
-    python tools/pretrain.py CONFIG train.output_dir=RUN \\
+    python tools/pretrain.py CONFIG train.output_dir=RUN \
         clip.name=adagc --fork NEW_DIR --at 300
 
 starts a new run from RUN's checkpoint of step 300 with a changed config.
+
+Exit status: 0 finished, 1 the loss ended above its first value or is not
+finite, 2 bad settings or damaged files, 3 the run's directory cannot be written
+to.
 """
 
 from __future__ import annotations

@@ -19,17 +19,15 @@
     python tools/reproduce.py my_grid.yaml
     python tools/reproduce.py report --collect outputs
 
-TARGET names a file in configs/experiments, or is the path of a .yaml file of
-your own in their format; "all" stands for those that decide the claims in
-configs/claims.yaml, the paper's and this project's. A target runs its
-grid of paired runs, and writes OUTPUT/TARGET/report.html, tables.md,
-results.jsonl and figures/. Runs that have ended are not run again, whichever
-target asked for them, and a killed command goes on where it was when it is
-given again.
+TARGET names a file in configs/experiments, or is the path of your own .yaml
+file in their format; "all" runs every target that decides a claim in
+configs/claims.yaml. A target runs its grid of paired runs and writes
+OUTPUT/TARGET/report.html, tables.md, results.jsonl and figures/. Targets share
+finished runs, and the same command resumes after a kill.
 
-"report" writes docs/results.md and docs/results-ernie.md from the committed
-results in results/. "verify" recomputes their tables, spike counts and p-values
-with code of its own.
+"report" writes docs/results.md and docs/results-ernie.md from results/.
+"verify" recomputes their tables, spike counts and p-values with separate code.
+"TARGET --help" shows the options of a target.
 """
 
 from __future__ import annotations
@@ -102,13 +100,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     limit.add_argument(
         "--steps",
         type=int,
-        help="length of every run, instead of the configs'; faults move along",
+        help="steps of every run (default: the config's); faults scale with it",
     )
     limit.add_argument(
         "--minutes",
         type=float,
-        help="time for everything: steps, then experiments are cut until it "
-        "suffices for 8 seeds of the rest, and the report says what was",
+        help="time for everything: cut steps, then experiments, until 8 seeds "
+        "of the rest fit; the report says what was cut",
     )
     parser.add_argument(
         "--jobs",
@@ -123,7 +121,7 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
         "--collect",
         type=Path,
         metavar="OUTPUT",
-        help="first copy the results of the targets that were run there",
+        help="first add the results of targets that ran with --output OUTPUT",
     )
     parser.add_argument(
         "--check",

@@ -60,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = make_parser("soak", __doc__)
     add = parser.add_argument
-    add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(_COUNTS)}")
+    known = ", ".join(_COUNTS)
+    add("kinds", nargs="*", metavar="KIND", help=f"{known} (default: all)")
     add("--count", type=int, metavar="N", help="trials of each kind")
     add_trial_options(parser)
     options = parser.parse_args(arguments)

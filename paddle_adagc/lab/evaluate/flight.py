@@ -63,8 +63,14 @@ def tensor_table(tensors: Mapping[str, tuple[float, float, float]]) -> str:
     """Return the tensors with the largest norm over gamma, else norm.
 
     Args:
-        tensors: Norm, h, and gamma after the step, by key.
+        tensors: Norm, h, and gamma after the step, by key. There are none
+            in the steps in which a :class:`MeasuredClip` only clips.
     """
+    if not tensors:
+        return (
+            "No tensor was measured at this step: Paddle's own clips are "
+            "measured in the steps that are logged or saved."
+        )
 
     def badness(row: tuple[float, float, float]) -> float:
         norm, _, gamma = row

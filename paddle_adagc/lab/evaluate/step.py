@@ -131,8 +131,9 @@ class Step:
     def _most_clipped(self) -> str:
         lowest = self.row.get("most_clipped")
         event = load_event(self.directory, self.index)
-        if event is not None:
-            return tensor_table(event.tensors(self.index))
+        tensors = event.tensors(self.index) if event is not None else {}
+        if tensors:
+            return tensor_table(tensors)
         if lowest is None:
             return (
                 "No tensors are recorded at this step: record.tensors=true "

@@ -18,14 +18,15 @@ from __future__ import annotations
 from paddle_adagc.lab.report.experiment import Experiment
 
 GENERAL = (
-    "When a spike comes is chaotic: the smallest change moves it. Conclusions "
-    "need at least 3 seeds and 2,500 steps.",
+    "The step of a spike is chaotic: the smallest change moves it. Fewer than "
+    "3 seeds or 2,500 steps show nothing; a verdict of tools/reproduce.py "
+    "needs 8 paired seeds.",
     "The spike score compares a loss with the spread of the window before it. "
     "On a noisy loss ten standard deviations can be more than a nat (the row "
     "“10 σ” says how much): damage below that scores 0.",
     "One event widens the spread for a whole window and can hide the next one, "
     "and one event can count as many neighbouring spikes. Therefore events and "
-    "the robust count stand beside the score.",
+    "the robust count are given, too.",
     "Small models on a CPU stand in for pretraining: they show how a clip "
     "reacts to an outlier, not what a large run gains. Their gradient norm is "
     "closer to the absolute threshold than in large runs, where the threshold "
@@ -54,12 +55,12 @@ def reading_notes(experiments: list[Experiment]) -> list[str]:
         notes.append(
             "Paired excess is the difference to a run of the same method with "
             "the same seed and batches but no faults. It shows lasting damage "
-            "that the spike score is blind to."
+            "that the spike score misses."
         )
     if min(len(e.seeds) for e in experiments) < 3:
         notes.append(
             "This report has fewer than 3 seeds in at least one experiment: "
-            "take it as an illustration."
+            "it illustrates and decides nothing."
         )
     return notes
 

@@ -61,13 +61,16 @@ class Table:
 
     @property
     def note(self) -> str:
-        """How several seeds share a cell."""
-        if self.num_seeds == 1:
-            return "One seed."
-        return (
-            f"{self.num_seeds} seeds: counts are listed seed by seed, other "
-            "numbers are mean ± sample standard deviation."
-        )
+        """How several seeds share a cell, and what a dash means."""
+        note = "One seed."
+        if self.num_seeds > 1:
+            note = (
+                f"{self.num_seeds} seeds: counts are listed seed by seed, "
+                "other numbers are mean ± sample standard deviation."
+            )
+        if any("–" in row.cells.values() for row in self.rows):
+            note += " –: no value, such as spikes where no step was judged."
+        return note
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
         """Yield the headings, each with its rows."""

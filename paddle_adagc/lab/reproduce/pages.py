@@ -247,7 +247,9 @@ class Pages:
             if cell.num_steps
         }.values()
         hours = sum(c.timings.get("elapsed_seconds", 0.0) for c in cells) / 3600
-        commits = sorted({cell.commit or "unknown" for cell in cells})
+        commits = sorted(
+            {one for c in cells for one in (c.commit or "unknown").split(", ")}
+        )
         paddles = sorted(
             {c.versions.get("paddlepaddle", "unknown") for c in cells}
         )

@@ -164,4 +164,5 @@ def _files(path: Path) -> list[str]:
         names.append("tensors.f32")
     if (path / "logs").exists():
         names.append("logs")
-    return names + sorted(found.name for found in path.glob("checkpoint-*"))
+    checkpoints = [found.name for found in path.glob("checkpoint-*")]
+    return names + sorted(checkpoints, key=lambda name: (len(name), name))

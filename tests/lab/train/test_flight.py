@@ -153,6 +153,18 @@ def test_the_command_shows_it(tmp_path, capsys):
     assert "no event with step 9" in capsys.readouterr().err
 
 
+def test_the_command_says_that_no_tensor_was_measured(tmp_path, capsys):
+    values = values_with_nan(tmp_path, log_every=4)
+    values |= {"clip": {"name": "global_norm"}, "record": {}}
+    run({**values, "monitor": {"stop_on": ["loss"]}})
+    capsys.readouterr()
+    step = load_event(tmp_path).first.step.tolist()[0]
+    assert main([str(tmp_path), "--flight", "--step", str(step)]) == 0
+    assert "No tensor was measured at this step" in capsys.readouterr().out
+    assert main([str(tmp_path), "--step", str(step)]) == 0
+    assert "No tensors are recorded at this step" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("content", [b"", b"PK", None])
 def test_a_damaged_file_is_named(content, tmp_path, capsys):
     run(values_with_nan(tmp_path))
