@@ -222,9 +222,9 @@ def _is_passed(record: dict[str, Any]) -> bool:
     return record.get("passed", 0) > 0 and not bad
 
 
-def read_records(path: Path = RECORD) -> list[dict[str, Any]]:
+def read_records() -> list[dict[str, Any]]:
     """Read all records; the newest one of a pair stands last."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = RECORD.read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 

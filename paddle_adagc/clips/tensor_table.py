@@ -199,8 +199,8 @@ def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
     return f"{_some(missing)} missing, {_some(unknown)} unknown"
 
 
-def _some(keys: Sequence[str], most: int = 3) -> str:
+def _some(keys: Sequence[str]) -> str:
     if not keys:
         return "none"
-    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(repr(key) for key in keys[:most]) + rest
+    rest = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return ", ".join(repr(key) for key in keys[:3]) + rest

@@ -49,6 +49,11 @@ class SpikeScore:
     """First and last spike of every event."""
 
     @property
+    def num_judged(self) -> int:
+        """Number of values that could be spikes."""
+        return self.num_values - self.num_unjudged
+
+    @property
     def num_spikes(self) -> int:
         """Number of values that are spikes."""
         return len(self.indices)

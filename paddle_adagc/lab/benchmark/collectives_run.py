@@ -30,6 +30,7 @@ from paddlenlp.utils.log import logger
 
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.files import atomic_write_json
+from paddle_adagc.integrations.trainer import innermost
 from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import load_config
@@ -69,9 +70,7 @@ class _Watch(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
-        optimizer = kwargs["optimizer"]
-        while hasattr(optimizer, "_inner_opt"):
-            optimizer = optimizer._inner_opt
+        optimizer = innermost(kwargs["optimizer"])
         clip = optimizer._grad_clip
         if isinstance(clip, MeasuredClip):  # what it measures is not the clip's
             clip.clip = self._ledger.watch(clip.clip)

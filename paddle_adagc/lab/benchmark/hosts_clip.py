@@ -45,6 +45,7 @@ from paddle.distributed.fleet.layers.mpu import (
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.files import atomic_write_json
+from paddle_adagc.integrations.trainer import innermost
 from paddle_adagc.lab.benchmark.network import (
     INTERFACE,
     address,
@@ -234,8 +235,7 @@ def _watch(optimizer: Any) -> list[float]:
     pass: a core that slept in the barrier is slow at first.
     """
     matrix = paddle.randn([_WIDTH, _WIDTH])
-    while hasattr(optimizer, "_inner_opt"):
-        optimizer = optimizer._inner_opt
+    optimizer = innermost(optimizer)
     inner, times = optimizer._grad_clip, []
 
     def timed(params_grads: Any) -> Any:

@@ -19,17 +19,13 @@ from paddle import nn
 from paddle_adagc.lab.models.shards import split_axis
 
 
-def spread_over_mesh(
-    model: nn.Layer, mesh: dist.ProcessMesh, tp_dimension: str = "mp"
-) -> None:
+def spread_over_mesh(model: nn.Layer, mesh: dist.ProcessMesh) -> None:
     """Replace a decoder's parameters by distributed ones, in place.
 
     Args:
         model: Decoder in one piece, with the same weights on every process.
-        mesh: The processes.
-        tp_dimension: Name of the mesh dimension that splits matrices, as
-            tensor parallelism does. On the others, and without such a
-            dimension, parameters are replicated.
+        mesh: The processes. Its dimension ``"mp"`` splits matrices, as tensor
+            parallelism does; on the others parameters are replicated.
     """
     for prefix, layer in model.named_sublayers(include_self=True):
         for name, parameter in [*layer._parameters.items()]:
@@ -38,7 +34,7 @@ def spread_over_mesh(
             axis = split_axis(f"{prefix}.{name}")
             placements = [
                 dist.Shard(axis)
-                if dimension == tp_dimension and axis is not None
+                if dimension == "mp" and axis is not None
                 else dist.Replicate()
                 for dimension in mesh.dim_names
             ]

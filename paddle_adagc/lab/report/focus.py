@@ -31,6 +31,8 @@ STEPS_AFTER = 120
 LEAD = 10
 """Steps before the event in which gradient norms may already rise."""
 
+NUM_TENSORS = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class Focus:
@@ -45,7 +47,7 @@ class Focus:
     """The figures show the steps ``start <= step < stop``."""
 
     tensors: list[str]
-    """The tensors that were hit, the most affected one first."""
+    """At most :data:`NUM_TENSORS` that were hit, the most affected first."""
 
     reason: str
     """Why this event, as the end of a sentence."""
@@ -56,7 +58,7 @@ def fault_bursts(run: RunRecord) -> list[tuple[int, int]]:
     return list(group_events(sorted(run.faults)))
 
 
-def choose_focus(experiment: Experiment, num_tensors: int = 3) -> Focus | None:
+def choose_focus(experiment: Experiment) -> Focus | None:
     """Find the reference method's worst event and the tensors it hit.
 
     With faults: the burst of faults after which the reference's loss rose
@@ -66,7 +68,6 @@ def choose_focus(experiment: Experiment, num_tensors: int = 3) -> Focus | None:
 
     Args:
         experiment: The runs.
-        num_tensors: Largest number of tensors to return.
 
     Returns:
         ``None`` if the reference logged no tensors or is too short to judge.
@@ -99,7 +100,7 @@ def choose_focus(experiment: Experiment, num_tensors: int = 3) -> Focus | None:
         event=event,
         start=start,
         stop=stop,
-        tensors=hit[:num_tensors],
+        tensors=hit[:NUM_TENSORS],
         reason=_reason(experiment, run, event),
     )
 

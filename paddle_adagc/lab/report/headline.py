@@ -50,7 +50,7 @@ def _spikes(runs: Sequence[JudgedRun]) -> str:
     if not scores:
         return "no step is judged: too few came before"
     num_spikes = sum(score.num_spikes for score in scores)
-    num_judged = sum(score.num_values - score.num_unjudged for score in scores)
+    num_judged = sum(score.num_judged for score in scores)
     spikes = f"{num_spikes or 'no'} spike{'s' * (num_spikes != 1)}"
     return f"{spikes} in {num_judged:,} judged steps"
 

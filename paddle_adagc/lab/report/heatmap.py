@@ -73,27 +73,27 @@ def bin_steps(h: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
     return np.where(np.isinf(lowest), np.nan, lowest)
 
 
-def describe_h(run: RunRecord, skip_steps: int, low: float = LOW) -> str:
+def describe_h(run: RunRecord, skip_steps: int) -> str:
     """Say in a sentence how often the clip scaled tensors down strongly.
 
-    The steps are split where the share of low values changes most.
+    The steps are split where the share of values below :data:`LOW` changes
+    most.
 
     Args:
         run: A run that logged its tensors.
         skip_steps: First steps that are not looked at.
-        low: Scales below it count.
 
     Returns:
         For example ``"From step 1,750 on, 18.0% of the tensor-steps have
         h < 0.1, before it 2.0%; most in layer 0 · attention.q_proj
         (64.0%)."``; empty if no step is left.
     """
-    is_low = run.h[skip_steps:] < low
+    is_low = run.h[skip_steps:] < LOW
     num_steps = len(is_low)
     if not is_low.size:
         return ""
     share = is_low.mean(axis=1)
-    what = f"of the tensor-steps have h < {low:g}"
+    what = f"of the tensor-steps have h < {LOW:g}"
     if share.mean() < 0.001:
         return f"Less than 0.1% {what}."
     before = np.cumsum(share)[:-1]

@@ -89,12 +89,8 @@ class JudgedRun:
     def score(self, window: int, robust: bool = False) -> SpikeScore | None:
         """Return the spike score; None where no step was judged."""
         score = self._scores[window, robust]
-        judged = score.num_values - score.num_unjudged
-        return (
-            score
-            if score.num_spikes or (judged and not self.diverged)
-            else None
-        )
+        is_judged = score.num_judged > 0 and not self.diverged
+        return score if score.num_spikes or is_judged else None
 
     @functools.cached_property
     def _scores(self) -> dict[tuple[int, bool], SpikeScore]:

@@ -21,7 +21,8 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.formatting import Value
 from paddle_adagc.lab.report.judged import JudgedRun
-from paddle_adagc.lab.report.measures import RETRIEVAL, Measure, run_measures
+from paddle_adagc.lab.report.measure import Measure
+from paddle_adagc.lab.report.measures import RETRIEVAL, run_measures
 
 
 def measure_experiment(

@@ -49,14 +49,13 @@ _MARKS: dict[str, dict[str, Any]] = {
 
 
 @styled
-def draw_chart(chart: Chart, width: float = 9.0) -> Figure:
+def draw_chart(chart: Chart) -> Figure:
     """Draw the curves of a chart, faults shaded, spikes marked.
 
     Args:
         chart: The curves; those of the first two methods are on top.
-        width: Width of the figure in inches.
     """
-    figure = Figure(figsize=(width, 3.3), layout="constrained")
+    figure = Figure(figsize=(9, 3.3), layout="constrained")
     ax = figure.add_subplot()
     for line in [*chart.lines[2:], *chart.lines[:2]]:
         _draw_line(ax, line, chart.start)
@@ -67,11 +66,7 @@ def draw_chart(chart: Chart, width: float = 9.0) -> Figure:
     step_axis(ax)
     if chart.log:
         log_axis(ax)
-    figure.legend(
-        handles=_legend(chart),
-        loc="outside upper center",
-        ncols=3 if width < 6 else 6,
-    )
+    figure.legend(handles=_legend(chart), loc="outside upper center", ncols=6)
     return figure
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.formatting import Value
-from paddle_adagc.lab.report.measures import Measure
+from paddle_adagc.lab.report.measure import Measure
 from paddle_adagc.lab.report.measuring import (
     experiment_measures,
     measure_experiment,

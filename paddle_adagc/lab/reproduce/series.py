@@ -23,7 +23,6 @@ The codes' differences, high bytes before low bytes, go through zlib and base64.
 from __future__ import annotations
 
 import base64
-import math
 import zlib
 from typing import Any
 
@@ -99,8 +98,3 @@ def decode_losses(packed: dict[str, Any]) -> np.ndarray:
     losses[codes == _INFINITE] = np.inf
     losses[codes == _NAN] = np.nan
     return losses
-
-
-def relative_error(packed: dict[str, Any]) -> float:
-    """Largest relative error of the finite losses."""
-    return math.expm1((packed["high"] - packed["low"]) / (2 * LAST_CODE))

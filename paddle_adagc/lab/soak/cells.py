@@ -50,9 +50,6 @@ from paddle_adagc.lab.train.config import ScheduleConfig
 from paddle_adagc.lab.train.schedule import learning_rate
 from paddle_adagc.stability.excess import paired_excess
 
-NUM_TRIALS = 3 * 500
-"""Three seeds: 24 faults and a control, 5 phases, 4 clips."""
-
 NUM_STEPS = 600
 T_START = 40
 STEPS_AFTER = 300

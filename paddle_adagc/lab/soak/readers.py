@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import io
 import json
@@ -27,8 +28,53 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
+from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
+from paddle_adagc.lab.data.indexed import IndexedTokens, write_indexed_dataset
+from paddle_adagc.lab.data.manifest import check_dataset
+from paddle_adagc.lab.data.prepare.chunks import read_chunks
+from paddle_adagc.lab.data.prepare.files import LocalFile
+from paddle_adagc.lab.data.prepare.parse import read_documents
+from paddle_adagc.lab.data.prepare.parts import (
+    PartHeader,
+    Tokens,
+    check_part,
+    part_path,
+    read_part,
+    write_part,
+)
+from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
+from paddle_adagc.lab.evaluate.flight import flight_text
+from paddle_adagc.lab.models.hf_config import config_from_hf
+from paddle_adagc.lab.models.hf_files import (
+    read_json,
+    read_weights,
+    write_weights,
+)
+from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.record.files import (
+    QUANTITIES,
+    RunRecord,
+    RunWriter,
+    update_run_json,
+)
+from paddle_adagc.lab.record.flight import FOLDER, Flight, event_path
+from paddle_adagc.lab.reproduce.claims import load_claims
+from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.reproduce.results import (
+    CellResult,
+    ExperimentResult,
+    TargetResult,
+    read_results,
+    write_results,
+)
 from paddle_adagc.lab.soak.inputs import Reader
+from paddle_adagc.lab.train.checkpoints import read_complete
+from paddle_adagc.lab.train.parse import load_config, read_overrides
+from paddle_adagc.lab.train.rollback import read_rollbacks
+from paddle_adagc.stability.alarms import Alarm
+from paddle_adagc.state import load_state, save_state
 
 
 def _writes(name: str, content: bytes | str) -> Callable[[Path], Path]:
@@ -40,6 +86,11 @@ def _writes(name: str, content: bytes | str) -> Callable[[Path], Path]:
         return path
 
     return make
+
+
+def _folder_of(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Read the folder of a file."""
+    return lambda path: read(path.parent)
 
 
 _CONFIG = """\
@@ -65,22 +116,8 @@ _HF_CONFIG = {
 }
 
 
-def _read_config(path: Path) -> Any:
-    from paddle_adagc.lab.train.parse import load_config
-
-    return load_config(path)
-
-
 def _read_overrides(path: Path) -> Any:
-    from paddle_adagc.lab.train.parse import read_overrides
-
     return read_overrides(path.read_text("utf-8", "replace").splitlines())
-
-
-def _read_claims(path: Path) -> Any:
-    from paddle_adagc.lab.reproduce.claims import load_claims
-
-    return load_claims(path)
 
 
 def _copies(name: str) -> Callable[[Path], Path]:
@@ -88,29 +125,13 @@ def _copies(name: str) -> Callable[[Path], Path]:
     return lambda folder: Path(shutil.copy(source, folder))
 
 
-def _read_experiments(path: Path) -> Any:
-    from paddle_adagc.lab.reproduce.grid_file import load_target
-
-    return load_target(path)
-
-
 def _make_state(folder: Path) -> Path:
-    from paddle_adagc.state import save_state
-
     gamma = {f"layers.{i}.weight": np.float32(0.1 + i) for i in range(4)}
     config = {"lambda_rel": 1.04, "beta": 0.98}
     return save_state({"step": 7, "gamma": gamma, "config": config}, folder)
 
 
-def _read_state(path: Path) -> Any:
-    from paddle_adagc.state import load_state
-
-    return load_state(path.parent)
-
-
 def _make_old_state(folder: Path) -> Path:
-    from safetensors.numpy import save_file
-
     metadata = {
         "format": "paddle_adagc.state.3",
         "keys": '["a", "b"]',
@@ -124,8 +145,6 @@ def _make_old_state(folder: Path) -> Path:
 
 
 def _make_weights(folder: Path) -> Path:
-    from paddle_adagc.lab.models.hf_files import write_weights
-
     weights = {f"layers.{i}": np.ones([2, 3], np.float32) for i in range(3)}
     write_weights(folder, weights.items(), max_shard_bytes=30)
     return folder / "model.safetensors.index.json"
@@ -136,16 +155,7 @@ def _make_shard(folder: Path) -> Path:
     return folder / "model-00001-of-00003.safetensors"
 
 
-def _read_weights(path: Path) -> Any:
-    from paddle_adagc.lab.models.hf_files import read_weights
-
-    return read_weights(path.parent)
-
-
 def _make_dataset(folder: Path, name: str) -> Path:
-    from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
-    from paddle_adagc.lab.data.indexed import write_indexed_dataset
-
     prefix = str(folder / "corpus")
     documents = [np.arange(i + 3) for i in range(8)]
     write_indexed_dataset(prefix, documents, vocab_size=64)
@@ -164,22 +174,12 @@ def _make_dataset(folder: Path, name: str) -> Path:
 
 
 def _read_dataset(path: Path) -> Any:
-    from paddle_adagc.lab.data.indexed import IndexedTokens
-    from paddle_adagc.lab.data.manifest import check_dataset
-
     prefix = str(path.parent / "corpus")
     check_dataset(prefix, verify=True)
     return IndexedTokens(prefix).all().tokens.sum()
 
 
 def _make_part(folder: Path) -> Path:
-    from paddle_adagc.lab.data.prepare.parts import (
-        PartHeader,
-        Tokens,
-        part_path,
-        write_part,
-    )
-
     tokens = Tokens(np.arange(7, dtype=np.uint16), np.array([3, 4], np.int32))
     header = PartHeader(
         chunk_sha256="a" * 64,
@@ -197,8 +197,6 @@ def _make_part(folder: Path) -> Path:
 
 
 def _read_part(path: Path) -> Any:
-    from paddle_adagc.lab.data.prepare.parts import check_part, read_part
-
     part = read_part(path, 2)
     assert part is not None
     check_part(part)
@@ -206,10 +204,6 @@ def _read_part(path: Path) -> Any:
 
 
 def _read_hf_config(path: Path) -> Any:
-    from paddle_adagc.lab.models.hf_config import config_from_hf
-    from paddle_adagc.lab.models.hf_files import read_json
-    from paddle_adagc.lab.models.sizes import parameter_shapes
-
     config = config_from_hf(read_json(path))
     return dict(parameter_shapes(config))
 
@@ -230,15 +224,7 @@ def _make_tokenizer(folder: Path) -> Path:
     return _writes("tokenizer.json", json.dumps(tokenizer))(folder)
 
 
-def _read_tokenizer(path: Path) -> Any:
-    from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
-
-    return find_tokenizer(str(path), "</s>")
-
-
 def _make_record(folder: Path) -> Path:
-    from paddle_adagc.lab.record.files import QUANTITIES, RunWriter
-
     writer = RunWriter(folder, ["a", "b"])
     for step in range(5):
         block = np.full((len(QUANTITIES), 2), step, np.float32)
@@ -249,18 +235,10 @@ def _make_record(folder: Path) -> Path:
 
 
 def _make_ended_record(folder: Path) -> Path:
-    from paddle_adagc.lab.record.files import RunWriter, update_run_json
-
     path = _make_record(folder)
     record = RunWriter(folder, ["a", "b"], 5).sync()
     update_run_json(folder, status="finished", record=record)
     return path
-
-
-def _read_record(path: Path) -> Any:
-    from paddle_adagc.lab.record.files import RunRecord
-
-    return RunRecord.load(path.parent, verify=True)
 
 
 def _make_run_json(folder: Path) -> Path:
@@ -269,8 +247,6 @@ def _make_run_json(folder: Path) -> Path:
 
 
 def _make_complete(folder: Path) -> Path:
-    from paddle_adagc.lab.checksums import sealed
-
     facts = {
         "step": 8,
         "wall_seconds": 0.5,
@@ -286,16 +262,7 @@ def _make_complete(folder: Path) -> Path:
     return _writes("complete.json", json.dumps(sealed(facts)))(checkpoint)
 
 
-def _read_complete(path: Path) -> Any:
-    from paddle_adagc.lab.train.checkpoints import read_complete
-
-    return read_complete(path.parent)
-
-
 def _make_rollbacks(folder: Path) -> Path:
-    from paddle_adagc.lab.checksums import sealed
-    from paddle_adagc.stability.alarms import Alarm
-
     alarm = Alarm("loss", 9, 9, worst=8.0, worst_step=9, usual=2.0, score=12.0)
     facts = dataclasses.asdict(alarm)
     entry = {"alarm": facts, "steps": 11, "checkpoint": 8, "samples": [32, 44]}
@@ -303,15 +270,7 @@ def _make_rollbacks(folder: Path) -> Path:
     return _writes("skipped.json", content)(folder)
 
 
-def _read_rollbacks(path: Path) -> Any:
-    from paddle_adagc.lab.train.rollback import read_rollbacks
-
-    return [str(rollback) for rollback in read_rollbacks(path.parent)]
-
-
 def _make_flight(folder: Path) -> Path:
-    from paddle_adagc.lab.record.flight import FOLDER, Flight, event_path
-
     steps, tensors = 5, 3
     block = np.linspace(0.5, 1, steps * tensors, dtype=np.float32)
     flight = Flight(
@@ -332,17 +291,7 @@ def _make_flight(folder: Path) -> Path:
     return path
 
 
-def _read_flight(path: Path) -> Any:
-    from paddle_adagc.lab.evaluate.flight import flight_text
-
-    return flight_text(path.parents[1])
-
-
 def _read_text(path: Path) -> Any:
-    from paddle_adagc.lab.data.prepare.chunks import read_chunks
-    from paddle_adagc.lab.data.prepare.files import LocalFile
-    from paddle_adagc.lab.data.prepare.parse import read_documents
-
     for chunk in read_chunks(LocalFile(path, "auto"), 0, 64):
         for document in read_documents(chunk, "text", None):
             if isinstance(document, ValueError):
@@ -369,13 +318,6 @@ def _read_tar(path: Path) -> Any:
 
 
 def _make_results(folder: Path) -> Path:
-    from paddle_adagc.lab.reproduce.results import (
-        CellResult,
-        ExperimentResult,
-        TargetResult,
-        write_results,
-    )
-
     cell = CellResult(
         method="AdaGC", seed=1, measures={"steps": 5.0, "gap": math.inf}
     )
@@ -384,30 +326,30 @@ def _make_results(folder: Path) -> Path:
     return write_results(folder / "results.jsonl", result)
 
 
-def _read_results(path: Path) -> Any:
-    from paddle_adagc.lab.reproduce.results import read_results
-
-    return read_results(path)
-
-
 _DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
 _OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
 
+_READ_RECORD = _folder_of(functools.partial(RunRecord.load, verify=True))
+
 READERS = {
     "config": Reader(
-        _writes("config.yaml", _CONFIG), _read_config, names_file=False
+        _writes("config.yaml", _CONFIG), load_config, names_file=False
     ),
     "overrides": Reader(
         _writes("overrides.txt", _OVERRIDES), _read_overrides, names_file=False
     ),
-    "claims": Reader(_copies("claims.yaml"), _read_claims),
+    "claims": Reader(_copies("claims.yaml"), load_claims),
     "experiments": Reader(
-        _copies("experiments/ablation-init.yaml"), _read_experiments
+        _copies("experiments/ablation-init.yaml"), load_target
     ),
-    "clip state": Reader(_make_state, _read_state, has_checksum=True),
-    "clip state without checksum": Reader(_make_old_state, _read_state),
-    "weights' index": Reader(_make_weights, _read_weights),
-    "weights": Reader(_make_shard, _read_weights, names_file=False),
+    "clip state": Reader(
+        _make_state, _folder_of(load_state), has_checksum=True
+    ),
+    "clip state without checksum": Reader(
+        _make_old_state, _folder_of(load_state)
+    ),
+    "weights' index": Reader(_make_weights, _folder_of(read_weights)),
+    "weights": Reader(_make_shard, _folder_of(read_weights), names_file=False),
     ".bin": Reader(
         lambda folder: _make_dataset(folder, "bin"),
         _read_dataset,
@@ -432,19 +374,29 @@ READERS = {
         _read_hf_config,
         names_file=False,
     ),
-    "tokenizer": Reader(_make_tokenizer, _read_tokenizer),
-    "record": Reader(_make_record, _read_record),
-    "ended record": Reader(_make_ended_record, _read_record, has_checksum=True),
-    "run.json": Reader(_make_run_json, _read_record),
-    "complete.json": Reader(_make_complete, _read_complete, has_checksum=True),
-    "skipped.json": Reader(_make_rollbacks, _read_rollbacks, has_checksum=True),
-    "flight recorder": Reader(_make_flight, _read_flight),
+    "tokenizer": Reader(
+        _make_tokenizer, lambda path: find_tokenizer(str(path), "</s>")
+    ),
+    "record": Reader(_make_record, _READ_RECORD),
+    "ended record": Reader(_make_ended_record, _READ_RECORD, has_checksum=True),
+    "run.json": Reader(_make_run_json, _READ_RECORD),
+    "complete.json": Reader(
+        _make_complete, _folder_of(read_complete), has_checksum=True
+    ),
+    "skipped.json": Reader(
+        _make_rollbacks,
+        lambda path: [str(r) for r in read_rollbacks(path.parent)],
+        has_checksum=True,
+    ),
+    "flight recorder": Reader(
+        _make_flight, lambda path: flight_text(path.parents[1])
+    ),
     "jsonl": Reader(_writes("text.jsonl", _DOCUMENTS), _read_text),
     "gzip": Reader(
         _writes("text.jsonl.gz", gzip.compress(_DOCUMENTS.encode(), mtime=0)),
         _read_text,
     ),
     "tar": Reader(_make_tar, _read_tar),
-    "results": Reader(_make_results, _read_results, has_checksum=True),
+    "results": Reader(_make_results, read_results, has_checksum=True),
 }
 """Everything that is read from outside, by its name in the report."""

@@ -126,10 +126,9 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
 
 def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
     score = spike_score(loss)
-    judged = score.num_values - score.num_unjudged
-    if not judged and not score.num_spikes:
+    if not score.num_judged and not score.num_spikes:
         return "spikes: – (a step is judged by the 1,000 steps before it)"
-    text = f"spikes: {score.num_spikes} in {judged:,} judged steps"
+    text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
     if score.num_spikes:
         first = steps[score.indices[0]]
         text += f": python tools/inspect_run.py {path} --step {first}"

@@ -40,6 +40,7 @@ import paddle.distributed as dist
 from paddle import Tensor, nn
 
 from paddle_adagc.files import atomic_write_json
+from paddle_adagc.integrations.trainer import innermost
 from paddle_adagc.lab.models.parallel import topology
 from paddle_adagc.lab.models.rank_weights import parameters_by_key
 from paddle_adagc.lab.models.saved_parts import Array, to_numpy
@@ -158,7 +159,7 @@ def read_optimizer_state(
     """
     layout = layout_by_key(model)
     wholes = _read_wholes(checkpoint, layout)
-    slices, inner = _slices(optimizer), _innermost(optimizer)
+    slices, inner = _slices(optimizer), innermost(optimizer)
     parameters = parameters_by_key(model)
     state: dict[str, Any] = {_MASTER: {}}
     for (key, quantity), whole in wholes.items():
@@ -187,12 +188,6 @@ def _saved_layout(checkpoint: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def _innermost(optimizer: Any) -> Any:
-    while hasattr(optimizer, "_inner_opt"):
-        optimizer = optimizer._inner_opt
-    return optimizer
-
-
 def _slices(optimizer: Any) -> dict[str, tuple[int, int]]:
     """Return begin and end of sharding V2's slices by the parameter's name.
 
@@ -212,7 +207,7 @@ def _slices(optimizer: Any) -> dict[str, tuple[int, int]]:
 
 def _entries(optimizer: Any) -> Iterator[tuple[str, str, str, Tensor]]:
     """Yield entry, quantity, parameter's name and tensor of the state."""
-    inner = _innermost(optimizer)
+    inner = innermost(optimizer)
     masters = getattr(inner, "_master_weights", {})
     names = {master.name: name for name, master in masters.items()}
     for quantity, tensors in inner._accumulators.items():

@@ -91,7 +91,7 @@ class Start:
     """Holds weights that are to be loaded and checked first."""
 
     starts_afresh: frozenset[str] = frozenset()
-    """See ``PretrainTrainer``."""
+    """See ``ResumableTrainer``."""
 
 
 def read_earlier(

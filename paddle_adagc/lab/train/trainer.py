@@ -17,20 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.nn.clip import ClipGradBase
-from paddlenlp.trainer import Trainer, TrainingArguments
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
-from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.faults import (
@@ -42,25 +38,10 @@ from paddle_adagc.lab.faults import (
     repeated_samples,
 )
 from paddle_adagc.lab.train.arguments import training_arguments, uses_amp
-from paddle_adagc.lab.train.checkpoints import (
-    complete_checkpoint,
-    read_complete,
-    remove_checkpoint,
-    rotate_checkpoints,
-)
 from paddle_adagc.lab.train.console import Console
 from paddle_adagc.lab.train.optimizers import make_optimizer
-from paddle_adagc.lab.train.processes import (
-    from_first_process,
-    is_first_process,
-    wait_for_all,
-)
 from paddle_adagc.lab.train.recorder import StepRecorder
-from paddle_adagc.lab.train.resharding import (
-    must_reshard,
-    read_optimizer_state,
-    save_layout,
-)
+from paddle_adagc.lab.train.resumable import ResumableTrainer
 from paddle_adagc.lab.train.rollback import Rollback
 from paddle_adagc.lab.train.schedule import make_scheduler
 from paddle_adagc.lab.train.skip_step import (
@@ -71,7 +52,6 @@ from paddle_adagc.lab.train.skip_step import (
 from paddle_adagc.lab.train.skips import SkippingSampler, Skips
 from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
-from paddle_adagc.lab.train.weights import load_model
 
 
 def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
@@ -86,16 +66,12 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
             parameter.grad = paddle.zeros_like(parameter)
 
 
-class PretrainTrainer(ClippingMixin, Trainer):
+class PretrainTrainer(ResumableTrainer):
     """Trains a model as a task and its config say.
 
-    Every checkpoint holds the state of the clip and of the spike monitor: a
-    killed and resumed run has the same losses as an uninterrupted one. Gradient
-    accumulation, AMP, evaluation, checkpoints and logs are the Trainer's own.
+    Gradient accumulation, AMP, evaluation and logs are the Trainer's own.
 
     Attributes:
-        starts_afresh: Of ``"clip"`` and ``"optimizer"``, what does not take its
-            state from the checkpoint.
         stopped_by: Signal that ended the training; 0: none did.
     """
 
@@ -109,26 +85,25 @@ class PretrainTrainer(ClippingMixin, Trainer):
         rollbacks: Sequence[Rollback] = (),
     ) -> None:
         config = task.config
-        self.task, self.config = task, config
+        self.task = task
         self._skips = Skips((r.samples for r in rollbacks), config.global_batch)
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
-        self.recorder = StepRecorder(config, model)
-        self.recorder.gate = make_gate(config, clip)
-        args: TrainingArguments = training_arguments(config)
+        recorder = StepRecorder(config, model)
+        recorder.gate = make_gate(config, clip)
         super().__init__(
+            config,
+            recorder,
+            len(rollbacks),
             clip=clip,
             model=model,
-            args=args,
+            args=training_arguments(config),
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             data_collator=collate_batch,
         )
         self.label_names = [*task.label_names]
         self.add_callback(Console(task))
-        self.starts_afresh: frozenset[str] = frozenset()
         self.stopped_by = 0
-        self._reshards = self._has_weights = False
-        self._num_rollbacks = len(rollbacks)
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
         self._measured: MeasuredClip | None = None
@@ -174,21 +149,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, from a checkpoint of this class if one is given."""
-        first_step, self._earlier_seconds = 0, 0.0
-        if resume_from_checkpoint is not None:
-            checkpoint = Path(resume_from_checkpoint)
-            facts = read_complete(checkpoint)
-            first_step = facts["step"]
-            self._earlier_seconds = facts["wall_seconds"]
-            self.recorder.monitor.set_state_dict(facts["monitor"])
-            self.recorder.has_diverged = facts.get("has_diverged", False)
-            if self.recorder.gate is not None and "skip_step" in facts:
-                self.recorder.gate.set_state_dict(facts["skip_step"])
-            if "alarms" in facts:
-                self.recorder.watcher.set_state_dict(facts["alarms"])
-            self._reshards = must_reshard(checkpoint, self.config.parallel)
-        self.recorder.open(first_step)
-        self._train_started = time.perf_counter()
+        self._open_record(resume_from_checkpoint)
         if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
         with self._stop:
@@ -216,50 +177,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
             or bool(train.save_every and step % train.save_every == 0)
         )
 
-    def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights alone, of any layout; :meth:`train` keeps them.
-
-        Raises:
-            ValueError: They are another model's.
-        """
-        load_model(self.model, checkpoint)
-        self._has_weights = True
-
-    def _load_clip(self, checkpoint: str) -> None:
-        if "clip" not in self.starts_afresh:
-            super()._load_clip(checkpoint)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
-        if self._has_weights:
-            return
-        if self._reshards:
-            load_model(self.model, Path(resume_from_checkpoint))
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
-        """Load them; the rate follows this run's schedule from here on."""
-        if checkpoint is None:
-            return
-        if self._reshards or "optimizer" in self.starts_afresh:
-            self._load_parts(Path(checkpoint))
-        else:
-            super()._load_optimizer_and_scheduler(checkpoint)
-        self.lr_scheduler.step(self.lr_scheduler.last_epoch)
-
-    def _load_parts(self, checkpoint: Path) -> None:
-        """Load this rank's part of the optimizer's state, if it is wanted."""
-        schedule = paddle.load(str(checkpoint / "scheduler.pdparams"))
-        if "optimizer" in self.starts_afresh:
-            self.lr_scheduler.set_state_dict(schedule)
-        else:
-            state = read_optimizer_state(checkpoint, self.model, self.optimizer)
-            state["LR_Scheduler"] = schedule
-            self.optimizer.set_state_dict(state)
-        if self.do_grad_scaling:
-            scaler = str(checkpoint / "scaler.pdparams")
-            self.scaler.load_state_dict(paddle.load(scaler, return_numpy=True))
-
     def finish(self) -> str:
         """Close the record.
 
@@ -271,10 +188,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
             status = "stopped"
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
         return status
-
-    def _wall_seconds(self) -> float:
-        """Return the training seconds so far, earlier processes included."""
-        return self._earlier_seconds + time.perf_counter() - self._train_started
 
     def training_step(
         self, model: Any, inputs: dict[str, Any], step_control: int = 0
@@ -393,61 +306,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return {**metrics, **measures}
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        """Save all parts, then mark the checkpoint complete, then rotate.
-
-        Weights that are not finite are not saved; they end the run. Nor is
-        anything saved after an alarm that ends it.
-        """
+        """Save, unless an alarm or weights that are not finite end the run."""
         self.recorder.flush()
         if not self.recorder.weights_are_finite():
             self.recorder.has_diverged = True
-        if self._stop_if_unsound():
-            return
-        directory, step = Path(self.args.output_dir), self.state.global_step
-        checkpoint = directory / f"checkpoint-{step}"
-        from_first_process(lambda: remove_checkpoint(checkpoint))
-        super()._save_checkpoint(model, metrics=metrics)
-        suffix = self.args.optimizer_name_suffix
-        save_layout(
-            checkpoint,
-            self.config.parallel,
-            self.model,
-            self.optimizer,
-            f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
-        )
-        record = self.recorder.sync()
-        wait_for_all()
-        if not is_first_process():
-            return
-        facts = {
-            "step": step,
-            "wall_seconds": self._wall_seconds(),
-            "monitor": self.recorder.monitor.state_dict(),
-            "alarms": self.recorder.watcher.state_dict(),
-        }
-        if self._num_rollbacks:
-            facts["rollbacks"] = self._num_rollbacks
-        if self.recorder.gate is not None:
-            facts["skip_step"] = self.recorder.gate.state_dict()
-        complete_checkpoint(checkpoint, facts, record)
-        rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
-
-    def _rotate_checkpoints(
-        self, use_mtime: bool = False, output_dir: Any = None
-    ) -> None:
-        """Do nothing: ``_save_checkpoint`` rotates at its end."""
-
-    def _set_state_dict_in_model(self, state_dict: dict[str, Any]) -> None:
-        """Load weights; Paddle would leave out those that do not fit."""
-        mine = {k: v.shape for k, v in self.model.state_dict().items()}
-        found = {k: [*v.shape] for k, v in state_dict.items()}
-        wrong = sorted(k for k in mine | found if mine.get(k) != found.get(k))
-        if wrong:
-            name = wrong[0]
-            raise ValueError(
-                f"the checkpoint's weights do not fit the model: {name} is "
-                f"{found.get(name, 'missing')} and should be "
-                f"{mine.get(name, 'absent')} ({len(wrong)} of {len(mine)} "
-                "tensors are wrong)"
-            )
-        super()._set_state_dict_in_model(state_dict)
+        if not self._stop_if_unsound():
+            super()._save_checkpoint(model, metrics=metrics)

@@ -208,7 +208,6 @@ def test_max_grad_norm_is_not_used_and_that_is_said(way, tmp_path):
 
 def train_on_this_rank(way, folder, **arguments):
     """Train and return the class of the clip in use, steps, and gammas."""
-    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
     paddle.device.synchronize = lambda: None  # it knows no CPU
     # These ranks have joined before PaddleFormers looks, which then leaves
     # fleet alone.

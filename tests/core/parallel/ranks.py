@@ -299,6 +299,7 @@ def _join(rank: int, world_size: int, port: int) -> None:
 
     os.environ |= {
         "PADDLE_TRAINER_ID": str(rank),
+        "PADDLE_RANK_IN_NODE": str(rank),
         "PADDLE_TRAINERS_NUM": str(world_size),
         "PADDLE_MASTER": f"{_HOST}:{port}",
         "PADDLE_TRAINER_ENDPOINTS": ",".join(

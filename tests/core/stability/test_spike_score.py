@@ -91,6 +91,7 @@ def test_hand_worked():
     assert score.indices.tolist() == [4]
     assert score.percent == 20.0
     assert score.num_unjudged == 4
+    assert score.num_judged == score.num_values - 4
     assert score.num_events == 1
 
 

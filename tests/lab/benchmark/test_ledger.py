@@ -13,7 +13,6 @@
 # limitations under the License.
 """What the clip communicates, counted on real fleet under every layout."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -79,8 +78,6 @@ EXPECTED = {
 
 def count(overrides):
     """Collectives of the clip on this rank, per step."""
-    rank = os.environ.get("PADDLE_TRAINER_ID", "0")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank
     ledger = record_communication(load_config(CONFIG, overrides))
     return [
         [

@@ -14,7 +14,6 @@
 """What a rank holds by the plan, and what it really holds."""
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,6 @@ EP2_PP2 = (
 
 def build(proxy, overrides):
     """This rank's place, and the shapes of the model that it built."""
-    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
     config = load_config(PROXIES / proxy, overrides)
     start_processes(config)
     from paddle_adagc.parallel.topology import read_topology

@@ -14,7 +14,6 @@
 """Runs of PaddleFormers' ``ernie_pretrain`` that tests start on gloo ranks."""
 
 import json
-import os
 from pathlib import Path
 
 from lab.paddleformers.cpu import TOY_MODEL, TOY_RUN, import_workflow
@@ -62,7 +61,6 @@ def pretrain(recipe, overrides, check_places=False):
         the whole tensor's norm as the clip has it. ``places``: see
         :func:`breaking_places`.
     """
-    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
     workflow = import_workflow()
     workflow.ErnieBotTokenizer = _Tokenizer
     from paddle_adagc.lab.paddleformers import trainer as ours

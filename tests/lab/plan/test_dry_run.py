@@ -15,7 +15,6 @@
 
 import dataclasses
 import math
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -96,7 +95,6 @@ def train_a_rank(name, overrides):
     """What both clips communicate in two steps, and the rank's tensors."""
     from paddle_adagc.lab.benchmark.collectives_run import record_communication
 
-    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
     entries = {}
     for clip, settings in {
         **CLIPS,

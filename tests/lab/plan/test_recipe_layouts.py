@@ -13,7 +13,6 @@
 # limitations under the License.
 """The kinds of layouts that the recipes use, on real ranks of their proxies."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +40,6 @@ SMALL = (
 
 def pretrain(proxy, overrides):
     """One process's part of a run."""
-    rank = os.environ.get("PADDLE_TRAINER_ID", "-1")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
     return run_pretraining(load_config(PROXIES / proxy, overrides))
 
 

@@ -53,9 +53,23 @@ def make_values(output_dir, **train):
     }
 
 
+def pretrain(values):
+    """One process's part of a run."""
+    return run_pretraining(parse_config(values))
+
+
 def run(values):
-    status = run_pretraining(parse_config(values))
+    status = pretrain(values)
     return status, RunRecord.load(values["train"]["output_dir"])
+
+
+def losses(output_dir):
+    """Training losses of a finished run, then its validation losses."""
+    record = RunRecord.load(output_dir)
+    assert record.run["status"] == "finished"
+    assert record.num_steps == record.run["config"]["train"]["max_steps"]
+    evaluated = record.metrics["eval_loss"]
+    return np.append(record.loss, evaluated[np.isfinite(evaluated)])
 
 
 def assert_same(first, second):

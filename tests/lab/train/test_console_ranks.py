@@ -16,7 +16,6 @@
 import contextlib
 import io
 import json
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -59,8 +58,6 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 
 def printed(overrides):
     """Run on this rank; what it prints, and its gathers by number of steps."""
-    rank = os.environ.get("PADDLE_TRAINER_ID", "-1")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
     ended, gathers = [], Counter()
     end_step, gather = StepRecorder.end_step, dist.all_gather_object
 

@@ -18,14 +18,13 @@ expert: two scores may tie within a rounding. From there on it may be as far
 from it as another run of one process that is rounded otherwise.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
+from lab.train.runs import losses
 
-from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.run import run_pretraining
 
@@ -48,8 +47,6 @@ LENGTH = (
 
 def pretrain(recipe, output_dir, *overrides):
     """One process's part of a run."""
-    rank = os.environ.get("PADDLE_TRAINER_ID", "-1")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
     config = load_config(
         CONFIGS / f"{recipe}.yaml",
         [*LENGTH, f"train.output_dir={output_dir}", *overrides],
@@ -66,13 +63,6 @@ def pretrain_in_parallel(recipe, output_dir):
         "parallel.sharding=2",
         "train.batch_size=8",
     )
-
-
-def losses(output_dir):
-    record = RunRecord.load(output_dir)
-    assert record.num_steps == NUM_STEPS
-    evaluated = record.metrics["eval_loss"]
-    return np.append(record.loss, evaluated[np.isfinite(evaluated)])
 
 
 @pytest.mark.slow

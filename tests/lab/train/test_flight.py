@@ -190,7 +190,6 @@ def test_a_signal_writes_it(tmp_path, capsys):
 
 
 def run_on_rank(values):
-    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
     add_loss = StepRecorder.add_loss
 
     def broken(self, loss):

@@ -14,17 +14,16 @@
 """Runs with `train.precision: float8`."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
 from lab.train.interruption import interrupted_at
+from lab.train.runs import pretrain
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.parse import load_config, parse_config
-from paddle_adagc.lab.train.run import run_pretraining
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -57,7 +56,7 @@ def make_values(output_dir, **train):
 
 
 def run(values):
-    run_pretraining(parse_config(values))
+    pretrain(values)
     return RunRecord.load(values["train"]["output_dir"])
 
 
@@ -126,19 +125,12 @@ def test_accumulated_micro_batches_are_quantised_on_their_own(tmp_path):
     np.testing.assert_allclose(large.loss, parts.loss, rtol=2e-2)
 
 
-def pretrain_on_ranks(values):
-    """One process's part of a run."""
-    rank = os.environ.get("PADDLE_TRAINER_ID", "-1")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
-    return run_pretraining(parse_config(values))
-
-
 @pytest.mark.slow
 def test_all_stages_of_a_pipeline_are_recorded(tmp_path):
     alone = run(make_values(tmp_path / "alone", gradient_accumulation_steps=2))
     values = make_values(tmp_path / "pp2", gradient_accumulation_steps=2)
     values |= {"parallel": {"pp": 2}, "record": {"tensors": False}}
-    run_on_ranks(pretrain_on_ranks, 2, values=values)
+    run_on_ranks(pretrain, 2, values=values)
     record = RunRecord.load(tmp_path / "pp2")
     assert record.run["float8"] == alone.run["float8"]
     np.testing.assert_allclose(record.loss, alone.loss, rtol=1e-5)

@@ -13,7 +13,6 @@
 # limitations under the License.
 """Pretraining of CLIP through the same machinery as the decoder's."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +20,13 @@ import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
 from lab.train.interruption import interrupted_at
+from lab.train.runs import pretrain
 
 from paddle_adagc.lab.models.vision_text.config import MAX_LOGIT_SCALE
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.parse import load_config, merged, parse_config
-from paddle_adagc.lab.train.run import build_trainer, run_pretraining
+from paddle_adagc.lab.train.run import build_trainer
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SAME = ("loss", "eval_loss", "retrieval_accuracy", "learning_rate")
@@ -63,7 +63,7 @@ def make_values(output_dir, **changes):
 
 
 def run(values):
-    status = run_pretraining(parse_config(values))
+    status = pretrain(values)
     record = RunRecord.load(values["train"]["output_dir"])
     assert status == record.run["status"]
     return record
@@ -172,12 +172,6 @@ def test_only_matrices_decay(tmp_path):
         assert decays(parameter.name) == (parameter.ndim > 1), name
 
 
-def of_rank(values):
-    rank = os.environ.get("PADDLE_TRAINER_ID", "-1")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
-    return run_pretraining(parse_config(values))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [{"dp": 2}, {"sharding": 2}])
 def test_two_ranks_train_as_one_process_with_the_whole_batch(
@@ -192,7 +186,7 @@ def test_two_ranks_train_as_one_process_with_the_whole_batch(
     alone = run(make_values(tmp_path / "alone", **changes))
     changes["train"]["batch_size"] = 4
     values = make_values(tmp_path / "two", parallel=parallel, **changes)
-    assert run_on_ranks(of_rank, 2, values=values) == ["finished"] * 2
+    assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
     two = RunRecord.load(tmp_path / "two")
     np.testing.assert_allclose(two.loss, alone.loss, rtol=1e-4)
     assert (

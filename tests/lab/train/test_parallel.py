@@ -14,7 +14,6 @@
 """The same run in one process and under fleet's layouts."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
+from lab.train.runs import losses
 
-from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.parse import load_config, parse_config
 from paddle_adagc.lab.train.run import run_pretraining
@@ -54,17 +53,7 @@ def settings(output_dir, *overrides):
 
 def pretrain(overrides):
     """One process's part of a run."""
-    rank = os.environ.get("PADDLE_TRAINER_ID", "-1")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
     return run_pretraining(load_config(ERNIE, overrides))
-
-
-def losses(output_dir):
-    record = RunRecord.load(output_dir)
-    assert record.run["status"] == "finished"
-    assert record.num_steps == NUM_STEPS
-    evaluated = record.metrics["eval_loss"]
-    return np.append(record.loss, evaluated[np.isfinite(evaluated)])
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,11 @@ from unittest import mock
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
+from lab.train.runs import losses
 
 from paddle_adagc.lab.evaluate.convert import to_hf
 from paddle_adagc.lab.evaluate.saved import load_saved
-from paddle_adagc.lab.record.files import RunRecord, update_run_json
+from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.stopping import Stopped
@@ -81,7 +82,6 @@ V1 = (
 def pretrain(overrides, stop_at=None):
     """One process's part of a run; gives its status or exit status."""
     rank = os.environ.get("PADDLE_TRAINER_ID", "0")
-    os.environ["PADDLE_RANK_IN_NODE"] = rank  # as the launcher does
     is_last = int(rank) + 1 == int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     training_step = PretrainTrainer.training_step
 
@@ -112,13 +112,6 @@ def run(output_dir, layout, stop_at=None):
             stop_at=stop_at,
         )
     assert statuses == [143 if stop_at else "finished"] * num_ranks
-
-
-def losses(output_dir):
-    record = RunRecord.load(output_dir)
-    assert record.num_steps == NUM_STEPS
-    evaluated = record.metrics["eval_loss"]
-    return np.append(record.loss, evaluated[np.isfinite(evaluated)])
 
 
 def cut_back(source, target):

@@ -292,7 +292,6 @@ def nan_losses_in_batch(number):
 
 
 def run_on_rank(values):
-    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
     with nan_losses_in_batch(7):
         return run_pretraining(parse_config(values))
 

@@ -14,7 +14,6 @@
 """Outlier steps are left out: on the device, in every optimizer and layout."""
 
 import json
-import os
 from unittest import mock
 
 import numpy as np
@@ -230,7 +229,6 @@ def test_what_it_cannot_do_is_refused(change, message, tmp_path):
 
 
 def run_on_rank(values):
-    os.environ["PADDLE_RANK_IN_NODE"] = os.environ["PADDLE_TRAINER_ID"]
     with outlier_at_9():
         return run_pretraining(parse_config(values))
 

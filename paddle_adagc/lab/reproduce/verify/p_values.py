@@ -1,0 +1,168 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The p-values of comparisons."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from paddle_adagc.lab.reproduce.verify.runs import Cell
+
+Tests = dict[str, float]
+"""``p_for``, ``p_against`` and ``p_equal``, as far as each is tested."""
+
+
+def tests_of(
+    comparison: dict[str, Any], first: list[Cell], second: list[Cell]
+) -> Tests:
+    """The p-values of a comparison."""
+    expect, measure = comparison["expect"], comparison["measure"]
+    margin: Any = comparison.get("margin")
+    if not comparison.get("num_seeds", 1):
+        return {}
+    if expect == "at most":
+        return bound_tests(comparison, first)
+    if measure == "spike_events":
+        return event_tests(comparison, first, second)
+    d = differences(
+        [*zip(first, second, strict=True)], measure, comparison.get("times", 1)
+    )
+    if expect == "no worse":
+        return below_zero(d - margin)
+    if expect == "equal":
+        beyond = min(
+            sign_flip(d - margin, "greater"), sign_flip(d + margin, "less")
+        )
+        return {"p_for": within(d, margin), "p_against": min(1.0, 2 * beyond)}
+    found = below_zero(d if expect == "lower" else -d)
+    if margin is not None:
+        found["p_equal"] = within(d, margin)
+    return found
+
+
+def below_zero(d: np.ndarray) -> Tests:
+    """Two one-sided tests of a mean: below 0, and above."""
+    return {
+        "p_for": sign_flip(d, "less"),
+        "p_against": sign_flip(d, "greater"),
+    }
+
+
+def within(d: np.ndarray, margin: float) -> float:
+    """Two one-sided tests of a mean inside of the margin."""
+    return max(sign_flip(d - margin, "less"), sign_flip(d + margin, "greater"))
+
+
+def bound_tests(comparison: dict[str, Any], runs: list[Cell]) -> Tests:
+    """Of runs, which all have to keep it; of one number; of repetitions."""
+    bound, margin = comparison["bound"], comparison.get("margin")
+    if runs:
+        worst = max(c["measures"][comparison["measure"]] for c in runs)
+        return {
+            "p_for": float(worst > bound),
+            "p_against": float(worst <= bound),
+        }
+    d = np.array(comparison["values"]) - bound
+    if len(d) > 1:
+        return below_zero(d)
+    close = margin is not None and abs(d[0]) <= margin
+    return {
+        "p_for": float(d[0] > 0 or close),
+        "p_against": float(d[0] <= 0 or close),
+        "p_equal": float(not close),
+    }
+
+
+def event_tests(
+    comparison: dict[str, Any], first: list[Cell], second: list[Cell]
+) -> Tests:
+    """Of spike events: the larger of the pooled and the clustered p."""
+    k1, t1 = counts(first)
+    margin = comparison.get("margin")
+    if not second:
+        if comparison["expect"] == "zero":
+            return {"p_for": 1.0, "p_against": 0.0} if k1.sum() else {}
+        p = 1.0
+        if margin is not None and not k1.sum():
+            p = fewer_events(k1, t1, margin)
+        return {"p_for": float(not k1.sum()), "p_against": p}
+    k2, t2 = counts(second)
+    share = t1.sum() / (t1.sum() + t2.sum())
+    total = int(k1.sum() + k2.sum())
+    pooled = {
+        "less": float(stats.binom.cdf(k1.sum(), total, share)),
+        "greater": float(stats.binom.sf(k1.sum() - 1, total, share)),
+    }
+    less, greater = (
+        max(p, sign_flip(k1 / t1 - k2 / t2, side)) for side, p in pooled.items()
+    )
+    is_higher = comparison["expect"] == "higher"
+    p_for, p_against = (greater, less) if is_higher else (less, greater)
+    found = {"p_for": p_for, "p_against": p_against}
+    if margin is not None:
+        found["p_equal"] = max(
+            fewer_events(k, t, margin) for k, t in ((k1, t1), (k2, t2))
+        )
+    return found
+
+
+def fewer_events(
+    events: np.ndarray, judged: np.ndarray, margin: float
+) -> float:
+    """Test a rate below ``margin`` events per 1,000 judged steps."""
+    mean = margin * judged.sum() / 1000
+    return float(stats.poisson.cdf(events.sum(), mean))
+
+
+def counts(runs: list[Cell]) -> tuple[np.ndarray, np.ndarray]:
+    """Events and judged steps of runs."""
+    return (
+        np.array([c["measures"]["events_1000"] for c in runs]),
+        np.array([c["measures"]["judged_1000"] for c in runs]),
+    )
+
+
+def differences(
+    pairs: list[tuple[Cell, Cell]], measure: str, times: float = 1.0
+) -> np.ndarray:
+    """First minus ``times`` second; NaN is infinite, infinite ones equal."""
+    found = []
+    for pair in pairs:
+        a, b = (c["measures"][measure] for c in pair)
+        a, b = (math.inf if math.isnan(v) else v for v in (a, b))
+        found.append(0.0 if a == times * b else a - times * b)
+    return np.array(found)
+
+
+def sign_flip(d: np.ndarray, side: str) -> float:
+    """Share of the sign patterns with a sum at least as extreme."""
+    if np.isinf(d).any():
+        size = np.zeros(len(d))
+        size[d != 0] = stats.rankdata(np.abs(d[d != 0]))
+        d = np.sign(d) * size
+    size = np.abs(d)
+    patterns = np.arange(2 ** len(d))[:, None] >> np.arange(len(d))
+    signs = 2 * (patterns & 1) - 1
+    sums, seen, slack = signs @ size, d.sum(), 1e-12 * max(size.sum(), 1e-300)
+    shares = {
+        "less": float(np.mean(sums <= seen + slack)),
+        "greater": float(np.mean(sums >= seen - slack)),
+    }
+    if side == "two-sided":
+        return min(1.0, 2 * min(shares.values()))
+    return shares[side]

@@ -1,0 +1,182 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The runs in ``results/``, and which of them belong together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+NO_CELLS = {"gpu.jsonl", "mutation.jsonl", "soak.jsonl", "versions.jsonl"}
+NOT_CONFIG = {"train.seed", "data.seed", "train.max_steps"}
+_ADAGC = {"lambda_rel": 1.04, "beta": 0.99, "lambda_abs": 1, "t_start": 100}
+CLIP_DEFAULTS: dict[str, dict[str, float]] = {
+    "adagc": _ADAGC,
+    "global_adagc": _ADAGC,
+    "global_norm": {"lambda_abs": 1},
+    "tensor_wise": {"lambda_abs": 1},
+    "value": {"lambda_abs": 0.001},
+}
+
+Cell = dict[str, Any]
+Check = tuple[str, Any, Any]
+"""What is compared, the value that stands there, the recomputed one."""
+
+
+class Runs:
+    """All lines of a folder, and the runs among them.
+
+    Attributes:
+        lines: Every cell of every file.
+        runs: One of the copies of each run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.lines = [*read_cells(folder)]
+        runs = [c for c in self.lines if steps(c)]
+        self._first = {copy_of(c): c for c in reversed(runs)}
+        self.runs = [*self._first.values()]
+        own_first = sorted(self.runs, key=lambda c: c["twin"])
+        self._by_key = {c["key"]: c for c in reversed(own_first)}
+
+    def of(self, keys: Iterable[str]) -> list[Cell]:
+        """Return the runs of these keys."""
+        return [self._by_key[key] for key in keys]
+
+    def check_copies(self) -> Iterator[Check]:
+        """Compare the measures of a run that several files hold."""
+        for cell in filter(steps, self.lines):
+            first = self._first[copy_of(cell)]
+            name = f"{cell['file']}, {cell['method']} {cell['seed']}"
+            for measure, value in cell["measures"].items():
+                if not measure.endswith("_ms"):
+                    other = first["measures"].get(measure, value)
+                    yield f"{name}: copies' {measure}", value, other
+
+    def timed(self, title: str) -> dict[str, list[Cell]]:
+        """Return the timings of an experiment by method."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.lines:
+            if cell["title"] == title and not steps(cell):
+                found.setdefault(cell["method"], []).append(cell)
+        return found
+
+    def longest(self, own: Cell) -> list[str]:
+        """Return the key of the longest run of every seed of a config."""
+        best: dict[int, Cell] = {}
+        for cell in sorted(self.runs, key=steps):
+            seed = cell["seed"]
+            is_longer = seed not in best or steps(cell) > steps(best[seed])
+            if is_one_config(own, cell) and is_longer:
+                best[seed] = cell
+        return [best[seed]["key"] for seed in sorted(best)]
+
+    def pairs(
+        self, first: list[Cell], second: list[Cell], measure: str
+    ) -> list[tuple[Cell, Cell]]:
+        """Return every seed's longest pair, whatever the rows show."""
+        if not (first and second) or not steps(first[0]):
+            by_seed = {c["seed"]: c for c in second}
+            return [
+                (c, by_seed[c["seed"]]) for c in first if c["seed"] in by_seed
+            ]
+        found: dict[int, tuple[Cell, Cell]] = {}
+        ones, others = (
+            [
+                c
+                for c in self.runs
+                if is_one_config(side[0], c) and measure in c["measures"]
+            ]
+            for side in (first, second)
+        )
+        for a, b in itertools.product(ones, others):
+            if (a["seed"], steps(a), cpu(a)) != (b["seed"], steps(b), cpu(b)):
+                continue
+            known = found.get(a["seed"])
+            if known is None or steps(a) > steps(known[0]):
+                found[a["seed"]] = (a, b)
+        return [found[seed] for seed in sorted(found)]
+
+
+def read_cells(folder: Path) -> Iterator[Cell]:
+    """Every cell line with its experiment's config and title."""
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.name in NO_CELLS:
+            continue
+        experiment: dict[str, Any] = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            fields = json.loads(line)
+            if fields["kind"] == "experiment":
+                experiment = fields
+            elif fields["kind"] == "cell":
+                config = experiment["config"] | fields.get("config", {})
+                yield {
+                    **fields,
+                    "measures": {
+                        k: float(v) for k, v in fields["measures"].items()
+                    },
+                    "config": config,
+                    "config_id": config_id(config),
+                    "file": path.stem,
+                    "experiment": experiment["name"],
+                    "title": experiment["title"],
+                    "skip": experiment["skip_steps"],
+                    "key": fields.get("key", ""),
+                    "twin": bool(fields.get("is_clean_twin")),
+                }
+
+
+def steps(cell: Cell) -> int:
+    """Length of a run, 0 for a timing."""
+    return int(cell["measures"].get("steps", 0))
+
+
+def cpu(cell: Cell) -> str:
+    """Its processor's model, "" if the line has none."""
+    machine = cell.get("machine", {})
+    return str(machine["processor"]) if "instruction_sets" in machine else ""
+
+
+def copy_of(cell: Cell) -> tuple[str, str, bool]:
+    """Return what the copies of a run in several files share."""
+    return cell["key"], cpu(cell), cell["twin"]
+
+
+def is_one_config(first: Cell, second: Cell) -> bool:
+    """Whether two runs differ in the seed alone, and in steps if they may."""
+    constant = first["config"].get("schedule.kind") == "constant"
+    return bool(
+        first["config_id"] == second["config_id"]
+        and (constant or steps(first) == steps(second))
+    )
+
+
+def config_id(config: dict[str, Any]) -> str:
+    """Return the config without seed, length and the clip's defaults."""
+    kept = {
+        key: value
+        for key, value in config.items()
+        if key not in NOT_CONFIG and not is_default(key, value, config)
+    }
+    return json.dumps(kept, sort_keys=True)
+
+
+def is_default(key: str, value: Any, config: dict[str, Any]) -> bool:
+    """Whether an argument of the clip says what holds without it."""
+    known = CLIP_DEFAULTS.get(str(config.get("clip.name")), {})
+    name = key.removeprefix("clip.")
+    return key.startswith("clip.") and name in known and known[name] == value
