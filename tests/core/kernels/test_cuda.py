@@ -17,7 +17,9 @@ The emulator compiles the same source with g++ and runs every thread of a block,
 with its barriers and shuffles; the driver it stands for counts the calls.
 """
 
+import ctypes
 import gc
+import math
 import re
 import subprocess
 import sys
@@ -39,7 +41,7 @@ from paddle.base import core
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels.cuda import tensors
-from paddle_adagc.kernels.cuda.tables import CHUNK, Tables
+from paddle_adagc.kernels.cuda.tables import CHUNK, THREADS, Tables
 
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
 SIZES = [0, 1, 7, 8, 9, 31, 511, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
@@ -350,6 +352,39 @@ def test_sanitizers_find_only_planted_faults(cuda, tmp_path, fault):
     found = re.search("heap-buffer-overflow|misaligned", result.stderr)
     assert bool(found) == bool(fault), result.stderr
     assert fault or result.returncode == 0, result.stderr
+
+
+def sums_of_2_to_the_33_values():
+    """Norms of three such tensors from the sums of their chunks, and exact."""
+    count = 2**33 // CHUNK
+    rows = np.full([3, count], 0.1, np.float32)
+    rows[1] = 2.0**-25  # each is lost beside the first in float32
+    rows[1, 0] = 1.0
+    rows[2] = np.random.default_rng(0).lognormal(sigma=3, size=count)
+    stops = np.arange(1, 4, dtype=np.int32) * count
+    spans = np.stack([stops - count, stops], 1)
+    out = np.zeros(3, np.float32)
+    tensors.load_module(0).launch(
+        "finish_norms",
+        *(1, THREADS, 0),
+        *(ctypes.c_void_p(x.ctypes.data) for x in (spans, rows)),
+        ctypes.c_int(3),
+        ctypes.c_void_p(out.ctypes.data),
+    )
+    return out, [math.fsum(row.tolist()) for row in rows]
+
+
+def test_sums_of_2_to_the_33_values(cuda):
+    np.testing.assert_allclose(*sums_of_2_to_the_33_values(), rtol=2.0**-23)
+
+
+def test_float32_would_not_do_for_2_to_the_33_values(monkeypatch, tmp_path):
+    source = tensors.SOURCE.read_text()
+    assert source.count("  double sum = 0;") == 1
+    wrong = source.replace("  double sum = 0;", "  float sum = 0;")
+    backends.use_cuda(monkeypatch, backends.build_emulated(tmp_path, wrong))
+    found, exact = sums_of_2_to_the_33_values()
+    assert (np.abs(found / exact - 1)[:2] > 1e-6).all()
 
 
 WRONG = {
