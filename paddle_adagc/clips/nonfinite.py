@@ -92,6 +92,11 @@ class NonFiniteTreatment:
             return self._count
         return paddle.concat([self._count, paddle.zeros([num_new], "int32")])
 
+    def reorder(self, old: Sequence[int]) -> None:
+        """Follow a table that was bound: ``old`` holds the former slots."""
+        count = self.count(max(old, default=-1) + 1)
+        self._count = paddle.gather(count, paddle.to_tensor(old, "int64"))
+
     def update(self, count: Tensor) -> None:
         """Take over a count that a fused kernel made."""
         self._count = count

@@ -102,7 +102,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     ) -> tuple[Tensor, Kept]:
         if self._thresholds.shape[0] != len(self._table):
             self._thresholds = self._make_thresholds()
-        return (self._thresholds / norm).clip(max=1.0), {}
+        h = (self._thresholds / norm).clip(max=1.0)
+        # A tensor without values has neither a threshold nor a norm.
+        return paddle.where(norm > 0, h, paddle.ones_like(h)), {}
 
     def _make_thresholds(self) -> Tensor:
         sizes = self._sizes()

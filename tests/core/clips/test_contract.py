@@ -177,3 +177,18 @@ def test_one_state_for_two_parameter_groups_is_refused(make):
     (first.sum() + second.sum()).backward()
     with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
         optimizer.step()
+
+
+@every_clip
+def test_tensor_without_values(make):
+    clip = make()
+    empty = paddle.base.framework.EagerParamBase(shape=[0, 4], dtype="float32")
+    (parameter,) = make_parameters([[2, 4]])
+    for _ in range(3):
+        pairs = [
+            (parameter, paddle.full([2, 4], 9.0)),
+            (empty, paddle.zeros([0, 4])),
+        ]
+        clip(pairs)
+        assert (pairs[0][1].numpy() < 9).all()
+        assert 0 < clip.metrics()["tensors"][empty.name]["h"] <= 1
