@@ -219,7 +219,8 @@ class ClipState:
 
         Args:
             prefixes: Beginning of a key -> what stands there instead, both
-                without the dot that follows. The longest one counts.
+                without the dot that follows. The longest one counts; ``""`` is
+                the beginning of every key.
 
         Raises:
             ValueError: A prefix is of no key, or two keys become one.
@@ -227,12 +228,15 @@ class ClipState:
         used: set[str] = set()
 
         def new(key: str) -> str:
-            fits = [p for p in prefixes if f"{key}.".startswith(f"{p}.")]
+            fits = [
+                p for p in prefixes if not p or f"{key}.".startswith(f"{p}.")
+            ]
             if not fits:
                 return key
             longest = max(fits, key=len)
             used.add(longest)
-            return (prefixes[longest] + key[len(longest) :]).lstrip(".")
+            rest = key[len(longest) :].lstrip(".")
+            return ".".join(filter(None, (prefixes[longest], rest)))
 
         keys = tuple(new(key) for key in self.keys)
         if unused := [p for p in prefixes if p not in used]:

@@ -563,6 +563,13 @@ def test_the_longest_prefix_of_a_key_is_renamed():
     assert renamed.keys == ("y.weight", "x.c.weight")
 
 
+def test_every_key_begins_with_nothing():
+    state = ClipState(3, {}, ("a.weight", "b.weight"), {}, {})
+    inner = state.renamed({"": "model", "b": "c"})
+    assert inner.keys == ("model.a.weight", "c.weight")
+    assert inner.renamed({"model": ""}).keys == ("a.weight", "c.weight")
+
+
 def test_state_for_other_ranks_holds_no_tensor_of_the_device():
     one = paddle.ones([1])
     state = ClipState(3, {}, ("a",), {"gamma": one}, {"mean": one}).to_numpy()
