@@ -49,6 +49,7 @@ from paddle_adagc.clips.numerics import unchecked
 from paddle_adagc.clips.ranks import OtherRanks
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensor_table import TensorTable
+from paddle_adagc.eager import eager
 from paddle_adagc.parallel.auto import (
     any_is_distributed,
     fuses_tensors,
@@ -276,6 +277,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         if not (self.num_steps or self._has_loaded):
             self._memory.table = TensorTable()
         old = self._table.bind(layout)
+        self._nonfinite.reorder(old)
         if old:
             self._memory.reorder(old)
             self._observed = {
@@ -459,6 +461,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
         summary = {"step": self.num_steps - 1, **step_summary(rows)}
         return summary | ({"tensors": by_tensor(rows)} if tensors else {})
 
+    @eager
     @paddle.no_grad()
     def _dygraph_clip(
         self, params_grads: Sequence[tuple[Tensor, Tensor | None]]

@@ -28,6 +28,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.metrics import Rows
+from paddle_adagc.eager import eager
 
 _ROUNDING = 1e-6  # of a tensor's norm, measured before and after the clip
 
@@ -69,6 +70,7 @@ class MeasuredClip(ClipGradBase):
         self._before.bind(model)
         self._after.bind(model)
 
+    @eager
     def _dygraph_clip(
         self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
     ) -> Any:

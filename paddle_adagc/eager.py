@@ -1,0 +1,47 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Keeps ``paddle.jit.to_static`` out of clips and optimizers.
+
+It simulates the bytecode of all that a converted training step calls, and fails
+in ours. Left out, they run as they are between the step's compiled parts, as
+Paddle's own do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from paddle.base import core
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_core: Any = core  # without a stub
+_core.eval_frame_skip_file_prefix((__file__,))
+
+
+def eager(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function, and all that it calls, as it is."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        simulator = _core.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _core.set_eval_frame(simulator)
+
+    return run
