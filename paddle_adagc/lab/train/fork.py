@@ -125,14 +125,16 @@ class Fork:
     def copy_record(self, target: Path, tensor_names: list[str]) -> None:
         """Give the new run the steps before the checkpoint.
 
-        Tensors that only the new run records are NaN there.
+        One that rolled back to it keeps its own list of rollbacks. Tensors
+        that only the new run records are NaN there.
 
         Args:
             target: Directory of the new run.
             tensor_names: What it records.
         """
         step = saved_step(self.checkpoint())
-        if (skipped := self.source / SKIPPED).exists():
+        skipped = self.source / SKIPPED
+        if skipped.exists() and not (target / SKIPPED).exists():
             shutil.copy(skipped, target)
         lines = (self.source / "metrics.jsonl").read_bytes().splitlines(True)
         (target / "metrics.jsonl").write_bytes(b"".join(lines[:step]))

@@ -30,7 +30,7 @@ from typing import Any
 
 from paddle_adagc.files import atomic_write, atomic_write_json
 from paddle_adagc.lab.checksums import check_seal, sealed
-from paddle_adagc.lab.record.files import METRICS
+from paddle_adagc.lab.record.files import METRICS, read_run_json
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
     checkpoints,
@@ -139,6 +139,8 @@ def roll_back(config: RunConfig, alarm: Alarm) -> Rollback | None:
     begin = _first_step(config, alarm)
     step = _checkpoint_before(directory, begin)
     if step is None:
+        step = _origin_before(directory, begin)
+    if step is None:
         return None
     rollbacks = read_rollbacks(directory)
     lines = (directory / METRICS).read_bytes().splitlines(True)
@@ -230,3 +232,17 @@ def _checkpoint_before(directory: Path, begin: int) -> int | None:
             if step < begin:
                 return step
     return None
+
+
+def _origin_before(directory: Path, begin: int) -> int | None:
+    """Return the step of the checkpoint that a fork started from.
+
+    None if the run is no fork, if the step that starts there does not come
+    before ``begin``, or if the checkpoint is not whole any more.
+    """
+    origin = read_run_json(directory).get("forked_from")
+    if not origin or origin["step"] >= begin:
+        return None
+    checkpoint = Path(origin["run"]) / f"checkpoint-{origin['step']}"
+    fault = find_checkpoint_fault(checkpoint, with_record=False)
+    return int(origin["step"]) if fault is None else None

@@ -214,6 +214,44 @@ def test_a_fork_skips_the_same_samples(tmp_path):
     assert read_rollbacks(tmp_path / "fork")
 
 
+@pytest.mark.slow
+def test_a_fork_goes_back_to_its_origin(tmp_path):
+    run(bad_at(tmp_path / "run", 2, save_every=1, keep_checkpoints=12))
+    values = bad_at(tmp_path / "fork", 9, save_every=12)
+    origin = Fork(tmp_path / "run", 6)
+    assert run_pretraining(parse_config(values), fork=origin) == "finished"
+    rows = rows_of(tmp_path / "fork/metrics.jsonl")
+    assert [row["step"] for row in rows] == [*range(12)]
+    first, second = read_rollbacks(tmp_path / "fork")
+    assert [first] == read_rollbacks(tmp_path / "run")
+    assert (second.alarm["start"], second.checkpoint) == (7, 6)
+    start, stop = second.samples
+    assert not any(start <= row["samples"][0] < stop for row in rows)
+    assert (tmp_path / "fork/rollback-2.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["too late", "damaged"])
+def test_a_fork_without_a_good_origin_ends(case, tmp_path):
+    run(make_values(tmp_path / "run", save_every=2, keep_checkpoints=6))
+    values = bad_at(tmp_path / "fork", 6, save_every=12)
+    step = {"too late": 6, "damaged": 4}[case]
+
+    def damaged(checkpoint, **options):
+        return "lost" if checkpoint.parent.name == "run" else None
+
+    with mock.patch.object(
+        rollback,
+        "find_checkpoint_fault",
+        damaged if case == "damaged" else rollback.find_checkpoint_fault,
+    ):
+        status = run_pretraining(
+            parse_config(values), fork=Fork(tmp_path / "run", step)
+        )
+    assert status == "stopped"
+    assert read_rollbacks(tmp_path / "fork") == []
+
+
 @pytest.mark.parametrize(
     "damage", [b"", b"[]", b"{}", b'{"rollbacks": []}', None]
 )
