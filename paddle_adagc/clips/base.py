@@ -413,6 +413,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             skip: Bool ``[1]`` on the device, the same on all ranks.
             before: :meth:`memory` before the step.
         """
+        before = self._memory.grown(before)
         self._memory.update(
             {
                 name: paddle.where(skip.expand(now.shape), before[name], now)
@@ -487,6 +488,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
             clipped = self._local_pairs(clipped)
         reducer = self._known_reducer()
         if not clipped and not reducer.communicates:
+            self._steps = self._steps.after_empty_group()
             return pairs
         slots = self._slots([parameter for parameter, _ in clipped])
         steps = self._steps.after(slots, self._why_one_group())

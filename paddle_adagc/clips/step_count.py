@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +24,16 @@ class StepCount:
     """Optimizer steps, counted by the tensors that come by.
 
     An optimizer calls its clip once per step and parameter group. A tensor that
-    comes by again begins the next step.
+    comes by again begins the next step. So does another one once there were as
+    many calls as a step has, if one was without gradients: a first group that
+    was frozen so far.
     """
 
     num_steps: int = 0
     """Steps begun so far."""
 
-    seen: frozenset[int] = frozenset()
-    """Tensors met in this step."""
+    seen: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """Tensors met in this step -> number of the call, from 0."""
 
     has_groups: bool = False
     """A step had two calls with gradients."""
@@ -48,6 +50,12 @@ class StepCount:
     is_irregular: bool = False
     """A step had one such call though others had several."""
 
+    position: int = 0
+    """Calls in this step, with gradients or without."""
+
+    period: int = 0
+    """Calls in every step; 0: not known so far."""
+
     def after(self, slots: Collection[int], one_group: str = "") -> StepCount:
         """Return the count after one more call.
 
@@ -63,7 +71,10 @@ class StepCount:
                 of them has no gradients here, so that this rank cannot tell
                 when a step begins.
         """
-        is_same_step = bool(slots and self.seen and self.seen.isdisjoint(slots))
+        again = next((slot for slot in slots if slot in self.seen), None)
+        is_over = self.num_calls < self.period <= self.position
+        is_new = again is not None or is_over
+        is_same_step = bool(slots and self.seen and not is_new)
         if is_same_step and one_group:
             raise RuntimeError(
                 f"the clip was called for several parameter groups, and "
@@ -76,21 +87,36 @@ class StepCount:
                 "a parameter group has no gradients on this rank, so it cannot "
                 f"tell when a step begins: {_REMEDY}"
             )
-        is_short = self.has_groups and self.num_calls == 1
+        is_short = self.has_groups and self.num_calls == 1 and not is_over
+        period, place = self.period, self.position
+        if again is not None:
+            distance = place - self.seen[again]
+            if not period or distance % period:  # else: steps without any
+                period = distance
+            place = self.seen[again]
+        elif is_over:
+            place %= period
+        seen = dict.fromkeys(slots, place)
         return StepCount(
             num_steps=self.num_steps + (not is_same_step),
-            seen=self.seen.union(slots) if is_same_step else frozenset(slots),
+            seen={**self.seen, **seen} if is_same_step else seen,
             has_groups=self.has_groups or is_same_step,
             is_repeating=self.is_repeating or bool(self.seen and slots),
             num_gaps=self.num_gaps + bool(self.seen and not slots),
             num_calls=self.num_calls * is_same_step + bool(slots),
             is_irregular=self.is_irregular or (is_short and not is_same_step),
+            position=place + 1,
+            period=period,
         )
+
+    def after_empty_group(self) -> StepCount:
+        """Return the count after a call that is no step of its own."""
+        return dataclasses.replace(self, position=self.position + 1)
 
     def resumed_at(self, num_steps: int) -> StepCount:
         """Return the count as if ``num_steps`` steps had been made."""
         return dataclasses.replace(
-            self, num_steps=num_steps, seen=frozenset(), num_calls=0
+            self, num_steps=num_steps, seen={}, num_calls=0, position=0
         )
 
 

@@ -237,6 +237,15 @@ def test_a_step_can_be_taken_back_on_the_device(is_skipped):
     )
 
 
+def test_a_first_step_can_be_taken_back_before_the_tensors_are_known():
+    clip = ClipGradByAdaGC()
+    parameters = make_parameters([[2], [3]])
+    before = clip.memory()
+    clip_arrays(clip, parameters, [np.ones(2), np.ones(3)])
+    clip.take_back(paddle.to_tensor([True]), before)
+    assert np.isinf(gammas(clip)).all()
+
+
 def test_global_norm_of_the_last_step():
     parameters = make_parameters([[1], [1], [1]])
     clip = ClipGradByAdaGC()

@@ -318,6 +318,20 @@ def test_main_grad_of_a_mixed_precision_run():
         assert parameter.main_grad.norm().item() < 1.1 * norm
 
 
+def test_a_first_group_that_was_frozen_counts_once_it_is_trained():
+    clip = ClipGradByAdaGC(t_start=3)
+    model = make_model()
+    clip.bind(model)
+    groups = [{"params": model[i].parameters()} for i in (0, 2)]
+    optimizer = paddle.optimizer.AdamW(0.01, parameters=groups, grad_clip=clip)
+    for is_frozen in (True, False):
+        for parameter in model[0].parameters():
+            parameter.stop_gradient = is_frozen
+        train(model, optimizer, steps=4)
+    assert clip.num_steps == 8
+    assert len(clip.metrics()["tensors"]) == 4
+
+
 def test_frozen_parameters_are_left_alone():
     clip = ClipGradByAdaGC(t_start=2)
     model = make_model()

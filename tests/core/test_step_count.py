@@ -12,6 +12,8 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paddle_adagc.clips.step_count import StepCount
 
@@ -80,3 +82,54 @@ def test_steps_go_on_from_a_saved_number():
     assert steps.after([1]).num_steps == 8
     in_a_step = after([[0], [1], [0]])
     assert not in_a_step.resumed_at(2).after([0]).is_irregular
+
+
+def in_groups(steps, count=None):
+    """Counts after each step of an optimizer; a step is its groups' tensors."""
+    count, counts = count or StepCount(), []
+    for groups in steps:
+        for slots in groups:
+            count = count.after(slots) if slots else count.after_empty_group()
+        counts.append(count)
+    return counts
+
+
+GROUPS = [[0, 1], [2], [3, 4], [5]]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=200)
+def test_groups_are_frozen_and_unfrozen_at_will(data):
+    num_groups = data.draw(st.integers(1, 4))
+    mask = st.lists(st.booleans(), min_size=num_groups, max_size=num_groups)
+    first = data.draw(mask.filter(any))
+    masks = [first, first, *data.draw(st.lists(mask, max_size=10))]
+    steps = [
+        [slots if on else [] for slots, on in zip(GROUPS, mask, strict=False)]
+        for mask in masks
+    ]
+    num_steps = 0
+    for groups, count in zip(steps, in_groups(steps), strict=True):
+        if any(groups):
+            num_steps += 1
+            assert count.seen.keys() == {s for slots in groups for s in slots}
+        assert count.num_steps == num_steps
+        assert not count.is_irregular
+
+
+def test_a_first_group_that_was_frozen_belongs_to_the_next_group():
+    frozen, whole = [[], [1]], [[0], [1]]
+    counts = in_groups([frozen, frozen, whole, whole])
+    assert [count.num_steps for count in counts] == [1, 2, 3, 4]
+    assert counts[-1].seen.keys() == {0, 1}
+    resumed = counts[1].resumed_at(7)
+    assert [c.num_steps for c in in_groups([whole] * 2, resumed)] == [8, 9]
+
+
+def test_a_group_that_is_added_to_others_joins_their_steps():
+    for before in ([[0]], [[0], [1]]):
+        counts = in_groups([before] * 3 + [[*before, [2]]] * 3)
+        assert [count.num_steps for count in counts] == [1, 2, 3, 4, 5, 6]
+    counts = in_groups([[[], [0]]] * 3 + [[[], [0], [2]]] * 5)
+    assert [c.num_steps for c in counts[-3:]] == [7, 8, 9]  # one too many
+    assert counts[-1].seen.keys() == {0, 2}
