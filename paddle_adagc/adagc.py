@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -242,7 +243,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             "init_value": self.init_value,
             "lambda_dev": self.lambda_dev,
             "strict": self.strict,
-            "overrides": self.overrides.settings,
+            "overrides": copy.deepcopy(self.overrides.settings),
             **super()._config(),
         }
 

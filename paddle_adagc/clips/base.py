@@ -497,7 +497,7 @@ class TensorScalingClip(ClipGradBase, abc.ABC):
                 f"{type(self).__name__} was called for some tensors more often "
                 "than for others, as by two optimizers (a GAN): each call "
                 "counts as a step. Give each optimizer its own clip",
-                stacklevel=3,
+                stacklevel=4,
             )
         with unchecked():
             norm, h, kept = self._clip_(

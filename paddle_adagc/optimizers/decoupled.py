@@ -193,7 +193,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
                         f"{parameter.name} is {parameter.dtype} without a "
                         "master weight: updates smaller than its rounding are "
                         "lost; use multi_precision=True",
-                        stacklevel=2,
+                        stacklevel=3,
                     )
             is_double = parameter.dtype == paddle.float64
             dtype = paddle.float64 if is_double else paddle.float32

@@ -220,3 +220,9 @@ def test_patterns_are_looked_up_once(monkeypatch):
     clip, parameters = bound_clip(overrides={"norm": {"beta": 0.5}})
     run(clip, parameters, num_steps=4)
     assert len(calls) == 1
+
+
+def test_a_state_that_is_edited_leaves_the_clip_as_it_is():
+    clip = ClipGradByAdaGC(overrides={"weight": {"beta": 0.5}})
+    clip.state_dict()["config"]["overrides"]["weight"]["beta"] = 0.1
+    assert clip.overrides.settings == {"weight": {"beta": 0.5}}
