@@ -30,11 +30,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _core: Any = core  # without a stub
-_core.eval_frame_skip_file_prefix((__file__,))
+_CAN_SIMULATE = hasattr(core, "set_eval_frame")
+if _CAN_SIMULATE:
+    _core.eval_frame_skip_file_prefix((__file__,))
 
 
 def eager(function: Callable[P, T]) -> Callable[P, T]:
     """Run a function, and all that it calls, as it is."""
+    if not _CAN_SIMULATE:
+        return function
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -13,6 +13,7 @@
 # limitations under the License.
 """The clip inside Paddle's optimizers, as a user plugs it in."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -246,6 +247,10 @@ def test_to_static_forward():
     np.testing.assert_allclose(gammas(clip), gammas(eager_clip), rtol=1e-4)
 
 
+@pytest.mark.skipif(
+    paddle.__version__ < "3.3" or sys.version_info >= (3, 13),
+    reason="tried with Paddle 3.3 and Python 3.11 alone",
+)
 @pytest.mark.parametrize("optimizer_class", [paddle.optimizer.AdamW, Lion])
 @pytest.mark.parametrize("name", ["adagc", "agc", "zclip"])
 def test_to_static_training_step(name, optimizer_class):
