@@ -82,6 +82,8 @@ def test_steps_go_on_from_a_saved_number():
     assert steps.after([1]).num_steps == 8
     in_a_step = after([[0], [1], [0]])
     assert not in_a_step.resumed_at(2).after([0]).is_irregular
+    counts = in_groups([[[0], [1]]] * 2, in_a_step.resumed_at(7))
+    assert [steps.num_steps for steps in counts] == [8, 9]
 
 
 def in_groups(steps, count=None):
