@@ -64,7 +64,14 @@ def assert_same(ranks, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "tp2",
+        "ep2",
+        pytest.param("sp with tp2 x pp2", marks=pytest.mark.long),
+    ],
+)
 def test_run_is_that_of_one_process(case):
     layout, runs = CASES[case]
     ranks = run_on_ranks(

@@ -166,6 +166,7 @@ def test_a_run_moves_through_experts_with_tensor_parallelism(alone, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_experts_with_tensor_parallelism_are_resumed_bit_for_bit(
     alone, tmp_path
 ):
