@@ -31,6 +31,7 @@ from paddle_adagc.lab.reproduce.markdown import (
 from paddle_adagc.lab.reproduce.merging import merge_results
 from paddle_adagc.lab.reproduce.pool import Pool, longest
 from paddle_adagc.lab.reproduce.results import (
+    CellResult,
     TargetResult,
     read_results,
     write_results,
@@ -246,7 +247,7 @@ class Pages:
             for cell in experiment.cells
             if cell.num_steps
         }.values()
-        hours = sum(c.timings.get("elapsed_seconds", 0.0) for c in cells) / 3600
+        hours = sum(map(_seconds, cells)) / 3600
         commits = sorted(
             {one for c in cells for one in (c.commit or "unknown").split(", ")}
         )
@@ -254,9 +255,17 @@ class Pages:
             {c.versions.get("paddlepaddle", "unknown") for c in cells}
         )
         return (
-            f"{len(cells)} runs, {hours:.1f} core-hours; paddlepaddle "
+            f"{len(cells)} runs, {hours:.1f} core-hours (median time of a "
+            "step, times the steps); paddlepaddle "
             f"{', '.join(paddles)}; commits {', '.join(commits)}."
         )
+
+
+def _seconds(cell: CellResult) -> float:
+    """Time of a run's steps, without what other jobs took from them."""
+    if "step_ms" not in cell.measures:
+        return cell.timings.get("elapsed_seconds", 0.0)
+    return cell.measures["step_ms"] * cell.num_steps / 1000
 
 
 def made_files(pages: Pages, docs: Path, results_dir: Path) -> dict[Path, str]:
