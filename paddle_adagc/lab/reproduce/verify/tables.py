@@ -149,7 +149,8 @@ def rendered(values: list[float | None], kind: str, spec: str) -> str:
     """Values of seeds as a cell of a table."""
     finite = [v for v in values if v is not None and math.isfinite(v)]
     if kind == "spread" and len(finite) == len(values) > 1:
-        return f"{np.mean(finite):{spec}} ± {np.std(finite, ddof=1):{spec}}"
+        mean = math.fsum(finite) / len(finite)  # ties round alike
+        return f"{mean:{spec}} ± {np.std(finite, ddof=1):{spec}}"
     texts = [number_text(v, spec) for v in values]
     return "–" if set(texts) == {"–"} else " / ".join(texts)
 
