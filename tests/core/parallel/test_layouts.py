@@ -179,6 +179,9 @@ def spread(case):
 
 
 LONG = [
+    "pp4 x 2 virtual stages, forward then backward",
+    "tp2 x ep2",
+    "pp2 x ep2",
     "sep2 x dp2",
     "ep2 x cp2 x v2",
     "tp2 x dp2",
@@ -265,6 +268,7 @@ def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
     arguments = {**_DENSE, **continued(alone(DENSE)["state"], tmp_path)}
     layout = Layout(mp=2, pp=2, sharding=2, split_param=True)
