@@ -13,9 +13,9 @@
 # limitations under the License.
 """Keeps ``paddle.jit.to_static`` out of clips and optimizers.
 
-It simulates the bytecode of all that a converted training step calls, and fails
-in ours. Left out, they run as they are between the step's compiled parts, as
-Paddle's own do.
+``to_static`` simulates the bytecode of every function that a training step
+calls, and fails in ours. Without the simulation they run between the step's
+compiled parts, as Paddle's own clips and optimizers do.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ class StepCount:
     """Optimizer steps, counted by the tensors that come by.
 
     An optimizer calls its clip once per step and parameter group. A tensor that
-    comes by again begins the next step. So does another one once there were as
-    many calls as a step has, if one was without gradients: a first group that
-    was frozen so far.
+    comes by again begins the next step. If a group is frozen, a new tensor also
+    begins a step once all groups were called: it is of a first group that was
+    frozen before.
     """
 
     num_steps: int = 0
