@@ -72,7 +72,7 @@ def test_readme_is_one_page_that_begins_with_the_set_up():
     assert len(lines) <= 250
     set_up = [line for line in lines[:60] if line.startswith("pip install -e")]
     assert len(set_up) == 2
-    assert set_up[1].endswith("&& pytest")
+    assert set_up[1].endswith("&& pytest -n 2")
 
 
 @every_page

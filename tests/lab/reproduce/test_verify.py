@@ -60,15 +60,23 @@ def planted(path, pattern, replacement):
     ("pattern", "replacement", "named"),
     [
         (
-            r"\| GlobalGC \| 14 /",
-            "| GlobalGC | 15 /",
+            r"(\| GlobalGC \|) \d+ /",
+            r"\1 77 /",
             "GlobalGC, Spikes, window 1,000",
         ),
-        (r"\(p 0\.062\)", "(p 0.052)", "of Training loss"),
-        (r"0\.50 \(0\.20-1\.03\) \|", "0.50 (0.21-1.03) |", "per 1,000 judged"),
-        (r"1 in 14,000 judged", "0 in 14,000 judged", "judged steps"),
-        (r"p 0\.0625", "p 0.0425", "0.0425"),
-        (r"-0\.0004886 ± 0\.0027", "-0.0008886 ± 0.0027", "-0.0008886"),
+        (
+            r"(± [\d.]+) \(p [\d.]+\) \|",
+            r"\1 (p 0.0123) |",
+            "of Training loss",
+        ),
+        (
+            r"(\| \d\.\d\d \(\d\.\d\d)-\d\.\d\d\) \|",
+            r"\1-9.87) |",
+            "per 1,000 judged",
+        ),
+        (r"\d+ in ([\d,]+ judged)", r"77 in \1", "judged steps"),
+        (r"(below GlobalGC: p) [\d.]+", r"\1 0.987", "0.987"),
+        (r"(AdaGC minus GlobalGC) \S+", r"\1 -0.8886", "-0.8886"),
         (r"\*\*contradicted\*\*", "**reproduced**", "'contradicted'"),
         (r"\| Clippy \|", "| Clipy |", "rows"),
     ],
@@ -86,8 +94,8 @@ def test_an_error_on_the_page_is_found(
     [
         (r'"p_equal": 0\.\d+', '"p_equal": 0.0125', "p_equal"),
         (r'"verdict": "undecided"', '"verdict": "reproduced"', "verdict"),
-        (r'"a5f4a7693c66c82c",\s*', "", "runs"),
-        (r'"num_seeds": 5', '"num_seeds": 8', "seeds"),
+        (r'("rows": {\s*"[^"]+": \[\s*)"\w{16}",', r"\1", "runs"),
+        (r'"num_seeds": \d+', '"num_seeds": 77', "seeds"),
     ],
 )
 def test_an_error_in_the_report_is_found(

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.lab.reproduce.verify.runs import Cell, Check
 
@@ -95,11 +96,11 @@ def spike_steps(
     steps_ = np.arange(len(loss))
     finite = steps_[np.isfinite(loss) & (steps_ >= skip)]
     spikes = [int(i) for i in steps_[~np.isfinite(loss) & (steps_ >= skip)]]
-    for place in range(window, len(finite)):
-        before = loss[finite[place - window : place]]
-        distance = abs(loss[finite[place]] - before.mean())
-        if distance > 0 and distance >= 10 * before.std(ddof=1):
-            spikes.append(int(finite[place]))
+    if len(finite) > window:
+        before = sliding_window_view(loss[finite[:-1]], window)
+        distance = abs(loss[finite[window:]] - before.mean(-1))
+        far = (distance > 0) & (distance >= 10 * before.std(-1, ddof=1))
+        spikes += finite[window:][far].tolist()
     judged = max(0, len(finite) - window) + len(loss) - skip - len(finite)
     return sorted(spikes), max(0, judged) if len(loss) > skip else 0
 
