@@ -22,6 +22,9 @@ from collections.abc import Sequence
 Value = float | str | None
 """One number or word of a run; None where there is none."""
 
+_MOST_LISTED = 5
+"""Seeds whose measurements are listed one by one."""
+
 
 def format_list(values: Sequence[Value], spec: str = ",.0f") -> str:
     """Format one value per seed: ``"9 / 8 / 12"``.
@@ -48,16 +51,45 @@ def format_same(values: Sequence[Value]) -> str:
 def format_spread(values: Sequence[Value], spec: str) -> str:
     """Format the seeds' mean ± sample standard deviation.
 
-    A single value stands alone; if a value is missing or not finite, the
-    values are listed instead.
+    Where seeds have no value, their number follows: ``"1.2 ± 0.1 (3 of 8)"``.
+    Values are listed instead if there is only one, or one is not finite.
     """
-    finite = [
-        v for v in values if isinstance(v, (int, float)) and math.isfinite(v)
-    ]
-    if len(finite) < len(values) or len(finite) < 2:
+    known = _all_finite(values)
+    if known is None or len(known) < 2:
         return format_list(values, spec)
-    mean, spread = statistics.fmean(finite), statistics.stdev(finite)
-    return f"{mean:{spec}} ± {spread:{spec}}"
+    mean, spread = statistics.fmean(known), statistics.stdev(known)
+    return f"{mean:{spec}} ± {spread:{spec}}{_share(known, values)}"
+
+
+def format_range(values: Sequence[Value], spec: str) -> str:
+    """Format up to five values as a list, more as median and range.
+
+    As in ``"0.21 (0.10-0.34)"``; where seeds have no value, their number
+    follows. Values are listed instead if one is not finite.
+    """
+    known = _all_finite(values)
+    if not known:
+        return format_list(values, spec)
+    if len(known) <= _MOST_LISTED:
+        return format_list(known, spec) + _share(known, values)
+    low, middle, high = min(known), statistics.median(known), max(known)
+    text = f"{middle:{spec}} ({low:{spec}}-{high:{spec}})"
+    return text + _share(known, values)
+
+
+def _all_finite(values: Sequence[Value]) -> list[float] | None:
+    """Return the values that there are; None if one is no finite number."""
+    known = [v for v in values if v is not None]
+    numbers = [
+        v for v in known if isinstance(v, (int, float)) and math.isfinite(v)
+    ]
+    return numbers if len(numbers) == len(known) else None
+
+
+def _share(known: Sequence[Value], values: Sequence[Value]) -> str:
+    if len(known) == len(values):
+        return ""
+    return f" ({len(known)} of {len(values)})"
 
 
 def format_quartiles(values: Sequence[float], spec: str) -> str:

@@ -20,7 +20,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from paddle_adagc.lab.report.formatting import Value, format_list, format_spread
+from paddle_adagc.lab.report.formatting import (
+    Value,
+    format_list,
+    format_range,
+    format_spread,
+)
 from paddle_adagc.lab.report.judged import JudgedRun
 
 Level = Literal["detail", "brief", "headline"]
@@ -74,6 +79,11 @@ class Measure:
 def listed(spec: str = ",.0f") -> Form:
     """Return the form of one number per seed."""
     return functools.partial(format_list, spec=spec)
+
+
+def ranged(spec: str) -> Form:
+    """Return the form of one number per seed, of many seeds their range."""
+    return functools.partial(format_range, spec=spec)
 
 
 def spread(spec: str) -> Form:

@@ -31,7 +31,13 @@ from paddle_adagc.lab.report.judged import (
     moment_growth,
     scored_series,
 )
-from paddle_adagc.lab.report.measure import Level, Measure, listed, spread
+from paddle_adagc.lab.report.measure import (
+    Level,
+    Measure,
+    listed,
+    ranged,
+    spread,
+)
 
 
 def spike_measures(window: int, is_main: bool) -> list[Measure]:
@@ -143,7 +149,7 @@ def damage_measures() -> list[Measure]:
             meaning="largest rise of the loss over the median of the "
             f"{BEFORE} judged losses before it; ∞: the loss was not finite.",
             compute=lambda r: _of(r.jump, "height"),
-            form=listed(".3f"),
+            form=ranged(".3f"),
             better="lower",
             level="headline",
         ),
@@ -173,7 +179,7 @@ def damage_measures() -> list[Measure]:
                 meaning=f"largest factor by which the norm of a tensor's "
                 f"{name} moment grew within {GROWTH_STEPS} steps.",
                 compute=functools.partial(_growth, name=f"moment{order}"),
-                form=listed(".1f"),
+                form=ranged(".1f"),
                 level="brief" if order == 1 else "detail",
             )
             for order, name in ((1, "first"), (2, "second"))
@@ -226,7 +232,7 @@ def excess_measures() -> list[Measure]:
             label="Largest excess (nat)",
             meaning="at a single step, corrupted batches left out.",
             compute=lambda r: _of(r.excess, "worst"),
-            form=listed(".2f"),
+            form=ranged(".2f"),
             better="lower",
             level="brief",
         ),

@@ -66,7 +66,8 @@ class Table:
         if self.num_seeds > 1:
             note = (
                 f"{self.num_seeds} seeds: counts are listed seed by seed, "
-                "other numbers are mean ± sample standard deviation."
+                "other numbers are mean ± sample standard deviation, or median "
+                "and range."
             )
         if any("–" in row.cells.values() for row in self.rows):
             note += " –: no value, such as spikes where no step was judged."

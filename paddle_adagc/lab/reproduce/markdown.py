@@ -145,8 +145,9 @@ def table_markdown(table: Table, level: int = 4) -> str:
     """Heading, description, and the table: a line per method.
 
     Counts are listed seed by seed, rates have their exact 95% limits, other
-    numbers are mean ± sample standard deviation; ``Δ`` is the paired difference
-    to the first method with the p of the two-sided exact sign-flip test.
+    numbers are mean ± sample standard deviation, or median and range; ``Δ`` is
+    the paired difference to the first method with the p of the two-sided exact
+    sign-flip test.
     """
     shown = _shown(table)
     labels = [label for label, _ in shown]

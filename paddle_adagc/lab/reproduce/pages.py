@@ -81,6 +81,15 @@ exact conditional binomial test and the sign-flip test of the seeds' rates. The
 six primary claims share an error of 0.05 (Holm); the others are descriptive.
 """
 
+_RUNS = """\
+## Runs
+
+Counts are listed seed by seed (–: no such run), rates have their exact 95%
+limits, other numbers are mean ± sample standard deviation, or median and range
+of more than 5 seeds; "(3 of 8)": seeds that have a value. Δ is the mean of the
+paired differences, p that of the two-sided exact sign-flip test.
+"""
+
 
 def collect_results(
     output_dir: Path, results_dir: Path, targets: Sequence[str]
@@ -188,7 +197,7 @@ class Pages:
                 f"## Not in the paper\n\n{counted(own)}.\n",
                 verdicts_markdown(own, where="About"),
             ]
-        parts += ["## Runs\n", f"ERNIE's are on [their page]({ERNIE_PAGE}).\n"]
+        parts += [_RUNS, f"ERNIE's are on [their page]({ERNIE_PAGE}).\n"]
         parts += self._runs(is_ernie=False)
         parts += ["## Timings and the plan\n", *self._timings()]
         return "\n".join(parts)
@@ -201,7 +210,7 @@ class Pages:
                 f"# ERNIE\n\n{_MADE}",
                 f"How a verdict is made: [Results]({PAGE}).\n",
                 verdicts_markdown(verdicts),
-                "## Runs\n",
+                _RUNS,
                 *self._runs(is_ernie=True),
             ]
         )

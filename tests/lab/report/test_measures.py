@@ -14,6 +14,7 @@
 """Jumps, measures, labels, configs, formatting and tables."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from paddle_adagc.lab.report.config_facts import (
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.formatting import (
     format_list,
+    format_range,
     format_same,
     format_spread,
 )
@@ -192,6 +194,18 @@ def test_formatting():
     assert format_spread([1.0, 2.0, 3.0], ".2f") == "2.00 ± 1.00"
     assert format_spread([1.0, float("nan")], ".2f") == "1.00 / NaN"
     assert format_spread([None, None], ".2f") == "–"
+    assert format_spread([1.0, None, 3.0], ".2f") == "2.00 ± 1.41 (2 of 3)"
+    assert format_spread([1.0, None], ".2f") == "1.00 / –"
+
+
+def test_range_of_many_seeds():
+    five = [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert format_range(five, ".1f") == "0.1 / 0.2 / 0.3 / 0.4 / 0.5"
+    assert format_range([*five, 0.9], ".2f") == "0.35 (0.10-0.90)"
+    assert format_range([*five, None, 0.9], ".1f") == "0.3 (0.1-0.9) (6 of 7)"
+    assert format_range([0.1, None, 0.3], ".1f") == "0.1 / 0.3 (2 of 3)"
+    assert format_range([None], ".1f") == "–"
+    assert format_range([*five, math.inf], ".1f").endswith("0.5 / ∞")
     assert format_same([400, 400]) == "400"
     assert format_same(["finished", "diverged"]) == "finished / diverged"
 

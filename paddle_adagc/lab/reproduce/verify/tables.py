@@ -30,17 +30,17 @@ from paddle_adagc.lab.reproduce.verify.p_values import (
 )
 from paddle_adagc.lab.reproduce.verify.runs import Cell, Check, Runs
 
-# Column: measure, "list" or "spread", format, format of the difference.
+# Column: measure, "list", "range" or "spread", formats of value and difference.
 COLUMNS: dict[str, tuple[str, str, str, str | None]] = {
     "Spikes, window 1,000": ("spikes_1000", "list", ",.0f", None),
     "Spike events, window 1,000": ("events_1000", "list", ",.0f", None),
     "Spike score (%), window 1,000": ("score_1000", "spread", ".3f", None),
     "Spike events, window 200": ("events_200", "list", ",.0f", None),
-    "Worst loss jump (nat)": ("worst_jump", "list", ".3f", None),
-    "Growth of a first moment (×)": ("moment1_growth", "list", ".1f", None),
+    "Worst loss jump (nat)": ("worst_jump", "range", ".3f", None),
+    "Growth of a first moment (×)": ("moment1_growth", "range", ".1f", None),
     "Excess events above 0.5 nat": ("events_above_0.5", "list", ",.0f", None),
     "Excess area (nat × steps)": ("excess_area", "spread", ".1f", "+.1f"),
-    "Largest excess (nat)": ("excess_worst", "list", ".2f", None),
+    "Largest excess (nat)": ("excess_worst", "range", ".2f", None),
     "Training loss (nat)": ("final_loss", "spread", ".4f", "+.4f"),
     "Validation loss (nat)": ("validation_loss", "spread", ".4f", "+.4f"),
     "Retrieval accuracy (%)": ("retrieval_accuracy", "spread", ".1f", "+.1f"),
@@ -147,10 +147,18 @@ def read_tables(
 
 def rendered(values: list[float | None], kind: str, spec: str) -> str:
     """Values of seeds as a cell of a table."""
-    finite = [v for v in values if v is not None and math.isfinite(v)]
-    if kind == "spread" and len(finite) == len(values) > 1:
-        mean = math.fsum(finite) / len(finite)  # ties round alike
-        return f"{mean:{spec}} ± {np.std(finite, ddof=1):{spec}}"
+    known = [v for v in values if v is not None]
+    n, share = len(known), f" ({len(known)} of {len(values)})"
+    share *= n < len(values)
+    if np.isfinite(known).all():
+        if kind == "spread" and n > 1:
+            mean = math.fsum(known) / n  # ties round alike
+            return f"{mean:{spec}} ± {np.std(known, ddof=1):{spec}}{share}"
+        if kind == "range" and n > 5:
+            low, middle, high = np.quantile(known, [0, 0.5, 1])
+            return f"{middle:{spec}} ({low:{spec}}-{high:{spec}}){share}"
+        if kind == "range" and n:
+            return " / ".join(f"{v:{spec}}" for v in known) + share
     texts = [number_text(v, spec) for v in values]
     return "–" if set(texts) == {"–"} else " / ".join(texts)
 
