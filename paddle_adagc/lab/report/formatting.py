@@ -98,6 +98,11 @@ def format_quartiles(values: Sequence[float], spec: str) -> str:
     return f"{median:{spec}} ({low:{spec}}-{high:{spec}})"
 
 
+def two_digits(value: float) -> str:
+    """Format a spread by two significant digits: ``"140"``, ``"0.0027"``."""
+    return f"{float(f'{value:.2g}'):g}"
+
+
 def _text(value: Value, spec: str) -> str:
     if value is None or isinstance(value, str):
         return value or "–"

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.lab.report.formatting import format_list
+from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.reproduce.comparison import (
     MIN_SEEDS,
     Comparison,
@@ -168,4 +168,4 @@ def mean_text(differences: np.ndarray) -> str:
     mean = statistics.fmean(differences)
     if len(differences) < 2 or not np.isfinite(differences).all():
         return f"{mean:+.4g}"
-    return f"{mean:+.4g} ± {statistics.stdev(differences):.2g}"
+    return f"{mean:+.4g} ± {two_digits(statistics.stdev(differences))}"

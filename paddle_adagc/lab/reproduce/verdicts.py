@@ -19,6 +19,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from paddle_adagc.lab.report.formatting import two_digits
 from paddle_adagc.lab.reproduce.catalogue import Catalogue
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Claim
 from paddle_adagc.lab.reproduce.comparison import (
@@ -245,7 +246,7 @@ def _texts(comparison: Comparison, label: str) -> list[str]:
         if comparison.seeds_to_decide is not None:
             notes.append(f"{comparison.seeds_to_decide} would decide")
         if comparison.detectable is not None:
-            notes.append(f"these see {comparison.detectable:.2g}")
+            notes.append(f"these see {two_digits(comparison.detectable)}")
         if comparison.futile:
             notes.append("stopped for futility")
     if label == NO_DIFFERENCE and comparison.p_equal is not None:

@@ -201,4 +201,5 @@ def count_text(runs: list[Cell]) -> str:
 
 def mean_text(d: np.ndarray) -> str:
     """``"-0.0073 ± 0.0039"``."""
-    return f"{np.mean(d):+.4g} ± {np.std(d, ddof=1):.2g}"
+    deviation = float(f"{np.std(d, ddof=1):.2g}")
+    return f"{np.mean(d):+.4g} ± {deviation:g}"
