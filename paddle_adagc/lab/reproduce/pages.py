@@ -72,7 +72,7 @@ experiment ordered it.
 | undecided | none of these yet, with what would decide |
 | not testable here | the reason is given |
 
-The runs are proxies of 0.1 to 0.5 million parameters on CPU cores: a verdict
+The runs are proxies of 0.1 to 1.2 million parameters on CPU cores: a verdict
 is about them, not about the paper's models. Seeds are paired: the same initial
 weights, batches and faults for all methods, on the same type of processor. A
 verdict takes at least 8 paired seeds. Values are compared by the exact
