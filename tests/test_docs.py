@@ -32,6 +32,7 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
 from paddle_adagc.lab.recipes import read_run_config
 from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.reproduce.verify.tables import read_tables
 from paddle_adagc.lab.train.parse import load_config
 
 PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"
@@ -44,11 +45,15 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=page_name)
 
 def anchors(page):
     """Anchors of a page's headings, on GitHub and in the built site."""
-    found = set()
-    for _, heading in _HEADING.findall(prose(page)):
-        kept = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
-        found |= {re.sub(r"\s", "-", kept), re.sub(r"[-\s]+", "-", kept)}
-    return found
+    return set().union(
+        *(anchors_of(text) for _, text in _HEADING.findall(prose(page)))
+    )
+
+
+def anchors_of(heading):
+    """Anchors of a heading."""
+    kept = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+    return {re.sub(r"\s", "-", kept), re.sub(r"[-\s]+", "-", kept)}
 
 
 def commands(page):
@@ -231,12 +236,31 @@ def test_every_rule_of_the_registry_is_in_the_table():
     assert {row[0].strip("`") for row in rows} == {*registry.CLIPS}
 
 
+def table_at(link):
+    """Rows of the results' table that a link leads to: method -> cells."""
+    page, _, anchor = link.partition("#")
+    for title, rows in read_tables((ROOT / page).read_text("utf-8")):
+        if anchor in anchors_of(title):
+            return rows
+    pytest.fail(f"no table at {link}")
+
+
 def test_numbers_of_the_readme_are_those_of_the_results_pages():
-    pages = ("docs/results.md", "docs/results-ernie.md")
-    results = "".join((ROOT / page).read_text("utf-8") for page in pages)
-    for row in table(README, "proxy"):
-        for cell in row[2:]:
-            assert f"| {cell} |" in results, cell
+    columns = {
+        "spike events per 1,000 steps": "Events per 1,000 judged steps",
+        "excess area, nat × steps": "Excess area (nat × steps)",
+        "validation loss, nat": "Validation loss (nat)",
+    }
+    for proxy, measure, *cells in table(README, "proxy"):
+        shown = table_at(*_LINK.findall(proxy))
+        for method, cell in zip(
+            ("GlobalGC", "AdaGC", "lambda_dev 1"), cells, strict=True
+        ):
+            labels = [label for label, _ in shown[method]]
+            place = labels.index(columns[measure])
+            if measure == "validation loss, nat" and method != "GlobalGC":
+                place += 1  # the difference to GlobalGC
+            assert cell == shown[method][place][1], (proxy, method)
 
 
 def test_the_chinese_readme_has_the_same_structure():
