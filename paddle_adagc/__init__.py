@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
     from paddle_adagc.clips.zclip import ClipGradByZClip
     from paddle_adagc.stability.spike_score import spike_score
-    from paddle_adagc.state import load_state, save_state
+    from paddle_adagc.state_file import load_state, save_state
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,9 +51,9 @@ _MODULES = {
     "ClipGradByGlobalAdaGC": "clips.global_adagc",
     "ClipGradByTensorWiseGC": "clips.tensor_wise",
     "ClipGradByZClip": "clips.zclip",
-    "load_state": "state",
+    "load_state": "state_file",
     "make_clip": "clips.registry",
-    "save_state": "state",
+    "save_state": "state_file",
     "spike_score": "stability.spike_score",
 }
 

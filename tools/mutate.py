@@ -91,6 +91,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_restart_warmup.py",
         "parallel/test_simulated_ranks.py",
     ),
+    "state_file.py": ("test_state.py",),
     "kernels/__init__.py": ("kernels/test_fallback.py", "test_norms.py"),
     "kernels/facts.py": ("kernels/test_facts.py",),
     "kernels/host.py": ("kernels/test_host.py", "test_norms.py"),

@@ -23,7 +23,7 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 MissingState = Literal["raise", "start"]
 

@@ -20,7 +20,7 @@ from helpers import clip_arrays, gammas, make_parameters
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
 from paddle_adagc.clips.zclip import ClipGradByZClip
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 SHAPES = [[3], [4]]
 

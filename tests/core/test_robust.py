@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from reference.adagc import robust_step
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 SHAPES = [[7, 5], [5], [3, 4, 2], [1]]
 

@@ -33,7 +33,8 @@ from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel.layout import unwrap
-from paddle_adagc.state import STATE_FILE, ClipState, load_state, save_state
+from paddle_adagc.state import ClipState
+from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 
 def make_model():
@@ -288,7 +289,7 @@ def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
     path = save_state(clip.state_dict(), tmp_path / "checkpoint")
     old = path.read_bytes()
     monkeypatch.setattr(
-        "paddle_adagc.state.os.fsync",
+        "paddle_adagc.files.os.fsync",
         lambda _: (_ for _ in ()).throw(OSError("disk full")),
     )
     with pytest.raises(OSError, match="disk full"):

@@ -38,7 +38,7 @@ from paddle_adagc.lab.checksums import (
 )
 from paddle_adagc.lab.models.safe_pickle import check_pickle
 from paddle_adagc.lab.record.files import NAMES, TENSORS, read_run_json
-from paddle_adagc.state import STATE_FILE, ClipState
+from paddle_adagc.state_file import STATE_FILE, read_state
 
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""
@@ -183,7 +183,7 @@ def _check_steps(checkpoint: Path, facts: Mapping[str, Any]) -> None:
 
 def _clip_step(checkpoint: Path) -> int | None:
     path = checkpoint / STATE_FILE
-    return ClipState.load(path).step if path.exists() else None
+    return read_state(path).step if path.exists() else None
 
 
 def checkpoints(output_dir: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
 from paddle_adagc.clips.registry import CLIPS
 from paddle_adagc.clips.zclip import ClipGradByZClip
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 RULES = [
     clip

@@ -22,7 +22,7 @@ from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, Layout, assert_same_run
 
 from paddle_adagc.lab.models.shards import split_axis
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 CASES = {
     "tp2": MeshLayout(mp=2),

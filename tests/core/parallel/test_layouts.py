@@ -29,7 +29,7 @@ from core.parallel.training import (
 )
 from helpers import slow_but
 
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 _DENSE = {"options": DENSE}
 _MOE = {"options": MOE}
