@@ -132,7 +132,8 @@ def facts(verdict: Verdict, runs: Runs) -> set[str]:
             found |= {count_text(s) for s in (first, second, beside) if s}
         elif second:
             pairs = [*zip(first, second, strict=True)]
-            found.add(mean_text(differences(pairs, c["measure"])))
+            d = differences(pairs, c["measure"], c.get("times", 1))
+            found.add(mean_text(d))
     for keys in verdict["controls"].values():
         found.add(count_text(runs.of(keys)))
     return found
