@@ -50,6 +50,9 @@ def test_hand_worked_pattern():
     assert sign_flip_p([1.0, 2.0, -4.0], "less") == 4 / 8
     assert sign_flip_p([1.0, 2.0, -4.0], "greater") == 5 / 8
     assert sign_flip_p([1.0, 2.0, -4.0]) == 1.0
+    assert 0.3 - 0.1 - 0.2 != 0  # though these sums are equal
+    assert sign_flip_p([0.3, -0.1, -0.2], "less") == 5 / 8
+    assert sign_flip_p([0.3, -0.1, -0.2], "greater") == 5 / 8
 
 
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
