@@ -97,11 +97,11 @@ def sign_flip_p(
         series = _signed_ranks(series)
     if series.size == 1 or not series.any():
         return _p_of_one(float(series[0]), alternative)
-    # Whole numbers add up without rounding, so equal sums stay equal.
-    series = np.rint(series / np.abs(series).max() * 2**30)
+    # Sums that differ by their rounding alone are equal.
+    rounding = 1e-9 * np.abs(series).max()
     test = stats.permutation_test(
         (series,),
-        lambda x, axis: np.mean(x, axis=axis),
+        lambda x, axis: np.rint(np.mean(x, axis=axis) / rounding),
         permutation_type="samples",
         n_resamples=np.inf,
         alternative=alternative,
