@@ -190,7 +190,7 @@ def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
     for verdict in verdicts:
         claim = verdict.claim
         said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
-        why = [*verdict.evidence.split("; "), *filter(None, [claim.note])]
+        why = [*verdict.evidence.splitlines(), *filter(None, [claim.note])]
         label = f"**{verdict.label}**"
         rows.append([claim.where, said, label, "<br>".join(why)])
     head = [where, "Claim", "Verdict", "What decided it"]

@@ -52,7 +52,7 @@ class Verdict:
     """One of :data:`LABELS`."""
 
     evidence: str
-    """The numbers that decided it, or why nothing could."""
+    """The numbers that decided it, a line each, or why nothing could."""
 
     comparisons: tuple[Comparison, ...] = ()
     p_for: float = 1.0
@@ -197,7 +197,7 @@ def _labelled(verdict: Verdict, source: Source) -> Verdict:
     return dataclasses.replace(
         verdict,
         verdict=label,
-        evidence="; ".join(parts),
+        evidence="\n".join(parts),
         control_keys={
             f"{experiment}, {method}": tuple(run.key for run in runs)
             for (experiment, method), runs in controls.items()
@@ -221,7 +221,7 @@ def _label(verdict: Verdict) -> str:
 
 
 def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
-    """One part for each experiment and measure, every fact once."""
+    """Lines by experiment and measure, every fact once."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
         key = (comparison.experiment, comparison.measure)
@@ -233,7 +233,8 @@ def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
         if missing:
             texts.append(f"no run yet of {', '.join(missing)}")
         name = measure.replace("_", " ")
-        parts.append(f"{experiment}, {name}: {'; '.join(dict.fromkeys(texts))}")
+        first, *rest = dict.fromkeys(texts)
+        parts += [f"{experiment}, {name}: {first}", *rest]
     return parts
 
 

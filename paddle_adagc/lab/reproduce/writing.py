@@ -123,7 +123,12 @@ def write_target(
             title,
             experiments,
             claims=[
-                (v.claim.where, v.claim.claim, v.label, v.evidence)
+                (
+                    v.claim.where,
+                    v.claim.claim,
+                    v.label,
+                    v.evidence.replace("\n", "; "),
+                )
                 for v in verdicts
             ],
             cuts=cuts,

@@ -196,6 +196,8 @@ def test_formatting():
     assert format_spread([None, None], ".2f") == "–"
     assert format_spread([1.0, None, 3.0], ".2f") == "2.00 ± 1.41 (2 of 3)"
     assert format_spread([1.0, None], ".2f") == "1.00 / –"
+    assert format_same([400, 400]) == "400"
+    assert format_same(["finished", "diverged"]) == "finished / diverged"
 
 
 def test_range_of_many_seeds():
@@ -206,8 +208,6 @@ def test_range_of_many_seeds():
     assert format_range([0.1, None, 0.3], ".1f") == "0.1 / 0.3 (2 of 3)"
     assert format_range([None], ".1f") == "–"
     assert format_range([*five, math.inf], ".1f").endswith("0.5 / ∞")
-    assert format_same([400, 400]) == "400"
-    assert format_same(["finished", "diverged"]) == "finished / diverged"
 
 
 def test_experiment_refuses_runs_that_do_not_pair(make_run):
