@@ -232,6 +232,8 @@ def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
         missing = dict.fromkeys(name for c in group for name in c.missing)
         if missing:
             texts.append(f"no run yet of {', '.join(missing)}")
+        if not texts:
+            texts.append("no two runs of one seed, length and processor yet")
         name = measure.replace("_", " ")
         first, *rest = dict.fromkeys(texts)
         parts += [f"{experiment}, {name}: {first}", *rest]

@@ -197,6 +197,11 @@ def test_runs_pair_on_one_processor_alone():
         run.machine.update(processor="Example 9000", instruction_sets=[])
     (comparison,) = verdict(source, loss()).comparisons
     assert comparison.num_seeds == 5
+    for run in source.runs("t", "e", "B"):
+        run.machine.update(processor="Example 9000", instruction_sets=[])
+    found = verdict(source, loss())
+    assert found.verdict == UNDECIDED
+    assert "no two runs of one seed, length and processor" in found.evidence
 
 
 def test_every_comparison_counts():
