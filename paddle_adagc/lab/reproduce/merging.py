@@ -64,8 +64,8 @@ def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
     )
 
 
-def _identity(cell: CellResult) -> tuple[str, str, bool]:
-    return cell.key, cell.cpu_model, cell.is_clean_twin
+def _identity(cell: CellResult) -> tuple[str, bool]:
+    return cell.run_id, cell.is_clean_twin
 
 
 def _with_own(

@@ -222,7 +222,7 @@ class Pages:
                 "page": ERNIE_PAGE if _is_ernie(setting) else PAGE,
                 "title": table.title,
                 "rows": {
-                    method: [run.key for run in longest(runs)]
+                    method: [run.run_id for run in longest(runs)]
                     for method, runs in table.runs.items()
                 },
             }
@@ -250,7 +250,7 @@ class Pages:
     def _effort(self) -> str:
         """How many runs there are, how long they took, and of which code."""
         cells = {
-            (cell.key, cell.cpu_model): cell
+            cell.run_id: cell
             for result in self._results.values()
             for experiment in result.experiments
             for cell in experiment.cells

@@ -27,7 +27,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paddle_adagc.clips.registry import CLIPS, argument_default
-from paddle_adagc.lab.reproduce.results import CellResult, TargetResult
+from paddle_adagc.lab.reproduce.results import (
+    RECORDED_BEFORE,
+    CellResult,
+    TargetResult,
+)
 
 _PER_RUN = ("train.seed", "data.seed", "train.max_steps", "train.output_dir")
 
@@ -80,14 +84,13 @@ class Pool:
 
     def __init__(self, results: Iterable[TargetResult]) -> None:
         self._runs: dict[str, list[tuple[Arm, CellResult]]] = {}
-        known: set[tuple[str, str]] = set()
+        known: set[str] = set()
         for result in results:
             for experiment in result.experiments:
                 for cell in experiment.cells:
-                    identity = (cell.key, cell.cpu_model)
-                    if not cell.num_steps or identity in known:
+                    if not cell.num_steps or cell.run_id in known:
                         continue
-                    known.add(identity)
+                    known.add(cell.run_id)
                     arm = Arm.of({**experiment.config, **cell.config})
                     runs = self._runs.setdefault(arm.signature, [])
                     runs.append((arm, cell))
@@ -99,11 +102,14 @@ class Pool:
 
 
 def longest(runs: Iterable[CellResult]) -> list[CellResult]:
-    """One run of every seed, the longest, in the order of the seeds."""
+    """One run of every seed, in the order of the seeds.
+
+    It is the longest; of several the one whose processor was recorded.
+    """
     found: dict[int, CellResult] = {}
     for run in runs:
         known = found.get(run.seed)
-        if known is None or run.num_steps > known.num_steps:
+        if known is None or _rank(run) > _rank(known):
             found[run.seed] = run
     return [found[seed] for seed in sorted(found)]
 
@@ -116,7 +122,8 @@ def paired(
     """One pair of every seed that both have, in the order of the seeds.
 
     The two of a pair have the same length and come from the same model of
-    processor; of several such pairs the longest is taken.
+    processor; of several such pairs the one is taken whose runs
+    :func:`longest` prefers.
 
     Args:
         runs: Of a method.
@@ -134,9 +141,14 @@ def paired(
             ):
                 continue
             known = found.get(run.seed)
-            if known is None or run.num_steps > known[0].num_steps:
+            if known is None or _rank(run) > _rank(known[0]):
                 found[run.seed] = (run, other)
     return [found[seed] for seed in sorted(found)]
+
+
+def _rank(run: CellResult) -> tuple[int, bool, str]:
+    cpu = run.cpu_model
+    return run.num_steps, cpu != RECORDED_BEFORE, cpu
 
 
 def _is_default(key: str, value: Any, config: Mapping[str, Any]) -> bool:

@@ -82,11 +82,11 @@ def compare_events(
     if is_refuted:
         return Comparison(
             **fields,
-            keys=tuple(run.key for run in own),
+            keys=tuple(run.run_id for run in own),
             num_seeds=len(own),
             p_for=1.0,
             p_against=0.0,
-            beside_keys=tuple(run.key for run in judged(others)),
+            beside_keys=tuple(run.run_id for run in judged(others)),
             facts=_rates(fields, own, judged(others)),
         )
     if not pairs:
@@ -114,8 +114,8 @@ def compare_events(
     )
     return Comparison(
         **fields,
-        keys=tuple(first.key for first, _ in pairs),
-        other_keys=tuple(second.key for _, second in pairs),
+        keys=tuple(first.run_id for first, _ in pairs),
+        other_keys=tuple(second.run_id for _, second in pairs),
         num_seeds=len(pairs),
         p_for=greater if is_higher else less,
         p_against=less if is_higher else greater,
@@ -147,7 +147,7 @@ def occurrence(
         test += f"p {p_against:.3g}"
     return Comparison(
         **fields,
-        keys=tuple(run.key for run in own),
+        keys=tuple(run.run_id for run in own),
         num_seeds=len(own),
         p_for=0.0 if rate.events else 1.0,
         p_against=p_against,
@@ -164,8 +164,8 @@ def _unpaired(
     """No pair, but the rates of the side that has runs."""
     return dataclasses.replace(
         without_pairs(fields, own, others),
-        keys=tuple(run.key for run in own),
-        beside_keys=tuple(run.key for run in others),
+        keys=tuple(run.run_id for run in own),
+        beside_keys=tuple(run.run_id for run in others),
         facts=_rates(fields, own, others),
     )
 

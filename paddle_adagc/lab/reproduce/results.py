@@ -86,6 +86,12 @@ class CellResult:
             return RECORDED_BEFORE
         return str(self.machine["processor"])
 
+    @property
+    def run_id(self) -> str:
+        """Key, and the processor where it was recorded."""
+        cpu = self.cpu_model
+        return self.key if cpu == RECORDED_BEFORE else f"{self.key} on {cpu}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentResult:

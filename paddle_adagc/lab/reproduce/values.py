@@ -64,8 +64,8 @@ def compare_values(
     n_decides = pairs_to_decide(differences, margin, MIN_SEEDS)
     return Comparison(
         **fields,
-        keys=tuple(first.key for first, _ in pairs),
-        other_keys=tuple(second.key for _, second in pairs),
+        keys=tuple(first.run_id for first, _ in pairs),
+        other_keys=tuple(second.run_id for _, second in pairs),
         num_seeds=len(pairs),
         p_for=p_for,
         p_against=p_against,
@@ -126,7 +126,7 @@ def bound_of_all_runs(
     return Comparison(
         **fields,
         bound=bound,
-        keys=tuple(run.key for run in own),
+        keys=tuple(run.run_id for run in own),
         num_seeds=len(own),
         p_for=float(not is_within),
         p_against=float(is_within),

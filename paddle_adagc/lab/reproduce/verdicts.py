@@ -199,7 +199,7 @@ def _labelled(verdict: Verdict, source: Source) -> Verdict:
         verdict=label,
         evidence="\n".join(parts),
         control_keys={
-            f"{experiment}, {method}": tuple(run.key for run in runs)
+            f"{experiment}, {method}": tuple(run.run_id for run in runs)
             for (experiment, method), runs in controls.items()
         },
     )

@@ -97,6 +97,16 @@ def test_pairs_share_seed_length_and_processor():
     assert len(paired(runs, others)) == 2
 
 
+def test_a_run_whose_processor_was_recorded_comes_first():
+    runs = [cell("a", loss=1), cell("a", cpu="X", loss=3)]
+    others = [cell("b", loss=2)]
+    assert longest(runs) == [runs[1]]
+    assert paired(runs, others) == [(runs[0], others[0])]
+    others += [cell("b", cpu="X", loss=5)]
+    assert paired(runs, others) == [(runs[1], others[1])]
+    assert [run.run_id for run in runs] == ["a", "a on X"]
+
+
 def test_merging_keeps_all_runs_and_their_configs():
     old = result(cell("x", loss=1), cell("y", seed=2))
     config = {**CONFIG, "a": 2}

@@ -51,11 +51,11 @@ class Runs:
         self._first = {copy_of(c): c for c in reversed(runs)}
         self.runs = [*self._first.values()]
         own_first = sorted(self.runs, key=lambda c: c["twin"])
-        self._by_key = {c["key"]: c for c in reversed(own_first)}
+        self._by_id = {run_id(c): c for c in reversed(own_first)}
 
-    def of(self, keys: Iterable[str]) -> list[Cell]:
-        """Return the runs of these keys."""
-        return [self._by_key[key] for key in keys]
+    def of(self, ids: Iterable[str]) -> list[Cell]:
+        """Return the runs of these ids."""
+        return [self._by_id[name] for name in ids]
 
     def check_copies(self) -> Iterator[Check]:
         """Compare the measures of a run that several files hold."""
@@ -76,19 +76,18 @@ class Runs:
         return found
 
     def longest(self, own: Cell) -> list[str]:
-        """Return the key of the longest run of every seed of a config."""
-        best: dict[int, Cell] = {}
-        for cell in sorted(self.runs, key=steps):
-            seed = cell["seed"]
-            is_longer = seed not in best or steps(cell) > steps(best[seed])
-            if is_one_config(own, cell) and is_longer:
-                best[seed] = cell
-        return [best[seed]["key"] for seed in sorted(best)]
+        """Return the id of the best run of every seed of a config."""
+        best = {
+            cell["seed"]: cell
+            for cell in sorted(self.runs, key=rank)
+            if is_one_config(own, cell)
+        }
+        return [run_id(best[seed]) for seed in sorted(best)]
 
     def pairs(
         self, first: list[Cell], second: list[Cell], measure: str
     ) -> list[tuple[Cell, Cell]]:
-        """Return every seed's longest pair, whatever the rows show."""
+        """Return every seed's best pair, whatever the rows show."""
         if not (first and second) or not steps(first[0]):
             by_seed = {c["seed"]: c for c in second}
             return [
@@ -107,7 +106,7 @@ class Runs:
             if (a["seed"], steps(a), cpu(a)) != (b["seed"], steps(b), cpu(b)):
                 continue
             known = found.get(a["seed"])
-            if known is None or steps(a) > steps(known[0]):
+            if known is None or rank(a) > rank(known[0]):
                 found[a["seed"]] = (a, b)
         return [found[seed] for seed in sorted(found)]
 
@@ -151,9 +150,19 @@ def cpu(cell: Cell) -> str:
     return str(machine["processor"]) if "instruction_sets" in machine else ""
 
 
-def copy_of(cell: Cell) -> tuple[str, str, bool]:
+def run_id(cell: Cell) -> str:
+    """Return a run's key, and its processor if the line has one."""
+    return " on ".join(filter(None, (cell["key"], cpu(cell))))
+
+
+def rank(cell: Cell) -> tuple[int, str]:
+    """Order of the runs of a seed: by length, then with a processor."""
+    return steps(cell), cpu(cell)
+
+
+def copy_of(cell: Cell) -> tuple[str, bool]:
     """Return what the copies of a run in several files share."""
-    return cell["key"], cpu(cell), cell["twin"]
+    return run_id(cell), cell["twin"]
 
 
 def is_one_config(first: Cell, second: Cell) -> bool:

@@ -27,7 +27,12 @@ from paddle_adagc.lab.reproduce.verify.p_values import (
     differences,
     tests_of,
 )
-from paddle_adagc.lab.reproduce.verify.runs import Cell, Check, Runs
+from paddle_adagc.lab.reproduce.verify.runs import (
+    Cell,
+    Check,
+    Runs,
+    run_id,
+)
 
 SEEDS = 8
 ALPHA = 0.05
@@ -83,8 +88,8 @@ def check_comparison(
                 for pair in pairs
                 if all(c["measures"]["judged_1000"] for c in pair)
             ]
-        ones = [a["key"] for a, _ in pairs]
-        others = [b["key"] for _, b in pairs]
+        ones = [run_id(a) for a, _ in pairs]
+        others = [run_id(b) for _, b in pairs]
         yield f"{place}: pairs", comparison["keys"], ones
         yield f"{place}: other pairs", comparison["other_keys"], others
     if comparison["expect"] != "at most" or "keys" in comparison:
