@@ -83,8 +83,16 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_restart_warmup.py",
         "test_clip_contract.py",
         "clips/test_surroundings.py",
-        "test_state.py",
         "test_clip_rule.py",
+    ),
+    "clips/stateful.py": (
+        "test_restart_warmup.py",
+        "test_clip_contract.py",
+        "test_state.py",
+        "parallel/test_one_rank.py",
+        "parallel/test_agreement.py",
+        "parallel/test_experts_refused.py",
+        "parallel/test_simulated_ranks.py",
     ),
     "state.py": (
         "test_state.py",

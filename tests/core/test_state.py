@@ -404,7 +404,7 @@ def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
     clip.bind(paddle.nn.LayerDict({"b": second, "a": first}))
     gathered = []
     monkeypatch.setattr(
-        "paddle_adagc.clips.base.gather_state",
+        "paddle_adagc.clips.stateful.gather_state",
         lambda state, observed, quantities: gathered.append(observed) or state,
     )
     gamma = clip.full_state_dict()["gamma"]

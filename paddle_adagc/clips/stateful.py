@@ -1,0 +1,361 @@
+# Copyright (c) 2026 PaddlePaddle Authors. All Rights Reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a clip carries from step to step, and shows between two steps.
+
+The model's names, the step count, what the rule keeps, and the norms of the
+last step: to read, to save, to load, to forget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc import rule
+from paddle_adagc.clips.memory import Kept, Memory
+from paddle_adagc.clips.metrics import (
+    Call,
+    Rows,
+    Snapshot,
+    by_tensor,
+    step_metrics,
+    step_summary,
+)
+from paddle_adagc.clips.nonfinite import NonFinite, NonFiniteTreatment
+from paddle_adagc.clips.numerics import unchecked
+from paddle_adagc.clips.ranks import OtherRanks
+from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.clips.tensor_table import TensorTable
+from paddle_adagc.parallel.gather import gather_state
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.parallel.reduce import Reducer, check_layout
+from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
+
+
+class StatefulClip(ClipGradBase):
+    """A clip between two steps: names, state and numbers of the last step.
+
+    :class:`~paddle_adagc.clips.base.TensorScalingClip` makes the steps.
+
+    Args:
+        nonfinite: Treatment of Inf and NaN.
+    """
+
+    def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
+        super().__init__()
+        self.nonfinite: NonFinite = nonfinite
+        self._nonfinite = NonFiniteTreatment(nonfinite)
+        self._memory = Memory()
+        self._steps = StepCount()
+        self._warmup_start = 0
+        self._calls: list[Call] = []
+        self._observed: set[int] = set()
+        self._has_loaded = False
+        self._ranks = OtherRanks(type(self).__name__)
+
+    @property
+    def _table(self) -> TensorTable:
+        return self._memory.table
+
+    def _keep(
+        self, *quantities: Quantity, optional: Sequence[str] = ()
+    ) -> None:
+        """Declare, once, what the rule carries from step to step.
+
+        State, gathering over ranks, reordering and metrics follow from it.
+
+        Args:
+            *quantities: What there is, per tensor or about all of them.
+            optional: Names that a loaded state may lack, or hold in vain.
+        """
+        self._memory = Memory(quantities, optional)
+
+    def _config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {"nonfinite": self.nonfinite}
+
+    def __str__(self) -> str:
+        """Class and arguments."""
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
+        return f"{type(self).__name__}({arguments})"
+
+    __repr__ = __str__
+
+    def _tensor_metrics(self) -> Kept:
+        """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
+        return {
+            name: vector.expand([len(self._table)])
+            for name, vector in self._memory().items()
+        }
+
+    def _check_layout(
+        self, layout: Sequence[TensorLayout], topology: Topology
+    ) -> None:
+        """Refuse, by ValueError, a layout that the rule cannot work in."""
+
+    @property
+    def num_steps(self) -> int:
+        """Number of optimizer steps that went through this clip."""
+        return self._steps.num_steps
+
+    def bind(self, model: paddle.nn.Layer) -> None:
+        """Name the tensors as the model does (``layers.0.mlp.up.weight``).
+
+        Without it they carry Paddle's automatic names (``linear_0.w_0``),
+        which depend on the order in which a process makes its layers.
+
+        A hybrid-parallel run needs it, before fleet wraps the optimizer: the
+        clip reads from the model which ranks hold parts of a tensor. So does
+        ``group_sharded_parallel``, with the model that it returns. Bind a model
+        again after its parameters change (LoRA, another head), as long as there
+        is no state to lose.
+
+        Args:
+            model: Holds all parameters of the optimizer. Wrappers such as
+                ``paddle.DataParallel`` are looked through.
+
+        Raises:
+            RuntimeError: The clip has made steps under automatic names.
+            TypeError: ``model`` is no layer.
+            ValueError: The clip has a state for other tensors; or the model's
+                tensors lie over the ranks in a way that gives no right norm
+                (see :mod:`paddle_adagc.parallel.reduce`).
+        """
+        if self._calls and not self._table.is_bound:
+            raise RuntimeError(
+                f"bind() after {self.num_steps} steps: the tensors have "
+                "their names by now; call it before the first step"
+            )
+        layout = read_layout(model)
+        ranks = OtherRanks(type(self).__name__, model, layout.values())
+        topology = ranks.topology()
+        if topology is not None and not ranks.meshes:
+            check_layout(list(layout.values()), topology)
+            self._check_layout(list(layout.values()), topology)
+        if not (self.num_steps or self._has_loaded):
+            self._memory.table = TensorTable()
+        old = self._table.bind(layout)
+        self._nonfinite.reorder(old)
+        if old:
+            self._memory.reorder(old)
+            self._observed = {
+                slot for slot, was in enumerate(old) if was in self._observed
+            }
+            self._resume_at(self.num_steps)
+        self._ranks = ranks
+
+    def restart_warmup(self) -> None:
+        """Forget what the rule has observed, and start its warm-up again.
+
+        For a change of learning rate or of data: the next step is the first of
+        the warm-up, and :attr:`num_steps` continues. The state holds the
+        restart, so a resumed run completes the warm-up. In a distributed run
+        every rank has to call it, between two steps.
+        """
+        self._memory.restart()
+        self._warmup_start = self.num_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to save beside the optimizer's.
+
+        Returns:
+            ``step`` (int, optimizer steps made); for each quantity that the
+            rule keeps, such as AdaGC's ``gamma``, a dict of tensor key ->
+            float32 tensor of shape ``[]``; ``config`` (the constructor's
+            arguments); after :meth:`restart_warmup` its step,
+            ``warmup_start``.
+        """
+        with unchecked():
+            return self._state().to_dict()
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """State of the whole model, which any parallel layout can load.
+
+        In a distributed run every rank has to call it; one of them saves.
+
+        Raises:
+            RuntimeError: Ranks disagree about a number that they all follow.
+        """
+        observed = {self._table.keys[slot] for slot in self._observed}
+        state = gather_state(self._state(), observed, self._memory.quantities)
+        return state.to_dict()
+
+    def set_state_dict(
+        self,
+        state: dict[str, Any],
+        *,
+        rename: Mapping[str, str] | None = None,
+    ) -> None:
+        """Load a state; a refused one leaves the clip as it was.
+
+        The clip keeps its own arguments, and a warning names those that differ
+        in the state.
+
+        Args:
+            state: From :meth:`state_dict`; numbers may be tensors, arrays or
+                Python's.
+            rename: For the state of the same network under other names:
+                beginning of a key there -> beginning here. A bare
+                ``PipelineLayer`` numbers its layers: ``{"0": "embed",
+                "1": "layers.0"}``.
+
+        Raises:
+            TypeError: ``state`` is not a dict.
+            ValueError: It is not a state of this class, or the tensors are
+                not this model's; or ``rename`` does not fit them.
+        """
+        loaded = ClipState.from_dict(state).renamed(rename or {})
+        self._memory.load(loaded, self._config(), type(self).__name__)
+        self._has_loaded = True
+        self._warmup_start = loaded.warmup_start
+        self._resume_at(loaded.step)
+        warn_of_other_arguments(self._config(), loaded.config)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return numbers of the last optimizer step; may wait for the device.
+
+        In a hybrid-parallel run all numbers are about the tensors that this
+        rank holds (under owner-based sharding: owns), ``global_grad_norm``
+        included. :meth:`summary` gives those of the whole model.
+
+        Returns:
+            ``step`` (its index, -1 before the first), ``global_grad_norm``
+            (before the clip, without non-finite tensors),
+            ``clipped_fraction`` (share of the tensors with ``h < 1``),
+            ``nonfinite`` (number of tensors with a non-finite norm),
+            ``nonfinite_total`` (the same over all steps of this process), and
+            ``tensors``: for the key of each tensor that had a gradient a dict
+            of ``norm`` (before the clip), ``h``, and what the rule keeps.
+        """
+        rows, has_gradient = self._rows()
+        return {
+            "step": self.num_steps - 1,
+            **step_metrics(rows.choose(has_gradient)),
+        }
+
+    @unchecked()
+    def snapshot(self) -> Snapshot:
+        """Return the last step's vectors; does not wait for the device.
+
+        Later steps do not change them, so they can be copied later.
+        """
+        total = self._nonfinite.count(len(self._table))
+        per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
+        return Snapshot(self._calls, [*self._table.keys], per_tensor)
+
+    def memory(self) -> Kept:
+        """Return what the rule keeps; a later step does not change it."""
+        return dict(self._memory())
+
+    def global_squared_norm(self) -> Tensor:
+        """Return the last step's squared global norm, float64 ``[1]``.
+
+        Tensors without a finite norm are left out. Where ranks hold different
+        tensors: one all-reduce.
+        """
+        reducer = self._known_reducer()
+        parts = [
+            rule.global_squared_norm(reducer.counted(call.norm))
+            for call in self._calls
+        ]
+        return reducer.global_sum(paddle.add_n(parts))
+
+    @unchecked()
+    def take_back(self, skip: Tensor, before: Kept) -> None:
+        """Undo what the last step did to the state, where ``skip`` is true.
+
+        The host is not told: call :meth:`take_back_step` when it reads
+        ``skip``.
+
+        Args:
+            skip: Bool ``[1]`` on the device, the same on all ranks.
+            before: :meth:`memory` before the step.
+        """
+        before = self._memory.grown(before)
+        self._memory.update(
+            {
+                name: paddle.where(skip.expand(now.shape), before[name], now)
+                for name, now in self._memory().items()
+            }
+        )
+
+    def take_back_step(self) -> None:
+        """Reduce the step count by one; see :meth:`take_back`."""
+        count = self._steps.num_steps - 1
+        self._steps = dataclasses.replace(self._steps, num_steps=count)
+
+    def full_metrics(self) -> dict[str, Any]:
+        """Return :meth:`metrics` of the whole model, each tensor once.
+
+        Tensors without a gradient, or with a zero gradient, are left out. In a
+        distributed run every rank has to call it, and all get the same numbers.
+        """
+        return {
+            "step": self.num_steps - 1,
+            **step_metrics(self._rows_of_all_ranks()),
+        }
+
+    def summary(self, *, tensors: bool = False) -> dict[str, Any]:
+        """Return the last optimizer step of the whole model in a few numbers.
+
+        In a distributed run every rank has to call it, and all get the same
+        numbers. It makes one gather of a few numbers per tensor; steps without
+        it cost nothing.
+
+        Args:
+            tensors: Add ``tensors`` as in :meth:`metrics`.
+
+        Returns:
+            ``step`` (its index), ``global_grad_norm`` and
+            ``clipped_grad_norm`` (L2 norms over all finite tensors before and
+            after the clip), ``num_tensors`` (with a gradient that is not zero),
+            ``clipped_fraction`` (share of them with ``h < 1``),
+            ``clipped_norm_fraction`` (share of the global norm that was
+            clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
+            of the most clipped tensors -> h; empty if all tensors have the same
+            h, as under GlobalGC), ``nonfinite`` (number of tensors with Inf or
+            NaN), ``nonfinite_total`` (over all steps of this process).
+        """
+        rows = self._rows_of_all_ranks()
+        summary = {"step": self.num_steps - 1, **step_summary(rows)}
+        return summary | ({"tensors": by_tensor(rows)} if tensors else {})
+
+    def _rows(self) -> tuple[Rows, np.ndarray]:
+        """Return a row per tensor of this rank, and which had a gradient."""
+        return self.snapshot().rows()
+
+    def _rows_of_all_ranks(self) -> Rows:
+        reducer = self._known_reducer()
+        rows, _ = self._rows()
+        norm = paddle.to_tensor(rows.columns["norm"])
+        counted = reducer.counted(norm).numpy() != 0
+        return Rows.join(reducer.gather(rows.choose(counted)))
+
+    def _state(self) -> ClipState:
+        state = self._memory.state(self.num_steps, self._config())
+        return dataclasses.replace(state, warmup_start=self._warmup_start)
+
+    def _resume_at(self, num_steps: int) -> None:
+        self._steps = self._steps.resumed_at(num_steps)
+        self._calls = []
+
+    def _known_reducer(self) -> Reducer:
+        return self._ranks.reducer(self._table)
