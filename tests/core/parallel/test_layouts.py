@@ -179,6 +179,8 @@ def spread(case):
 
 
 LONG = [
+    "sep2",
+    "ep2",
     "pp4 x 2 virtual stages, forward then backward",
     "tp2 x ep2",
     "pp2 x ep2",
