@@ -212,10 +212,8 @@ def _label(verdict: Verdict) -> str:
         return UNDECIDED
     if verdict.p_for <= ALPHA:
         return REPRODUCED
-    open_ones = [c for c in verdict.comparisons if (c.p_for or 0.0) > ALPHA]
-    if open_ones and all(
-        c.p_equal is not None and c.p_equal <= ALPHA for c in open_ones
-    ):
+    open_ones = [c for c in verdict.comparisons if not _is_settled(c)]
+    if open_ones and all(map(_is_small, open_ones)):
         return NO_DIFFERENCE
     return UNDECIDED
 
@@ -241,26 +239,45 @@ def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
 
 
 def _texts(comparison: Comparison, label: str) -> list[str]:
-    """Its facts and its test; if the verdict is open, also what is missing."""
-    notes = []
-    if label == UNDECIDED and comparison.num_seeds is not None:
-        if not comparison.has_enough:
-            notes.append(f"{comparison.num_seeds} of {MIN_SEEDS} seeds")
-        if comparison.seeds_to_decide is not None:
-            notes.append(f"{comparison.seeds_to_decide} would decide")
-        if comparison.detectable is not None:
-            notes.append(f"these see {two_digits(comparison.detectable)}")
-        if comparison.futile:
-            notes.append("stopped for futility")
-    if label == NO_DIFFERENCE and comparison.p_equal is not None:
-        p = "" if comparison.values else f", p {comparison.p_equal:.3g}"
-        notes.append(f"within ±{comparison.margin:g}{p}")
+    """Its facts and its test; if it keeps a verdict open, what is missing."""
     if comparison.num_seeds == 0:
         return [*comparison.facts]
+    notes = []
+    p_equal = comparison.p_equal
+    if label in (NO_DIFFERENCE, UNDECIDED) and _is_small(comparison):
+        p = "" if comparison.values else f", p {p_equal:.3g}"
+        notes.append(f"within ±{comparison.margin:g}{p}")
+    elif label == UNDECIDED and not _is_settled(comparison):
+        notes += _what_is_missing(comparison)
     test = comparison.test
     if notes:
         test = f"{test} ({', '.join(notes)})".lstrip()
     return [*comparison.facts, *([test] if test else [])]
+
+
+def _is_settled(comparison: Comparison) -> bool:
+    return comparison.has_enough and (comparison.p_for or 0.0) <= ALPHA
+
+
+def _is_small(comparison: Comparison) -> bool:
+    p_equal = comparison.p_equal
+    return comparison.has_enough and p_equal is not None and p_equal <= ALPHA
+
+
+def _what_is_missing(comparison: Comparison) -> list[str]:
+    num_seeds = comparison.num_seeds
+    if num_seeds is None:
+        return []
+    notes = []
+    if not comparison.has_enough:
+        notes.append(f"{num_seeds} of {MIN_SEEDS} seeds")
+    if (comparison.seeds_to_decide or 0) > num_seeds:
+        notes.append(f"{comparison.seeds_to_decide} would decide")
+    if comparison.detectable is not None:
+        notes.append(f"these see {two_digits(comparison.detectable)}")
+    if comparison.futile:
+        notes.append("stopped for futility")
+    return notes
 
 
 def _controls(

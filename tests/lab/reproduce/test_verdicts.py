@@ -191,6 +191,21 @@ def test_an_open_verdict_says_what_the_design_sees():
     assert "would decide, these see 0.19" in found.evidence
 
 
+def test_only_what_keeps_a_verdict_open_says_what_is_missing():
+    settled, small = loss(), loss(to=("C",), margin=0.5)
+    open_one = loss(to=("D",), margin=0.02)
+    source = Runs(A=LOW, B=SAME, C=LOW, D=losses(*[-0.2] * 8))
+    found = verdict(source, settled, small, open_one)
+    assert found.verdict == UNDECIDED
+    to_b, to_c, to_d = found.evidence.splitlines()
+    assert to_b.endswith("lower: p 0.00391")
+    assert to_c.endswith("(within ±0.5, p 0.00391)")
+    assert "these see 0.07" in to_d
+    found = verdict(source, settled, small)
+    assert found.verdict == NO_DIFFERENCE
+    assert found.evidence.splitlines() == [to_b, to_c]
+
+
 def test_runs_pair_on_one_processor_alone():
     source = Runs(A=LOW, B=SAME)
     for run in source.runs("t", "e", "B")[:3]:
