@@ -209,13 +209,9 @@ def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
 
 
 def targets_of(claims: Sequence[Claim]) -> list[str]:
-    """Targets that decide claims: the paper's, then the extensions.
-
-    Each in the order of the claims.
-    """
+    """Targets that decide claims, in the order of the claims."""
     targets = [c.target for claim in claims for c in claim.conditions]
-    once = dict.fromkeys(target for target in targets if target is not None)
-    return sorted(once, key=lambda target: target.startswith("extension-"))
+    return [*dict.fromkeys(target for target in targets if target is not None)]
 
 
 def claims_about(

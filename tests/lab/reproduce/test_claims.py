@@ -38,10 +38,7 @@ NO_PAPER_TARGETS = {"quickstart", "fp8", "extension-warm-up-faults"}
 @pytest.mark.slow
 def test_shipped_claims_name_what_the_grids_have():
     claims = load_claims(CONFIGS / "claims.yaml")
-    targets = targets_of(claims)
-    assert set(targets) == set(GRIDS) - NO_PAPER_TARGETS
-    extensions = [name.startswith("extension-") for name in targets]
-    assert extensions == sorted(extensions)
+    assert set(targets_of(claims)) == set(GRIDS) - NO_PAPER_TARGETS
     catalogue = Catalogue(GRIDS)
     timed = {
         timing.name for target in TARGETS.values() for timing in target.timings
