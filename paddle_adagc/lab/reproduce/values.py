@@ -61,7 +61,11 @@ def compare_values(
     differences = paired_differences(*values)
     p_for, p_against, p_equal = _value_tests(differences, expect, margin)
     sees = detectable(differences)
-    n_decides = pairs_to_decide(differences, margin, MIN_SEEDS)
+    # "No worse" is decided on one side of the margin or on the other.
+    open_part = (differences, margin)
+    if expect == "no worse":
+        open_part = (differences - (margin or 0.0), None)
+    n_decides = pairs_to_decide(*open_part, MIN_SEEDS)
     return Comparison(
         **fields,
         keys=tuple(first.run_id for first, _ in pairs),
@@ -73,7 +77,7 @@ def compare_values(
         seeds_to_decide=n_decides,
         detectable=sees if math.isfinite(sees) else None,
         futile=len(pairs) < MIN_SEEDS
-        and is_futile(differences, MIN_SEEDS, margin),
+        and is_futile(open_part[0], MIN_SEEDS, open_part[1]),
         test=f"{fields['method']} minus "
         f"{'' if times is None else f'{times:g} times '}{fields['other']} "
         f"{mean_text(differences)}, {expect}: {p_text(p_for, p_against)}",

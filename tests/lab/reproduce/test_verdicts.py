@@ -191,6 +191,13 @@ def test_an_open_verdict_says_what_the_design_sees():
     assert "would decide, these see 0.19" in found.evidence
 
 
+def test_no_worse_is_decided_by_the_distance_to_the_margin():
+    # Mean 0.09, deviation 0.0321: (2.486 * 0.0321 / (0.1 - 0.09))^2 = 63.6.
+    near = losses(0.06, 0.12, 0.06, 0.12, 0.06, 0.12, 0.06, 0.12)
+    found = verdict(Runs(A=near, B=SAME), loss("no worse", margin=0.1))
+    assert found.comparisons[0].seeds_to_decide == 64
+
+
 def test_only_what_keeps_a_verdict_open_says_what_is_missing():
     settled, small = loss(), loss(to=("C",), margin=0.5)
     open_one = loss(to=("D",), margin=0.02)
