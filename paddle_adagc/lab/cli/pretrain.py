@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 _NOT_FOR_PADDLEFORMERS = (
     "overwrite",
     "verify",
+    "add_checksums",
     "verbose",
     "change_data",
     "rollback",
@@ -135,6 +136,11 @@ def _parser() -> argparse.ArgumentParser:
         "--verify",
         action="store_true",
         help="compare all data and an ended run's record with their checksums",
+    )
+    parser.add_argument(
+        "--add-checksums",
+        action="store_true",
+        help="trust checkpoints of an earlier version, which have no checksums",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="show PaddleNLP's own log"
@@ -255,6 +261,7 @@ def train(options: argparse.Namespace) -> int:
                 rollback=options.rollback,
                 fork=fork,
                 verify=options.verify,
+                add_checksums=options.add_checksums,
             )
     except Stopped as stopped:
         if is_first_process():

@@ -142,7 +142,10 @@ def _fault(directory: Path, *, verify: bool) -> str | None:
     """Return what is wrong with a checkpoint's or an export's files."""
     if (directory / COMPLETE).exists():
         return find_checkpoint_fault(
-            directory, verify=verify, with_record=False
+            directory,
+            verify=verify,
+            with_record=False,
+            needs_checksums=False,
         )
     described = directory / CHECKSUMS
     if not described.exists():

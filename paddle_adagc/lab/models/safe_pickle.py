@@ -19,6 +19,8 @@ import os
 import pickle
 from typing import Any
 
+import paddle
+
 _ALLOWED = {
     ("numpy", "dtype"),
     ("numpy", "ndarray"),
@@ -63,3 +65,21 @@ def check_pickle(path: str | os.PathLike[str]) -> Any:
             ) from error
         except Exception as error:  # wrong bytes raise anything
             raise ValueError(f"{path} is broken: {error!r}") from error
+
+
+def load_pickle(
+    path: str | os.PathLike[str], *, return_numpy: bool = False
+) -> Any:
+    """Check a file of ``paddle.save``, then load it.
+
+    Nothing else in this package calls ``paddle.load``.
+
+    Args:
+        path: The file.
+        return_numpy: Return NumPy arrays instead of tensors.
+
+    Raises:
+        ValueError: See :func:`check_pickle`.
+    """
+    check_pickle(path)
+    return paddle.load(os.fspath(path), return_numpy=return_numpy)

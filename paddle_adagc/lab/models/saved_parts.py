@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import paddle
 
-from paddle_adagc.lab.models.safe_pickle import check_pickle
+from paddle_adagc.lab.models.safe_pickle import load_pickle
 
 Array = npt.NDArray[np.generic]
 
@@ -98,8 +98,7 @@ def _joined(
 
 
 def _load(file: Path) -> dict[str, Array]:
-    check_pickle(file)
-    tensors = paddle.load(str(file), return_numpy=False)
+    tensors = load_pickle(file)
     if not isinstance(tensors, dict) or not all(
         isinstance(tensor, paddle.Tensor) for tensor in tensors.values()
     ):

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import paddle
 
+from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.soak.runs import (
     Main,
@@ -84,7 +85,7 @@ def _other_shape(path: Path) -> None:
         vectors = {name: v[:-1] for name, v in load_file(path).items()}
         save_file(vectors, path, {"format": "paddle_adagc.state.3"})
         return
-    state = paddle.load(str(path))
+    state = load_pickle(path)
     name = next(k for k, v in state.items() if getattr(v, "ndim", 0) == 2)
     state[name] = state[name][:-1]
     paddle.save(state, str(path))

@@ -15,7 +15,8 @@
 
 ``complete.json`` is written once everything that it stands for is on the disk.
 It holds the step, and the size and SHA-256 of every file of the checkpoint and
-of the run's record up to that step. Older checkpoints only have the step.
+of the run's record up to that step. Older checkpoints only have the step:
+they are refused until :func:`add_checksums` was asked for.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ _PARTS = (
     "scheduler.pdparams",
     "rng_state*.pth",
 )
-"""Files of every checkpoint; the last four are pickled."""
+"""Files of every checkpoint."""
+
+_PICKLED = ("*.pdparams", "*.pdopt", "*.pth")
+"""Files that a resumed run may unpickle, those of other ranks too."""
 
 _NO_CONTENT = "StructuredToParameterName@@"
 """Key that ``paddle.save`` adds to every dict."""
@@ -86,6 +90,19 @@ def complete_checkpoint(
     atomic_write_json(checkpoint / COMPLETE, sealed(facts), indent=None)
 
 
+def add_checksums(output_dir: Path) -> None:
+    """Give the checkpoints of an earlier version the checksums they lack."""
+    for path in checkpoints(output_dir):
+        if not (path / COMPLETE).exists():
+            continue
+        facts = read_complete(path)
+        if "files" not in facts:
+            names = [p.name for p in path.iterdir() if p.is_file()]
+            files = describe(path, sorted({*names} - {COMPLETE}))
+            complete = sealed({**facts, "files": files})
+            atomic_write_json(path / COMPLETE, complete, indent=None)
+
+
 def read_complete(checkpoint: Path) -> dict[str, Any]:
     """Read ``complete.json``.
 
@@ -106,7 +123,11 @@ def read_complete(checkpoint: Path) -> dict[str, Any]:
 
 
 def find_checkpoint_fault(
-    checkpoint: Path, *, verify: bool = True, with_record: bool = True
+    checkpoint: Path,
+    *,
+    verify: bool = True,
+    with_record: bool = True,
+    needs_checksums: bool = True,
 ) -> str | None:
     """Return why a complete checkpoint must not be loaded; None: nothing.
 
@@ -114,9 +135,12 @@ def find_checkpoint_fault(
         checkpoint: Folder ``checkpoint-STEP``.
         verify: Compare checksums; otherwise sizes alone.
         with_record: Check the run's record up to its step too.
+        needs_checksums: Refuse one of an earlier version, which has none.
     """
     try:
         facts = read_complete(checkpoint)
+        if needs_checksums and "files" not in facts:
+            return "it has no checksums; --add-checksums trusts it as it is"
         fault = find_fault(checkpoint, facts.get("files", {}), verify=verify)
         if fault is None and with_record:
             if facts["step"] != _step(checkpoint):
@@ -150,16 +174,21 @@ def _record_fault(directory: Path, record: Mapping[str, Any]) -> str | None:
 
 def _check_parts(checkpoint: Path) -> None:
     """Refuse missing and empty parts, and pickles that hold code."""
+    for path in checkpoint.rglob("*.index.json"):
+        raise ValueError(
+            f"{path.name} is refused: PaddleNLP would load the files that it "
+            "names, and no checkpoint of ours has one"
+        )
     for pattern in _PARTS:
-        found = sorted(checkpoint.glob(pattern))
-        if not found:
+        if not any(checkpoint.glob(pattern)):
             raise ValueError(f"{pattern} is missing")
-        for path in found if pattern != _PARTS[0] else []:
-            content = check_pickle(path)
-            if not isinstance(content, (dict, list)) or all(
-                key == _NO_CONTENT for key in content
-            ):
-                raise ValueError(f"{path.name} holds nothing")
+    pickled = {path for p in _PICKLED for path in checkpoint.rglob(p)}
+    for path in sorted(pickled):
+        content = check_pickle(path)
+        if not isinstance(content, (dict, list)) or all(
+            key == _NO_CONTENT for key in content
+        ):
+            raise ValueError(f"{path.name} holds nothing")
 
 
 def _check_steps(checkpoint: Path, facts: Mapping[str, Any]) -> None:
@@ -205,7 +234,7 @@ def last_checkpoint(output_dir: Path) -> Path | None:
     Raises:
         ValueError: There are checkpoints, all of them damaged.
     """
-    notes, incomplete, whole = [], [], None
+    notes, incomplete, whole, num_notes = [], [], None, 0
     for path in checkpoints(output_dir):
         if not (path / COMPLETE).exists():
             incomplete.append(path)
@@ -223,9 +252,6 @@ def last_checkpoint(output_dir: Path) -> Path | None:
         remove_checkpoint(path)
     if whole is None:
         return None
-    if "files" not in read_complete(whole):
-        notes.insert(num_notes, f"{whole.name} has no checksums")
-        num_notes += 1
     if notes[:num_notes]:
         text = "; ".join(notes[:num_notes])
         logger.warning("%s: resuming from %s", text, whole.name)

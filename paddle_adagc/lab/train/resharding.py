@@ -30,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.trainer import innermost
 from paddle_adagc.lab.models.parallel import topology
 from paddle_adagc.lab.models.rank_weights import parameters_by_key
+from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.models.saved_parts import Array, to_numpy
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.processes import is_first_process
@@ -54,6 +56,7 @@ from paddle_adagc.lab.train.weights import (
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 LAYOUT = "layout.json"
+_OPTIMIZER_FILE = re.compile(r"optimizer[\w.]*\.pdopt")
 _MASTER = "master_weights"
 _MASTER_SUFFIX = "fp32_master_0"
 """Paddle's ending of the name of a master weight."""
@@ -184,8 +187,23 @@ def read_optimizer_state(
 
 
 def _saved_layout(checkpoint: Path) -> dict[str, Any] | None:
+    """Read ``layout.json``; None if there is none.
+
+    Raises:
+        ValueError: It names a file that is no optimizer state of this
+            checkpoint.
+    """
     file = checkpoint / LAYOUT
-    return json.loads(file.read_text()) if file.exists() else None
+    if not file.exists():
+        return None
+    saved = json.loads(file.read_text())
+    for name in saved["optimizer"]:
+        if not _OPTIMIZER_FILE.fullmatch(name):
+            raise ValueError(
+                f"{file} is refused: it names {name!r}, which is no "
+                "optimizer*.pdopt of this checkpoint"
+            )
+    return saved
 
 
 def _slices(optimizer: Any) -> dict[str, tuple[int, int]]:
@@ -245,13 +263,14 @@ def _read_wholes(
 ) -> dict[tuple[str, str], Array]:
     """Read every quantity of some tensors of the whole model."""
     check_layout_file(checkpoint)
-    saved = json.loads((checkpoint / LAYOUT).read_text())
+    saved = _saved_layout(checkpoint)
+    assert saved is not None
     numbers: dict[tuple[str, str], Array] = {}
     parts: dict[tuple[str, str], _Assembly] = {}
     for file, entries in saved["optimizer"].items():
         pieces = [Piece(*values) for values in entries]
         pieces = [piece for piece in pieces if piece.key in layout]
-        state = paddle.load(str(checkpoint / file)) if pieces else {}
+        state = load_pickle(checkpoint / file) if pieces else {}
         for piece in pieces:
             held = state[_MASTER] if piece.quantity == _MASTER else state
             values = to_numpy(held[piece.entry])

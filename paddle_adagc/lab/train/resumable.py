@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import paddle
 from paddlenlp.trainer import Trainer
 
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.train.checkpoints import (
     complete_checkpoint,
     read_complete,
@@ -129,7 +129,7 @@ class ResumableTrainer(ClippingMixin, Trainer):
 
     def _load_parts(self, checkpoint: Path) -> None:
         """Load this rank's part of the optimizer's state, if it is wanted."""
-        schedule = paddle.load(str(checkpoint / "scheduler.pdparams"))
+        schedule = load_pickle(checkpoint / "scheduler.pdparams")
         if "optimizer" in self.starts_afresh:
             self.lr_scheduler.set_state_dict(schedule)
         else:
@@ -137,8 +137,8 @@ class ResumableTrainer(ClippingMixin, Trainer):
             state["LR_Scheduler"] = schedule
             self.optimizer.set_state_dict(state)
         if self.do_grad_scaling:
-            scaler = str(checkpoint / "scaler.pdparams")
-            self.scaler.load_state_dict(paddle.load(scaler, return_numpy=True))
+            scaler = checkpoint / "scaler.pdparams"
+            self.scaler.load_state_dict(load_pickle(scaler, return_numpy=True))
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         """Save all parts, then mark the checkpoint complete, then rotate."""

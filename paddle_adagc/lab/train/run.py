@@ -34,6 +34,7 @@ from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.record.files import check_record, held
 from paddle_adagc.lab.record.machine import processor_facts
+from paddle_adagc.lab.train import checkpoints
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.fork import Fork
@@ -68,6 +69,7 @@ def run_pretraining(
     rollback: bool = False,
     fork: Fork | None = None,
     verify: bool = False,
+    add_checksums: bool = False,
 ) -> str:
     """Train as ``config`` says, or resume a killed run.
 
@@ -85,6 +87,8 @@ def run_pretraining(
         fork: Checkpoint of another run, from which this one starts.
         verify: Compare all of the data, and of an ended run's record, with
             their checksums; otherwise sizes and samples.
+        add_checksums: Trust checkpoints of an earlier version, which have no
+            checksums, as they are now.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
@@ -102,6 +106,9 @@ def run_pretraining(
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(held(directory)))
+        if add_checksums:
+            source = fork.source if fork else directory
+            from_first_process(lambda: checkpoints.add_checksums(source))
         while True:
             ended = _run_once(config, request, verify=verify)
             if isinstance(ended, str):

@@ -13,13 +13,16 @@
 # limitations under the License.
 """Checkpoints: durable, checked, and replaced by the one before."""
 
+import functools
 import json
+import pickle
 import shutil
 
 import numpy as np
 import paddle
 import pytest
 from lab.train.interruption import interrupted_at
+from lab.models.test_safe_pickle import Attack
 from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.checksums import sealed
@@ -30,6 +33,9 @@ from paddle_adagc.lab.train.checkpoints import (
     find_checkpoint_fault,
     last_checkpoint,
 )
+from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.resharding import LAYOUT
+from paddle_adagc.lab.train.run import run_pretraining
 
 
 @pytest.fixture(scope="module")
@@ -109,37 +115,50 @@ def test_a_lost_run_file_is_restored(runs, stopped, caplog, damage):
     assert_same(RunRecord.load(runs / "whole"), resumed)
 
 
+OLD_KEYS = ("step", "wall_seconds", "monitor", "has_diverged")
+
+
 def without_checksums(checkpoint):
     """Make a checkpoint of an older version of it."""
 
     def change(facts):
-        new = ("sha256", "files", "record", "run", "clip_step", "alarms")
-        for key in new:
+        for key in {*facts} - {*OLD_KEYS}:
             del facts[key]
 
     rewrite(checkpoint / COMPLETE, change)
 
 
-def test_a_checkpoint_without_checksums_loads(runs, stopped, caplog):
-    without_checksums(stopped / "checkpoint-8")
-    _, resumed = run(make_values(stopped, save_every=4))
-    assert "checkpoint-8 has no checksums: resuming from" in caplog.text
-    assert_same(RunRecord.load(runs / "whole"), resumed)
+def test_a_checkpoint_without_checksums_loads_if_asked_for(
+    runs, stopped, caplog
+):
+    for step in (4, 8):
+        without_checksums(stopped / f"checkpoint-{step}")
+    values = make_values(stopped, save_every=4)
+    with pytest.raises(ValueError, match=r"checkpoint-8.*--add-checksums"):
+        run(values)
+    run_pretraining(parse_config(values), add_checksums=True)
+    assert_same(RunRecord.load(runs / "whole"), RunRecord.load(stopped))
+    (newest, *_) = checkpoints.checkpoints(stopped)
+    assert find_checkpoint_fault(newest) is None
 
 
 def test_without_checksums_steps_and_parts_are_checked(stopped):
     checkpoint = stopped / "checkpoint-8"
     without_checksums(checkpoint)
+    assert "no checksums" in find_checkpoint_fault(checkpoint)
+    checkpoints.add_checksums(stopped)
     assert find_checkpoint_fault(checkpoint) is None
+    without_checksums(checkpoint)
+    find_fault = functools.partial(find_checkpoint_fault, needs_checksums=False)
     state = checkpoint / "trainer_state.json"
     rewrite(state, lambda facts: facts.update(global_step=7))
-    assert "of step 7" in find_checkpoint_fault(checkpoint)
+    assert "of step 7" in find_fault(checkpoint)
     rewrite(state, lambda facts: facts.update(global_step=8))
     paddle.save({}, str(checkpoint / "optimizer.pdopt"))
-    assert "optimizer.pdopt holds nothing" in find_checkpoint_fault(checkpoint)
+    assert "optimizer.pdopt holds nothing" in find_fault(checkpoint)
     (checkpoint / "rng_state.pth").unlink()
     (checkpoint / "optimizer.pdopt").unlink()
-    assert "pdopt is missing" in find_checkpoint_fault(checkpoint)
+    assert "pdopt is missing" in find_fault(checkpoint)
 
 
 @pytest.mark.parametrize("kind", ["other shape", "missing"])
@@ -154,8 +173,44 @@ def test_weights_of_another_model_are_never_loaded(stopped, kind):
         weights[name] = paddle.zeros([3, 5])
     paddle.save(weights, path)
     found = "missing" if kind == "missing" else r"\[3, 5\]"
+    checkpoints.add_checksums(stopped)
     with pytest.raises(ValueError, match=rf"{name} is {found}"):
         run(make_values(stopped, save_every=4))
+
+
+@pytest.mark.parametrize(
+    "name", ["evil.bin", "../evil.bin", "../../optimizer.pdopt"]
+)
+def test_a_layout_names_no_other_file(stopped, name):
+    checkpoint = stopped / "checkpoint-8"
+
+    def change(layout):
+        layout["parallel"]["tp"] = 2
+        layout["optimizer"][name] = layout["optimizer"].pop("optimizer.pdopt")
+
+    rewrite(checkpoint / LAYOUT, change)
+    without_checksums(checkpoint)
+    checkpoints.add_checksums(stopped)
+    mark = stopped.parent / "hacked"
+    (checkpoint / name).resolve().write_bytes(pickle.dumps(Attack(mark)))
+    with pytest.raises(ValueError, match=rf"refused: it names '{name}'"):
+        run(make_values(stopped, save_every=4))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("optimizer.other.pdopt", "refused: it asks for posix.system"),
+        ("scaler.pdparams", "refused: it asks for posix.system"),
+        ("model_state.pdparams.index.json", "index.json is refused"),
+    ],
+)
+def test_a_file_that_could_run_code_is_refused(stopped, name, reason):
+    checkpoint = stopped / "checkpoint-8"
+    (checkpoint / name).write_bytes(pickle.dumps(Attack(stopped / "hacked")))
+    assert reason in find_checkpoint_fault(checkpoint)
+    assert not (stopped / "hacked").exists()
 
 
 def test_the_clip_s_step_must_be_the_checkpoint_s(stopped):
