@@ -2,6 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that must stand before the first matrix product."""
 
-from paddle_adagc.lab.models.cpu import use_portable_arithmetic
+from paddle_adagc.lab.processor import choose_mkl_kernels
 
-use_portable_arithmetic()
+choose_mkl_kernels()

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = "paddle_adagc"
 LAB = "paddle_adagc.lab"
 ROWS = (
-    ("checksums", "markdown", "storage"),
+    ("checksums", "markdown", "processor", "storage"),
     ("section",),
     ("gloo", "data", "faults"),
     ("models",),

@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("host.cpp")
 FLAGS = (
     "-O3",
-    "-march=native",
     "-ffp-contract=off",
     "-fno-math-errno",
     "-shared",
@@ -124,13 +123,6 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.adagc_squared_norms.restype = None
     library.adagc_scale.argtypes = [pointer, count, *[pointer] * 3]
     library.adagc_scale.restype = None
-    library.adagc_adamw.argtypes = [
-        *[pointer] * 4,
-        count,
-        pointer,
-        *[ctypes.c_float] * 5,
-    ]
-    library.adagc_adamw.restype = None
     return library
 
 
@@ -144,7 +136,7 @@ def cache_dir() -> Path:
 
 
 def _fingerprint(compiler: str) -> str:
-    """Hash the source, the flags, the compiler and the processor."""
+    """Hash the source, the flags, the compiler and the architecture."""
     header = SOURCE.with_name("numbers.h")
     parts = [
         SOURCE.read_text(),
@@ -153,11 +145,4 @@ def _fingerprint(compiler: str) -> str:
         compiler,
         platform.machine(),
     ]
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        parts += [
-            line
-            for line in cpuinfo.read_text().splitlines()
-            if line.startswith(("flags", "Features"))
-        ][:1]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

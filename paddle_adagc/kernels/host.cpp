@@ -55,14 +55,14 @@ void scale(void* tensor, int64_t size, float h, bool is_discarded) {
   for (int64_t i = 0; i < size; ++i) narrow(widen(values[i]) * factor, values + i);
 }
 
-// In the order of the codes in facts.py.
-constexpr double (*kSquaredNorm[])(const void*, int64_t) = {
-    squared_norm<float>, squared_norm<double>, squared_norm<Bfloat16>,
-    squared_norm<Float16>};
-constexpr void (*kScale[])(void*, int64_t, float, bool) = {
-    scale<float>, scale<double>, scale<Bfloat16>, scale<Float16>};
-
 }  // namespace
+
+// One library for all x86 processors: each takes the widest vectors it has.
+#if defined(__x86_64__) && !defined(ADAGC_NARROW)
+#define WIDEST __attribute__((target_clones("avx2", "default"), flatten))
+#else
+#define WIDEST
+#endif
 
 // A tensor as facts.py describes it.
 struct Facts {
@@ -128,51 +128,39 @@ int64_t adagc_describe(void* const* objects, int64_t count, const void* none,
 }
 
 // out[i] = squared L2 norm of tensor i.
-void adagc_squared_norms(const Facts* tensors, int64_t num_tensors,
+WIDEST void adagc_squared_norms(const Facts* tensors, int64_t num_tensors,
                          float* out) {
   for (int64_t i = 0; i < num_tensors; ++i) {
     const Facts& t = tensors[i];
-    const bool is_missing = t.size == 0;
-    out[i] = is_missing ? 0.0f
-                        : static_cast<float>(
-                              kSquaredNorm[t.dtype](t.values, t.size));
+    double sum = 0.0;
+    if (t.size != 0) {
+      switch (t.dtype) {  // the codes of facts.py
+        case 0: sum = squared_norm<float>(t.values, t.size); break;
+        case 1: sum = squared_norm<double>(t.values, t.size); break;
+        case 2: sum = squared_norm<Bfloat16>(t.values, t.size); break;
+        case 3: sum = squared_norm<Float16>(t.values, t.size); break;
+      }
+    }
+    out[i] = static_cast<float>(sum);
   }
 }
 
 // Tensor i is multiplied by h[i], and rounded once; set to 0 where discard[i].
 // A tensor with h[i] == 1 is not touched. discard may be null. changed[i] says
 // whether tensor i was written to.
-void adagc_scale(const Facts* tensors, int64_t num_tensors, const float* h,
-                 const bool* discard, bool* changed) {
+WIDEST void adagc_scale(const Facts* tensors, int64_t num_tensors,
+                        const float* h, const bool* discard, bool* changed) {
   for (int64_t i = 0; i < num_tensors; ++i) {
     const Facts& t = tensors[i];
     const bool is_discarded = discard != nullptr && discard[i];
     changed[i] = t.size != 0 && (h[i] != 1.0f || is_discarded);
-    if (changed[i]) {
-      kScale[t.dtype](t.values, t.size, h[i], is_discarded);
+    if (!changed[i]) continue;
+    switch (t.dtype) {
+      case 0: scale<float>(t.values, t.size, h[i], is_discarded); break;
+      case 1: scale<double>(t.values, t.size, h[i], is_discarded); break;
+      case 2: scale<Bfloat16>(t.values, t.size, h[i], is_discarded); break;
+      case 3: scale<Float16>(t.values, t.size, h[i], is_discarded); break;
     }
-  }
-}
-
-// One step of AdamW, with the roundings of the kernel that Paddle generates for
-// processors with AVX-512: without them Paddle's kernel rounds otherwise.
-// powers = {beta1^t, beta2^t}; without decay weight_decay is 0.
-void adagc_adamw(float* weight, const float* gradient, float* moment1,
-                 float* moment2, int64_t size, const float* powers, float lr,
-                 float beta1, float beta2, float epsilon, float weight_decay) {
-  const float correction = std::sqrt(1.0f - powers[1]);
-  const float rate = lr * (correction / (1.0f - powers[0]));
-  const float floor = epsilon * correction;
-  const float decay = lr * weight_decay;
-  for (int64_t i = 0; i < size; ++i) {
-    const float g = gradient[i];
-    const float mean = std::fma(beta1, moment1[i], (1.0f - beta1) * g);
-    const float square = std::fma(beta2, moment2[i], (1.0f - beta2) * (g * g));
-    const float kept = std::fma(-decay, weight[i], weight[i]);
-    const float direction = mean / (std::sqrt(square) + floor);
-    weight[i] = std::fma(-rate, direction, kept);
-    moment1[i] = mean;
-    moment2[i] = square;
   }
 }
 

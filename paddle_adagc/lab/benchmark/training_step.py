@@ -19,7 +19,6 @@ from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles
 from paddle_adagc.lab.train.architectures import make_task
@@ -57,7 +56,6 @@ def compare(config: RunConfig, num_steps: int) -> list[Row]:
         config: The run; its own clip is not used.
         num_steps: Timed steps, after AdaGC's warm-up.
     """
-    use_portable_arithmetic()
     copies = {name: _Copy(config, clip) for name, clip in CLIPS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in copies}
     order = random.Random(0)

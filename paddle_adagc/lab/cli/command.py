@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.processor import choose_mkl_kernels
 from paddle_adagc.lab.storage import StorageError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,6 +141,7 @@ def exit_status(
         printed; 3 if a folder cannot be written to.
     """
     filter_noise()
+    choose_mkl_kernels()
     try:
         return run(options)
     except StorageError as error:

@@ -33,7 +33,6 @@ from paddle_adagc.lab.evaluate.tokenizer import (
     tokenizer_of,
 )
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.train.parse import load_config
 
 PAPER = "paper"
@@ -112,7 +111,6 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     """
     _check_harness(config)
     data = None if config.data is None else load_config(config.data).data
-    use_portable_arithmetic()
     saved = load_saved(config.model, verify=config.verify)
     tokenizer = tokenizer_of(saved, config.tokenizer)
     if config.tasks and tokenizer is None:

@@ -9,10 +9,8 @@ import platform
 from typing import Any
 
 import paddle
-from paddle import _C_ops
 
-from paddle_adagc.kernels.adamw import adamw_
-from paddle_adagc.lab.models.cpu import processor_fields
+from paddle_adagc.lab.processor import processor_fields, processor_name
 
 _INSTRUCTION_SETS = (
     "avx",
@@ -42,23 +40,21 @@ def processor_facts() -> dict[str, Any]:
     """Return processor and settings by which results may differ.
 
     Returns:
-        `processor` (model name), `vendor`, `architecture`, `num_cores`,
-        `instruction_sets` (those that numerical libraries ask for), `libc`,
-        `blas`, `adamw` ("loop" or "operator", see
-        :mod:`paddle_adagc.kernels.adamw`), and `environment`: the variables
-        that choose kernels or threads, where set.
+        `processor` (model and widest vectors), `vendor`, `architecture`,
+        `num_cores`, `instruction_sets` (those that numerical libraries ask
+        for), `libc`, `blas`, and `environment`: the variables that choose
+        kernels or threads, where set.
     """
     fields = processor_fields()
     flags = fields["flags"].split()
     return {
-        "processor": fields["model name"] or platform.processor(),
+        "processor": processor_name(),
         "vendor": fields["vendor_id"],
         "architecture": platform.machine(),
         "num_cores": os.cpu_count(),
         "instruction_sets": [s for s in _INSTRUCTION_SETS if s in flags],
         "libc": " ".join(platform.libc_ver()),
         "blas": "MKL" if paddle.version.mkl() == "ON" else "OpenBLAS",
-        "adamw": "loop" if _C_ops.adamw_ is adamw_ else "operator",
         "environment": {
             name: os.environ[name] for name in _VARIABLES if name in os.environ
         },

@@ -27,6 +27,7 @@ from typing import Any
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.checksums import SEAL, check_seal, sealed
+from paddle_adagc.lab.processor import with_vectors
 
 _CHECKSUM = "lines_sha256"
 RECORDED_BEFORE = "recorded before"
@@ -70,10 +71,13 @@ class CellResult:
 
     @property
     def cpu_model(self) -> str:
-        """Processor, or :data:`RECORDED_BEFORE`."""
+        """Processor with its vectors, or :data:`RECORDED_BEFORE`."""
         if "instruction_sets" not in self.machine:
             return RECORDED_BEFORE
-        return str(self.machine["processor"])
+        # Older lines have the model without its vectors.
+        return with_vectors(
+            self.machine["processor"], self.machine["instruction_sets"]
+        )
 
     @property
     def run_id(self) -> str:

@@ -20,7 +20,6 @@ import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.data.manifest import check_dataset
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.models.cpu import use_portable_arithmetic
 from paddle_adagc.lab.record.files import check_record, held
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train import checkpoints
@@ -91,7 +90,6 @@ def run_pretraining(
     """
     directory = Path(config.train.output_dir)
     request = Request(overwrite, change_data, rollback, fork)
-    use_portable_arithmetic()
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(held(directory)))

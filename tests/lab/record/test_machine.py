@@ -4,29 +4,20 @@
 
 import json
 
-import pytest
-from paddle import _C_ops
-
-from paddle_adagc.kernels import adamw
+from paddle_adagc.lab import processor
 from paddle_adagc.lab.record import machine
 
 
 def test_states_processor_and_settings(monkeypatch):
     fields = {"model name": "Abacus 9", "vendor_id": "Sum", "flags": "avx fma"}
-    monkeypatch.setattr(machine, "processor_fields", lambda: fields)
+    for module in (machine, processor):
+        monkeypatch.setattr(module, "processor_fields", lambda: fields)
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     facts = machine.processor_facts()
-    assert facts["processor"] == "Abacus 9"
+    assert facts["processor"] == "Abacus 9 (AVX)"
     assert facts["vendor"] == "Sum"
     assert facts["instruction_sets"] == ["avx", "fma"]
     assert facts["environment"]["MKL_CBWR"] == "AVX2"
     assert "GLIBC_TUNABLES" not in facts["environment"]
     assert json.loads(json.dumps(facts)) == facts
-
-
-@pytest.mark.parametrize("kind", ["operator", "loop"])
-def test_states_the_kernel_of_adamw(monkeypatch, kind):
-    kernels = {"operator": adamw._OPERATOR, "loop": adamw.adamw_}
-    monkeypatch.setattr(_C_ops, "adamw_", kernels[kind])
-    assert machine.processor_facts()["adamw"] == kind

@@ -10,8 +10,8 @@ import shutil
 import numpy as np
 import paddle
 import pytest
-from lab.train.interruption import interrupted_at
 from lab.models.test_safe_pickle import Attack
+from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.checksums import sealed

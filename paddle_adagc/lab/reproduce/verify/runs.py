@@ -133,10 +133,19 @@ def steps(cell: Cell) -> int:
     return int(cell["measures"].get("steps", 0))
 
 
+_VECTORS = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"))
+
+
 def cpu(cell: Cell) -> str:
-    """Its processor's model, "" if the line has none."""
+    """Its processor's model and vectors, "" if the line has none."""
     machine = cell.get("machine", {})
-    return str(machine["processor"]) if "instruction_sets" in machine else ""
+    if "instruction_sets" not in machine:
+        return ""
+    model, sets = str(machine["processor"]), machine["instruction_sets"]
+    for flag, name in _VECTORS:
+        if flag in sets:
+            return model.removesuffix(f" ({name})") + f" ({name})"
+    return model
 
 
 def run_id(cell: Cell) -> str:

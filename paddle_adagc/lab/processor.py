@@ -1,0 +1,60 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The processor: its name in records, and the kernels of MKL for it."""
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+_NAMES = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX"}
+"""Sets of vector instructions, the widest first."""
+
+
+def choose_mkl_kernels() -> None:
+    """Let MKL take its AVX2 kernels on AMD: by itself it takes slower ones.
+
+    The commands of ``tools/`` and the tests call this, the library never does.
+    MKL reads the variable at the first matrix product. A value that the user
+    has set stays.
+    """
+    fields = processor_fields()
+    is_amd = fields["vendor_id"] == "AuthenticAMD"
+    if is_amd and "avx2" in fields["flags"].split():
+        os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
+
+
+def processor_name() -> str:
+    """Return the model and its widest vectors: losses differ between those.
+
+    Virtual machines hide the model: an "AMD EPYC" may or may not have AVX-512.
+    """
+    fields = processor_fields()
+    model = fields["model name"] or platform.processor()
+    return with_vectors(model, fields["flags"].split())
+
+
+def with_vectors(model: str, instruction_sets: list[str]) -> str:
+    """Add the widest vectors to a model, unless they stand there already."""
+    widest = next((n for s, n in _NAMES.items() if s in instruction_sets), "")
+    is_whole = not widest or model.endswith(f" ({widest})")
+    return model if is_whole else f"{model} ({widest})"
+
+
+@cache
+def processor_fields(facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Read Linux's facts about the first core, by their names.
+
+    Returns:
+        `flags`, `model name`, `vendor_id` and others; these three are empty
+        where Linux does not say.
+    """
+    fields = {"flags": "", "model name": "", "vendor_id": ""}
+    try:
+        first, *_ = facts.read_text().split("\n\n")
+    except OSError:
+        return fields
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    return fields

@@ -1,0 +1,59 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The processor's name, and the choice of MKL's kernels."""
+
+import os
+
+import pytest
+
+from paddle_adagc.lab import processor
+
+AMD, INTEL = "AuthenticAMD", "GenuineIntel"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "given", "chosen"),
+    [
+        (AMD, "avx avx2", None, "5"),
+        (AMD, "avx avx2", "4", "4"),
+        (AMD, "avx", None, None),
+        (INTEL, "avx avx2 avx512f", None, None),
+    ],
+)
+def test_mkl_takes_avx2_on_amd(monkeypatch, vendor, flags, given, chosen):
+    monkeypatch.setenv("MKL_DEBUG_CPU_TYPE", given or "")
+    if given is None:
+        monkeypatch.delenv("MKL_DEBUG_CPU_TYPE")
+    fields = {"vendor_id": vendor, "flags": flags}
+    monkeypatch.setattr(processor, "processor_fields", lambda: fields)
+    processor.choose_mkl_kernels()
+    assert os.environ.get("MKL_DEBUG_CPU_TYPE") == chosen
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("sse avx avx2 avx512f", "AMD EPYC (AVX-512)"),
+        ("sse avx avx2", "AMD EPYC (AVX2)"),
+        ("sse", "AMD EPYC"),
+    ],
+)
+def test_one_model_with_other_vectors_has_another_name(
+    monkeypatch, flags, name
+):
+    fields = {"model name": "AMD EPYC", "flags": flags}
+    monkeypatch.setattr(processor, "processor_fields", lambda: fields)
+    assert processor.processor_name() == name
+
+
+def test_reads_the_first_core(tmp_path):
+    path = tmp_path / "facts"
+    path.write_text(
+        "processor\t: 0\nmodel name\t: Abacus: 9\nflags\t\t: sse2 avx\n\n"
+        "processor\t: 1\nmodel name\t: Other\n"
+    )
+    fields = processor.processor_fields(path)
+    assert fields["model name"] == "Abacus: 9"
+    assert fields["flags"] == "sse2 avx"
+    assert fields["vendor_id"] == ""
+    assert processor.processor_fields(tmp_path / "missing")["flags"] == ""
