@@ -4,6 +4,7 @@
 
 import ctypes
 import functools
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -39,20 +40,33 @@ def build_emulated(folder: Path, source: str) -> ctypes.CDLL:
         folder: An empty one.
         source: Of the kernels.
     """
+    library = folder / "libcuda.so"
+    _compile(folder, source, library)
+    return ctypes.CDLL(str(library))
+
+
+def _compile(folder: Path, source: str, library: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("the emulated GPU needs g++")
     write_kernels(folder, source)
-    library = folder / "libcuda.so"
     command = ["g++", f"-I{folder}", *FLAGS, "-shared", "-fPIC"]
     subprocess.run([*command, FOLDER / "driver.cpp", "-o", library], check=True)
-    return ctypes.CDLL(str(library))
 
 
 @functools.cache
 def emulated_cuda() -> ctypes.CDLL:
-    """The emulated driver with the kernels as they are."""
-    with tempfile.TemporaryDirectory() as folder:
-        return build_emulated(Path(folder), tensors.SOURCE.read_text())
+    """The emulated driver with the kernels as they are, compiled once."""
+    source = tensors.SOURCE.read_text()
+    files = [*FOLDER.iterdir(), build.SOURCE.with_name("numbers.h")]
+    parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
+    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def make(library: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            _compile(Path(folder), source, library)
+
+    library = build.keep(build.cache_dir() / f"emulator-{name}.so", make)
+    return ctypes.CDLL(str(library))
 
 
 def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:

@@ -23,8 +23,8 @@ from paddle_adagc.kernels.operators import OperatorTensors
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def forget():
+    """No library stays loaded from one test to the next."""
     library.load_library.cache_clear()
     facts._fast_reader.cache_clear()
     yield
@@ -32,16 +32,23 @@ def fresh(monkeypatch, tmp_path):
     facts._fast_reader.cache_clear()
 
 
-def test_library_is_built_once(tmp_path, monkeypatch):
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """An empty cache of compiled code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "paddle_adagc"
+
+
+def test_library_is_built_once(monkeypatch, cache):
     assert library.load_library() is not None
-    (built,) = (tmp_path / "paddle_adagc").iterdir()
+    (built,) = cache.iterdir()
     library.load_library.cache_clear()
     monkeypatch.setattr(library.subprocess, "run", None)
     assert library.load_library() is not None
     assert [*built.parent.iterdir()] == [built]
 
 
-def test_other_source_is_another_library(tmp_path, monkeypatch):
+def test_other_source_is_another_library(tmp_path, monkeypatch, cache):
     library.load_library()
     source = tmp_path / "changed.cpp"
     shutil.copy(library.SOURCE.with_name("numbers.h"), tmp_path)
@@ -49,28 +56,32 @@ def test_other_source_is_another_library(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "SOURCE", source)
     library.load_library.cache_clear()
     library.load_library()
-    assert len([*(tmp_path / "paddle_adagc").iterdir()]) == 2
+    assert len([*cache.iterdir()]) == 2
 
 
 @pytest.mark.parametrize(
     ("compiler", "message"), [("false", "exit status"), ("nowhere", "nowhere")]
 )
 def test_compiler_that_fails_leaves_paddle_s_operators(
-    tmp_path, monkeypatch, caplog, compiler, message
+    monkeypatch,
+    caplog,
+    compiler,
+    message,
+    cache,
 ):
     monkeypatch.setenv("CXX", compiler)
     with caplog.at_level(logging.WARNING):
         assert library.load_library() is None
     assert message in caplog.text
-    assert not [*(tmp_path / "paddle_adagc").iterdir()]
+    assert not [*cache.iterdir()]
     norms = GradientList([paddle.ones([3])]).squared_norms()
     assert norms.tolist() == [3.0]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign"])
-def test_damaged_library_is_built_again(tmp_path, damage):
+def test_damaged_library_is_built_again(tmp_path, damage, cache):
     library.load_library()
-    (built,) = (tmp_path / "paddle_adagc").iterdir()
+    (built,) = cache.iterdir()
     whole = built.read_bytes()
     library.load_library.cache_clear()
     built.unlink()  # a loaded file must not change
@@ -87,25 +98,27 @@ def test_damaged_library_is_built_again(tmp_path, damage):
     assert ctypes.CDLL(str(built)).adagc_scale
 
 
-def test_code_that_others_could_have_written_is_not_loaded(tmp_path, caplog):
-    (tmp_path / "paddle_adagc").mkdir(mode=0o777)
-    (tmp_path / "paddle_adagc").chmod(0o777)
+def test_code_that_others_could_have_written_is_not_loaded(caplog, cache):
+    cache.mkdir(mode=0o777)
+    cache.chmod(0o777)
     with caplog.at_level(logging.WARNING):
         assert library.load_library() is None
     assert "chmod 700" in caplog.text
 
 
-def test_cache_folder_is_the_user_s_alone(tmp_path):
+def test_cache_folder_is_the_user_s_alone(cache):
     library.load_library()
-    assert (tmp_path / "paddle_adagc").stat().st_mode & 0o077 == 0
+    assert cache.stat().st_mode & 0o077 == 0
 
 
-def test_compiler_may_be_a_command_line(monkeypatch):
+def test_compiler_may_be_a_command_line(monkeypatch, cache):
     monkeypatch.setenv("CXX", "env LANG=C g++")
     assert library.load_library() is not None
 
 
-def test_without_a_home_directory_the_operators_are_used(monkeypatch, caplog):
+def test_without_a_home_directory_the_operators_are_used(
+    monkeypatch, caplog, cache
+):
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
@@ -116,7 +129,7 @@ def test_without_a_home_directory_the_operators_are_used(monkeypatch, caplog):
     assert "XDG_CACHE_HOME" in caplog.text
 
 
-def test_switch(monkeypatch):
+def test_switch(monkeypatch, cache):
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
     assert library.load_library() is None
     assert not HostTensors.is_available()

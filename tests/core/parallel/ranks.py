@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a function on real ranks: processes that talk over gloo.
 
-A launcher imports Paddle once and forks the ranks, so a launch costs one
-import, and the pytest process itself never joins a process group.
+A launcher imports Paddle once, and lives as long as the pytest process. It
+forks a supervisor for every call, which forks the ranks: so a call costs no
+import, no state is left from the one before, and the pytest process itself
+never joins a process group.
 """
 
+import atexit
 import contextlib
 import faulthandler
+import functools
 import importlib.util
 import inspect
 import os
@@ -21,7 +25,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _HOST = "127.0.0.1"
 _TESTS = Path(__file__).resolve().parents[2]
@@ -66,27 +70,23 @@ def run_on_ranks(
                     "world_size": world_size,
                     "arguments": arguments,
                     "timeout": timeout,
+                    "environment": _environment(),
                 }
             )
         )
-        launcher = subprocess.Popen(
-            [sys.executable, __file__, folder],
-            env=_environment(),
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=(job / "launcher.log").open("wb"),
-        )
+        supervisor = _launcher().start(job)
         try:
-            _wait_for_start(launcher, job, world_size)
-            launcher.wait(timeout)
-        except subprocess.TimeoutExpired:
+            _wait_for_start(job, world_size)
+            _wait(job, timeout)
+        except TimeoutError:
             raise TimeoutError(
                 f"{function.__qualname__} on {world_size} ranks was not done "
                 f"after {timeout:.0f} s\n{_logs(job)}"
             ) from None
         finally:
-            _kill_session(launcher)
-        if launcher.returncode:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(supervisor, signal.SIGKILL)
+        if (job / "status").read_text() != "0":
             raise RuntimeError(
                 f"{function.__qualname__} failed\n{_failure(job)}"
             )
@@ -176,11 +176,31 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _kill_session(launcher: subprocess.Popen) -> None:
-    """End the launcher and every rank that it left behind."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(launcher.pid, signal.SIGKILL)
-    launcher.wait()
+class _Launcher:
+    """The process that forks the supervisors."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self._process.kill)
+
+    def start(self, job: Path) -> int:
+        """Begin a job; return its supervisor, which leads its own session."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        print(job, file=stdin, flush=True)
+        return int(stdout.readline())
+
+
+@functools.cache
+def _launcher() -> _Launcher:
+    return _Launcher()
 
 
 def _failure(job: Path) -> str:
@@ -202,30 +222,63 @@ def _logs(job: Path) -> str:
     )
 
 
-def _wait_for_start(
-    launcher: subprocess.Popen[bytes], job: Path, world_size: int
-) -> None:
+def _wait_for_start(job: Path, world_size: int) -> None:
     """Wait until every rank runs the function, or one has failed."""
     deadline = time.monotonic() + _MOST_SECONDS_TO_START
     while len([*job.glob("*.started")]) < world_size:
-        if launcher.poll() is not None:
+        if (job / "status").exists():
             return
         if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"{world_size} ranks did not start within "
-                f"{_MOST_SECONDS_TO_START:.0f} s\n{_logs(job)}"
-            )
-        time.sleep(0.05)
+            raise TimeoutError
+        time.sleep(0.02)
 
 
-def _launch(job: Path) -> int:
-    """Fork the ranks and wait for them; the first failure ends them all."""
+def _wait(job: Path, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while not (job / "status").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.02)
+
+
+def _serve() -> None:
+    """Fork a supervisor for every line of the input: the path of a job."""
     import paddle  # noqa: F401  (once, before the forks)
     from paddle.distributed import fleet  # noqa: F401
 
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _supervise(Path(line.strip()))
+        print(pid, flush=True)
+
+
+def _supervise(job: Path) -> NoReturn:
+    """Fork the ranks and wait for them; the first failure ends them all."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(job / "supervisor.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    status = 1
+    try:
+        status = _launch(job)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        (job / "unfinished").write_text(str(status))
+        (job / "unfinished").rename(job / "status")
+        os._exit(status)
+
+
+def _launch(job: Path) -> int:
     from paddle_adagc.lab.gloo.rendezvous import free_port
 
     task = pickle.loads((job / "job.pkl").read_bytes())
+    os.environ.clear()
+    os.environ.update(task["environment"])
     function = _load(task["file"], task["name"])
     port = free_port()
     ranks = {}
@@ -312,4 +365,4 @@ def _wait_for_store(port: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_launch(Path(sys.argv[1])))
+    _serve()
