@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.judged import JudgedRun
+from paddle_adagc.lab.report.measures import final_loss
 
 
 def headline(experiment: Experiment) -> list[str]:
@@ -58,3 +59,35 @@ def _excess(runs: Sequence[JudgedRun]) -> str:
         return ""
     mean = sum(areas) / len(areas)
     return f", {mean:,.0f} nat × steps above the same run without faults"
+
+
+def conclusion(experiments: Sequence[Experiment]) -> list[str]:
+    """Say in one sentence per experiment what the loss did.
+
+    Returns:
+        For example ``"Llama proxy: worst loss jump 3.2 nat under GlobalGC, 0.3
+        nat under AdaGC; final loss 1.2 nat under GlobalGC, 1.1 nat under
+        AdaGC."`` The last sentence says what fewer than 3 seeds are worth.
+    """
+    sentences = [_sentence(experiment) for experiment in experiments]
+    if any(len(experiment.seeds) < 3 for experiment in experiments):
+        sentences.append(
+            "Fewer than 3 seeds are an illustration, not a result: "
+            "docs/results.md has 8."
+        )
+    return sentences
+
+
+def _sentence(experiment: Experiment) -> str:
+    jumps, losses = [], []
+    for method, runs in experiment.runs.items():
+        judged = _judged(experiment, method, runs)
+        heights = [run.jump.height for run in judged if run.jump is not None]
+        if heights:
+            jumps.append(f"{max(heights):.2g} nat under {method}")
+        final = sum(map(final_loss, judged)) / len(judged)
+        losses.append(f"{final:.3g} nat under {method}")
+    seen = [f"final loss {', '.join(losses)}"]
+    if jumps:
+        seen.insert(0, f"worst loss jump {', '.join(jumps)}")
+    return f"{experiment.title}: {'; '.join(seen)}."

@@ -16,7 +16,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from paddle_adagc.files import atomic_write
-from paddle_adagc.lab.report.charts import Chart, all_charts, moment_charts
+from paddle_adagc.lab.report.charts import (
+    Chart,
+    all_charts,
+    loss_chart,
+    moment_charts,
+)
 from paddle_adagc.lab.report.config_facts import common_and_different, flatten
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import Focus, choose_focus
@@ -30,6 +35,7 @@ from paddle_adagc.lab.report.measuring import measure_experiment
 from paddle_adagc.lab.report.notes import extent, reading_notes
 from paddle_adagc.lab.report.plots import (
     difference_figure,
+    draw_chart,
     rate_figure,
 )
 from paddle_adagc.lab.report.style import method_colors, svg_data_uri
@@ -79,6 +85,7 @@ class _Section:
     extent: str
     colors: dict[str, str]
     table: Table
+    loss: _Picture | None  # what the page opens with
     curves: _Curves
     moments: _Curves
     figures: list[_Picture]
@@ -176,6 +183,7 @@ def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
         extent=extent(experiment),
         colors=method_colors(experiment.runs),
         table=comparison_table(experiment, measured),
+        loss=_loss(shown) if len(shown.runs) > 1 else None,
         curves=_curves(all_charts(shown), f"{anchor}-curves", _about(shown)),
         moments=_curves(
             moments,
@@ -191,6 +199,17 @@ def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
         different=different,
         facts=_facts(experiment),
         paths=_raw_paths(experiment, target.parent),
+    )
+
+
+def _loss(experiment: Experiment) -> _Picture:
+    return _picture(
+        lambda width: draw_chart(loss_chart(experiment), width),
+        f"Training loss of {experiment.title}",
+        " ".join(
+            ["Circles are spikes."]
+            + ["Shaded steps are injected faults."] * experiment.has_faults
+        ),
     )
 
 

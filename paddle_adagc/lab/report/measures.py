@@ -67,7 +67,7 @@ def _losses(last_steps: int) -> list[Measure]:
             label="Training loss (nat)",
             meaning=f"mean of the last {last_steps:,} steps, corrupted "
             "batches left out; NaN: one of them was not finite.",
-            compute=_final_loss,
+            compute=final_loss,
         ),
         measure(
             name="validation_loss",
@@ -80,7 +80,7 @@ def _losses(last_steps: int) -> list[Measure]:
     ]
 
 
-def _final_loss(run: JudgedRun) -> float:
+def final_loss(run: JudgedRun) -> float:
     start = run.run.num_steps - run.experiment.last_steps
     steps = judged_steps(run.run, start)
     return float(np.mean(run.run.loss[steps])) if len(steps) else math.nan

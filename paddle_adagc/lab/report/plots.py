@@ -38,13 +38,14 @@ _MARKS: dict[str, dict[str, Any]] = {
 
 
 @styled
-def draw_chart(chart: Chart) -> Figure:
+def draw_chart(chart: Chart, width: float = 9.0) -> Figure:
     """Draw the curves of a chart, faults shaded, spikes marked.
 
     Args:
         chart: The curves; those of the first two methods are on top.
+        width: Inches.
     """
-    figure = Figure(figsize=(9, 3.3), layout="constrained")
+    figure = Figure(figsize=(width, 3.3), layout="constrained")
     ax = figure.add_subplot()
     for line in [*chart.lines[2:], *chart.lines[:2]]:
         _draw_line(ax, line, chart.start)
@@ -55,7 +56,11 @@ def draw_chart(chart: Chart) -> Figure:
     step_axis(ax)
     if chart.log:
         log_axis(ax)
-    figure.legend(handles=_legend(chart), loc="outside upper center", ncols=6)
+    figure.legend(
+        handles=_legend(chart),
+        loc="outside upper center",
+        ncols=6 if width > 6 else 3,
+    )
     return figure
 
 

@@ -98,7 +98,9 @@ def make_cells(
     base["train"]["max_steps"] = scale.num_steps(full_length)
     ratio = base["train"]["max_steps"] / full_length
     faults = [_moved(fault, ratio) for fault in experiment.faults]
-    twins = [([], True), (faults, False)] if faults else [([], False)]
+    twins = [(faults, False)]
+    if faults and experiment.twins:
+        twins.insert(0, ([], True))
     cells = []
     for seed in experiment.seeds[: scale.num_seeds]:
         for method, changes in experiment.all_methods.items():

@@ -74,8 +74,10 @@ class ExperimentConfig:
     """Changes to the run config for all methods."""
 
     faults: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """Faults to inject; every run then has a clean twin, for the paired
-    excess."""
+    """Faults to inject."""
+
+    twins: Flag = True
+    """Whether every run with faults has a clean twin, for the paired excess."""
 
     skip_steps: Natural = 200
     """First steps that are not judged."""

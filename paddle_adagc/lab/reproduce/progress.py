@@ -11,7 +11,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-SECONDS = 30.0
+SECONDS = 15.0
 """Least time between two plain lines."""
 
 
@@ -33,6 +33,7 @@ class Progress:
         self._num_runs, self._num_jobs = num_runs, num_jobs
         self._clock = clock
         self._started = self._said = clock()
+        self._first: int | None = None
         self._bar: tqdm | None = None
 
     def __enter__(self) -> Progress:
@@ -64,14 +65,20 @@ class Progress:
             self._bar.set_postfix_str(f"{num_ended} of {self._num_runs} runs")
             return
         now = self._clock()
+        if self._first is None:
+            self._first = num_steps
         if now - self._said < SECONDS:
             return
         self._said = now
-        taken = tqdm.format_interval(now - self._started)
-        self._say(
-            f"{taken}  {num_steps:,} of {total:,} steps, {num_ended} of "
-            f"{self._num_runs} runs done"
+        taken = now - self._started
+        line = (
+            f"{tqdm.format_interval(taken)}  {num_steps:,} of {total:,} steps, "
+            f"{num_ended} of {self._num_runs} runs done"
         )
+        if num_steps > self._first:
+            left = taken / (num_steps - self._first) * (total - num_steps)
+            line += f", about {tqdm.format_interval(left)} left"
+        self._say(line)
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

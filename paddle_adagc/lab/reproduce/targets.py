@@ -206,7 +206,11 @@ class Reproduction:
         else:
             seconds = deadline.end - start - _spent(timings)
             extent = self._within(deadline, seconds, minutes)
-        for planned in sorted(extent.experiments, key=lambda p: p.priority):
+        in_order = sorted(extent.experiments, key=lambda p: p.priority)
+        for number, planned in enumerate(in_order, 1):
+            if self._say is not None:
+                title = planned.config.title
+                self._say(f"{number} of {len(in_order)}: {title}")
             self._run_experiment(planned, extent)
             self._announce(planned, extent)
         return [

@@ -14,7 +14,7 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.headline import headline
+from paddle_adagc.lab.report.headline import conclusion, headline
 from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
 from paddle_adagc.lab.report.plots import draw_chart
 from paddle_adagc.lab.report.tables import comparison_table
@@ -47,7 +47,7 @@ class Finished:
     result: TargetResult
     verdicts: list[Verdict]
     text: str
-    """What to print: tables and verdicts as Markdown."""
+    """What to print: what was seen, or the verdicts with their tables."""
 
     report: Path | None
     """The HTML report; None where nothing was trained."""
@@ -96,14 +96,14 @@ def write_target(
     for (config, _), experiment in zip(runs, experiments, strict=True):
         _save_figures(experiment, directory / FIGURES / config.name)
     detailed = _detailed_tables(title, cuts, experiments)
-    text = detailed
+    text = "\n".join((*cuts, *conclusion(experiments)))
     if verdicts or timings:
         text = target_markdown(result, level=1)
         if verdicts:
             text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
         atomic_write(directory / TABLES, f"{text}\n{detailed}")
     else:
-        atomic_write(directory / TABLES, text)
+        atomic_write(directory / TABLES, detailed)
     report = directory / REPORT
     report.unlink(missing_ok=True)
     if experiments:
@@ -139,8 +139,9 @@ def early_text(
     """
     experiment = load_experiment(config, cells, directory)
     picture = _save_loss(experiment, directory / FIGURES / config.name)
-    lines = [*headline(experiment), f"picture: {picture}"]
-    return "\n  ".join([config.title, *lines])
+    return "\n".join(
+        f"  {line}" for line in (*headline(experiment), f"picture: {picture}")
+    )
 
 
 def load_experiment(
@@ -156,6 +157,7 @@ def load_experiment(
         clean_runs=_records([c for c in cells if c.is_clean_twin], folder)
         or None,
         skip_steps=min(config.skip_steps, longest // 10),
+        windows=(1000, 200) if longest > 1000 else (200,),
         directory=folder,
         dynamics_tensor=config.dynamics,
     )

@@ -3,7 +3,7 @@
 """The sentences on an experiment follow from its runs."""
 
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.headline import headline
+from paddle_adagc.lab.report.headline import conclusion, headline
 
 
 def test_spikes_and_damage_are_counted(make_run):
@@ -31,3 +31,19 @@ def test_the_excess_over_the_clean_run(make_run):
     (line,) = headline(experiment)
     assert line.startswith("AdaGC: no step is judged: too few came before, ")
     assert line.endswith("nat × steps above the same run without faults")
+
+
+def test_the_conclusion_names_jump_and_end_of_each_method(make_run):
+    runs = {
+        "GlobalGC": [make_run(method="GlobalGC", steps=400, spikes={300: 2})],
+        "AdaGC": [make_run(steps=400)],
+    }
+    experiment = Experiment(title="Tiny", description="", runs=runs)
+    first, last = conclusion([experiment])
+    assert first.startswith("Tiny: worst loss jump 2 nat under GlobalGC, 0.")
+    assert "; final loss " in first
+    assert first.endswith(" nat under AdaGC.")
+    assert last.startswith("Fewer than 3 seeds are an illustration")
+    seeds = [make_run(steps=40, seed=seed) for seed in (1, 2, 3)]
+    several = Experiment(title="T", description="", runs={"AdaGC": seeds})
+    assert len(conclusion([several])) == 1

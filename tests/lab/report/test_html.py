@@ -260,7 +260,7 @@ def test_loads_nothing(pair, tmp_path):
 def test_pictures_follow_the_colour_scheme(pair, tmp_path):
     _, page = write(tmp_path, experiment(pair))
     uris = [v for _, name, v in page.attributes if name in ("src", "srcset")]
-    assert len(uris) == 4
+    assert len(uris) == 6
     for uri in uris:
         prefix, encoded = uri.split(",", 1)
         assert prefix == "data:image/svg+xml;base64"

@@ -85,6 +85,12 @@ def test_cells_are_paired(grid_file):
     ]
 
 
+def test_no_twins_where_the_experiment_wants_none(grid_file):
+    faulty = [c for c in cells_of(grid_file) if not c.is_clean_twin]
+    write_grid(grid_file.parent, twins=False)
+    assert cells_of(grid_file) == faulty
+
+
 def test_a_directory_is_named_after_what_is_run(grid_file, tmp_path):
     first = cells_of(grid_file)
     other = cells_of(

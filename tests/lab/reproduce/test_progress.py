@@ -8,13 +8,13 @@ from paddle_adagc.lab.reproduce.progress import SECONDS, Progress
 def test_plain_lines_at_a_low_rate(clock, capsys):
     with Progress(6, 2, clock) as progress:
         for second in range(int(4 * SECONDS)):
-            progress.show(10 * second, 9600, second // 50)
+            progress.show(100 + 10 * second, 1300, second // 25)
             clock.now += 1
     assert capsys.readouterr().err.splitlines() == [
         "6 runs, 2 at a time",
-        "00:30  300 of 9,600 steps, 0 of 6 runs done",
-        "01:00  600 of 9,600 steps, 1 of 6 runs done",
-        "01:30  900 of 9,600 steps, 1 of 6 runs done",
+        "00:15  250 of 1,300 steps, 0 of 6 runs done, about 01:45 left",
+        "00:30  400 of 1,300 steps, 1 of 6 runs done, about 01:30 left",
+        "00:45  550 of 1,300 steps, 1 of 6 runs done, about 01:15 left",
     ]
 
 

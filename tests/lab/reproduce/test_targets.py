@@ -316,10 +316,15 @@ def test_a_grid_of_one_s_own(write_grid, tmp_path):
     assert "2 runs, " in done.stderr
     lines = done.stdout.splitlines()
     assert lines[:2] == [
-        "Tiny",
+        "1 of 2: Tiny",
         "  GlobalGC: no step is judged: too few came before",
     ]
-    assert lines[3] == "  picture: outputs/mine/figures/tiny-loss.png"
+    assert lines[3:5] == [
+        "  picture: outputs/mine/figures/tiny-loss.png",
+        "2 of 2: Tiny",
+    ]
+    assert lines[8].startswith("Tiny: final loss ")
+    assert lines[-2].startswith("Fewer than 3 seeds are an illustration")
     assert lines[-1] == "report: outputs/mine/report.html"
     assert (tmp_path / "outputs/mine/report.html").exists()
 
