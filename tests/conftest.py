@@ -1,7 +1,58 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that must stand before the first matrix product."""
+"""Settings before the first matrix product, and the canaries.
+
+A canary is one slow test of its kind that runs with the fast ones: a bare
+``pytest`` meets every kind of real process.
+"""
+
+import pytest
 
 from paddle_adagc.lab.processor import choose_mkl_kernels
 
 choose_mkl_kernels()
+
+CANARIES = {
+    "core/parallel/test_layouts.py": (
+        "test_run_on_eight_ranks_is_that_of_one_process[tp2 x pp2 x v2]",
+        "test_state_of_one_process_loads_on_four_ranks",
+    ),
+    "core/parallel/test_auto_parallel.py": (
+        "test_run_is_that_of_one_process[tp2]",
+    ),
+    "core/parallel/test_group_sharded.py": (
+        "test_run_is_that_of_one_process[2]",
+    ),
+    "core/optimizers/test_layouts.py": (),
+    "lab/gloo/test_training.py": ("test_data_parallel_and_sharding[V2]",),
+    "lab/train/test_stopping.py": (
+        "test_a_stopped_command_resumes_with_the_same_record[15]",
+    ),
+    "lab/train/test_resharding.py": (
+        "test_experts_on_two_ranks_are_resumed_and_put_together",
+    ),
+    "lab/data/prepare/test_run.py": (
+        "test_a_kill_while_the_dataset_is_written[out.bin]",
+    ),
+    "lab/plan/test_plan.py": ("test_command",),
+    "lab/report/test_html.py": ("test_loads_nothing",),
+    "lab/reproduce/test_targets.py": ("test_a_grid_of_one_s_own",),
+}
+"""File -> its canaries."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark the canaries; refuse one that a whole file no longer has."""
+    found = {}
+    for item in items:
+        file = item.path.relative_to(config.rootpath / "tests").as_posix()
+        found.setdefault(file, set()).add(item.name)
+        if item.name in CANARIES.get(file, ()):
+            item.add_marker("canary")
+    if any("::" in argument for argument in config.args):
+        return
+    for file in found.keys() & CANARIES.keys():
+        gone = {*CANARIES[file]} - found[file]
+        if gone:
+            raise pytest.UsageError(f"{file} has no canary {sorted(gone)}")

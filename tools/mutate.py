@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Change the library one place at a time, and see that a test notices.
+"""Change the package one place at a time, and see that a test notices.
 
     python tools/mutate.py
     python tools/mutate.py paddle_adagc/rule.py --sample 20
@@ -37,76 +37,178 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "mutation.jsonl"
 PAGE = ROOT / "docs" / "soak.md"
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.yaml"
+OF_OPTIMIZERS = (
+    "core/test_optimizers.py",
+    "core/optimizers/test_arguments.py",
+    "core/optimizers/test_contract.py",
+    "core/optimizers/test_golden.py",
+    "core/optimizers/test_tensor_parts.py",
+    "core/optimizers/test_twins.py",
+)
+OF_RANKS = (
+    "core/parallel/test_reading_layouts.py",
+    "core/parallel/test_one_rank.py",
+    "core/parallel/test_simulated_ranks.py",
+    "core/parallel/test_agreement.py",
+    "core/parallel/test_experts_refused.py",
+    "core/parallel/test_meshes.py",
+    "core/parallel/test_overrides_on_ranks.py",
+    "core/parallel/test_pipeline_names.py",
+)
+OF_FAULTS = (
+    "lab/faults/test_batch.py",
+    "lab/faults/test_config.py",
+    "lab/faults/test_pairs.py",
+    "lab/faults/test_schedule.py",
+    "lab/faults/test_tensors.py",
+)
 TESTS: dict[str, tuple[str, ...]] = {
     "rule.py": (
-        "test_rule.py",
-        "test_warm_up_votes.py",
-        "test_deviation.py",
-        "test_overrides.py",
+        "core/test_rule.py",
+        "core/test_warm_up_votes.py",
+        "core/test_deviation.py",
+        "core/test_overrides.py",
     ),
     "adagc.py": (
-        "test_robust.py",
-        "test_deviation.py",
-        "test_overrides.py",
-        "test_warm_up_votes.py",
-        "test_restart_warmup.py",
-        "test_clip_rule.py",
-        "test_clip_contract.py",
-        "kernels/test_cuda.py",
-        "parallel/test_agreement.py",
-        "parallel/test_simulated_ranks.py",
+        "core/test_robust.py",
+        "core/test_deviation.py",
+        "core/test_overrides.py",
+        "core/test_warm_up_votes.py",
+        "core/test_restart_warmup.py",
+        "core/test_clip_rule.py",
+        "core/test_clip_contract.py",
+        "core/kernels/test_cuda.py",
+        "core/parallel/test_agreement.py",
+        "core/parallel/test_simulated_ranks.py",
     ),
-    "clips/step_count.py": ("test_step_count.py",),
-    "clips/gradients.py": ("test_norms.py", "kernels/test_fallback.py"),
+    "clips/step_count.py": ("core/test_step_count.py",),
+    "clips/gradients.py": (
+        "core/test_norms.py",
+        "core/kernels/test_fallback.py",
+    ),
     "clips/ranks.py": (
-        "parallel/test_simulated_ranks.py",
-        "parallel/test_experts_refused.py",
-        "parallel/test_agreement.py",
-        "parallel/test_one_rank.py",
+        "core/parallel/test_simulated_ranks.py",
+        "core/parallel/test_experts_refused.py",
+        "core/parallel/test_agreement.py",
+        "core/parallel/test_one_rank.py",
     ),
     "clips/base.py": (
-        "parallel/test_one_rank.py",
-        "parallel/test_agreement.py",
-        "parallel/test_experts_refused.py",
-        "parallel/test_simulated_ranks.py",
-        "test_restart_warmup.py",
-        "test_clip_contract.py",
-        "clips/test_surroundings.py",
-        "test_clip_rule.py",
+        "core/parallel/test_one_rank.py",
+        "core/parallel/test_agreement.py",
+        "core/parallel/test_experts_refused.py",
+        "core/parallel/test_simulated_ranks.py",
+        "core/test_restart_warmup.py",
+        "core/test_clip_contract.py",
+        "core/clips/test_surroundings.py",
+        "core/test_clip_rule.py",
     ),
     "clips/stateful.py": (
-        "test_restart_warmup.py",
-        "test_clip_contract.py",
-        "test_state.py",
-        "parallel/test_one_rank.py",
-        "parallel/test_agreement.py",
-        "parallel/test_experts_refused.py",
-        "parallel/test_simulated_ranks.py",
+        "core/test_restart_warmup.py",
+        "core/test_clip_contract.py",
+        "core/test_state.py",
+        "core/parallel/test_one_rank.py",
+        "core/parallel/test_agreement.py",
+        "core/parallel/test_experts_refused.py",
+        "core/parallel/test_simulated_ranks.py",
     ),
     "state.py": (
-        "test_state.py",
-        "test_restart_warmup.py",
-        "parallel/test_simulated_ranks.py",
+        "core/test_state.py",
+        "core/test_restart_warmup.py",
+        "core/parallel/test_simulated_ranks.py",
     ),
-    "state_file.py": ("test_state.py",),
-    "kernels/__init__.py": ("kernels/test_fallback.py", "test_norms.py"),
-    "kernels/facts.py": ("kernels/test_facts.py",),
-    "kernels/host.py": ("kernels/test_host.py", "test_norms.py"),
-    "kernels/operators.py": ("kernels/test_fallback.py", "test_norms.py"),
+    "state_file.py": ("core/test_state.py",),
+    "kernels/__init__.py": (
+        "core/kernels/test_fallback.py",
+        "core/test_norms.py",
+    ),
+    "kernels/facts.py": ("core/kernels/test_facts.py",),
+    "kernels/host.py": ("core/kernels/test_host.py", "core/test_norms.py"),
+    "kernels/operators.py": (
+        "core/kernels/test_fallback.py",
+        "core/test_norms.py",
+    ),
     "parallel/reduce.py": (
-        "parallel/test_reading_layouts.py",
-        "parallel/test_simulated_ranks.py",
-        "parallel/test_experts_refused.py",
-        "parallel/test_agreement.py",
+        "core/parallel/test_reading_layouts.py",
+        "core/parallel/test_simulated_ranks.py",
+        "core/parallel/test_experts_refused.py",
+        "core/parallel/test_agreement.py",
     ),
     "parallel/layout.py": (
-        "parallel/test_reading_layouts.py",
-        "parallel/test_experts_refused.py",
-        "parallel/test_one_rank.py",
-        "test_state.py",
+        "core/parallel/test_reading_layouts.py",
+        "core/parallel/test_experts_refused.py",
+        "core/parallel/test_one_rank.py",
+        "core/test_state.py",
     ),
+    "optimizers/adam.py": OF_OPTIMIZERS,
+    "optimizers/arguments.py": OF_OPTIMIZERS,
+    "optimizers/clipped_adamw.py": OF_OPTIMIZERS,
+    "optimizers/decoupled.py": OF_OPTIMIZERS,
+    "optimizers/lion.py": OF_OPTIMIZERS,
+    "optimizers/matrices.py": OF_OPTIMIZERS,
+    "optimizers/muon.py": OF_OPTIMIZERS,
+    "optimizers/spam.py": OF_OPTIMIZERS,
+    "optimizers/stable_adamw.py": OF_OPTIMIZERS,
+    "optimizers/tensor_parts.py": OF_OPTIMIZERS,
+    "optimizers/update_clips.py": OF_OPTIMIZERS,
+    "stability/alarms.py": (
+        "core/stability/test_alarms.py",
+        "core/stability/test_monitor.py",
+    ),
+    "stability/events.py": (
+        "core/stability/test_events.py",
+        "core/stability/test_spike_score.py",
+    ),
+    "stability/excess.py": ("core/stability/test_excess.py",),
+    "stability/monitor.py": ("core/stability/test_monitor.py",),
+    "stability/rolling.py": (
+        "core/stability/test_spike_score.py",
+        "core/stability/test_monitor.py",
+        "core/stability/test_alarms.py",
+    ),
+    "stability/spike_rule.py": (
+        "core/stability/test_spike_score.py",
+        "core/stability/test_monitor.py",
+    ),
+    "stability/spike_score.py": ("core/stability/test_spike_score.py",),
+    "parallel/agreement.py": OF_RANKS,
+    "parallel/auto.py": OF_RANKS,
+    "parallel/callers.py": OF_RANKS,
+    "parallel/fused.py": OF_RANKS,
+    "parallel/gather.py": OF_RANKS,
+    "parallel/spread.py": OF_RANKS,
+    "parallel/topology.py": OF_RANKS,
+    "parallel/unbound.py": OF_RANKS,
+    "integrations/histograms.py": ("core/integrations/test_paddlenlp.py",),
+    "integrations/paddlenlp.py": ("core/integrations/test_paddlenlp.py",),
+    "integrations/trainer.py": ("core/integrations/test_paddlenlp.py",),
+    "integrations/paddleformers.py": (
+        "core/integrations/test_paddleformers.py",
+    ),
+    "lab/train/checkpoints.py": ("lab/train/test_checkpoints.py",),
+    "lab/record/appending.py": ("lab/record/test_files.py",),
+    "lab/record/clock.py": ("lab/record/test_clock.py",),
+    "lab/record/files.py": ("lab/record/test_files.py",),
+    "lab/record/flight.py": ("lab/train/test_flight.py",),
+    "lab/record/machine.py": ("lab/record/test_machine.py",),
+    "lab/record/observe.py": (
+        "lab/record/test_files.py",
+        "lab/train/test_flight.py",
+        "lab/train/test_run_directory.py",
+    ),
+    "lab/record/rows.py": (
+        "lab/record/test_files.py",
+        "lab/train/test_flight.py",
+        "lab/train/test_run_directory.py",
+    ),
+    "lab/faults/batch.py": OF_FAULTS,
+    "lab/faults/checking.py": OF_FAULTS,
+    "lab/faults/config.py": OF_FAULTS,
+    "lab/faults/pairs.py": OF_FAULTS,
+    "lab/faults/schedule.py": OF_FAULTS,
+    "lab/faults/tensors.py": OF_FAULTS,
+    "lab/reproduce/statistics.py": ("lab/reproduce/test_statistics.py",),
 }
-"""Module of the library -> its fast tests, below tests/core."""
+"""Module of the package -> its fast tests, below tests/."""
 
 OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -307,7 +409,7 @@ def _become(path: Path, tree: ast.Module) -> NoReturn:
         os.dup2(nowhere, stream)
     sys.meta_path.insert(0, _Finder(path, tree))
     tests = TESTS[str(path.relative_to(ROOT / "paddle_adagc"))]
-    files = [str(ROOT / "tests/core" / name) for name in tests]
+    files = [str(ROOT / "tests" / name) for name in tests]
     chosen = ["-x", "-m", "not slow", "-p", "no:cacheprovider"]
     os._exit(int(pytest.main([*chosen, "-W", "ignore", *files])))
 

@@ -4,7 +4,7 @@
 
     python tools/reproduce.py quickstart
     python tools/reproduce.py table-spike-score --jobs 2
-    python tools/reproduce.py all --minutes 60
+    python tools/reproduce.py all --jobs 2
     python tools/reproduce.py my_grid.yaml
     python tools/reproduce.py report --collect outputs
 
@@ -85,17 +85,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         default=Path("outputs"),
         help="folder for runs and reports (default: %(default)s)",
     )
-    limit = parser.add_mutually_exclusive_group()
-    limit.add_argument(
+    parser.add_argument(
         "--steps",
         type=int,
         help="steps of every run (default: the config's); faults scale with it",
-    )
-    limit.add_argument(
-        "--minutes",
-        type=float,
-        help="time for everything: cut steps, then experiments, until 8 seeds "
-        "of the rest fit; the report says what was cut",
     )
     parser.add_argument(
         "--jobs",
@@ -144,9 +137,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         num_jobs=options.jobs,
         say=functools.partial(print, flush=True),
     )
-    finished = reproduction.reproduce(
-        max_steps=options.steps, minutes=options.minutes
-    )
+    finished = reproduction.reproduce(options.steps)
     for target in finished:
         print(target.text)
     for target in finished:

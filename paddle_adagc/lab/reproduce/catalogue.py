@@ -12,7 +12,6 @@ from pathlib import Path
 from paddle_adagc.checks import suggestion
 from paddle_adagc.lab.report.config_facts import flatten
 from paddle_adagc.lab.reproduce.grid import (
-    Scale,
     as_json,
     base_values,
     make_cells,
@@ -126,7 +125,7 @@ class Catalogue:
                 self._experiments[key],
                 self._files[target],
                 _STORE,
-                Scale(num_seeds=1),
+                num_seeds=1,
             )
             self._arms[key] = {
                 cell.method: Arm.of(flatten(as_json(cell.config)))

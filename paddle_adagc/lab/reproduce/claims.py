@@ -73,11 +73,6 @@ class Condition(_Part):
     """Experiment of ``to``, in the same target; default: that of
     ``methods``."""
 
-    def is_about(self, target: str, experiment: str) -> bool:
-        """Whether it takes runs of an experiment."""
-        names = (self.experiment, self.to_experiment)
-        return self.target == target and experiment in names
-
     @model_validator(mode="after")
     def _check(self) -> Condition:
         has_others = self.expect not in ("occurs", "at most")
@@ -201,17 +196,6 @@ def targets_of(claims: Sequence[Claim]) -> list[str]:
     """Targets that decide claims, in the order of the claims."""
     targets = [c.target for claim in claims for c in claim.conditions]
     return [*dict.fromkeys(target for target in targets if target is not None)]
-
-
-def claims_about(
-    claims: Sequence[Claim], target: str, experiment: str
-) -> list[Claim]:
-    """Claims with a condition on an experiment, or against it."""
-    return [
-        claim
-        for claim in claims
-        if any(c.is_about(target, experiment) for c in claim.conditions)
-    ]
 
 
 def _with_margins(claim: Claim, margins: dict[str, float]) -> Claim:

@@ -71,7 +71,6 @@ class Comparison:
     detectable: float | None = None
     """Mean difference that so many pairs see with a power of 80%."""
 
-    futile: bool = False
     facts: tuple[str, ...] = ()
     """What was seen, method by method; several comparisons may share one."""
 

@@ -18,39 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.checks import check_integer
 from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig
-from paddle_adagc.lab.section import Count, Share, section
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import merged, parse_config, read_values
-
-MIN_STEPS = 2500
-"""A budget makes no run shorter: the spike score takes 1,000 steps to fill
-its window."""
-
-
-@section
-class Scale:
-    """How much of an experiment is run."""
-
-    num_seeds: Count | None = None
-    """At most so many of its seeds; ``None``: all."""
-
-    ratio: Share = 1.0
-    """Length of the runs as a share of the config's, not below
-    :data:`MIN_STEPS`."""
-
-    max_steps: Count | None = None
-    """Length of every run, whatever the config's."""
-
-    def num_steps(self, full_length: int) -> int:
-        """Return steps of a run that has ``full_length`` in its config."""
-        if self.max_steps is not None:
-            return self.max_steps
-        shortest = min(MIN_STEPS, full_length)
-        return max(shortest, round(self.ratio * full_length))
-
-
-FULL = Scale()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +50,9 @@ def make_cells(
     experiment: ExperimentConfig,
     grid_file: str | os.PathLike[str],
     store: str | os.PathLike[str],
-    scale: Scale = FULL,
+    *,
+    max_steps: int | None = None,
+    num_seeds: int | None = None,
 ) -> list[Cell]:
     """All runs of an experiment, seed by seed.
 
@@ -87,22 +60,24 @@ def make_cells(
         experiment: The experiment.
         grid_file: File it came from, for the path of its run config.
         store: Folder of the run directories of all grids.
-        scale: Seeds and length of the runs; the steps of the faults move in
-            proportion.
+        max_steps: Length of every run instead of the config's; the steps of
+            the faults move in proportion.
+        num_seeds: At most so many of its seeds; None: all.
 
     Raises:
         ValueError: The experiment does not fit its run config.
     """
     base = base_values(experiment, grid_file)
     full_length = base["train"]["max_steps"]
-    base["train"]["max_steps"] = scale.num_steps(full_length)
+    if max_steps is not None:
+        base["train"]["max_steps"] = check_integer("max_steps", max_steps, 1)
     ratio = base["train"]["max_steps"] / full_length
     faults = [_moved(fault, ratio) for fault in experiment.faults]
     twins = [(faults, False)]
     if faults and experiment.twins:
         twins.insert(0, ([], True))
     cells = []
-    for seed in experiment.seeds[: scale.num_seeds]:
+    for seed in experiment.seeds[:num_seeds]:
         for method, changes in experiment.all_methods.items():
             for its_faults, is_clean_twin in twins:
                 values = merged(base, changes)

@@ -85,10 +85,6 @@ class ExperimentConfig:
     paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """The paper's values: label -> method -> value."""
 
-    priority: Count = 1
-    """Where a budget does not pay for all experiments, those with the highest
-    number are left out first."""
-
     dynamics: str | None = None
     """Tensor whose norms the figure of the optimizer's dynamics shows."""
 

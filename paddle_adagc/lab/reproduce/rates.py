@@ -8,8 +8,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from paddle_adagc.lab.report.formatting import format_list
 from paddle_adagc.lab.reproduce.comparison import (
     MIN_SEEDS,
@@ -22,7 +20,6 @@ from paddle_adagc.lab.reproduce.results import CellResult
 from paddle_adagc.lab.reproduce.statistics import (
     Rate,
     clustered_rate_p,
-    is_futile,
     rate_seeds_to_decide,
 )
 
@@ -98,9 +95,6 @@ def compare_events(
             _rate(first).p_below(margin), _rate(second).p_below(margin)
         )
     is_higher = fields["expect"] == "higher"
-    differences = 1000 * (
-        np.divide(counts[0], steps[0]) - np.divide(counts[1], steps[1])
-    )
     return Comparison(
         **fields,
         keys=tuple(first.run_id for first, _ in pairs),
@@ -112,8 +106,6 @@ def compare_events(
         seeds_to_decide=rate_seeds_to_decide(
             _rate(first), _rate(second), len(pairs), margin, MIN_SEEDS
         ),
-        futile=len(pairs) < MIN_SEEDS
-        and is_futile(differences, MIN_SEEDS, margin),
         facts=_rates(fields, first, second),
         test=f"{fields['method']} {'above' if is_higher else 'below'} "
         f"{fields['other']}: "

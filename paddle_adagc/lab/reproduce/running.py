@@ -1,13 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run the cells of a grid: in parallel, resumable, until a deadline."""
+"""Run the cells of a grid: in parallel and resumable."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -28,57 +26,21 @@ ENDED = ("finished", "diverged")
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-@dataclasses.dataclass(frozen=True)
-class Deadline:
-    """When to stop, by a clock in seconds.
-
-    Raises:
-        ValueError: ``end`` is NaN.
-    """
-
-    end: float = math.inf
-    clock: Callable[[], float] = time.monotonic
-    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
-    """Set it, and the time is up."""
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.end):
-            raise ValueError("end is NaN")
-
-    @property
-    def seconds_left(self) -> float:
-        """Not above 0 once the time is up."""
-        return 0.0 if self.stop.is_set() else self.end - self.clock()
-
-
-NEVER = Deadline()
-RunCell = Callable[[Cell, Deadline], None]
+RunCell = Callable[[Cell, threading.Event], None]
 
 
 def run_cells(
-    cells: Sequence[Cell],
-    num_jobs: int,
-    *,
-    deadline: Deadline = NEVER,
-    seconds_of: Callable[[Cell], float] = lambda cell: 0.0,
-    run: RunCell | None = None,
-) -> list[Cell]:
+    cells: Sequence[Cell], num_jobs: int, run: RunCell | None = None
+) -> None:
     """Run the cells that have not ended yet, in order.
 
-    Cells with the same run directory are one run. With a deadline a cell is
-    not begun if it would take longer than what is left; cells after it that
-    are short enough still are. A cell that is running at the deadline is
-    stopped: it can be resumed.
+    Cells with the same run directory are one run.
 
     Args:
         cells: The first ones are begun first.
         num_jobs: Cells at a time.
-        deadline: When to stop.
-        seconds_of: Estimate of the time a cell takes.
-        run: Runs one cell; by default in a process of its own.
-
-    Returns:
-        The cells that time did not suffice for, in order.
+        run: Runs one cell until an event is set; by default in a process of
+            its own.
 
     Raises:
         RuntimeError: A run failed; its log is named.
@@ -86,26 +48,15 @@ def run_cells(
     once = {cell.directory: cell for cell in cells}
     todo = [cell for cell in once.values() if not has_ended(cell)]
     if todo:
-        _Pool(todo, deadline, seconds_of, run or run_process).work(num_jobs)
-    left_out = {cell.directory for cell in todo if not has_ended(cell)}
-    return [cell for cell in cells if cell.directory in left_out]
+        _Pool(todo, run or run_process).work(num_jobs)
 
 
 class _Pool:
     """Cells on their way, and how far they are."""
 
-    def __init__(
-        self,
-        todo: list[Cell],
-        deadline: Deadline,
-        seconds_of: Callable[[Cell], float],
-        run: RunCell,
-    ) -> None:
-        self._todo = todo
-        # The caller's deadline may be shared: stopping here stops this alone.
-        self._deadline = dataclasses.replace(deadline, stop=threading.Event())
-        self._seconds_of = seconds_of
-        self._run = run
+    def __init__(self, todo: list[Cell], run: RunCell) -> None:
+        self._todo, self._run = todo, run
+        self._stop = threading.Event()
         self._lock = threading.Lock()
         self._running: set[Path] = set()
         self._steps_behind = self._num_ended = 0
@@ -121,34 +72,28 @@ class _Pool:
                 for _ in _until_done(futures):
                     self._show(progress)
             except BaseException:
-                self._deadline.stop.set()
+                self._stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
             self._show(progress)
 
     def _do(self, cell: Cell) -> None:
-        steps = cell.config.train.max_steps
-        if self._seconds_of(cell) > self._deadline.seconds_left:
-            with self._lock:
-                self._total -= steps
-            return
         with self._lock:
             self._running.add(cell.directory)
         try:
-            self._run(cell, self._deadline)
+            self._run(cell, self._stop)
         finally:
             with self._lock:
                 self._running.discard(cell.directory)
-                self._steps_behind += steps
+                self._steps_behind += cell.config.train.max_steps
                 self._num_ended += 1
 
     def _show(self, progress: Progress) -> None:
         with self._lock:
-            running = list(self._running)
-            total, num_ended = self._total, self._num_ended
+            running, num_ended = list(self._running), self._num_ended
             num_steps = self._steps_behind
         num_steps += sum(_num_steps(directory) for directory in running)
-        progress.show(num_steps, total, num_ended)
+        progress.show(num_steps, self._total, num_ended)
 
 
 def _until_done(
@@ -165,7 +110,7 @@ def _until_done(
         yield
 
 
-def run_process(cell: Cell, deadline: Deadline) -> None:
+def run_process(cell: Cell, stop: threading.Event) -> None:
     """Run a cell by ``python -m paddle_adagc.lab.cli.pretrain``.
 
     Under a constant schedule it continues a shorter run of the same config.
@@ -190,7 +135,7 @@ def run_process(cell: Cell, deadline: Deadline) -> None:
     ]
     begin, code_commit = time.monotonic(), commit()
     with log_file.open("ab") as log:
-        code = run_until(command, deadline, stdout=log)
+        code = run_until(command, stop, stdout=log)
     _add_facts(directory, code_commit, time.monotonic() - begin)
     if code is None:
         return
@@ -217,13 +162,13 @@ def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
 
 
 def run_until(
-    command: Sequence[str], deadline: Deadline, **options: Any
+    command: Sequence[str], stop: threading.Event, **options: Any
 ) -> int | None:
     """Run a command on one thread; its exit status, None if it was stopped.
 
     Args:
         command: Program and arguments.
-        deadline: The command is terminated then.
+        stop: The command is terminated once it is set.
         options: Of :class:`subprocess.Popen`.
     """
     process = subprocess.Popen(
@@ -234,9 +179,9 @@ def run_until(
         **options,
     )
     try:
-        while deadline.seconds_left > 0:
+        while not stop.is_set():
             try:
-                return process.wait(min(1.0, max(deadline.seconds_left, 0.01)))
+                return process.wait(1.0)
             except subprocess.TimeoutExpired:
                 continue
         return None

@@ -23,9 +23,6 @@ MAX_PAIRS = 20
 MAX_SEEDS = 200
 """Where the search for a number of seeds that would decide ends."""
 
-FUTILE_POWER = 0.1
-"""Conditional power below which a comparison stops."""
-
 PER_STEPS = 1000
 """Event rates are per so many judged steps."""
 
@@ -217,50 +214,6 @@ def pairs_to_decide(
         return None
     count = max(least, math.ceil((_z_sum() * spread / distance) ** 2))
     return count if count <= MAX_SEEDS else None
-
-
-def conditional_power(differences: np.ndarray, num_pairs: int) -> float:
-    """Chance that ``num_pairs`` end below 0 with p 0.05, if the trend stays.
-
-    Lan and Wittes's B-value (1988), by the normal approximation.
-
-    Args:
-        differences: Seen so far, ``[num_seen]``, finite.
-        num_pairs: In the end, above ``num_seen``.
-    """
-    share = len(differences) / num_pairs
-    spread = float(differences.std(ddof=1))
-    mean = float(differences.mean())
-    if spread == 0:
-        return float(mean < 0)
-    z = -mean / (spread / math.sqrt(len(differences)))
-    critical = float(stats.norm.ppf(1 - ALPHA))
-    return float(
-        stats.norm.cdf((z / math.sqrt(share) - critical) / math.sqrt(1 - share))
-    )
-
-
-def is_futile(
-    differences: np.ndarray, num_pairs: int, margin: float | None
-) -> bool:
-    """Whether no outcome has a conditional power of 10%.
-
-    Outcomes: below 0, above 0, and, with a margin, smaller than it.
-    """
-    if len(differences) < 2 or not np.isfinite(differences).all():
-        return False
-    powers = [
-        conditional_power(differences, num_pairs),
-        conditional_power(-differences, num_pairs),
-    ]
-    if margin is not None:
-        powers.append(
-            min(
-                conditional_power(differences - margin, num_pairs),
-                conditional_power(-differences - margin, num_pairs),
-            )
-        )
-    return max(powers) < FUTILE_POWER
 
 
 def _z_sum() -> float:

@@ -9,6 +9,7 @@ import json
 import platform
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +19,7 @@ from paddle_adagc.files import atomic_write, atomic_write_json
 from paddle_adagc.lab.reproduce.grid import digest
 from paddle_adagc.lab.reproduce.grid_file import TimingConfig
 from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
-from paddle_adagc.lab.reproduce.running import (
-    NEVER,
-    Deadline,
-    commit,
-    run_until,
-)
+from paddle_adagc.lab.reproduce.running import commit, run_until
 from paddle_adagc.lab.train.parse import load_config
 
 PLAN = "plan"
@@ -33,11 +29,8 @@ _CLIPS = ("GlobalGC", "AdaGC", "AdaGC, operators only", "memory floor")
 
 
 def run_timing(
-    timing: TimingConfig,
-    grid_file: Path,
-    store: Path,
-    deadline: Deadline = NEVER,
-) -> ExperimentResult | None:
+    timing: TimingConfig, grid_file: Path, store: Path
+) -> ExperimentResult:
     """Time it in a process of its own, if that has not been done.
 
     Nothing else should run meanwhile.
@@ -46,10 +39,6 @@ def run_timing(
         timing: What to time.
         grid_file: File it came from.
         store: Folder of the measurements.
-        deadline: The process is stopped then.
-
-    Returns:
-        None if time did not suffice.
 
     Raises:
         RuntimeError: The process failed; its log is named.
@@ -69,11 +58,9 @@ def run_timing(
         with log_file.open("ab") as log:
             code = run_until(
                 [*command, str(specification), str(measured)],
-                deadline,
+                threading.Event(),
                 stdout=log,
             )
-        if code is None:
-            return None
         if code != 0:
             raise RuntimeError(
                 f"timing {timing.name!r} failed (exit status {code}); see "

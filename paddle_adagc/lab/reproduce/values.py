@@ -22,7 +22,6 @@ from paddle_adagc.lab.reproduce.pool import longest, paired
 from paddle_adagc.lab.reproduce.results import CellResult
 from paddle_adagc.lab.reproduce.statistics import (
     detectable,
-    is_futile,
     paired_differences,
     pairs_to_decide,
     sign_flip_p,
@@ -65,8 +64,6 @@ def compare_values(
         p_equal=p_equal,
         seeds_to_decide=n_decides,
         detectable=sees if math.isfinite(sees) else None,
-        futile=len(pairs) < MIN_SEEDS
-        and is_futile(open_part[0], MIN_SEEDS, open_part[1]),
         test=f"{fields['method']} minus "
         f"{'' if times is None else f'{times:g} times '}{fields['other']} "
         f"{mean_text(differences)}, {expect}: {p_text(p_for, p_against)}",

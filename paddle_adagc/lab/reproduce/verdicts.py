@@ -123,22 +123,6 @@ def judge(claims: Sequence[Claim], source: Source) -> list[Verdict]:
     return [_labelled(verdict, source) for verdict in tested]
 
 
-def is_open(
-    claims: Sequence[Claim], source: Source, target: str, experiment: str
-) -> bool:
-    """Whether more seeds of an experiment can lead to a verdict.
-
-    They cannot if every comparison that uses it is decided or futile.
-    """
-    return any(
-        not comparison.futile and comparison.p_against != 0.0
-        for claim in claims
-        for condition in claim.conditions
-        if condition.is_about(target, experiment)
-        for comparison in compare(condition, source)
-    )
-
-
 def counted(verdicts: Sequence[Verdict]) -> str:
     """``"12 reproduced, 3 contradicted, 9 undecided"``."""
     counts = Counter(verdict.label for verdict in verdicts)
@@ -264,8 +248,6 @@ def _what_is_missing(comparison: Comparison) -> list[str]:
         notes.append(f"{comparison.seeds_to_decide} would decide")
     if comparison.detectable is not None:
         notes.append(f"these see {two_digits(comparison.detectable)}")
-    if comparison.futile:
-        notes.append("stopped for futility")
     return notes
 
 

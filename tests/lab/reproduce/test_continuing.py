@@ -3,6 +3,7 @@
 """A longer run continues a shorter one, bit by bit."""
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from paddle_adagc.lab.record.files import RunRecord, update_run_json
 from paddle_adagc.lab.reproduce.continuing import continue_shorter
 from paddle_adagc.lab.reproduce.grid import as_json, in_store, make_cells
 from paddle_adagc.lab.reproduce.grid_file import load_target
-from paddle_adagc.lab.reproduce.running import NEVER, run_process
+from paddle_adagc.lab.reproduce.running import run_process
 
 CONSTANT = {"schedule": {"kind": "constant"}, "train": {"save_every": 4}}
 
@@ -66,10 +67,10 @@ def test_other_schedules_and_configs_start_anew(cell_of):
 
 @pytest.mark.slow
 def test_a_continued_run_is_the_run_in_one_piece(cell_of):
-    run_process(cell_of(8), NEVER)
+    run_process(cell_of(8), threading.Event())
     continued, whole = cell_of(14), cell_of(14, "elsewhere")
-    run_process(continued, NEVER)
-    run_process(whole, NEVER)
+    run_process(continued, threading.Event())
+    run_process(whole, threading.Event())
     first, second = (RunRecord.load(c.directory) for c in (continued, whole))
     assert first.run["status"] == second.run["status"] == "finished"
     assert first.num_steps == second.num_steps == 14

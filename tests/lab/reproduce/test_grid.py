@@ -8,9 +8,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from paddle_adagc.lab.reproduce.grid import (
-    FULL,
-    MIN_STEPS,
-    Scale,
     as_json,
     digest,
     make_cells,
@@ -55,9 +52,9 @@ def write_grid(directory, file="grid.yaml", **changes):
     return path
 
 
-def cells_of(path, scale=FULL):
+def cells_of(path, **limits):
     (experiment,) = load_target(path).experiments
-    return make_cells(experiment, path, path.parent / "cells", scale)
+    return make_cells(experiment, path, path.parent / "cells", **limits)
 
 
 @pytest.mark.parametrize(
@@ -137,24 +134,14 @@ def test_grid_of_values_becomes_methods(grid_file, tmp_path):
 
 
 def test_faults_move_with_the_length_of_the_runs(grid_file):
-    cells = cells_of(grid_file, Scale(max_steps=40))
+    cells = cells_of(grid_file, max_steps=40)
     (fault,) = cells[1].config.faults
     assert (fault.start, fault.every) == (16, 8)
     assert cells[1].config.train.max_steps == 40
 
 
-def test_scale_cuts_seeds_and_steps(grid_file):
-    cells = cells_of(grid_file, Scale(num_seeds=1, ratio=0.5))
-    assert {cell.seed for cell in cells} == {3}
-    # A run that is short already is not made shorter ...
-    assert cells[0].config.train.max_steps == 20
-    # ... and no other one is made too short for the spike score's window.
-    assert Scale(ratio=0.7).num_steps(4000) == 2800
-    assert Scale(ratio=0.5).num_steps(4000) == MIN_STEPS
-    assert Scale(ratio=0.5).num_steps(1500) == 1500
-    assert Scale(ratio=0.5, max_steps=7).num_steps(4000) == 7
-    with pytest.raises(ValueError, match=r"ratio must be at most 1, got 1\.5"):
-        Scale(ratio=1.5)
+def test_seeds_are_cut(grid_file):
+    assert {cell.seed for cell in cells_of(grid_file, num_seeds=1)} == {3}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +150,6 @@ def test_scale_cuts_seeds_and_steps(grid_file):
         ({"seed": [1]}, r"seed', did you mean 'experiments\.0\.seeds'"),
         ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
         ({"seeds": [1, 1]}, "repeats"),
-        ({"priority": 0}, "priority must be at least 1"),
         ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
         ({"grid": {"method": {}}}, "values"),
     ],

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stored losses: error, size, and what they do to spike counts."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +16,10 @@ from paddle_adagc.lab.reproduce.series import (
     decode_losses,
     encode_losses,
 )
+from paddle_adagc.stability import WATCHES, Monitor
 from paddle_adagc.stability.spike_score import spike_score
+
+ERNIE = Path(__file__).parents[3] / "results/ernie.jsonl"
 
 
 def noisy_run(seed, level, noise, num_steps=2500):
@@ -86,3 +92,28 @@ def test_damaged_series_are_named(change, message):
 def test_a_negative_loss_is_named():
     with pytest.raises(ValueError, match=r"-0\.5 is negative"):
         encode_losses(np.array([1.0, -0.5]))
+
+
+def calm_losses(path, experiment):
+    """Stored losses of an experiment's runs without a fault or a spike."""
+    current = None
+    for row in map(json.loads, path.read_text().splitlines()):
+        current = row["name"] if row["kind"] == "experiment" else current
+        series = row.get("series")
+        if current == experiment and series and not series["faults"]:
+            losses = decode_losses(series["loss"])
+            if np.isfinite(losses).all() and not spike_score(losses).num_spikes:
+                yield losses
+
+
+def test_a_monitor_is_quiet_on_the_committed_losses():
+    """docs/quickstart.md says how quiet."""
+    series = [*calm_losses(ERNIE, "recipe")]
+    alarms = [
+        alarm
+        for losses in series
+        for alarm in Monitor({"loss": WATCHES["loss"]}).update(
+            (step, {"loss": loss}) for step, loss in enumerate(losses.tolist())
+        )
+    ]
+    assert (len(series), sum(map(len, series)), len(alarms)) == (24, 60_000, 1)

@@ -14,10 +14,8 @@ from scipy import stats
 from paddle_adagc.lab.reproduce.statistics import (
     Rate,
     clustered_rate_p,
-    conditional_power,
     detectable,
     holm,
-    is_futile,
     paired_differences,
     pairs_to_decide,
     rate_p,
@@ -141,14 +139,3 @@ def test_seeds_to_decide_rates():
     none = Rate(0, 4000)
     assert rate_seeds_to_decide(none, none, 4, 0.3, 8) == 10
     assert rate_seeds_to_decide(none, none, 4, None, 8) is None
-
-
-def test_futility():
-    near = np.array([0.01, -0.01, 0.02, -0.02, 0.0])
-    assert is_futile(near, 8, None)
-    assert not is_futile(near, 8, 1.0)
-    far = np.array([-1.0, -1.1, -0.9, -1.0, -1.2])
-    assert not is_futile(far, 8, None)
-    assert conditional_power(far, 8) > 0.99
-    assert conditional_power(-far, 8) < 0.01
-    assert not is_futile(np.array([-math.inf, 1.0, 0.0]), 8, None)

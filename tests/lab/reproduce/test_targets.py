@@ -1,16 +1,14 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Targets from grid to report: budgets and deadlines, resuming, real runs."""
+"""Targets from grid to report: resuming, stopping, real runs."""
 
 import dataclasses
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -22,13 +20,10 @@ from paddle_adagc.lab.reproduce.grid import make_cells
 from paddle_adagc.lab.reproduce.grid_file import load_target
 from paddle_adagc.lab.reproduce.results import read_results
 from paddle_adagc.lab.reproduce.running import (
-    NEVER,
-    Deadline,
     run_cells,
     run_process,
 )
 from paddle_adagc.lab.reproduce.targets import (
-    REPORT_SECONDS,
     STORE,
     Reproduction,
 )
@@ -51,7 +46,6 @@ LOWER = Claim(
         )
     ],
 )
-LONG = {"changes": {"train": {"max_steps": 4000}}, "seeds": [*range(1, 11)]}
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +57,12 @@ def unrendered(monkeypatch):
 
 
 @pytest.fixture
-def reproduction(tmp_path, clock):
-    """``reproduction(run, *grid files)`` with one job on the test's clock."""
+def reproduction(tmp_path):
+    """``reproduction(run, *grid files)``: one job."""
 
     def make(run, *paths, claims=()):
         return Reproduction(
-            list(paths), tmp_path / "out", claims=claims, run=run, clock=clock
+            list(paths), tmp_path / "out", claims=claims, run=run
         )
 
     return make
@@ -89,7 +83,7 @@ def test_results_and_verdicts_follow_from_the_runs(
         "grid.yaml",
         {"seeds": [*range(3, 11)], "paper": {"score (%)": {"AdaGC": 0.5}}},
     )
-    runs = fake_runs(per_step=0.5)
+    runs = fake_runs()
     (done,) = reproduction(runs, path, claims=[LOWER]).reproduce()
     assert [v.verdict for v in done.verdicts] == [REPRODUCED]
     (part,) = read_results(done.directory / RESULTS).experiments
@@ -134,25 +128,6 @@ def test_verdicts_take_committed_runs_too(
     assert done.result.experiments[0].seeds == [5, 6, 7, 8]
 
 
-def test_an_experiment_stops_for_futility(write_grid, fake_runs, reproduction):
-    """Both methods end alike: after 5 seeds nothing is to be expected."""
-    same = {"clip": {"name": "adagc", "t_start": 5}}
-    methods = {"AdaGC": {"clip": {"name": "adagc"}}, "Twin": same}
-    path = write_grid("grid.yaml", {"methods": methods, "seeds": [*range(8)]})
-    (condition,) = LOWER.reproduced_if
-    alike = condition.model_copy(update={"to": ("Twin",)})
-    claim = LOWER.model_copy(update={"reproduced_if": (alike,)})
-    runs = fake_runs()
-    (done,) = reproduction(runs, path, claims=[claim]).reproduce()
-    assert len(runs.begun) == 10
-    assert done.result.cuts == [
-        "“Tiny” was stopped for futility after 5 seeds."
-    ]
-    assert "stopped for futility" in done.verdicts[0].evidence
-    (full,) = reproduction(runs, path).reproduce()
-    assert len(full.result.experiments[0].seeds) == 8
-
-
 def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
     runs = fake_runs()
     first = write_grid("first.yaml")
@@ -163,102 +138,9 @@ def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
     assert len(runs.begun) == 6
 
 
-@pytest.mark.slow
-def test_budget_cuts_and_says_so(
-    write_grid, fake_runs, reproduction, tmp_path, clock
-):
-    path = write_grid(
-        "grid.yaml", LONG, {**LONG, "name": "extra", "priority": 2}
-    )
-    runs = fake_runs(startup=10.0, per_step=0.01)
-    # Both experiments have the same 20 runs of 50 s.
-    begin = clock.now
-    (done,) = reproduction(runs, path).reproduce(minutes=13)
-    assert clock.now - begin <= 780
-    seeds = {cell.seed for cell in done.result.experiments[0].cells}
-    assert len(done.result.experiments) == 2
-    assert seeds == {*range(1, 9)}
-    steps = {c.measures["steps"] for c in done.result.experiments[0].cells}
-    assert steps == {3200.0}
-    assert "at most 8 seeds and 80% of the steps" in done.text
-    before = len(runs.begun)
-    reproduction(runs, path).reproduce(minutes=13)
-    assert len(runs.begun) == before
-
-
-@pytest.mark.slow
-def test_budget_leaves_out_what_matters_least(
-    write_grid, fake_runs, reproduction
-):
-    high_rate = {"schedule": {"learning_rate": 0.1}, **LONG["changes"]}
-    extra = {**LONG, "name": "extra", "title": "Extra", "priority": 2}
-    path = write_grid("grid.yaml", LONG, {**extra, "changes": high_rate})
-    runs = fake_runs(startup=10.0, per_step=0.01)
-    (done,) = reproduction(runs, path).reproduce(minutes=15)
-    assert [e.name for e in done.result.experiments] == ["tiny"]
-    assert "It did not pay for: “Extra”." in done.text
-
-
-@pytest.mark.slow
-def test_deadline_drops_the_last_seeds(
-    write_grid, fake_runs, reproduction, clock
-):
-    """Runs that take longer than their probe promised."""
-    path = write_grid("grid.yaml", LONG)
-    runs = fake_runs(startup=10.0, per_step=0.01)
-
-    def slower(cell, deadline):
-        if cell.config.train.max_steps > 100:
-            runs.per_step = 0.02
-        runs(cell, deadline)
-
-    begin = clock.now
-    (done,) = reproduction(slower, path).reproduce(minutes=12)
-    assert clock.now - begin <= 12 * 60 - REPORT_SECONDS
-    (part,) = done.result.experiments
-    assert part.seeds == [*range(1, len(part.cells) // 2 + 1)]
-    assert 1 <= len(part.seeds) < 8
-    assert f"Time was up for seeds {len(part.seeds) + 1}, " in done.text
-
-
-def test_no_time_at_all_still_reports(write_grid, fake_runs, reproduction):
-    path = write_grid("grid.yaml", LONG)
-    runs = fake_runs(startup=10.0, per_step=0.01)
-    (done,) = reproduction(runs, path).reproduce(minutes=0.01)
-    assert done.result.experiments == []
-    assert "Time was up" in done.text
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"minutes": 0}, "minutes must be positive"),
-        ({"minutes": 1, "max_steps": 9}, "give one of the two"),
-        ({"max_steps": 0}, "max_steps must be at least 1"),
-    ],
-)
-def test_bad_limits_are_named(
-    write_grid, fake_runs, reproduction, limits, message
-):
-    with pytest.raises(ValueError, match=message):
-        reproduction(fake_runs(), write_grid()).reproduce(**limits)
-
-
-def test_a_short_run_still_fits_where_a_long_one_does_not(
-    write_grid, fake_runs, tmp_path, clock
-):
-    long = cells_of(write_grid("long.yaml", LONG), tmp_path / STORE)[:2]
-    short = cells_of(write_grid("short.yaml"), tmp_path / STORE)[:1]
-    runs = fake_runs(per_step=0.01)
-    left_out = run_cells(
-        [*long, *short],
-        1,
-        deadline=Deadline(clock.now + 45, clock),
-        seconds_of=lambda cell: 0.01 * cell.config.train.max_steps,
-        run=runs,
-    )
-    assert left_out == long[1:]
-    assert runs.begun == [long[0], short[0]]
+def test_no_steps_are_refused(write_grid, fake_runs, reproduction):
+    with pytest.raises(ValueError, match="max_steps must be at least 1"):
+        reproduction(fake_runs(), write_grid()).reproduce(0)
 
 
 @pytest.mark.slow
@@ -364,37 +246,34 @@ def test_run_that_fails_is_reported_with_its_log(write_grid, tmp_path):
         run_cells(cells[:1], 1)
 
 
-def test_running_cell_is_stopped_at_the_deadline(write_grid, tmp_path):
-    path = write_grid("grid.yaml", LONG)
-    cell = cells_of(path, tmp_path / STORE)[0]
-    run_process(cell, Deadline(0.0, lambda: 1.0))
+def test_running_cell_is_stopped(write_grid, tmp_path):
+    cell = cells_of(write_grid(), tmp_path / STORE)[0]
+    stop = threading.Event()
+    stop.set()
+    run_process(cell, stop)
     assert not (cell.directory / "run.json").exists()
 
 
 def test_runs_are_stopped_with_the_command(write_grid, tmp_path):
-    path = write_grid("grid.yaml", LONG)
-    cells = cells_of(path, tmp_path / STORE)
+    cells = cells_of(write_grid(), tmp_path / STORE)
     stopped = []
 
-    def run(cell, deadline):
+    def run(cell, stop):
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        while deadline.seconds_left > 0:
-            time.sleep(0.01)
+        stop.wait()
         stopped.append(cell)
 
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with pytest.raises(SystemExit, match="143"):
-            run_cells(cells, 1, run=run)
+            run_cells(cells, 1, run)
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert stopped == cells[:1]
-    assert NEVER.seconds_left == math.inf
 
 
 def test_pieces_of_a_run_add_up(write_grid, tmp_path, monkeypatch):
-    path = write_grid("grid.yaml", LONG)
-    cell = cells_of(path, tmp_path / STORE)[0]
+    cell = cells_of(write_grid(), tmp_path / STORE)[0]
     commits = iter(["one", "two", "two"])
     seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0, 21.0])
     monkeypatch.setattr(running, "commit", lambda: next(commits))
@@ -402,13 +281,13 @@ def test_pieces_of_a_run_add_up(write_grid, tmp_path, monkeypatch):
     monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
     update_run_json(cell.directory, status="running")
     for _ in range(3):
-        run_process(cell, NEVER)
+        run_process(cell, threading.Event())
     run = json.loads((cell.directory / "run.json").read_text())
     assert (run["commit"], run["elapsed_seconds"]) == ("one, two", 8.0)
 
 
 def test_fixed_steps_are_said(write_grid, fake_runs, reproduction):
-    (done,) = reproduction(fake_runs(), write_grid()).reproduce(max_steps=7)
+    (done,) = reproduction(fake_runs(), write_grid()).reproduce(7)
     assert done.result.cuts == ["Every run has 7 steps."]
 
 

@@ -15,7 +15,6 @@ from paddle_adagc.lab.reproduce.verdicts import (
     REPRODUCED,
     UNDECIDED,
     counted,
-    is_open,
     judge,
 )
 
@@ -293,13 +292,3 @@ def test_what_is_not_the_papers_holds_or_does_not():
     ]
     assert labels == ["holds", "does not hold"]
     assert counted([verdict(source, loss())]) == "1 reproduced"
-
-
-def test_an_experiment_is_closed_when_nothing_can_come_of_it():
-    near = losses(0.01, -0.01, 0.02, -0.02, 0.0)
-    source = Runs(A=near, B=losses(*[0] * 5))
-    assert not is_open([claim(loss())], source, "t", "e")
-    assert is_open([claim(loss(margin=0.5))], source, "t", "e")
-    assert is_open([claim(loss(to=("C",)))], source, "t", "e")
-    spiked = Runs(A=events(1, 0), B=events(0, 0))
-    assert not is_open([claim(spikes(expect="zero"))], spiked, "t", "e")
