@@ -43,11 +43,7 @@ class Memory:
     @unchecked()
     def __call__(self) -> Kept:
         """Return what is kept, with start values for tensors that are new."""
-        return self.grown(self._kept)
-
-    def grown(self, kept: Kept) -> Kept:
-        """Add start values for tensors that were new after ``kept``."""
-        kept = dict(kept)
+        kept = dict(self._kept)
         for quantity in (q for q in self.quantities if q.name in kept):
             vector = kept[quantity.name]
             num_new = len(self.table) - vector.shape[0]

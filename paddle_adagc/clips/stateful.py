@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc import rule
 from paddle_adagc.clips.memory import Kept, Memory
 from paddle_adagc.clips.metrics import (
     Call,
@@ -249,47 +247,6 @@ class StatefulClip(ClipGradBase):
         total = self._nonfinite.count(len(self._table))
         per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
         return Snapshot(self._calls, [*self._table.keys], per_tensor)
-
-    def memory(self) -> Kept:
-        """Return what the rule keeps; a later step does not change it."""
-        return dict(self._memory())
-
-    def global_squared_norm(self) -> Tensor:
-        """Return the last step's squared global norm, float64 ``[1]``.
-
-        Tensors without a finite norm are left out. Where ranks hold different
-        tensors: one all-reduce.
-        """
-        reducer = self._known_reducer()
-        parts = [
-            rule.global_squared_norm(reducer.counted(call.norm))
-            for call in self._calls
-        ]
-        return reducer.global_sum(paddle.add_n(parts))
-
-    @unchecked()
-    def take_back(self, skip: Tensor, before: Kept) -> None:
-        """Undo what the last step did to the state, where ``skip`` is true.
-
-        The host is not told: call :meth:`take_back_step` when it reads
-        ``skip``.
-
-        Args:
-            skip: Bool ``[1]`` on the device, the same on all ranks.
-            before: :meth:`memory` before the step.
-        """
-        before = self._memory.grown(before)
-        self._memory.update(
-            {
-                name: paddle.where(skip.expand(now.shape), before[name], now)
-                for name, now in self._memory().items()
-            }
-        )
-
-    def take_back_step(self) -> None:
-        """Reduce the step count by one; see :meth:`take_back`."""
-        count = self._steps.num_steps - 1
-        self._steps = dataclasses.replace(self._steps, num_steps=count)
 
     def full_metrics(self) -> dict[str, Any]:
         """Return :meth:`metrics` of the whole model, each tensor once.

@@ -209,43 +209,6 @@ def test_metrics_of_the_last_step():
     }
 
 
-@pytest.mark.parametrize("is_skipped", [False, True])
-def test_a_step_can_be_taken_back_on_the_device(is_skipped):
-    parameters = make_parameters([[1], [1]])
-    clip = ClipGradByAdaGC(t_start=1)
-    clip_arrays(clip, parameters, [np.full(1, 0.5), np.full(1, 0.25)])
-    before, earlier = clip.memory(), gammas(clip)
-    clip_arrays(clip, parameters, [np.full(1, 0.25), np.full(1, 0.125)])
-    later = gammas(clip)
-    clip.take_back(paddle.to_tensor([is_skipped]), before)
-    clip.take_back_step()
-    assert clip.num_steps == 1
-    assert (later < earlier).all()
-    np.testing.assert_array_equal(
-        gammas(clip), earlier if is_skipped else later
-    )
-
-
-def test_a_first_step_can_be_taken_back_before_the_tensors_are_known():
-    clip = ClipGradByAdaGC()
-    parameters = make_parameters([[2], [3]])
-    before = clip.memory()
-    clip_arrays(clip, parameters, [np.ones(2), np.ones(3)])
-    clip.take_back(paddle.to_tensor([True]), before)
-    assert np.isinf(gammas(clip)).all()
-
-
-def test_global_norm_of_the_last_step():
-    parameters = make_parameters([[1], [1], [1]])
-    clip = ClipGradByAdaGC()
-    for size in (1.0, 2.0):
-        clip_arrays(
-            clip, parameters[:2], [np.full(1, size), np.full(1, np.nan)]
-        )
-        clip_arrays(clip, parameters[2:], [np.full(1, 3.0)])
-    assert clip.global_squared_norm().item() == 2.0**2 + 3.0**2
-
-
 def test_lost_tensors_of_all_steps_are_added_up():
     parameters = make_parameters([[1], [1]])
     clip = ClipGradByAdaGC(t_start=1)

@@ -12,8 +12,7 @@ that launches it and what this machine lacks for it. A recipe for PaddleFormers
 
 The same command resumes a killed run from its last checkpoint. A finished run
 is not repeated; a larger train.max_steps extends it. SIGINT (Ctrl-C) and
-SIGTERM save a checkpoint after the step and exit with 130 and 143. --rollback
-resumes a diverged run from before the event, without the samples around it.
+SIGTERM save a checkpoint after the step and exit with 130 and 143.
 
     python tools/pretrain.py CONFIG train.output_dir=RUN \
         clip.name=adagc --fork NEW_DIR --at 300
@@ -54,7 +53,6 @@ _NOT_FOR_PADDLEFORMERS = (
     "add_checksums",
     "verbose",
     "change_data",
-    "rollback",
     "fork",
 )
 
@@ -69,8 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_intermixed_args(arguments)
-    if options.rollback and (options.overwrite or options.fork):
-        parser.error("--rollback goes with neither --overwrite nor --fork")
     if options.at is not None and options.fork is None:
         parser.error(f"--at {options.at} needs --fork NEW_DIR")
     return exit_status(parser, _pretrain, options)
@@ -94,12 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         "--change-data",
         action="store_true",
         help="resume the run with other data",
-    )
-    parser.add_argument(
-        "--rollback",
-        action="store_true",
-        help="resume a run that diverged, or that an alarm ended, from its "
-        "newest checkpoint before that, without the samples",
     )
     parser.add_argument(
         "--fork",
@@ -247,7 +237,6 @@ def train(options: argparse.Namespace) -> int:
                 config,
                 overwrite=options.overwrite,
                 change_data=options.change_data,
-                rollback=options.rollback,
                 fork=fork,
                 verify=options.verify,
                 add_checksums=options.add_checksums,

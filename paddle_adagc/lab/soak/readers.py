@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gzip
 import io
@@ -61,8 +60,6 @@ from paddle_adagc.lab.reproduce.results import (
 from paddle_adagc.lab.soak.inputs import Reader
 from paddle_adagc.lab.train.checkpoints import read_complete
 from paddle_adagc.lab.train.parse import load_config, read_overrides
-from paddle_adagc.lab.train.rollback import read_rollbacks
-from paddle_adagc.stability.alarms import Alarm
 from paddle_adagc.state_file import load_state, save_state
 
 
@@ -251,14 +248,6 @@ def _make_complete(folder: Path) -> Path:
     return _writes("complete.json", json.dumps(sealed(facts)))(checkpoint)
 
 
-def _make_rollbacks(folder: Path) -> Path:
-    alarm = Alarm("loss", 9, 9, worst=8.0, worst_step=9, usual=2.0, score=12.0)
-    facts = dataclasses.asdict(alarm)
-    entry = {"alarm": facts, "steps": 11, "checkpoint": 8, "samples": [32, 44]}
-    content = json.dumps(sealed({"rollbacks": [entry]}))
-    return _writes("skipped.json", content)(folder)
-
-
 def _make_flight(folder: Path) -> Path:
     steps, tensors = 5, 3
     block = np.linspace(0.5, 1, steps * tensors, dtype=np.float32)
@@ -371,11 +360,6 @@ READERS = {
     "run.json": Reader(_make_run_json, _READ_RECORD),
     "complete.json": Reader(
         _make_complete, _folder_of(read_complete), has_checksum=True
-    ),
-    "skipped.json": Reader(
-        _make_rollbacks,
-        lambda path: [str(r) for r in read_rollbacks(path.parent)],
-        has_checksum=True,
     ),
     "flight recorder": Reader(
         _make_flight, lambda path: flight_text(path.parents[1])

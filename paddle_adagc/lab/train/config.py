@@ -101,10 +101,6 @@ class TrainConfig:
     """Number of checkpoints kept; older ones are removed once a newer one is
     complete. If the newest is damaged, a run resumes from the one before."""
 
-    init_from: str | None = None
-    """Run, or checkpoint, whose weights the run starts with; nothing else is
-    taken from it. Default: the weights are drawn."""
-
     visualdl: Flag = True
     """Write VisualDL logs to ``output_dir/logs``."""
 
@@ -253,29 +249,9 @@ class RunConfig:
                 f"record.moments with optimizer.name={self.optimizer.name!r}: "
                 "only Adam has these moments; set it to false"
             )
-        if self.monitor.rollback_on and not self.train.save_every:
-            raise ValueError(
-                f"monitor.rollback_on={self.monitor.rollback_on} needs "
-                "checkpoints to go back to: set train.save_every"
-            )
-        if self.monitor.skip_step:
-            self._check_skip_step()
         if self.parallel.num_processes > 1:
             self._check_parallel()
         return self
-
-    def _check_skip_step(self) -> None:
-        if self.train.precision == "float16":
-            raise ValueError(
-                "monitor.skip_step with train.precision='float16', whose loss "
-                "scaler skips steps too: use bfloat16"
-            )
-        if self.train.expert_bias_rate:
-            raise ValueError(
-                f"monitor.skip_step with train.expert_bias_rate="
-                f"{self.train.expert_bias_rate}: the routers' biases would "
-                "move in skipped steps; set one of them to false or 0"
-            )
 
     def _check_parallel(self) -> None:
         if self.record.tensors:
@@ -315,9 +291,9 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, as YAML and JSON hold them.
 
-        ``parallel`` is left out where it is one process, ``report_to`` and
-        ``init_from`` where they are not given; of ``monitor`` only what differs
-        from the defaults is there.
+        ``parallel`` is left out where it is one process, ``report_to`` where it
+        is not given; of ``monitor`` only what differs from the defaults is
+        there.
         """
         values = dataclasses.asdict(self)
         if not self.train.report_to:
@@ -327,6 +303,4 @@ class RunConfig:
         values["monitor"] = self.monitor.to_dict()
         if not values["monitor"]:
             del values["monitor"]
-        if self.train.init_from is None:
-            del values["train"]["init_from"]
         return values

@@ -18,7 +18,6 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.rows import read_rows
 from paddle_adagc.lab.report.judged import judged_steps
 from paddle_adagc.lab.train.console import short_name
-from paddle_adagc.lab.train.rollback import read_rollbacks
 from paddle_adagc.stability.alarms import Alarm
 from paddle_adagc.stability.spike_score import spike_score
 
@@ -57,8 +56,6 @@ def describe_ending(directory: str | os.PathLike[str]) -> Ending:
         lines.append(_spikes(path, loss, steps))
     if alarms := record.run.get("alarms"):
         lines.append(_alarms(alarms))
-    if rollbacks := read_rollbacks(path):
-        lines.append(f"rollbacks: {len(rollbacks)}; the last: {rollbacks[-1]}")
     lines += _most_clipped(path)
     lines.append(f"files: {path} ({', '.join(_files(path))})")
     lines.append(f"next: python tools/report.py {path}")
@@ -96,13 +93,12 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
     if alarm := run.get("stopped_by"):
         return (
             f"stopped by an alarm, {alarm}: the same command with "
-            "--rollback resumes before it without its samples, with "
-            "monitor.stop_on=[] from the last checkpoint"
+            "monitor.stop_on=[] resumes from the last checkpoint"
         )
     if run["status"] == "diverged" or not np.isfinite(loss[-1]):
         return (
-            f"the loss is not finite any more: {remedy}; the same command with "
-            "--rollback resumes from the checkpoint before"
+            f"the loss is not finite any more: {remedy}; --fork starts from a "
+            "checkpoint before"
         )
     first, last = float(loss[0]), _last(loss)
     if len(loss) > 1 and last > first:

@@ -17,7 +17,6 @@ from paddle_adagc.lab.record.files import QUANTITIES, read_run_json
 from paddle_adagc.lab.train.changes import find_changes
 from paddle_adagc.lab.train.checkpoints import COMPLETE, find_checkpoint_fault
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.rollback import SKIPPED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,17 +113,13 @@ class Fork:
     def copy_record(self, target: Path, tensor_names: list[str]) -> None:
         """Give the new run the steps before the checkpoint.
 
-        One that rolled back to it keeps its own list of rollbacks. Tensors
-        that only the new run records are NaN there.
+        Tensors that only the new run records are NaN there.
 
         Args:
             target: Directory of the new run.
             tensor_names: What it records.
         """
         step = saved_step(self.checkpoint())
-        skipped = self.source / SKIPPED
-        if skipped.exists() and not (target / SKIPPED).exists():
-            shutil.copy(skipped, target)
         lines = (self.source / "metrics.jsonl").read_bytes().splitlines(True)
         (target / "metrics.jsonl").write_bytes(b"".join(lines[:step]))
         names = json.loads((self.source / "tensors.json").read_text())
@@ -134,29 +129,6 @@ class Fork:
             return
         shape = (step, len(QUANTITIES), len(tensor_names))
         np.full(shape, np.nan, "<f4").tofile(target / "tensors.f32")
-
-
-def weights_in(path: str) -> Path:
-    """Find the weights that ``train.init_from`` names.
-
-    Args:
-        path: A run, whose newest complete checkpoint is taken, or a directory
-            with ``model_state*.pdparams``.
-
-    Raises:
-        FileNotFoundError: There are none.
-    """
-    directory = Path(path)
-    if (directory / "run.json").exists():
-        found = complete_checkpoints(directory)
-        if found:
-            return found[max(found)]
-    elif any(directory.glob("model_state*.pdparams")):
-        return directory
-    raise FileNotFoundError(
-        f"train.init_from={path}: there is neither a run with a complete "
-        "checkpoint nor model_state*.pdparams"
-    )
 
 
 def complete_checkpoints(directory: Path) -> dict[int, Path]:

@@ -13,7 +13,6 @@ import numpy as np
 from paddle import Tensor, nn
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
@@ -30,7 +29,6 @@ from paddle_adagc.lab.train.processes import (
     is_first_process,
     mean_over_processes,
 )
-from paddle_adagc.lab.train.skip_step import OutlierGate
 from paddle_adagc.lab.train.watching import Watcher, are_finite
 from paddle_adagc.stability.monitor import SpikeMonitor
 
@@ -55,22 +53,18 @@ class StepRecorder:
         has_diverged: A loss was not finite although no fault had corrupted the
             batch or an activation, and then weights were not finite.
         flight: Keeps the last steps in memory, see :class:`FlightRecorder`.
-        gate: Tells which updates were left out, if any may be.
         optimizer: Optimizer whose moments are recorded; set it before the first
             step.
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
         self.monitor = SpikeMonitor()
-        self.watcher = Watcher(
-            config.monitor.stop_on, config.monitor.rollback_on
-        )
+        self.watcher = Watcher(config.monitor.stop_on)
         self.flight = FlightRecorder(
             config.train.output_dir, config.monitor.flight_steps
         )
         self.has_diverged = False
         self.optimizer: Any = None
-        self.gate: OutlierGate | None = None
         self._config = config
         self._parameters = {
             name: parameter
@@ -108,27 +102,19 @@ class StepRecorder:
             self._config.train.output_dir, self.tensor_names, first_step
         )
 
-    def begin_step(self, step: int, learning_rate: float, batch: int) -> None:
-        """Begin an optimizer step.
-
-        Args:
-            step: The step.
-            learning_rate: Its learning rate.
-            batch: Index of its batch, see :meth:`set_samples`.
-        """
+    def begin_step(self, step: int, learning_rate: float) -> None:
+        """Begin an optimizer step at its learning rate."""
         self._row = {
             "step": step,
             "learning_rate": learning_rate,
             "samples": [],
         }
-        self.set_samples(batch)
+        self.set_samples(step)
         self._losses = []
         self._faults = []
         self.flight.begin(
             step, learning_rate, self._row["samples"], self._losses
         )
-        if self.gate is not None:
-            self.gate.losses = self._losses
         self._timer = Timer()
 
     def set_samples(self, batch: int) -> None:
@@ -178,8 +164,6 @@ class StepRecorder:
         if any(fault.target != "gradient" for fault, _ in self._faults):
             self._corrupted_steps.add(self._row["step"])
         self.flight.end()
-        if self.gate is not None:
-            self._row["skipped"] = self.gate.skip
         tensors = None
         if self._observed is not None:
             self._row.update(self._observed.step_metrics())
@@ -280,20 +264,7 @@ class StepRecorder:
         for row, loss in zip(rows, losses, strict=True):
             row["loss"] = loss
             row["step_seconds"] = row["step_seconds"].seconds()
-            if bool(row.pop("skipped", False)):
-                self._note_skipped(row)
         self._unlogged += losses
-
-    def _note_skipped(self, row: dict[str, Any]) -> None:
-        row["skipped"] = 1
-        assert isinstance(self.flight.clip, TensorScalingClip)
-        self.flight.clip.take_back_step()
-        if is_first_process():
-            logger.warning(
-                "skipped the update of step %d: loss %.4g",
-                row["step"],
-                row["loss"],
-            )
 
     def weights_are_finite(self) -> bool:
         """Tell whether they are on all processes, which all call this."""
@@ -330,7 +301,7 @@ class StepRecorder:
         if self._writer is None:
             return
         directory = self._config.train.output_dir
-        alarm = self.watcher.stopped_by or self.watcher.rolls_back_for
+        alarm = self.watcher.stopped_by
         update_run_json(
             directory,
             record=record,

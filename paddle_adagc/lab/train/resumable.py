@@ -42,7 +42,6 @@ class ResumableTrainer(ClippingMixin, Trainer):
     Args:
         config: The run.
         recorder: Its record.
-        num_rollbacks: Rollbacks that it has made.
         **kwargs: Arguments of :class:`ClippingMixin`.
 
     Attributes:
@@ -51,16 +50,11 @@ class ResumableTrainer(ClippingMixin, Trainer):
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        recorder: StepRecorder,
-        num_rollbacks: int,
-        **kwargs: Any,
+        self, config: RunConfig, recorder: StepRecorder, **kwargs: Any
     ) -> None:
         self.config, self.recorder = config, recorder
         super().__init__(**kwargs)
         self.starts_afresh: frozenset[str] = frozenset()
-        self._num_rollbacks = num_rollbacks
         self._reshards = self._has_weights = False
 
     def _open_record(self, resume_from_checkpoint: str | None) -> None:
@@ -73,8 +67,6 @@ class ResumableTrainer(ClippingMixin, Trainer):
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.monitor.set_state_dict(facts["monitor"])
             self.recorder.has_diverged = facts.get("has_diverged", False)
-            if self.recorder.gate is not None and "skip_step" in facts:
-                self.recorder.gate.set_state_dict(facts["skip_step"])
             if "alarms" in facts:
                 self.recorder.watcher.set_state_dict(facts["alarms"])
             self._reshards = must_reshard(checkpoint, self.config.parallel)
@@ -153,10 +145,6 @@ class ResumableTrainer(ClippingMixin, Trainer):
             "monitor": self.recorder.monitor.state_dict(),
             "alarms": self.recorder.watcher.state_dict(),
         }
-        if self._num_rollbacks:
-            facts["rollbacks"] = self._num_rollbacks
-        if self.recorder.gate is not None:
-            facts["skip_step"] = self.recorder.gate.state_dict()
         complete_checkpoint(checkpoint, facts, record)
         rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
 

@@ -19,9 +19,8 @@ from paddle_adagc.lab.train.changes import (
 )
 from paddle_adagc.lab.train.checkpoints import last_checkpoint, restore_run_json
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.fork import Fork, saved_step, weights_in
+from paddle_adagc.lab.train.fork import Fork, saved_step
 from paddle_adagc.lab.train.resharding import check_layout_file
-from paddle_adagc.lab.train.rollback import remove_undone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +32,6 @@ class Request:
 
     change_data: bool = False
     """Resume with other data."""
-
-    rollback: bool = False
-    """Roll back the run, which diverged or was ended by an alarm."""
 
     fork: Fork | None = None
     """Start from this checkpoint of another run."""
@@ -76,8 +72,8 @@ class Start:
     checkpoint: Path | None = None
     """Of the run itself, or of the one that it forks."""
 
-    weights: Path | None = None
-    """Holds weights that are to be loaded and checked first."""
+    is_fork: bool = False
+    """Whether it is another run's; its weights are loaded and checked first."""
 
     starts_afresh: frozenset[str] = frozenset()
     """See ``ResumableTrainer``."""
@@ -139,13 +135,11 @@ def find_start(
         request: See :class:`Request`.
 
     Raises:
-        FileNotFoundError: There is no checkpoint to extend or to fork, or there
-            are no weights.
+        FileNotFoundError: There is no checkpoint to extend or to fork.
         ValueError: The checkpoint does not fit the layout or the length.
     """
     checkpoint = None
     if not request.overwrite:
-        remove_undone(directory)
         checkpoint = last_checkpoint(directory)
     fork = Fork.of(earlier.run) or request.fork
     if checkpoint is not None:
@@ -162,8 +156,7 @@ def find_start(
             "cannot be extended: train with train.save_every, or give "
             "--overwrite to start anew"
         )
-    source = config.train.init_from
-    return Start({}, weights=None if source is None else weights_in(source))
+    return Start({})
 
 
 def write_start(
@@ -189,7 +182,7 @@ def write_start(
     """
     if request.overwrite:
         _empty(directory)
-    own = start.checkpoint is not None and start.weights is None
+    own = start.checkpoint is not None and not start.is_fork
     if own and not request.change_data:
         _check_data(directory, earlier.run.get("data", {}), facts["data"])
     if fork := Fork.of(start.facts):
@@ -206,7 +199,7 @@ def _fork_start(fork: Fork, config: RunConfig, values: dict[str, Any]) -> Start:
     return Start(
         {"forked_from": origin},
         checkpoint,
-        checkpoint,
+        True,
         frozenset(
             section
             for section in ("clip", "optimizer")

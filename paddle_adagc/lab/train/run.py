@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +35,8 @@ from paddle_adagc.lab.train.resume import (
     read_earlier,
     write_start,
 )
-from paddle_adagc.lab.train.rollback import (
-    Rollback,
-    read_rollbacks,
-    roll_back,
-    undo_end,
-)
-from paddle_adagc.lab.train.skips import Skips
 from paddle_adagc.lab.train.stopping import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
-from paddle_adagc.stability.alarms import Alarm
 
 
 def run_pretraining(
@@ -54,7 +44,6 @@ def run_pretraining(
     *,
     overwrite: bool = False,
     change_data: bool = False,
-    rollback: bool = False,
     fork: Fork | None = None,
     verify: bool = False,
     add_checksums: bool = False,
@@ -62,8 +51,6 @@ def run_pretraining(
     """Train as ``config`` says, or resume a killed run.
 
     A run that has ended is not run again, unless ``train.max_steps`` grew.
-    After an alarm of ``monitor.rollback_on`` it resumes from the checkpoint
-    before, with a new trainer.
 
     Args:
         config: The run; it writes to ``train.output_dir`` only. What may differ
@@ -71,7 +58,6 @@ def run_pretraining(
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
         change_data: Resume with other data.
-        rollback: Roll back the run, which diverged or was ended by an alarm.
         fork: Checkpoint of another run, from which this one starts.
         verify: Compare all of the data, and of an ended run's record, with
             their checksums; otherwise sizes and samples.
@@ -89,42 +75,27 @@ def run_pretraining(
         ValueError: Settings that do not go together, or damaged files.
     """
     directory = Path(config.train.output_dir)
-    request = Request(overwrite, change_data, rollback, fork)
+    request = Request(overwrite, change_data, fork)
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(held(directory)))
         if add_checksums:
             source = fork.source if fork else directory
             from_first_process(lambda: checkpoints.add_checksums(source))
-        while True:
-            ended = _run_once(config, request, verify=verify)
-            if isinstance(ended, str):
-                return ended
-            trainer = ended
-            saved = trainer.state.global_step
-            if alarm := trainer.recorder.watcher.rolls_back_for:
-                done = _try_rollback(config, alarm)
-                if done is None:
-                    trainer.stopped_by = 0  # nothing is saved for the signal
-                    break
-                saved = done.checkpoint
-            if alarm is None or trainer.stopped_by:
-                break
-            trainer.recorder.stop()
-            del trainer, ended
-            gc.collect()  # the next trainer needs its memory
-            request = Request(change_data=change_data)
+        trainer = _train(config, request, verify=verify)
+        if isinstance(trainer, str):
+            return trainer
+        step = trainer.state.global_step
         status = trainer.finish()
     if trainer.stopped_by:
-        last = directory / f"checkpoint-{saved}"
-        raise Stopped(trainer.stopped_by, last)
+        raise Stopped(trainer.stopped_by, directory / f"checkpoint-{step}")
     return status
 
 
-def _run_once(
+def _train(
     config: RunConfig, request: Request, *, verify: bool
 ) -> PretrainTrainer | str:
-    """Train up to the end or to a rollback.
+    """Train up to the end.
 
     Returns:
         The trainer, or how the run had ended before.
@@ -133,26 +104,21 @@ def _run_once(
     earlier = from_first_process(
         lambda: read_earlier(directory, values, config, request)
     )
-    if request.rollback:
-        done = from_first_process(lambda: undo_end(config, earlier.run))
-        _say(str(done))
-    elif status := earlier.status(config):
+    if status := earlier.status(config):
         check_record(directory, earlier.run, verify=verify)
-        _say(f"{directory}: already {status}, nothing to do")
+        if is_first_process():
+            print(f"{directory}: already {status}, nothing to do", flush=True)
         return status
     if verify:
         from_first_process(lambda: _check_data(config))
     # Paddle's automatic names, by which it saves the optimizer, start anew.
     with paddle.utils.unique_name.guard():
-        rollbacks = from_first_process(
-            lambda: [] if request.overwrite else _rollbacks(directory, request)
-        )
-        trainer = build_trainer(config, rollbacks)
+        trainer = build_trainer(config)
         start = from_first_process(
             lambda: find_start(directory, earlier, values, config, request)
         )
-        if start.weights is not None:
-            trainer.load_weights(start.weights)
+        if start.is_fork and start.checkpoint is not None:
+            trainer.load_weights(start.checkpoint)
         facts, names = _facts(config, trainer), trainer.recorder.tensor_names
         from_first_process(
             lambda: write_start(
@@ -166,36 +132,6 @@ def _run_once(
     return trainer
 
 
-def _rollbacks(directory: Path, request: Request) -> list[Rollback]:
-    """Read the run's rollbacks; a new fork has those of its origin."""
-    is_new = request.fork is not None and not (directory / "run.json").exists()
-    source = request.fork.source if is_new and request.fork else directory
-    return read_rollbacks(source)
-
-
-def _try_rollback(config: RunConfig, alarm: Alarm) -> Rollback | None:
-    """Roll the run back, if it may; every process calls this."""
-    directory, most = (
-        Path(config.train.output_dir),
-        config.monitor.max_rollbacks,
-    )
-
-    def attempt() -> Rollback | str:
-        if len(read_rollbacks(directory)) >= most:
-            return f"no rollback after {most} (monitor.max_rollbacks)"
-        found = roll_back(config, alarm)
-        return found or "no rollback: no checkpoint before the event"
-
-    done = from_first_process(attempt)
-    _say(str(done))
-    return done if isinstance(done, Rollback) else None
-
-
-def _say(line: str) -> None:
-    if is_first_process():
-        print(line, flush=True)
-
-
 def _check_data(config: RunConfig) -> None:
     """Compare memory-mapped data with all of its checksums."""
     data = config.data
@@ -203,30 +139,20 @@ def _check_data(config: RunConfig) -> None:
         check_dataset(prefix, verify=True)
 
 
-def build_trainer(
-    config: RunConfig, rollbacks: Sequence[Rollback] = ()
-) -> PretrainTrainer:
+def build_trainer(config: RunConfig) -> PretrainTrainer:
     """Build the model, the data and the clip of a run in their trainer.
-
-    Args:
-        config: The run.
-        rollbacks: Those that it has made.
 
     Raises:
         ValueError: An unknown option of the model or of the clip, or data
             or faults that do not fit the model.
     """
     task = make_task(config)
-    skipped = (rollback.samples for rollback in rollbacks)
-    num_skipped = Skips(skipped, config.global_batch).num_batches
-    num_samples = (config.train.max_steps + num_skipped) * config.global_batch
+    num_samples = config.train.max_steps * config.global_batch
     train_dataset, eval_dataset = task.build_datasets(num_samples)
     clip = make_clip(**config.clip)
     model = task.build_model()
     check_faults(config.faults, model, task.num_words)
-    return PretrainTrainer(
-        task, model, clip, train_dataset, eval_dataset, rollbacks
-    )
+    return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 
 def _as_json(config: RunConfig) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Sequence
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.nn.clip import ClipGradBase
+from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
@@ -31,14 +31,7 @@ from paddle_adagc.lab.train.console import Console
 from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.resumable import ResumableTrainer
-from paddle_adagc.lab.train.rollback import Rollback
 from paddle_adagc.lab.train.schedule import make_scheduler
-from paddle_adagc.lab.train.skip_step import (
-    SkippingClip,
-    guard_updates,
-    make_gate,
-)
-from paddle_adagc.lab.train.skips import SkippingSampler, Skips
 from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
 
@@ -71,18 +64,13 @@ class PretrainTrainer(ResumableTrainer):
         clip: ClipGradBase,
         train_dataset: Dataset,
         eval_dataset: Dataset,
-        rollbacks: Sequence[Rollback] = (),
     ) -> None:
         config = task.config
         self.task = task
-        self._skips = Skips((r.samples for r in rollbacks), config.global_batch)
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
-        recorder = StepRecorder(config, model)
-        recorder.gate = make_gate(config, clip)
         super().__init__(
             config,
-            recorder,
-            len(rollbacks),
+            StepRecorder(config, model),
             clip=clip,
             model=model,
             args=training_arguments(config),
@@ -109,25 +97,19 @@ class PretrainTrainer(ResumableTrainer):
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
         """Make the config's optimizer with the clip."""
-        clip, gate = self.recorder.observed(self.clip), self.recorder.gate
-        if gate is not None:
-            clip = SkippingClip(clip, self.clip, gate)
         self.optimizer = make_optimizer(
             self.config.optimizer,
             self.model,
             learning_rate=lr_scheduler or self.lr_scheduler,
-            grad_clip=clip,
+            grad_clip=self.recorder.observed(self.clip),
             multi_precision=uses_amp(self.config.train),
         )
-        if gate is not None:
-            guard_updates(self.optimizer, gate)
         self.recorder.optimizer = self.optimizer
         return self.optimizer
 
-    def _get_train_sampler(self) -> Any:
-        """Return the sampler, which jumps over what rollbacks skip."""
-        return SkippingSampler(
-            self._skips,
+    def _get_train_sampler(self) -> DistributedBatchSampler:
+        """Return a sampler in the dataset's order, which is random already."""
+        return DistributedBatchSampler(
             self.train_dataset,
             batch_size=self.args.per_device_train_batch_size,
             shuffle=False,
@@ -173,7 +155,7 @@ class PretrainTrainer(ResumableTrainer):
             The run's status, ``"finished"``, ``"diverged"`` or ``"stopped"``.
         """
         status = "diverged" if self.recorder.has_diverged else "finished"
-        if self.stopped_by or self.recorder.watcher.is_ending:
+        if self.stopped_by or self.recorder.watcher.stopped_by:
             status = "stopped"
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
         return status
@@ -183,10 +165,9 @@ class PretrainTrainer(ResumableTrainer):
     ) -> Tensor:
         """Forward and backward pass of one micro-batch, with its faults."""
         step = self.state.global_step
-        batch = self._skips.batch(step)  # a fault comes with its batch
-        faults = self.fault_schedule.at(batch)
+        faults = self.fault_schedule.at(step)
         if step_control == 0:
-            self.recorder.begin_step(step, self._get_learning_rate(), batch)
+            self.recorder.begin_step(step, self._get_learning_rate())
         if not faults:
             loss = super().training_step(model, inputs)
         else:
@@ -267,11 +248,11 @@ class PretrainTrainer(ResumableTrainer):
 
     def _stop_if_unsound(self) -> bool:
         """End the run if it diverged, or an alarm is to end it."""
-        unsound = self.recorder.has_diverged or self.recorder.watcher.is_ending
+        alarm = self.recorder.watcher.stopped_by
+        unsound = self.recorder.has_diverged or alarm is not None
         if unsound:
             self.control.should_training_stop = True
-            if self.recorder.watcher.rolls_back_for is None:
-                self.stopped_by = 0  # nothing is saved for the signal
+            self.stopped_by = 0  # nothing is saved for the signal
         return unsound
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:

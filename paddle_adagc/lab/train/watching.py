@@ -24,23 +24,18 @@ _FROM_ROWS = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
 
 
 class Watcher:
-    """Hand the record's rows to a :class:`Monitor`; it decides on reactions.
+    """Hand the record's rows to a :class:`Monitor`, and ask it whether to stop.
 
     Args:
         stop_on: Series whose alarm ends the run.
-        rollback_on: Series whose alarm rolls it back.
 
     Attributes:
         stopped_by: First alarm that ends the run, the same on every process.
-        rolls_back_for: First alarm that rolls it back, likewise.
     """
 
-    def __init__(
-        self, stop_on: Sequence[str] = (), rollback_on: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, stop_on: Sequence[str] = ()) -> None:
         self.stopped_by: Alarm | None = None
-        self.rolls_back_for: Alarm | None = None
-        self._stop_on, self._rollback_on = stop_on, rollback_on
+        self._stop_on = stop_on
         self._monitor = Monitor()
         self._gammas: dict[str, float] = {}
         self._changes: dict[int, float] = {}
@@ -98,15 +93,10 @@ class Watcher:
         for alarm in begun:
             values = dataclasses.asdict(alarm)
             by_step[alarm.start].setdefault("alarms", []).append(values)
-        if not self.is_ending:
-            self.stopped_by = _first(begun, self._stop_on)
-            self.rolls_back_for = _first(begun, self._rollback_on)
+        if self.stopped_by is None:
+            ending = (alarm for alarm in begun if alarm.series in self._stop_on)
+            self.stopped_by = next(ending, None)
         return begun
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether an alarm ends the training of these steps."""
-        return bool(self.stopped_by or self.rolls_back_for)
 
     def _values(
         self, row: Mapping[str, Any], every_step: bool
@@ -138,10 +128,6 @@ class Watcher:
             logger.warning("alarms start afresh: %s", error)
         self._earlier_total = self._last_total = state["nonfinite_total"]
         self._gammas = dict(state["gammas"])
-
-
-def _first(alarms: Iterable[Alarm], series: Sequence[str]) -> Alarm | None:
-    return next((alarm for alarm in alarms if alarm.series in series), None)
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:

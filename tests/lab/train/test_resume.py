@@ -1,7 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-import json
 import shutil
 from pathlib import Path
 
@@ -265,23 +264,3 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     with pytest.raises(ValueError, match="another model"):
         fork(values, source, tmp_path / "d", step=4)
     assert not (tmp_path / "d").exists()
-
-
-def test_weights_alone_are_taken(source, tmp_path):
-    values = constant(tmp_path / "run", init_from=str(source))
-    _, record = run(values)
-    assert record.num_steps == 12
-    assert record.metrics["learning_rate"][0] == 0.005
-    assert record.loss[0] < RunRecord.load(source).loss[0] - 0.5
-    assert load_state(tmp_path / "run/checkpoint-12")["step"] == 12
-    config = json.loads((tmp_path / "run/run.json").read_text())["config"]
-    assert config["train"]["init_from"] == str(source)
-    values["train"]["output_dir"] = str(tmp_path / "a")
-    values["train"]["init_from"] = str(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError, match=r"train\.init_from="):
-        run(values)
-    values["train"]["init_from"] = str(source / "checkpoint-4")
-    values["model"]["hidden_size"] = 32
-    with pytest.raises(ValueError, match="another model"):
-        run(values)
-    assert not (tmp_path / "a").exists()

@@ -11,7 +11,6 @@ import paddle
 from paddle_adagc.checks import check_directory
 from paddle_adagc.lab.train.arguments import check_precision, uses_amp
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.fork import weights_in
 
 
 def missing_devices(config: RunConfig) -> list[str]:
@@ -29,11 +28,9 @@ def missing_devices(config: RunConfig) -> list[str]:
 
 
 def missing_paths(config: RunConfig) -> list[str]:
-    """Name the directories that the run cannot write to or start from."""
+    """Name the directories that the run cannot write to."""
     try:
         check_directory("train.output_dir", config.train.output_dir)
-        if config.train.init_from is not None:
-            weights_in(config.train.init_from)
     except (FileNotFoundError, PermissionError, ValueError) as error:
         return [str(error)]
     return []
