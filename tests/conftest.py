@@ -23,13 +23,15 @@ CANARIES = {
     "core/parallel/test_group_sharded.py": (
         "test_run_is_that_of_one_process[2]",
     ),
-    "core/optimizers/test_layouts.py": (),
+    "core/optimizers/test_layouts.py": (
+        "test_run_is_that_of_one_process[v2 x2]",
+    ),
     "lab/gloo/test_training.py": ("test_data_parallel_and_sharding[V2]",),
     "lab/train/test_stopping.py": (
         "test_a_stopped_command_resumes_with_the_same_record[15]",
     ),
     "lab/train/test_resharding.py": (
-        "test_experts_on_two_ranks_are_resumed_and_put_together",
+        "test_a_run_of_one_process_continues_on_two_ranks",
     ),
     "lab/data/prepare/test_run.py": (
         "test_a_kill_while_the_dataset_is_written[out.bin]",

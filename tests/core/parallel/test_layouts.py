@@ -121,7 +121,11 @@ CASES = {
 EIGHT_RANKS = {
     "tp2 x pp2 x v2": (
         Layout(mp=2, pp=2, sharding=2, split_param=True),
-        [_DENSE, _MOE],
+        [_DENSE],
+    ),
+    "tp2 x pp2 x v2, MoE": (
+        Layout(mp=2, pp=2, sharding=2, split_param=True),
+        [_MOE],
     ),
     "tp2 x ep2 x v2 x4": (
         Layout(mp=2, ep=2, sharding=4, split_param=True),

@@ -183,6 +183,10 @@ def test_experts_on_two_ranks_are_resumed_and_put_together(alone, tmp_path):
     to_one = cut_back(whole, tmp_path / "to_one")
     run(to_one, ALONE)
     assert_close(to_one, alone)
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_continues_on_two_ranks(alone, tmp_path):
     to_two = cut_back(alone, tmp_path / "to_two")
     run(to_two, EP2)
     assert_close(to_two, alone)
