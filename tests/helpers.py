@@ -24,6 +24,20 @@ def slow_but(kept, values, long=()):
     ]
 
 
+def long_but(kept, values):
+    """Parameters of a slow test, of which some alone are not in the long tier.
+
+    Args:
+        kept: Names of the parameters that stay.
+        values: All names.
+    """
+    assert {*kept} < {*values}
+    return [
+        value if value in kept else pytest.param(value, marks=pytest.mark.long)
+        for value in values
+    ]
+
+
 def make_parameters(shapes, dtype="float32"):
     """Parameters of the given shapes, all zero."""
     return [

@@ -38,12 +38,11 @@ RECORD = ROOT / "results" / "mutation.jsonl"
 PAGE = ROOT / "docs" / "soak.md"
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.yaml"
 OF_OPTIMIZERS = (
-    "core/test_optimizers.py",
-    "core/optimizers/test_arguments.py",
-    "core/optimizers/test_contract.py",
-    "core/optimizers/test_golden.py",
-    "core/optimizers/test_tensor_parts.py",
     "core/optimizers/test_twins.py",
+    "core/optimizers/test_tensor_parts.py",
+    "core/optimizers/test_arguments.py",
+    "core/optimizers/test_golden.py",
+    "core/optimizers/test_contract.py",
 )
 OF_RANKS = (
     "core/parallel/test_reading_layouts.py",

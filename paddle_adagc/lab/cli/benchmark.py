@@ -4,15 +4,12 @@
 
     python tools/benchmark.py clip
     python tools/benchmark.py step
-    python tools/benchmark.py comm
     python tools/benchmark.py collectives
 
 clip: a clip step on the tensors of the paper's models, against Paddle's own
 clips, a loop that waits for every tensor, and the speed of memory; then what
 each backend costs on a GPU, by count.
 step: whole training steps of the proxies.
-comm: the clip of a hybrid-parallel run between hosts (network namespaces) with
-a network delay; needs Linux, root, and the command ip.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
 communicate in a clip step, counted on real processes over gloo, layout by
 layout: fleet's with the config's model, then other ones (SEP, virtual stages,
@@ -49,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("benchmark", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_add_clip, _add_step, _add_comm, _add_collectives):
+    for add in (_add_clip, _add_step, _add_collectives):
         add(commands)
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -184,38 +181,6 @@ def _step(options: argparse.Namespace) -> list[dict[str, Any]]:
         found.append({"config": str(path), "times": rows})
         _show(options, f"\n{path}\n", training_step.to_markdown(rows))
     return found
-
-
-def _add_comm(commands: argparse._SubParsersAction) -> None:
-    comm = commands.add_parser(
-        "comm", help="time of a clip step between hosts with a delay"
-    )
-    comm.add_argument(
-        "--layouts",
-        nargs="*",
-        metavar="LAYOUT",
-        help="default: all; a wrong name lists them",
-    )
-    _add_json(comm)
-    comm.set_defaults(run=_comm)
-
-
-def _comm(options: argparse.Namespace) -> list[dict[str, Any]]:
-    from tqdm import tqdm
-
-    from paddle_adagc.lab.benchmark import hosts_clip
-    from paddle_adagc.lab.benchmark.network import why_unavailable
-
-    reason = why_unavailable()
-    if reason is not None:
-        _show(options, f"skipped: no network namespaces here: {reason}")
-        return []
-    layouts = _chosen("--layouts", options.layouts, hosts_clip.LAYOUTS)
-    cells = len(layouts) * len(hosts_clip.DELAYS_MS) * len(hosts_clip.CLIPS)
-    measured = hosts_clip.measure(layouts, hosts_clip.DELAYS_MS)
-    rows = [*tqdm(measured, total=cells, unit="run")]
-    _show(options, hosts_clip.to_markdown(rows))
-    return rows
 
 
 def _add_collectives(commands: argparse._SubParsersAction) -> None:

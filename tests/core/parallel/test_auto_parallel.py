@@ -9,6 +9,7 @@ from core.parallel import auto_training, training
 from core.parallel.auto_training import MeshLayout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, Layout, assert_same_run
+from helpers import long_but
 
 from paddle_adagc.lab.models.shards import split_axis
 from paddle_adagc.state_file import load_state, save_state
@@ -45,7 +46,9 @@ def alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", long_but(("tp2", "stage 2 x2", "tp2 x stage 1"), CASES)
+)
 def test_run_is_that_of_one_process(case):
     assert_same_run(spread(case), alone())
 

@@ -108,7 +108,10 @@ def train_all(stage, settings):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "names"),
-    [(2, test_clips.NAMES), (3, test_clips.WITH_SLICES)],
+    [
+        (2, test_clips.NAMES),
+        pytest.param(3, test_clips.WITH_SLICES, marks=pytest.mark.long),
+    ],
 )
 def test_compared_clips(stage, names):
     settings = [

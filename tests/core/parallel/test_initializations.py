@@ -56,7 +56,7 @@ def assert_same(ranks, expected):
 @pytest.mark.parametrize(
     "case",
     [
-        "tp2",
+        pytest.param("tp2", marks=pytest.mark.long),
         "ep2",
         pytest.param("sp with tp2 x pp2", marks=pytest.mark.long),
     ],

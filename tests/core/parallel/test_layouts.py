@@ -182,6 +182,14 @@ LONG = [
     "tp2 x dp2",
     "sp with tp2 x pp2",
     "tp2 x sep2",
+    "dp2",
+    "pp2",
+    "sp with tp2",
+    "ep2 x cp2",
+    "sep2 x v1",
+    "v2 x2 with recompute",
+    "v1 x2 with fuse_optimizer",
+    "v1 x2 with tensor_fusion",
     "tp2 x v1",
     "tp2 x v1 with fuse_optimizer",
     "ep4",
@@ -234,6 +242,7 @@ def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "options"),
     [("pp4 x 2 virtual stages", _DEEP), ("sep2", _HEADS)],

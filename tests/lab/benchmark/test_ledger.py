@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from core.parallel.ranks import run_on_ranks
+from helpers import long_but
 
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS
 from paddle_adagc.lab.benchmark.collectives_run import record_communication
@@ -90,7 +91,9 @@ def run(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    "name", long_but(("V1 x2", "TP2 x V2", "EP2 x V2 x4"), EXPECTED)
+)
 def test_collectives_of_a_step(name, tmp_path):
     adaptive = [
         ("all_reduce", group, 4 * tensors(kind))
@@ -107,6 +110,7 @@ def test_collectives_of_a_step(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "group", "kind"),
     [("TP2 x PP2", "model", "split"), ("PP2 x V2", "sharding", "all")],

@@ -52,7 +52,9 @@ def build(proxy, overrides):
     ("proxy", "overrides"),
     [
         ("qwen3_1.7b/adagc.yaml", TP2_PP2),  # a tied head
-        ("mixtral_8x1b/adagc.yaml", EP2_PP2),
+        pytest.param(
+            "mixtral_8x1b/adagc.yaml", EP2_PP2, marks=pytest.mark.long
+        ),
     ],
 )
 def test_plan_is_what_the_ranks_of_a_proxy_hold(proxy, overrides):

@@ -104,7 +104,10 @@ def train_a_rank(name, overrides):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["TP2 x PP2", "EP2 x V2 x4"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("TP2 x PP2", marks=pytest.mark.long), "EP2 x V2 x4"],
+)
 def test_equals_the_ledger_on_real_ranks(name, tmp_path):
     overrides = [*SMALL, f"train.output_dir={tmp_path}/run"]
     config = in_layout(name, overrides)

@@ -50,10 +50,14 @@ def losses(proxy, output_dir, num_ranks, *overrides):
 @pytest.mark.parametrize(
     ("proxy", "layout"),
     [
-        ("llama2_1.3b/adagc.yaml", {"dp": 2}),
+        pytest.param(
+            "llama2_1.3b/adagc.yaml", {"dp": 2}, marks=pytest.mark.long
+        ),
         ("llama2_1.3b/muon_adagc.yaml", {"dp": 2}),
         ("llama2_7b/adagc.yaml", {"sharding": 2, "tp": 2}),
-        ("mixtral_8x1b/adagc.yaml", {"sharding": 2}),
+        pytest.param(
+            "mixtral_8x1b/adagc.yaml", {"sharding": 2}, marks=pytest.mark.long
+        ),
     ],
     ids=str,
 )

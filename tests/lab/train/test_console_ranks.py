@@ -13,6 +13,7 @@ from unittest import mock
 import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
+from helpers import long_but
 
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.recorder import StepRecorder
@@ -88,7 +89,7 @@ def alone(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", long_but(("dp2", "tp2_pp2"), LAYOUTS))
 def test_numbers_of_one_process(layout, alone, tmp_path):
     clip, directory, expected = alone
     size, overrides = LAYOUTS[layout]

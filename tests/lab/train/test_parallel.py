@@ -87,6 +87,7 @@ def test_under_ep2_x_sharding_v2_on_four_ranks(alone, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_cut_run_under_pp2_x_sharding_v2_is_resumed_bit_for_bit(tmp_path):
     output_dir = tmp_path / "run"
     overrides = settings(

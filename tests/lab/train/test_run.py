@@ -85,6 +85,7 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_random_moments_and_resumed(tmp_path):
     """SIGKILL real processes, while they train and while they save."""
     values = make_values(tmp_path / "whole", max_steps=60, save_every=2)
