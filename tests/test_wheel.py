@@ -100,6 +100,7 @@ def test_wheel_trains_with_paddle_alone(checkout, environment, tmp_path):
     environment("python", "-c", TRAINING, XDG_CACHE_HOME=str(tmp_path))
 
 
+@pytest.mark.long
 def test_checkout_has_the_laboratory_and_its_commands(checkout, environment):
     environment("pip", "install", "-q", "--no-deps", "-e", checkout)
     environment("python", "-c", "import paddle_adagc.lab.train")

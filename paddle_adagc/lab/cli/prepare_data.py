@@ -9,8 +9,8 @@ r"""Tokenise a corpus into a memory-mapped dataset for pretraining.
 
 It writes OUTPUT.bin and OUTPUT.idx, with --validation-fraction also
 OUTPUT_validation.bin and .idx, and a manifest, OUTPUT.manifest.json. The same
-command resumes after a kill. It needs disk space for the tokens twice. To train
-on the result:
+command resumes after a kill. It needs disk space for the text once more and for
+the tokens twice. To train on the result:
 
     data: {kind: mmap, prefix: OUTPUT, validation_prefix: OUTPUT_validation}
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import ERRORS, exit_status, make_parser
-from paddle_adagc.lab.data.prepare.files import TEXT_FORMATS
+from paddle_adagc.lab.data.prepare.sources import TEXT_FORMATS
 from paddle_adagc.lab.storage import storage_errors
 
 _HUB = ("name", "split", "revision", "max_shards")
@@ -120,7 +120,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compare all of a finished dataset with its checksums",
     )
-    add("--chunk-mib", type=float, help="text a worker gets; default: 4")
     hub = parser.add_argument_group(
         "instead of FILE, a dataset that Hugging Face datasets streams"
     )

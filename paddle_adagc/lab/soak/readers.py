@@ -21,17 +21,8 @@ from safetensors.numpy import save_file
 from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
 from paddle_adagc.lab.data.indexed import IndexedTokens, write_indexed_dataset
 from paddle_adagc.lab.data.manifest import check_dataset
-from paddle_adagc.lab.data.prepare.chunks import read_chunks
-from paddle_adagc.lab.data.prepare.files import LocalFile
-from paddle_adagc.lab.data.prepare.parse import read_documents
-from paddle_adagc.lab.data.prepare.parts import (
-    PartHeader,
-    Tokens,
-    check_part,
-    part_path,
-    read_part,
-    write_part,
-)
+from paddle_adagc.lab.data.prepare.config import PrepareConfig
+from paddle_adagc.lab.data.prepare.run import prepare
 from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
 from paddle_adagc.lab.evaluate.flight import flight_text
 from paddle_adagc.lab.models.hf_config import config_from_hf
@@ -165,30 +156,6 @@ def _read_dataset(path: Path) -> Any:
     return IndexedTokens(prefix).all().tokens.sum()
 
 
-def _make_part(folder: Path) -> Path:
-    tokens = Tokens(np.arange(7, dtype=np.uint16), np.array([3, 4], np.int32))
-    header = PartHeader(
-        chunk_sha256="a" * 64,
-        num_documents=(2, 2),
-        num_tokens=(7, 7),
-        num_text_bytes=12,
-        num_empty=0,
-        bad=[],
-        num_bad=0,
-        record=None,
-    )
-    path = part_path(folder, 0, 0)
-    write_part(path, header, [tokens, tokens])
-    return path
-
-
-def _read_part(path: Path) -> Any:
-    part = read_part(path, 2)
-    assert part is not None
-    check_part(part)
-    return part
-
-
 def _read_hf_config(path: Path) -> Any:
     config = config_from_hf(read_json(path))
     return dict(parameter_shapes(config))
@@ -270,10 +237,15 @@ def _make_flight(folder: Path) -> Path:
 
 
 def _read_text(path: Path) -> Any:
-    for chunk in read_chunks(LocalFile(path, "auto"), 0, 64):
-        for document in read_documents(chunk, "text", None):
-            if isinstance(document, ValueError):
-                raise document
+    output = path.with_name("out")
+    prepare(
+        PrepareConfig(
+            output=str(output),
+            inputs=(str(path),),
+            tokenizer="bytes",
+            num_workers=1,
+        )
+    )
 
 
 def _make_tar(folder: Path) -> Path:
@@ -346,7 +318,6 @@ READERS = {
     ".idx without manifest": Reader(
         lambda folder: _make_dataset(folder, "bare idx"), _read_dataset
     ),
-    "part": Reader(_make_part, _read_part),
     "Hugging Face config": Reader(
         _writes("config.json", json.dumps(_HF_CONFIG)),
         _read_hf_config,

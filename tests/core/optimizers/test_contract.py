@@ -12,6 +12,7 @@ from core.optimizers.runs import make_weights, run, set_gradients, values
 from helpers import make_parameters, no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.optimizers import decoupled
 from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
@@ -350,3 +351,19 @@ def test_muon_takes_the_matrices_that_it_is_told():
         names[2],
         names[3],
     ]
+
+
+@pytest.mark.parametrize(("name", "asks"), [("Lion", False), ("Muon", True)])
+def test_sharding_is_asked_about_new_tensors_once(monkeypatch, name, asks):
+    asked = []
+    monkeypatch.setattr(
+        decoupled,
+        "check_whole_tensors",
+        lambda rule, names: asked.append(names),
+    )
+    parameters, optimizer = fresh(name)
+    for step in range(2):
+        set_gradients(parameters, draw_gradients(step))
+        optimizer.step()
+    names = [parameter.name for parameter in parameters]
+    assert asked == ([(), names] if asks else [])

@@ -107,6 +107,7 @@ def test_state_of_auto_parallel_loads_under_fleet(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_checkpoint_of_one_mesh_loads_on_another(tmp_path):
     half = training.NUM_STEPS // 2
     first = run(MeshLayout(mp=2), num_steps=half, save_to=str(tmp_path))

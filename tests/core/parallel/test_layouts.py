@@ -184,6 +184,8 @@ LONG = [
     "tp2 x sep2",
     "dp2",
     "pp2",
+    "pp4 x 2 virtual stages",
+    "tp2 x pp2",
     "sp with tp2",
     "ep2 x cp2",
     "sep2 x v1",
@@ -234,6 +236,7 @@ def continued(state, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
     dense = spread("tp2 x pp2")[0]
     arguments = {**_DENSE, **continued(dense[0]["state"], tmp_path)}

@@ -92,7 +92,7 @@ def run(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", long_but(("V1 x2", "TP2 x V2", "EP2 x V2 x4"), EXPECTED)
+    "name", long_but(("TP2 x V2", "EP2 x V2 x4"), EXPECTED)
 )
 def test_collectives_of_a_step(name, tmp_path):
     adaptive = [

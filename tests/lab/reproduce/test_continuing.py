@@ -66,6 +66,7 @@ def test_other_schedules_and_configs_start_anew(cell_of):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_continued_run_is_the_run_in_one_piece(cell_of):
     run_process(cell_of(8), threading.Event())
     continued, whole = cell_of(14), cell_of(14, "elsewhere")

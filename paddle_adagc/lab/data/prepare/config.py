@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
-from paddle_adagc.lab.data.prepare.files import TextFormat
+from paddle_adagc.lab.data.prepare.sources import TextFormat
 from paddle_adagc.lab.section import Count, Real, section
 
 
@@ -61,7 +61,7 @@ class PrepareConfig:
     """Token after each document; default: the tokenizer's own."""
 
     text_format: TextFormat = "auto"
-    """One of :data:`.files.TEXT_FORMATS`. ``"auto"`` takes ``.json`` and
+    """One of :data:`.sources.TEXT_FORMATS`. ``"auto"`` takes ``.json`` and
     ``.jsonl`` for ``"jsonl"`` and ``.txt`` for ``"lines"``, with or without
     ``.gz``."""
 
@@ -81,10 +81,6 @@ class PrepareConfig:
     """Worker processes; default: one a core. The result does not depend on
     it."""
 
-    chunk_mib: Annotated[Real, Field(gt=0, le=64)] = 4.0
-    """Text a worker gets at a time, in MiB; default 4. Memory grows with it;
-    the result does not depend on it."""
-
     @field_validator("output")
     @classmethod
     def _check_output(cls, output: str) -> str:
@@ -102,8 +98,3 @@ class PrepareConfig:
                 "files or a dataset of the hub"
             )
         return self
-
-    @property
-    def chunk_bytes(self) -> int:
-        """``chunk_mib`` in bytes."""
-        return max(int(self.chunk_mib * 2**20), 1)

@@ -1,191 +1,203 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One chunk to one part: what a worker does."""
+"""Lines to documents to tokens, a batch at a time, in any process."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Literal, NamedTuple
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from paddle_adagc.lab.data.index_format import token_dtype
-from paddle_adagc.lab.data.prepare.chunks import Chunk
-from paddle_adagc.lab.data.prepare.parse import read_documents
-from paddle_adagc.lab.data.prepare.parts import (
-    MAX_MESSAGES,
-    SPLITS,
-    PartHeader,
-    Tokens,
-    part_path,
-    read_part,
-    write_part,
+from paddle_adagc.lab.data.prepare.sources import Source
+from paddle_adagc.lab.data.prepare.tokenizer import Encode, Tokenizer
+
+LINES = pa.schema(
+    {
+        "line": pa.int64(),  # from 1
+        "raw": pa.large_binary(),
+        "fault": pa.string(),  # why the source cannot be read from here on
+    }
 )
-from paddle_adagc.lab.data.prepare.tokenizer import Tokenizer
-
-_BATCH_CHARACTERS = 2**19  # tokenised at a time; bounds a worker's memory
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """Settings that all chunks share."""
+def token_schema(vocab_size: int) -> pa.Schema:
+    """Columns of :meth:`Encoder.__call__`, a row for each line."""
+    tokens = pa.from_numpy_dtype(token_dtype(vocab_size))
+    return pa.schema(
+        {
+            "tokens": pa.list_(tokens),  # with the end token; empty: left out
+            "is_held_out": pa.bool_(),
+            "num_bytes": pa.int64(),  # UTF-8 bytes of the document
+            "fault": pa.string(),  # why the document is bad
+        }
+    )
 
-    folder: Path
-    """For the parts."""
+
+def read_lines(source: Source) -> Iterator[dict[str, Any]]:
+    """Yield the lines that are not white space, as :data:`LINES`."""
+    number = 0
+    try:
+        for number, raw in enumerate(source.lines(), start=1):
+            if raw and not raw.isspace():
+                yield {"line": number, "raw": raw, "fault": None}
+    except ValueError as error:
+        yield {"line": number + 1, "raw": b"", "fault": str(error)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Makes tokens of lines; pickled to the workers."""
 
     tokenizer: Tokenizer
     text_field: str
     validation_fraction: float
     on_error: Literal["stop", "skip"]
 
+    def identity(self) -> list[Any]:
+        """Return everything that the tokens of a text depend on."""
+        return [
+            self.tokenizer.identity(),
+            self.tokenizer.library_version(),
+            self.text_field,
+            self.validation_fraction,
+            self.on_error,
+        ]
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """Outcome of a chunk."""
+    def __call__(
+        self, lines: pa.Table, name: str, text_format: str
+    ) -> pa.Table:
+        """Encode a batch of :data:`LINES` to rows of :func:`token_schema`.
 
-    header: PartHeader
-    num_raw_bytes: int
-    is_new: bool
-    """False: an earlier run had made the part."""
-
-
-class Encoder:
-    """Makes parts of chunks."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._encode = job.tokenizer.load()
-        self._dtype = token_dtype(job.tokenizer.vocab_size)
-        self._threshold = int(job.validation_fraction * 2**64)
-
-    def process(self, chunk: Chunk) -> Result:
-        """Write the chunk's part, if it is not there already.
+        Args:
+            lines: Of one source.
+            name: The source's.
+            text_format: The source's.
 
         Raises:
-            ValueError: A document is bad and is not to be skipped, or the
-                part that is there is not of this text.
-            OSError: The part cannot be written.
+            ValueError: A source cannot be read to its end; or a document is
+                bad and ``on_error`` is ``"stop"``. File and line are named.
         """
-        job = self._job
-        path = part_path(job.folder, chunk.source, chunk.index)
-        digest = hashlib.sha256(chunk.text_format.encode())
-        digest.update(chunk.block.payload)
-        chunk_sha256 = digest.hexdigest()
-        found = read_part(path, np.dtype(self._dtype).itemsize)
-        if found is None:
-            header, splits = self._make_part(chunk, chunk_sha256)
-            write_part(path, header, splits)
-        else:
-            header = found.header
-            if header.chunk_sha256 != chunk_sha256 or (
-                (header.record is None) != (chunk.record is None)
-            ):
-                raise ValueError(
-                    f"{chunk.name} has changed since the run that was cut "
-                    f"short: remove {job.folder} to start anew"
-                )
-        return Result(header, chunk.block.num_raw_bytes, is_new=found is None)
-
-    def _make_part(
-        self, chunk: Chunk, chunk_sha256: str
-    ) -> tuple[PartHeader, list[Tokens]]:
-        bad: list[str] = []
         texts: list[str] = []
-        batches = [_NO_BATCH]
-        num_characters = 0
-        for document in read_documents(
-            chunk, self._job.text_field, self._job.tokenizer.reserved
-        ):
-            if isinstance(document, ValueError):
-                if self._job.on_error == "stop":
-                    raise document
-                bad.append(str(document))
-                continue
-            texts.append(document)
-            num_characters += len(document)
-            if num_characters >= _BATCH_CHARACTERS:
-                batches.append(self._make_batch(texts, chunk, bad))
-                texts, num_characters = [], 0
-        batches.append(self._make_batch(texts, chunk, bad))
-        splits = [
-            Tokens(
-                np.concatenate([b.tokens for b in of_split], dtype=self._dtype),
-                np.concatenate([b.sizes for b in of_split], dtype=np.int32),
+        faults: list[str | None] = []
+        rows = lines.to_pylist()
+        for row in rows:
+            place = f"{name}, line {row['line']}"
+            if row["fault"] is not None:
+                raise ValueError(f"{place}: {row['fault']}")
+            text, fault = "", None
+            try:
+                text = self._read(row["raw"], text_format)
+            except (ValueError, RecursionError) as error:
+                fault = f"{place}: {error}"
+            texts.append(text)
+            faults.append(fault)
+        tokens, sizes = _load(self.tokenizer)(texts)
+        ends = np.add.reduceat(
+            tokens == self.tokenizer.eos_id, np.cumsum(sizes) - sizes
+        )
+        for index in np.flatnonzero(ends > 1):
+            faults[index] = (
+                f"{name}, line {rows[index]['line']}: the document "
+                f"{texts[index][:60]!r} holds the token that ends a document"
             )
-            for of_split in zip(*(b.splits for b in batches), strict=True)
-        ]
-        header = PartHeader(
-            chunk_sha256=chunk_sha256,
-            num_documents=_both(len(split.sizes) for split in splits),
-            num_tokens=_both(len(split.tokens) for split in splits),
-            num_text_bytes=sum(b.num_text_bytes for b in batches),
-            num_empty=sum(b.num_empty for b in batches),
-            bad=bad[:MAX_MESSAGES],
-            num_bad=len(bad),
-            record=chunk.record,
-        )
-        return header, splits
+        bad = [fault for fault in faults if fault is not None]
+        if bad and self.on_error == "stop":
+            raise ValueError(bad[0])
+        is_kept = (sizes > 1) & np.array([fault is None for fault in faults])
+        return self._table(texts, tokens, sizes, is_kept, faults)
 
-    def _make_batch(
-        self, texts: list[str], chunk: Chunk, bad: list[str]
-    ) -> _Batch:
-        if not texts:
-            return _NO_BATCH
-        tokens, sizes = self._encode(texts)
-        is_end = tokens == self._job.tokenizer.eos_id
-        if np.count_nonzero(is_end) > len(sizes):
-            num_ends = np.add.reduceat(is_end, np.cumsum(sizes) - sizes)
-            is_bad = num_ends > 1
-            for index in np.flatnonzero(is_bad):
-                message = (
-                    f"{chunk.name}: a document, {texts[index][:60]!r}, holds "
-                    "the token that ends a document"
-                )
-                if self._job.on_error == "stop":
-                    raise ValueError(message)
-                bad.append(message)
-            texts = [texts[index] for index in np.flatnonzero(~is_bad)]
-            tokens, sizes = _select(tokens, sizes, ~is_bad)
+    def _table(
+        self,
+        texts: list[str],
+        tokens: np.ndarray,
+        sizes: np.ndarray,
+        is_kept: np.ndarray,
+        faults: list[str | None],
+    ) -> pa.Table:
         encoded = [text.encode() for text in texts]
-        held_out = np.array([self._is_held_out(text) for text in encoded])
-        is_empty = sizes == 1
-        chosen = (~held_out & ~is_empty, held_out & ~is_empty)
-        return _Batch(
-            [_select(tokens, sizes, of_split) for of_split in chosen],
-            num_text_bytes=sum(map(len, encoded)),
-            num_empty=int(is_empty.sum()),
-        )
+        kept_sizes = np.where(is_kept, sizes, 0)
+        offsets = np.concatenate([[0], np.cumsum(kept_sizes)])
+        columns = [
+            pa.ListArray.from_arrays(
+                pa.array(offsets, pa.int32()),
+                pa.array(tokens[np.repeat(is_kept, sizes)]),
+            ),
+            pa.array([self._is_held_out(text) for text in encoded]),
+            pa.array(
+                [
+                    len(text) if fault is None else 0
+                    for text, fault in zip(encoded, faults, strict=True)
+                ],
+                pa.int64(),
+            ),
+            pa.array(faults, pa.string()),
+        ]
+        schema = token_schema(self.tokenizer.vocab_size)
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def _is_held_out(self, text: bytes) -> bool:
-        if not self._threshold:
-            return False
         head = hashlib.sha256(text).digest()[:8]
-        return int.from_bytes(head, "big") < self._threshold
+        threshold = int(self.validation_fraction * 2**64)
+        return int.from_bytes(head, "big") < threshold
+
+    def _read(self, line: bytes, text_format: str) -> str:
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"byte {error.start + 1} ({line[error.start]:#04x}) is not "
+                "UTF-8"
+            ) from error
+        if text_format == "lines":
+            text = text.removesuffix("\r")
+        elif text_format == "jsonl":
+            text = _text_of(text, self.text_field)
+        reserved = self.tokenizer.reserved
+        if reserved is not None and reserved in text:
+            raise ValueError(
+                f"character {text.index(reserved) + 1} is {reserved!r}, the "
+                "token that ends a document"
+            )
+        return text
 
 
-class _Batch(NamedTuple):
-    """Documents that were tokenised in one call."""
-
-    splits: list[Tokens]
-    num_text_bytes: int
-    num_empty: int
+@functools.lru_cache(maxsize=1)
+def _load(tokenizer: Tokenizer) -> Encode:
+    return tokenizer.load()
 
 
-_NO_TOKENS = Tokens(np.zeros(0, np.uint16), np.zeros(0, np.int32))
-_NO_BATCH = _Batch([_NO_TOKENS for _ in SPLITS], 0, 0)
+def _text_of(line: str, text_field: str) -> str:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"invalid JSON at column {error.colno}: {error.msg}"
+        ) from error
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {_shorten(value)}")
+    if text_field not in value:
+        fields = ", ".join(map(repr, value)) or "none"
+        raise ValueError(f"no field {text_field!r} (fields: {fields})")
+    text = value[text_field]
+    if not isinstance(text, str):
+        raise ValueError(f"field {text_field!r} is no string: {_shorten(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start + 1} ({text[error.start]!r}) is half of "
+            "a pair, which is no text"
+        ) from error
+    return text
 
 
-def _select(
-    tokens: np.ndarray, sizes: np.ndarray, is_chosen: np.ndarray
-) -> Tokens:
-    if is_chosen.all():
-        return Tokens(tokens, sizes)
-    return Tokens(tokens[np.repeat(is_chosen, sizes)], sizes[is_chosen])
-
-
-def _both(counts: Iterable[int]) -> tuple[int, int]:
-    train, validation = counts
-    return train, validation
+def _shorten(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,47 +1,66 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From a config to a dataset, in as many attempts as it takes."""
+"""From a config to a dataset: lines, tokens, files.
+
+Hugging Face ``datasets`` keeps the lines, and then the tokens, in Arrow files
+below ``<output>.parts``: a later call finds what an earlier one has finished.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import fcntl
+import functools
+import hashlib
 import json
+import multiprocessing
+import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
 
-from paddle_adagc.files import TEMPORARY, atomic_write_json, temporary_path
-from paddle_adagc.lab.checksums import sealed
-from paddle_adagc.lab.data.index_format import token_dtype
+from paddle_adagc.files import TEMPORARY, temporary_path
+from paddle_adagc.lab.checksums import sampled_sha256, sealed
+from paddle_adagc.lab.data.index_format import token_dtype, write_index
 from paddle_adagc.lab.data.manifest import check_dataset, read_manifest
-from paddle_adagc.lab.data.prepare.chunks import Chunk, Source, read_chunks
 from paddle_adagc.lab.data.prepare.config import PrepareConfig
-from paddle_adagc.lab.data.prepare.encode import Job
-from paddle_adagc.lab.data.prepare.files import find_files
-from paddle_adagc.lab.data.prepare.hub import find_shards
-from paddle_adagc.lab.data.prepare.merge import (
-    Parts,
-    dataset_files,
-    split_prefix,
+from paddle_adagc.lab.data.prepare.encode import (
+    LINES,
+    Encoder,
+    read_lines,
+    token_schema,
 )
-from paddle_adagc.lab.data.prepare.parts import (
-    MAX_MESSAGES,
-    SPLITS,
-    check_part,
-    count_parts,
-    part_path,
-    read_part,
+from paddle_adagc.lab.data.prepare.sources import (
+    Source,
+    find_files,
+    find_shards,
 )
-from paddle_adagc.lab.data.prepare.pool import WorkerPool
-from paddle_adagc.lab.data.prepare.progress import Progress
 from paddle_adagc.lab.data.prepare.tokenizer import Tokenizer, find_tokenizer
 
-_JOURNAL = "settings.json"
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+SPLITS = ("train", "validation")
+MAX_MESSAGES = 10
+"""Messages about bad documents that the manifest keeps."""
+
+PART = 50_000
+"""Lines that a worker encodes, and a killed command need not encode again."""
+
+_BATCH = 200
+"""Lines that are encoded at a time; bounds a worker's memory."""
+
+_BLOCK = 10_000
+"""Documents that are written at a time."""
 
 
 def prepare(
@@ -52,12 +71,10 @@ def prepare(
 ) -> tuple[dict[str, Any], bool]:
     """Tokenise a corpus into a memory-mapped dataset with a manifest.
 
-    Every chunk of the text becomes a part in ``<output>.parts``, which a later
-    call with the same settings, or with ``on_error="skip"`` after ``"stop"``,
-    does not make again; the dataset appears under its name once it is complete,
-    and the manifest ``<output>.manifest.json`` last. The dataset depends on the
-    text and the settings alone, byte by byte: not on the number of workers and
-    not on interruptions.
+    The dataset appears under its name once it is complete, and the manifest
+    ``<output>.manifest.json`` last. The dataset depends on the text and the
+    settings alone, byte by byte: not on the number of workers and not on
+    interruptions.
 
     Args:
         config: Source, tokenizer, destination.
@@ -70,8 +87,8 @@ def prepare(
 
     Raises:
         FileNotFoundError: A source or the tokenizer does not exist.
-        FileExistsError: The dataset, or a part of it, is there with other
-            settings, or another process is at work on it.
+        FileExistsError: The dataset is there with other settings, or another
+            process is at work on it.
         ValueError: A document or a file is bad; the message has file and line.
         RuntimeError: A worker died.
         OSError: The disk is full, or the hub cannot be reached.
@@ -79,7 +96,7 @@ def prepare(
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
     folder = Path(config.output + ".parts")
     manifest_path = Path(config.output + ".manifest.json")
-    own = [folder, manifest_path, *dataset_files(config.output)]
+    own = [folder, manifest_path, *_dataset_files(config.output)]
     sources: Sequence[Source] = (
         find_files(config.inputs, config.text_format, own)
         if config.hub is None
@@ -95,20 +112,15 @@ def prepare(
         manifest = read_manifest(manifest_path)
         _check_finished(manifest_path, manifest, settings, sources)
         for split in range(len(SPLITS)):
-            prefix = split_prefix(config.output, split)
+            prefix = _split_prefix(config.output, split)
             check_dataset(str(prefix), verify=verify)
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
-    work_settings = {
-        **settings,
-        "text_format": config.text_format,
-        "chunk_bytes": config.chunk_bytes,
-        "tokenizer_version": tokenizer.library_version(),
-    }
-    with _work_folder(folder, work_settings, config.output):
-        num_parts = _make_parts(config, tokenizer, sources, folder)
-        parts = Parts(folder, num_parts, tokenizer.vocab_size)
-        manifest = _write_dataset(config, parts, settings)
+    with _work_folder(folder, config.output), _damage_named(folder):
+        documents = _tokenise(config, tokenizer, sources, folder)
+        manifest = settings | _counts(documents)
+        manifest["inputs"] = [source.record() for source in sources]
+        manifest |= _write_splits(config, documents, tokenizer, folder)
         manifest["versions"] = _versions(tokenizer)
         manifest["command"] = list(command)
         manifest = sealed(manifest)
@@ -119,12 +131,10 @@ def prepare(
 
 
 @contextlib.contextmanager
-def _work_folder(
-    folder: Path, settings: dict[str, Any], output: str
-) -> Iterator[None]:
-    """Make or reopen the folder of the parts, for this process alone."""
+def _work_folder(folder: Path, output: str) -> Iterator[None]:
+    """Make or reopen the folder of unfinished work, for this process alone."""
     if not folder.exists():
-        present = [str(p) for p in dataset_files(output) if p.exists()]
+        present = [str(p) for p in _dataset_files(output) if p.exists()]
         if present:
             raise FileExistsError(
                 f"{' and '.join(present)} exist without the manifest "
@@ -138,131 +148,308 @@ def _work_folder(
             raise FileExistsError(
                 f"another process is at work in {folder}"
             ) from error
-        journal = folder / _JOURNAL
-        if journal.exists() and any(folder.glob("*.part")):
-            earlier = _read_journal(journal)
-            if earlier.get("on_error") == "stop":
-                # Its parts hold all of their documents: nothing to skip there.
-                earlier["on_error"] = settings["on_error"]
-            difference = _difference(earlier, settings)
-            if difference:
-                raise FileExistsError(
-                    f"{folder} holds unfinished work with other settings: "
-                    f"{difference}; repeat those, remove the folder, or give "
-                    "another output"
-                )
-        atomic_write_json(journal, settings)
         for leftover in folder.glob(f"*{TEMPORARY}"):
             leftover.unlink(missing_ok=True)
         yield
 
 
-def _read_journal(path: Path) -> dict[str, Any]:
+@contextlib.contextmanager
+def _damage_named(folder: Path) -> Iterator[None]:
     try:
-        earlier = json.loads(path.read_bytes())
-        if not isinstance(earlier, dict):
-            raise ValueError(f"a {type(earlier).__name__}, not an object")
-    except (RecursionError, ValueError) as error:
+        yield
+    except pa.ArrowInvalid as error:
         raise ValueError(
-            f"{path} is damaged ({error}): remove {path.parent} and run again"
+            f"{folder} is damaged ({error}): remove it and run again"
         ) from error
-    return earlier
 
 
-def _make_parts(
+def _tokenise(
     config: PrepareConfig,
     tokenizer: Tokenizer,
     sources: Sequence[Source],
     folder: Path,
-) -> list[int]:
-    """Make all parts that are not there; gives each source's number."""
-    num_parts = [0] * len(sources)
-    job = Job(
-        folder=folder,
-        tokenizer=tokenizer,
-        text_field=config.text_field,
-        validation_fraction=config.validation_fraction,
-        on_error=config.on_error,
+) -> Dataset:
+    """Return a row of :func:`token_schema` for each line of the sources."""
+    from datasets import (
+        Dataset,
+        concatenate_datasets,
+        disable_progress_bars,
     )
-    item_size = np.dtype(token_dtype(tokenizer.vocab_size)).itemsize
-    finished = _finished_sources(sources, folder, item_size)
-    with Progress(sources) as progress:
 
-        def chunks() -> Iterator[Chunk]:
-            for number, source in enumerate(sources):
-                if number in finished:
-                    num_parts[number] = finished[number]
-                    progress.skip(source)
-                    continue
-                for chunk in read_chunks(source, number, config.chunk_bytes):
-                    yield chunk
-                    num_parts[number] = chunk.index + 1
-                progress.end_source()
-
-        with WorkerPool(config.num_workers, job) as pool:
-            for result in pool.run(chunks()):
-                progress.add(result)
-    return num_parts
-
-
-def _finished_sources(
-    sources: Sequence[Source], folder: Path, item_size: int
-) -> dict[int, int]:
-    """Count the parts of each source that has all of them."""
-    finished = {}
-    for number, count in count_parts(folder).items():
-        if number >= len(sources) or not count:
-            continue
-        last = read_part(part_path(folder, number, count - 1), item_size)
-        record = last and last.header.record
-        if record and sources[number].is_unchanged(record):
-            finished[number] = count
-    return finished
+    disable_progress_bars()
+    encoder = Encoder(
+        tokenizer,
+        config.text_field,
+        config.validation_fraction,
+        config.on_error,
+    )
+    reads = [(source, folder) for source in sources]
+    with _Workers(config.num_workers) as workers:
+        workers.run(read_source, reads, "reading")
+        parts = [
+            (source, folder, encoder, part)
+            for source in sources
+            for part in _cut(len(read_source(source, folder)))
+        ]
+        paths = workers.run(encode_part, parts, "tokenising")
+    nothing = Dataset(token_schema(tokenizer.vocab_size).empty_table())
+    return concatenate_datasets([nothing, *map(Dataset.from_file, paths)])
 
 
-def _write_dataset(
-    config: PrepareConfig, parts: Parts, settings: dict[str, Any]
-) -> dict[str, Any]:
-    """Write all splits, or none; gives the manifest."""
-    splits = SPLITS if config.validation_fraction else SPLITS[:1]
-    manifest: dict[str, Any] = {
-        **settings,
-        "num_text_bytes": 0,
-        "num_empty": 0,
-        "num_bad": 0,
-        "bad": [],
-        "inputs": [],
-    }
-    num_documents = [0] * len(SPLITS)
-    for part in parts:
-        check_part(part)
-        header = part.header
-        for name in ("num_text_bytes", "num_empty", "num_bad"):
-            manifest[name] += getattr(header, name)
-        manifest["bad"] = (manifest["bad"] + header.bad)[:MAX_MESSAGES]
-        num_documents = list(
-            map(sum, zip(num_documents, header.num_documents, strict=True))
+def _cut(num_lines: int) -> Iterator[range]:
+    for start in range(0, num_lines, PART):
+        yield range(start, min(start + PART, num_lines))
+
+
+def read_source(source: Source, folder: Path) -> Dataset:
+    """Read a source as :data:`LINES`, or find what was read before."""
+    import datasets
+    from datasets.exceptions import DatasetGenerationError
+
+    features = datasets.Features.from_arrow_schema(LINES)
+    try:
+        return datasets.Dataset.from_generator(
+            read_lines,
+            features=features,
+            cache_dir=str(folder),
+            gen_kwargs={"source": source},
         )
-        if header.record:
-            manifest["inputs"].append(header.record)
-    for name, count in zip(splits, num_documents, strict=False):
-        if not count:
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+    except ValueError:  # the source has no lines
+        return datasets.Dataset(LINES.empty_table())
+
+
+def encode_part(
+    source: Source, folder: Path, encoder: Encoder, part: range
+) -> str:
+    """Encode some lines of a source, if that was not done.
+
+    Returns:
+        Path of the Arrow file.
+    """
+    import datasets
+
+    lines = read_source(source, folder).select(part)
+    facts = [encoder.identity(), source, lines._fingerprint]
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()
+    path = folder / f"{key}.arrow"
+    if not path.exists():
+        schema = token_schema(encoder.tokenizer.vocab_size)
+        lines.with_format("arrow").map(
+            functools.partial(
+                encoder, name=source.name, text_format=source.text_format
+            ),
+            batched=True,
+            batch_size=_BATCH,
+            remove_columns=lines.column_names,
+            features=datasets.Features.from_arrow_schema(schema),
+            cache_file_name=str(path),
+            new_fingerprint=key,
+        )
+    return str(path)
+
+
+class _Workers:
+    """Processes that end with this one, which alone takes Ctrl-C.
+
+    One worker is this process.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        if count > 1:
+            self._pool = concurrent.futures.ProcessPoolExecutor(
+                count, multiprocessing.get_context("forkserver"), _begin_worker
+            )
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def run(
+        self, task: Callable[..., Any], arguments: Sequence[tuple], what: str
+    ) -> list[Any]:
+        """Run a task on all arguments; results, and errors, come in order."""
+        calls: list[Callable[[], Any]] = [
+            functools.partial(task, *values) for values in arguments
+        ]
+        if self._pool is not None:
+            calls = [self._pool.submit(call).result for call in calls]
+        try:
+            return [
+                call() for call in tqdm(calls, what, unit="part", disable=None)
+            ]
+        except concurrent.futures.BrokenExecutor as error:
+            raise RuntimeError(
+                f"a worker died while {what}: out of memory? Run the same "
+                "command again to go on, with fewer --workers"
+            ) from error
+
+
+def _begin_worker() -> None:
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one thread
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _tables(documents: Dataset) -> Iterator[pa.Table]:
+    yield from documents.with_format("arrow").iter(_BLOCK)
+
+
+def _counts(documents: Dataset) -> dict[str, Any]:
+    """Count what the manifest says of all documents."""
+    counts = dict.fromkeys(("num_text_bytes", "num_empty", "num_bad"), 0)
+    bad: list[str] = []
+    for table in _tables(documents):
+        sizes = _sizes(table["tokens"])
+        faults = [fault for fault in table["fault"].to_pylist() if fault]
+        counts["num_text_bytes"] += int(table["num_bytes"].to_numpy().sum())
+        counts["num_empty"] += int((sizes == 0).sum()) - len(faults)
+        counts["num_bad"] += len(faults)
+        bad += faults
+    return {**counts, "bad": bad[:MAX_MESSAGES]}
+
+
+def _write_splits(
+    config: PrepareConfig,
+    documents: Dataset,
+    tokenizer: Tokenizer,
+    folder: Path,
+) -> dict[str, Any]:
+    """Write all splits, or none; gives what the manifest says of them."""
+    names = SPLITS if config.validation_fraction else SPLITS[:1]
+    found: dict[str, Any] = {}
+    numbers = [
+        sum(len(sizes) for sizes in _split_sizes(documents, split))
+        for split in range(len(names))
+    ]
+    for name, number in zip(names, numbers, strict=True):
+        if not number:
             raise ValueError(
-                f"no documents for {name}: the source has "
-                f"{sum(num_documents)}, and validation_fraction is "
-                f"{config.validation_fraction}. A hash of its text decides, so "
-                "copies of a document stay together: with few distinct "
-                "documents give another fraction"
+                f"no documents for {name}: the source has {sum(numbers)}, and "
+                f"validation_fraction is {config.validation_fraction}. A hash "
+                "of its text decides, so copies of a document stay together: "
+                "with few distinct documents give another fraction"
             )
     try:
-        for number, name in enumerate(splits):
-            prefix = split_prefix(config.output, number)
-            manifest[name] = parts.write(prefix, number)
+        for split, name in enumerate(names):
+            prefix = _split_prefix(config.output, split)
+            dtype = token_dtype(tokenizer.vocab_size)
+            found[name] = _write_split(prefix, documents, split, dtype, folder)
     except BaseException:
-        for path in dataset_files(config.output):
+        for path in _dataset_files(config.output):
             path.unlink(missing_ok=True)
         raise
-    return manifest
+    return found
+
+
+def _write_split(
+    prefix: Path,
+    documents: Dataset,
+    split: int,
+    dtype: type[np.uint16] | type[np.int32],
+    folder: Path,
+) -> dict[str, Any]:
+    """Write one split as ``.bin`` and ``.idx``."""
+    num_documents = num_tokens = 0
+    path = _with_ending(prefix, ".bin")
+    with _hashed_file(path, folder) as tokens_file:
+        for table in _tables(documents):
+            chosen = table.filter(_is_in(table, split))
+            tokens = chosen["tokens"].combine_chunks().flatten().to_numpy()
+            num_documents += chosen.num_rows
+            num_tokens += len(tokens)
+            tokens_file.write(tokens.astype(dtype, copy=False).tobytes())
+    bin_sampled_sha256 = sampled_sha256(path)
+    with _hashed_file(_with_ending(prefix, ".idx"), folder) as index_file:
+        write_index(
+            cast(BinaryIO, index_file),
+            lambda: _split_sizes(documents, split),
+            num_documents=num_documents,
+            dtype=dtype,
+        )
+    return {
+        "prefix": str(prefix),
+        "dtype": np.dtype(dtype).name,
+        "num_documents": num_documents,
+        "num_tokens": num_tokens,
+        "bin_sha256": tokens_file.digest.hexdigest(),
+        "bin_sampled_sha256": bin_sampled_sha256,
+        "idx_sha256": index_file.digest.hexdigest(),
+    }
+
+
+def _split_sizes(documents: Dataset, split: int) -> Iterator[np.ndarray]:
+    """Yield the documents' numbers of tokens, int32 ``[n]``."""
+    columns = documents.select_columns(["tokens", "is_held_out"])
+    for table in _tables(columns):
+        yield _sizes(table["tokens"])[_is_in(table, split).to_numpy(False)]
+
+
+def _is_in(table: pa.Table, split: int) -> pa.Array:
+    held_out = table["is_held_out"].to_numpy()
+    return pa.array((_sizes(table["tokens"]) > 0) & (held_out == bool(split)))
+
+
+def _sizes(tokens: pa.ChunkedArray) -> np.ndarray:
+    chunks = [np.diff(chunk.offsets.to_numpy()) for chunk in tokens.chunks]
+    return np.concatenate([np.zeros(0, np.int32), *chunks])
+
+
+class _HashingWriter:
+    """Writes to a file, and hashes what is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self.digest.update(data)
+        self._file.write(data)
+
+
+@contextlib.contextmanager
+def _hashed_file(path: Path, folder: Path) -> Iterator[_HashingWriter]:
+    with (
+        temporary_path(path, folder) as temporary,
+        temporary.open("wb") as file,
+    ):
+        yield _HashingWriter(file)
+
+
+def _split_prefix(output: str, split: int) -> Path:
+    """Prefix of a split: the output's own, and ``<output>_validation``."""
+    return Path(output if split == 0 else f"{output}_{SPLITS[split]}")
+
+
+def _dataset_files(output: str) -> list[Path]:
+    """Return the files that a dataset may consist of, without the manifest.
+
+    A loss mask (``.lsm``) of another dataset would be read with the new files.
+    """
+    return [
+        _with_ending(_split_prefix(output, split), ending)
+        for split in range(len(SPLITS))
+        for ending in (".bin", ".idx", ".lsm")
+    ]
+
+
+def _with_ending(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)
 
 
 def _check_finished(
@@ -284,7 +471,7 @@ def _check_finished(
             for number, (record, source) in enumerate(
                 zip(records, sources, strict=True), start=1
             )
-            if not source.is_unchanged(record)
+            if not source.is_same(record)
         )
     if difference:
         raise FileExistsError(

@@ -9,8 +9,8 @@ import random
 import pytest
 
 from paddle_adagc.lab.data.indexed import IndexedTokens
+from paddle_adagc.lab.data.prepare import run as prepare_run
 from paddle_adagc.lab.data.prepare.config import PrepareConfig
-from paddle_adagc.lab.data.prepare.run import prepare
 
 WORDS = ["ada", "clips", "every", "gradient", "früh", "東京", "🙂", "spike"]
 
@@ -45,22 +45,18 @@ def jsonl(tmp_path, documents, to_jsonl):
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Prepare with small chunks; gives the manifest."""
+def run(tmp_path, monkeypatch):
+    """Prepare with small parts; gives the manifest."""
+    monkeypatch.setattr(prepare_run, "PART", 50)
 
     def run_prepare(*inputs, output="out", **values):
-        values = {
-            "tokenizer": "bytes",
-            "num_workers": 1,
-            "chunk_mib": 0.02,
-            **values,
-        }
+        values = {"tokenizer": "bytes", "num_workers": 1, **values}
         config = PrepareConfig(
             inputs=tuple(map(str, inputs)),
             output=str(tmp_path / output),
             **values,
         )
-        return prepare(config)[0]
+        return prepare_run.prepare(config)[0]
 
     return run_prepare
 

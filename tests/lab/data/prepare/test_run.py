@@ -5,7 +5,6 @@
 import contextlib
 import fcntl
 import json
-import multiprocessing
 import os
 import pty
 import random
@@ -23,10 +22,7 @@ import pytest
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
-from paddle_adagc.lab.data.prepare.chunks import Block, Chunk
-from paddle_adagc.lab.data.prepare.encode import Job
-from paddle_adagc.lab.data.prepare.pool import WorkerPool
-from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
+from paddle_adagc.lab.data.prepare import run as prepare_run
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.run import run_pretraining
@@ -69,13 +65,14 @@ def test_files_are_those_of_paddlenlps_builder(
     assert read_files() == read_files("theirs")
 
 
-def test_workers_and_chunks_do_not_matter(
-    jsonl, run, read_files, tokenizer_json
+def test_workers_and_parts_do_not_matter(
+    jsonl, run, read_files, tokenizer_json, monkeypatch
 ):
     values = {"tokenizer": str(tokenizer_json), "validation_fraction": 0.2}
     run(jsonl, output="a", **values)
     run(jsonl, output="b", num_workers=3, **values)
-    run(jsonl, output="c", num_workers=2, chunk_mib=4, **values)
+    monkeypatch.setattr(prepare_run, "PART", 10_000)
+    run(jsonl, output="c", num_workers=2, **values)
     assert sorted(read_files("a")) == [
         ".bin",
         ".idx",
@@ -122,14 +119,8 @@ def test_unfinished_work_is_not_mixed(jsonl, run, tmp_path, read_files):
     jsonl.write_bytes(content + b"[]\n")
     with pytest.raises(ValueError, match="line 401"):
         run(jsonl)
-    with pytest.raises(
-        FileExistsError, match="text_field was 'text', is 'url'"
-    ):
-        run(jsonl, text_field="url")
+    assert count_parts(tmp_path) == 8
     jsonl.write_bytes(content.replace(b"0 ", b"9 "))
-    with pytest.raises(ValueError, match=r"corpus\.jsonl has changed since"):
-        run(jsonl)
-    jsonl.write_bytes(content)
     run(jsonl)
     run(jsonl, output="b")
     assert read_files() == read_files("b")
@@ -142,41 +133,37 @@ def test_bad_documents_can_be_skipped_after_all(
     jsonl.write_bytes(jsonl.read_bytes() + b"[]\n")
     with pytest.raises(ValueError, match="line 401"):
         run(jsonl)
-    assert count_parts(tmp_path)
     manifest = run(jsonl, on_error="skip")
     assert (manifest["num_bad"], manifest["on_error"]) == (1, "skip")
     run(jsonl, output="b", on_error="skip")
     assert read_files() == read_files("b")
 
 
-def test_skipped_documents_are_not_taken_over(jsonl, run, tmp_path):
-    jsonl.write_bytes(b"[]\n" + jsonl.read_bytes())
+def test_what_was_done_is_not_done_again(jsonl, run, tmp_path, monkeypatch):
     broken = tmp_path / "z.jsonl.gz"
     broken.write_bytes(b"no gzip")
     with pytest.raises(ValueError, match="gzip"):
-        run(jsonl, broken, on_error="skip")
-    assert count_parts(tmp_path)
-    with pytest.raises(FileExistsError, match="on_error was 'skip', is 'stop'"):
         run(jsonl, broken)
-
-
-def test_work_without_a_part_binds_nothing(jsonl, run, tmp_path):
-    jsonl.write_bytes(b"[]\n" + jsonl.read_bytes())
-    with pytest.raises(ValueError, match="line 1"):
-        run(jsonl, chunk_mib=4)
-    assert not count_parts(tmp_path)
-    assert run(jsonl, on_error="skip", chunk_mib=2)["num_bad"] == 1
+    folder = tmp_path / "out.parts"
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("*.arrow")}
+    assert len(before) == 8
+    with pytest.raises(ValueError, match="gzip"):
+        run(jsonl, broken)
+    assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
 @pytest.mark.slow
 def test_kills_lose_and_double_nothing(
     tmp_path, documents, to_jsonl, run, read_files, tokenizer_json
 ):
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(to_jsonl(documents * 3))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(40):
+        path = folder / f"{number:02}.jsonl"
+        path.write_bytes(to_jsonl(documents[number::40]))
     values = {"tokenizer": str(tokenizer_json), "validation_fraction": 0.1}
-    run(path, output="whole", **values)
-    arguments = [path, "--output", tmp_path / "out", "--chunk-mib", 0.01]
+    run(folder, output="whole", **values)
+    arguments = [folder, "--output", tmp_path / "out"]
     arguments += ["--tokenizer", tokenizer_json, "--workers", 2]
     arguments += ["--validation-fraction", 0.1]
     draw = random.Random(1)
@@ -184,7 +171,7 @@ def test_kills_lose_and_double_nothing(
     for attempt in range(4):
         process = start(*arguments, start_new_session=True)
         deadline = time.monotonic() + 30
-        enough = num_parts + draw.randint(1, 15)
+        enough = num_parts + draw.randint(1, 8)
         while count_parts(tmp_path) < enough:
             assert time.monotonic() < deadline
             assert process.poll() is None
@@ -229,7 +216,7 @@ def test_a_kill_while_the_dataset_is_written(
 ):
     run(jsonl, output="whole", validation_fraction=0.1)
     arguments = [jsonl, "--output", tmp_path / "out", "--tokenizer", "bytes"]
-    arguments += ["--validation-fraction", "0.1", "--chunk-mib", "0.02"]
+    arguments += ["--validation-fraction", "0.1"]
     killed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", KILLED_AT, moment]
         + [str(argument) for argument in arguments],
@@ -247,7 +234,7 @@ def test_a_kill_while_the_dataset_is_written(
 
 
 def count_parts(folder):
-    return len(list(folder.glob("out.parts/*.part")))
+    return len(list(folder.glob("out.parts/*.arrow")))
 
 
 def assert_gone(group):
@@ -270,8 +257,8 @@ def is_running(group):
 @pytest.mark.slow
 def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
     path = tmp_path / "corpus.jsonl"
-    path.write_bytes(to_jsonl(documents * 6))
-    arguments = [path, "--output", tmp_path / "out", "--chunk-mib", 0.01]
+    path.write_bytes(to_jsonl(documents * 100))
+    arguments = [path, "--output", tmp_path / "out"]
     process = start(
         *(*arguments, "--tokenizer", "bytes"),
         start_new_session=True,
@@ -279,7 +266,7 @@ def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
         # A shell's background job hands down that SIGINT is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    while not count_parts(tmp_path):
+    while not (tmp_path / "out.parts/lock").exists():
         assert process.poll() is None
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)
@@ -296,7 +283,6 @@ def test_a_full_disk_leaves_nothing_half_written(
     limit = 200_000
     assert (tmp_path / "whole.bin").stat().st_size > limit
     arguments = [jsonl, "--output", tmp_path / "out", "--tokenizer", "bytes"]
-    arguments += ["--chunk-mib", 0.02]
     code, _, errors = finish(
         *arguments,
         preexec_fn=lambda: resource.setrlimit(
@@ -311,21 +297,16 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert read_files() == read_files("whole")
 
 
-def test_a_dead_worker_is_noticed(tmp_path):
-    job = Job(
-        folder=tmp_path,
-        tokenizer=find_tokenizer("bytes"),
-        text_field="text",
-        validation_fraction=0.0,
-        on_error="stop",
-    )
-    chunk = Chunk(0, 0, "a.txt", "lines", Block(b"a\n", 1, 2), None)
-    others = {*multiprocessing.active_children()}
-    with WorkerPool(1, job) as pool:
-        (worker,) = {*multiprocessing.active_children()} - others
-        worker.kill()
-        with pytest.raises(RuntimeError, match=r"exit code -9.*a\.txt"):
-            list(pool.run(iter([chunk])))
+def die(signal_number):
+    os.kill(os.getpid(), signal_number)
+
+
+def test_a_dead_worker_is_noticed():
+    with (
+        prepare_run._Workers(2) as workers,
+        pytest.raises(RuntimeError, match="a worker died while reading"),
+    ):
+        workers.run(die, [(signal.SIGKILL,)], "reading")
 
 
 def test_one_process_at_a_time(tmp_path, jsonl, run):
@@ -353,9 +334,8 @@ def test_the_bar_shows_rate_and_time_left(tmp_path, jsonl):
     os.close(terminal)
     shown = os.read(controller, 100_000).decode()
     os.close(controller)
-    assert "B/s" in shown
-    assert "00:00<" in shown
-    assert "400 documents" in shown
+    assert "tokenising: 100%" in shown
+    assert "part/s" in shown
 
 
 def test_a_validation_prefix_is_checked():

@@ -8,8 +8,9 @@ import os
 
 import pytest
 
-from paddle_adagc.lab.data.prepare import chunks, files
+from paddle_adagc.lab.data.prepare import sources
 from paddle_adagc.lab.data.prepare.config import HubConfig, PrepareConfig
+from paddle_adagc.lab.data.prepare.encode import read_lines
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.json", "c.jsonl.gz"])
@@ -76,23 +77,21 @@ GOOD = '{"text": "good"}\n'
 def test_a_bad_line_is_named(tmp_path, run, read_texts, line, message):
     line = line if isinstance(line, bytes) else line.encode()
     path = tmp_path / "bad.jsonl"
-    path.write_bytes(GOOD.encode() * 3000 + line + b"\n" + GOOD.encode())
-    with pytest.raises(
-        ValueError, match=rf"bad\.jsonl, line 3001: .*{message}"
-    ):
+    path.write_bytes(GOOD.encode() * 300 + line + b"\n" + GOOD.encode())
+    with pytest.raises(ValueError, match=rf"bad\.jsonl, line 301: .*{message}"):
         run(path)
     assert not list(tmp_path.glob("out.[bi]*"))
     manifest = run(path, output="skipped", on_error="skip")
     assert manifest["num_bad"] == len(manifest["bad"]) == 1
-    assert "line 3001: " in manifest["bad"][0]
-    assert read_texts("skipped") == ["good"] * 3001
+    assert "line 301: " in manifest["bad"][0]
+    assert read_texts("skipped") == ["good"] * 301
 
 
 def test_the_first_of_several_bad_lines_is_named(tmp_path, run):
     path = tmp_path / "bad.jsonl"
-    path.write_text((GOOD * 1500 + "{}\n") * 4)
+    path.write_text((GOOD * 150 + "{}\n") * 4)
     for workers in (1, 3):
-        with pytest.raises(ValueError, match="line 1501:"):
+        with pytest.raises(ValueError, match="line 151:"):
             run(path, num_workers=workers)
 
 
@@ -100,7 +99,7 @@ def test_a_damaged_gzip_file_is_named(tmp_path, run, to_jsonl, documents):
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes(gzip.compress(to_jsonl(documents))[:-20])
     with pytest.raises(
-        ValueError, match=r"cut.jsonl.gz is not a complete gzip"
+        ValueError, match=r"cut.jsonl.gz, line 400: not a complete gzip"
     ):
         run(path)
     path.write_bytes(b"no gzip")
@@ -108,17 +107,15 @@ def test_a_damaged_gzip_file_is_named(tmp_path, run, to_jsonl, documents):
         run(path, output="other")
 
 
-def test_a_line_without_end_is_refused(tmp_path, run, monkeypatch):
-    for module in (chunks, files):
-        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 50_000)
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 50_000)
     path = tmp_path / "long.txt"
     path.write_text("short\n" + "x" * 100_000)
-    with pytest.raises(
-        ValueError, match=r"long\.txt, line 2: more than 50,000"
-    ):
-        run(path)
-    with pytest.raises(ValueError, match=r"long\.txt, line 1: more than"):
-        run(path, output="other", text_format="text")
+    for text_format, line in (("lines", 2), ("text", 1)):
+        (source,) = sources.find_files([str(path)], text_format)
+        *_, last = read_lines(source)
+        assert last["line"] == line
+        assert "more than 50,000 bytes" in last["fault"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +199,6 @@ def test_a_damaged_streamed_file_is_named(hub_folder, run):
             "validation_fraction must be less than 1, got 1.0",
         ),
         ({"num_workers": 0}, "num_workers must be at least 1"),
-        ({"chunk_mib": 0}, "chunk_mib must be greater than 0, got 0"),
     ],
 )
 def test_a_bad_setting_is_named(values, message):
@@ -213,7 +209,9 @@ def test_a_bad_setting_is_named(values, message):
 
 def test_an_emptied_gzip_file_is_named(tmp_path, run):
     (tmp_path / "a.jsonl.gz").touch()
-    with pytest.raises(ValueError, match=r"a\.jsonl\.gz is not a complete"):
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl\.gz, line 1: not a complete"
+    ):
         run(tmp_path / "a.jsonl.gz")
 
 

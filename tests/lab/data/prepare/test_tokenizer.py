@@ -147,7 +147,9 @@ def test_the_end_as_a_piece_of_the_text_is_refused(tmp_path, run):
         "tokenizer": str(tmp_path / "tokenizer.json"),
         "eos_token": "</s>",
     }
-    with pytest.raises(ValueError, match=r"text\.txt: .*'a</s>b', holds"):
+    with pytest.raises(
+        ValueError, match=r"text\.txt, line 2: .*'a</s>b' holds"
+    ):
         run(text, **arguments)
     manifest = run(text, on_error="skip", output="skipped", **arguments)
     assert manifest["num_bad"] == 1

@@ -1,0 +1,248 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where documents come from: local files, or shards of a dataset of the hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, get_args
+
+from paddle_adagc.lab.checksums import sha256
+
+if TYPE_CHECKING:
+    from paddle_adagc.lab.data.prepare.config import HubConfig
+
+TextFormat = Literal["auto", "jsonl", "lines", "text"]
+
+TEXT_FORMATS = get_args(TextFormat)
+"""How local files hold documents: by the file's ending; one JSON object a
+line; one document a line; one document a file."""
+
+MAX_DOCUMENT_BYTES = 256 * 2**20
+"""Longest line, or file of one document, that is read."""
+
+_FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".txt": "lines"}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalFile:
+    """A file on the disk; ``.gz`` at the end means gzip."""
+
+    name: str
+    text_format: str
+    """``"jsonl"``, ``"lines"`` or ``"text"``."""
+
+    size: int
+    mtime_ns: int
+
+    def record(self) -> dict[str, Any]:
+        """Identity of the content, for the manifest; reads the file.
+
+        Raises:
+            ValueError: The file has changed.
+        """
+        record = {
+            "name": self.name,
+            "format": self.text_format,
+            "size": self.size,
+            "mtime_ns": self.mtime_ns,
+            "sha256": sha256(self.name),
+        }
+        self._check_unchanged(os.stat(self.name))
+        return record
+
+    def is_same(self, record: dict[str, Any]) -> bool:
+        """Tell whether a record is of the same content."""
+        if (record["format"], record.get("size")) != (
+            self.text_format,
+            self.size,
+        ):
+            return False
+        written = record["name"], record["mtime_ns"]
+        if written == (self.name, self.mtime_ns):
+            return True
+        return bool(record["sha256"] == sha256(self.name))
+
+    def _check_unchanged(self, stat: os.stat_result) -> None:
+        if (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise ValueError(f"{self.name} changed while it was read")
+
+    def lines(self) -> Iterator[bytes]:
+        """Read the lines without their ends; a whole file is one line.
+
+        Raises:
+            ValueError: The file is damaged, changes, or has a line that is too
+                long.
+        """
+        with open(self.name, "rb") as raw:
+            stream = raw
+            if self.name.endswith(".gz"):
+                if not self.size:
+                    raise ValueError("not a complete gzip file: it is empty")
+                stream = cast(Any, gzip.GzipFile(fileobj=raw))
+            try:
+                yield from self._read(stream)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise ValueError(
+                    f"not a complete gzip file: {error}, at byte {raw.tell():,}"
+                ) from error
+            self._check_unchanged(os.fstat(raw.fileno()))
+
+    def _read(self, stream: BinaryIO) -> Iterator[bytes]:
+        limit = MAX_DOCUMENT_BYTES + 1
+        is_text = self.text_format == "text"
+        read = stream.read if is_text else stream.readline
+        is_first = True
+        while line := read(limit):
+            if len(line) == limit:
+                raise ValueError(
+                    f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be one "
+                    "document: split it, or give another --format"
+                )
+            if is_first:
+                line = line.removeprefix(_BYTE_ORDER_MARK)
+            is_first = False
+            yield line if is_text else line.removesuffix(b"\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class HubShard:
+    """One data file of a dataset that Hugging Face ``datasets`` streams."""
+
+    name: str
+    """Of the file, for messages and the manifest."""
+
+    origin: str
+    """Text that changes when the file does."""
+
+    hub: HubConfig
+    index: int
+    count: int
+    """Number of the dataset's shards."""
+
+    text_field: str
+    """The one field that is kept."""
+
+    text_format = "jsonl"
+
+    def record(self) -> dict[str, Any]:
+        """Identity of the content, for the manifest."""
+        return {"name": self.name, "format": "hub", "origin": self.origin}
+
+    def is_same(self, record: dict[str, Any]) -> bool:
+        """Tell whether a record is of the same content."""
+        return record.get("origin") == self.origin
+
+    def lines(self) -> Iterator[bytes]:
+        """Read each example as JSON.
+
+        Raises:
+            ValueError: The file cannot be read to its end.
+        """
+        dataset = _builder(self.hub).as_streaming_dataset(split=self.hub.split)
+        shard = dataset.shard(num_shards=self.count, index=self.index)
+        examples, count = iter(shard), 0
+        while True:
+            try:
+                example = next(examples, None)
+            except Exception as error:  # of any file system or file format
+                raise ValueError(
+                    f"after example {count}: {type(error).__name__}: {error}"
+                ) from error
+            if example is None:
+                return
+            count += 1
+            kept = {k: v for k, v in example.items() if k == self.text_field}
+            yield json.dumps(kept, default=lambda v: [repr(v)]).encode()
+
+
+Source = LocalFile | HubShard
+
+
+def find_files(
+    inputs: Sequence[str], text_format: str, left_out: Collection[Path] = ()
+) -> list[LocalFile]:
+    """Describe files, and the files below folders by name, in the given order.
+
+    Hidden files (their name starts with a dot) in folders are left out.
+
+    Args:
+        inputs: Files and folders.
+        text_format: One of :data:`TEXT_FORMATS`.
+        left_out: Files, and folders of files, that folders' files are not.
+
+    Raises:
+        FileNotFoundError: A path is neither, or a folder is empty.
+        ValueError: A format is unknown.
+    """
+    paths: list[Path] = []
+    own = {path.resolve() for path in left_out}
+    for given in map(Path, inputs):
+        if not given.is_dir():
+            paths.append(given)
+            continue
+        found = sorted(
+            path
+            for path in given.rglob("*")
+            if path.is_file()
+            and not path.name.startswith(".")
+            and own.isdisjoint([path.resolve(), *path.resolve().parents])
+        )
+        if not found:
+            raise FileNotFoundError(f"{given} has no files")
+        paths += found
+    return [_describe(path, text_format) for path in paths]
+
+
+def _describe(path: Path, text_format: str) -> LocalFile:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file")
+    if text_format == "auto":
+        ending = Path(path.stem if path.suffix == ".gz" else path).suffix
+        if ending not in _FORMATS:
+            raise ValueError(
+                f"{path}: the ending says no format: give --format jsonl, "
+                "lines or text (--format auto knows .jsonl, .json and .txt, "
+                "with or without .gz)"
+            )
+        text_format = _FORMATS[ending]
+    stat = path.stat()
+    return LocalFile(str(path), text_format, stat.st_size, stat.st_mtime_ns)
+
+
+def find_shards(hub: HubConfig, text_field: str) -> list[HubShard]:
+    """Look up a dataset of the hub; one source for each data file.
+
+    Raises:
+        FileNotFoundError: There is no such dataset.
+        ValueError: It has no such configuration or split.
+        OSError: The hub cannot be reached.
+    """
+    builder = _builder(hub)
+    count = builder.as_streaming_dataset(split=hub.split).num_shards
+    files = (builder.config.data_files or {}).get(hub.split, [])
+    names = [f"{hub.path}, shard {index}" for index in range(count)]
+    origins = [f"{builder.hash}: {name}" for name in names]
+    if len(files) == count == len(files.origin_metadata):
+        names = list(map(str, files))
+        origins = [
+            ": ".join([name, *map(str, version)])
+            for name, version in zip(names, files.origin_metadata, strict=True)
+        ]
+    return [
+        HubShard(names[index], origins[index], hub, index, count, text_field)
+        for index in range(count)[: hub.max_shards]
+    ]
+
+
+def _builder(hub: HubConfig) -> Any:
+    from datasets import load_dataset_builder
+
+    return load_dataset_builder(hub.path, hub.name, revision=hub.revision)
