@@ -26,8 +26,11 @@ import importlib.machinery
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -208,6 +211,38 @@ TESTS: dict[str, tuple[str, ...]] = {
     "lab/reproduce/statistics.py": ("lab/reproduce/test_statistics.py",),
 }
 """Module of the package -> its fast tests, below tests/."""
+
+ON_RANKS: dict[str, tuple[str, ...]] = {
+    "parallel/agreement.py": ("core/parallel/test_agreement.py",),
+    "parallel/auto.py": (
+        "core/parallel/test_meshes.py::"
+        "test_clips_act_as_on_one_process[2 ranks]",
+        "core/parallel/test_auto_parallel.py::"
+        "test_run_is_that_of_one_process[tp2]",
+    ),
+    "parallel/fused.py": (
+        "core/parallel/test_layouts.py::"
+        "test_run_is_that_of_one_process[v1 x2 with tensor_fusion]",
+    ),
+    "parallel/gather.py": (
+        "core/clips/test_measured.py",
+        "core/parallel/test_layouts.py::test_run_is_that_of_one_process[v2 x2]",
+    ),
+    "parallel/spread.py": (
+        "core/parallel/test_layouts.py::"
+        "test_state_of_one_process_loads_on_four_ranks",
+    ),
+    "parallel/topology.py": (
+        "core/parallel/test_layouts.py::"
+        "test_state_of_one_process_loads_on_four_ranks",
+        "core/parallel/test_layouts.py::test_run_is_that_of_one_process[tp2]",
+    ),
+    "parallel/unbound.py": (
+        "core/parallel/test_group_sharded.py::"
+        "test_clip_that_does_not_know_the_wrapper_is_refused[2]",
+    ),
+}
+"""Module of the package -> tests on real ranks for what the fast ones leave."""
 
 OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -413,6 +448,28 @@ def _become(path: Path, tree: ast.Module) -> NoReturn:
     os._exit(int(pytest.main([*chosen, "-W", "ignore", *files])))
 
 
+def run_on_ranks(path: Path, tree: ast.Module) -> bool:
+    """Tell whether a module's tests on ranks pass in a copy with a mutant."""
+    name = path.relative_to(ROOT)
+    tests = ON_RANKS.get(str(name.relative_to("paddle_adagc")), ())
+    if not tests:
+        return True
+    with tempfile.TemporaryDirectory() as copy:
+        for folder in ("paddle_adagc", "tests"):
+            shutil.copytree(ROOT / folder, Path(copy, folder))
+        for shared in ("configs", "pyproject.toml"):
+            Path(copy, shared).symlink_to(ROOT / shared)
+        Path(copy, name).write_text(ast.unparse(tree))
+        return not subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"]
+            + ["-m", "slow or not slow", *(f"tests/{test}" for test in tests)],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": copy},
+            capture_output=True,
+            timeout=600,
+        ).returncode
+
+
 def mutate(
     path: Path, sample: int | None, seed: int, only: str
 ) -> dict[str, Any]:
@@ -447,7 +504,9 @@ def mutate(
     for mutant in chosen:
         if mutant.name in known:
             equivalent.append(mutant.name)
-        elif run_tests(path, mutant.tree, limit):
+        elif run_tests(path, mutant.tree, limit) and run_on_ranks(
+            path, mutant.tree
+        ):
             survived.append(mutant.name)
             print(f"{name}: survived: {mutant.name}", flush=True)
     num_killed = len(chosen) - len(equivalent) - len(survived)

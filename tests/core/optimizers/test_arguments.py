@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the optimizers refuse."""
 
+import inspect
+
 import paddle
 import pytest
 from core.optimizers.runs import make_weights, run
@@ -12,6 +14,7 @@ from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM
+from paddle_adagc.optimizers.stable_adamw import StableAdamW
 from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
 
 
@@ -73,3 +76,43 @@ def test_muon_refuses_a_vector_as_a_matrix():
     )
     with pytest.raises(ValueError, match=r"\[6\].*matrices alone"):
         run(optimizer, parameters, range(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "defaults"),
+    [
+        (Lion, {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}),
+        (Muon, {"momentum": 0.95, "num_iterations": 5, "weight_decay": 0.1}),
+        (
+            SPAM,
+            {
+                "threshold": 5000.0,
+                "reset_interval": 500,
+                "warmup_steps": 150,
+                "clip_start": 20,
+            },
+        ),
+        (
+            StableAdamW,
+            {
+                "beta1": 0.9,
+                "beta2": 0.99,
+                "epsilon": 1e-6,
+                "weight_decay": 0.01,
+            },
+        ),
+        (
+            ClippedAdamW,
+            {
+                "beta1": 0.9,
+                "beta2": 0.999,
+                "epsilon": 1e-8,
+                "weight_decay": 0.01,
+            },
+        ),
+        (RMSClip, {"threshold": 1.0}),
+    ],
+)
+def test_defaults(make, defaults):
+    parameters = inspect.signature(make).parameters
+    assert {name: parameters[name].default for name in defaults} == defaults

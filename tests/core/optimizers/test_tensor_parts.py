@@ -146,3 +146,47 @@ def test_slices_and_joined_tensors_are_refused(monkeypatch):
     check()
     with pytest.raises(ValueError, match=r"slice@linear_0.*stage 3"):
         tensor_parts.check_whole_tensors("Muon", ["slice@linear_0.w_0"])
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    """The second of two tensor-parallel ranks, which hold the same values."""
+    group = object()
+    topology = Topology(model=Axis(1, 2, group))
+    monkeypatch.setattr(tensor_parts, "read_topology", lambda: topology)
+
+    def all_gather(parts, part, group=None):
+        parts += [part, part] if group is topology.model.group else []
+
+    monkeypatch.setattr(tensor_parts.dist, "all_gather", all_gather)
+    monkeypatch.setattr(
+        tensor_parts.dist, "all_reduce", lambda value, op, group: None
+    )
+
+
+def parts_of(weight, **marks):
+    for name, value in marks.items():
+        setattr(weight, name, value)
+    return tensor_parts.Parts(weight)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_part_is_gathered_and_cut_out():
+    (weight,) = make_parameters([[2, 3]])
+    parts = parts_of(weight, is_distributed=True, split_axis=0)
+    part = paddle.arange(6.0).reshape([2, 3])
+    whole = parts.gather(part)
+    assert whole.shape == [4, 3]
+    whole = paddle.arange(12.0).reshape([4, 3])
+    np.testing.assert_array_equal(parts.own(whole).numpy(), whole[2:].numpy())
+    assert parts.max(part).shape == parts.min(part).shape == [1, 1]
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("marks", [{}, {"is_distributed": False}])
+def test_a_whole_tensor_is_its_own_part(marks):
+    (weight,) = make_parameters([[2, 3]])
+    parts = parts_of(weight, split_axis=0, **marks)
+    part = paddle.arange(6.0).reshape([2, 3])
+    assert parts.gather(part) is parts.own(part) is part
+    assert float(parts.mean(part)) == 2.5

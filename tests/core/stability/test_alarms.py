@@ -210,3 +210,26 @@ def test_alarms_survive_json():
     alarm = Alarm("loss", 1, 2, 3.0, 1, 0.5, 9.0)
     values = json.loads(json.dumps(alarm.__dict__))
     assert Alarm(**values) == alarm
+
+
+def test_what_is_watched():
+    found = {
+        name: (watch.sigma, watch.least, watch.limit, watch.smoothing)
+        for name, watch in WATCHES.items()
+    }
+    assert found == {
+        "loss": (8.0, 0.1, None, 1),
+        "global_grad_norm": (4.0, math.log(8), None, 1),
+        "clipped_fraction": (8.0, 0.5, None, 16),
+        "gamma_change": (8.0, math.log(2), None, 1),
+        "nonfinite": (8.0, 0.0, 0.0, 1),
+        "step_seconds": (8.0, math.log(4), None, 16),
+    }
+
+
+def test_an_event_goes_on_over_exactly_the_gap():
+    monitor = Monitor({"nonfinite": Watch(limit=0.0)}, event_gap=5)
+    monitor.update(
+        (step, {"nonfinite": float(step in (0, 5, 11))}) for step in range(20)
+    )
+    assert [(a.start, a.end) for a in monitor.alarms] == [(0, 5), (11, 11)]

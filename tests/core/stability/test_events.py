@@ -39,3 +39,15 @@ def test_a_higher_threshold_never_has_more_events(values, thresholds, gap):
     counts = count_events(np.arange(len(series)), series, thresholds, gap)
     ordered = [counts[threshold] for threshold in sorted(thresholds)]
     assert ordered == sorted(ordered, reverse=True)
+
+
+def test_what_is_at_a_threshold_is_not_above_it():
+    steps, values = np.arange(60), np.zeros(60)
+    values[[5, 6, 40]] = 0.3, 0.5, 0.2
+    assert count_events(steps, values, [0.2, 0.5]) == {0.2: 1, 0.5: 0}
+
+
+def test_each_event_has_a_peak_of_its_own():
+    steps, values = np.arange(60), np.zeros(60)
+    values[[5, 40]] = 0.3, 0.9
+    assert count_events(steps, values, [0.2, 0.5]) == {0.2: 2, 0.5: 1}

@@ -209,3 +209,22 @@ def test_bad_arguments(arguments, error, message):
     }
     with pytest.raises(error, match=message):
         paired_excess(**{**good, **arguments})
+
+
+def test_neighbouring_steps_alone_are_one_burst():
+    losses, reference = pair()
+    result = paired_excess(losses, reference, [10, 11, 13])
+    assert result.faults == ((10, 11), (13, 13))
+
+
+def test_the_first_step_may_be_left_out():
+    losses, reference = pair(at0=9.0)
+    result = paired_excess(losses, reference, [0], exclude_steps=[0])
+    assert (result.num_left_out, result.worst) == (1, 0.0)
+
+
+def test_one_unknown_step_before_the_fault_is_an_infinite_difference():
+    losses, reference = pair()
+    reference[3] = np.nan
+    result = paired_excess(losses, reference, [20])
+    assert result.difference_before == math.inf

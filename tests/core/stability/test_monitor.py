@@ -11,6 +11,7 @@ import paddle
 import pytest
 
 from paddle_adagc.stability import SpikeMonitor, spike_score
+from paddle_adagc.stability.spike_rule import SpikeRule
 
 
 def random_losses(seed, num_steps=1500):
@@ -185,3 +186,21 @@ def test_refused_state_changes_nothing(change, error, message):
     with pytest.raises(error, match=message):
         monitor.set_state_dict(bad)
     assert monitor.state_dict() == good
+
+
+@pytest.mark.parametrize("cut", [0, 3, 6])
+def test_resume_before_the_window_is_full(cut):
+    losses = [5.0, 4.0, math.nan, math.inf, 3.0, 2.0, 2.5, 9.0]
+    rule = {"window": 4, "sigma": 2.0, "skip": 1}
+    first, second = SpikeMonitor(**rule), SpikeMonitor(**rule)
+    for loss in losses[:cut]:
+        first.update(loss)
+    second.set_state_dict(first.state_dict())
+    resumed = [second.update(loss) for loss in losses[cut:]]
+    assert repr(resumed) == repr([first.update(loss) for loss in losses[cut:]])
+
+
+def test_the_rule_s_defaults_are_the_paper_s():
+    rule = SpikeRule()
+    assert (rule.window, rule.sigma, rule.skip) == (1000, 10.0, 0)
+    assert type(SpikeRule(window=np.int64(9)).window) is int

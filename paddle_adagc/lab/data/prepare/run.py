@@ -53,7 +53,7 @@ SPLITS = ("train", "validation")
 MAX_MESSAGES = 10
 """Messages about bad documents that the manifest keeps."""
 
-PART = 50_000
+PART = 10_000
 """Lines that a worker encodes, and a killed command need not encode again."""
 
 _BATCH = 200
