@@ -461,8 +461,11 @@ def run_on_ranks(path: Path, tree: ast.Module) -> bool:
             Path(copy, shared).symlink_to(ROOT / shared)
         Path(copy, name).write_text(ast.unparse(tree))
         return not subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"]
-            + ["-m", "slow or not slow", *(f"tests/{test}" for test in tests)],
+            [
+                *(sys.executable, "-m", "pytest", "-x"),
+                *("-p", "no:cacheprovider", "-m", "slow or not slow"),
+                *(f"tests/{test}" for test in tests),
+            ],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": copy},
             capture_output=True,
