@@ -179,7 +179,9 @@ class Paddle(Torch):
         """Handle of the current stream."""
         if self._device == "cpu":
             return 0
-        return self.lib.base.libpaddle._get_current_raw_stream(0)
+        from paddle_adagc.kernels.cuda.tensors import current_stream
+
+        return current_stream(0)
 
     def name(self) -> str:
         """Name of the GPU."""

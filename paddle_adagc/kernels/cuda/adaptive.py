@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import paddle
@@ -11,6 +12,7 @@ from paddle import Tensor
 
 from paddle_adagc.kernels.cuda import tensors
 from paddle_adagc.kernels.cuda.tables import Rule, launch_adaptive_step
+from paddle_adagc.kernels.facts import describe
 
 
 class AdaptiveStep(NamedTuple):
@@ -56,11 +58,13 @@ def adaptive_step(
             ``h`` is 1.
 
     Returns:
-        New vectors; None if this is no NVIDIA GPU, or has no kernels.
+        New vectors; None if this is no NVIDIA GPU, has no kernels, or a vector
+        is of no tensors or lies elsewhere: Paddle's operators then move it.
     """
     device = tensors.current_device()
     module = None if device is None else tensors.load_module(device)
-    if device is None or module is None:
+    kept = (squared_norm, gamma, deviation, outliers, num_nonfinite)
+    if device is None or module is None or not _lie_there(kept):
         return None
     norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
     new_deviation, new_outliers = (
@@ -90,4 +94,14 @@ def adaptive_step(
     )
     return AdaptiveStep(
         norm, h, new_gamma, new_deviation, new_outliers, lost, count
+    )
+
+
+def _lie_there(vectors: Sequence[Tensor | None]) -> bool:
+    """Whether all vectors hold something and lie on the current GPU."""
+    known = [vector for vector in vectors if vector is not None]
+    facts = describe(known)
+    return bool(
+        (facts["device"] == tensors.current_memory()).all()
+        and (facts["size"] > 0).all()
     )

@@ -37,23 +37,35 @@ def load_nvrtc(preferred_major: str = "") -> ctypes.CDLL:
     Raises:
         OSError: There is none.
     """
-    majors = sorted(("13", "12", "11.2"), key=lambda m: m != preferred_major)
-    names = [f"libnvrtc.so.{major}" for major in majors]
+    majors = sorted(
+        ("13", "12", "11.2"), key=lambda m: m.split(".")[0] != preferred_major
+    )
     spec = importlib.util.find_spec("nvidia")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        for name in majors:
-            pattern = f"*/lib/libnvrtc.so.{name}"
-            names += map(str, sorted(Path(folder).glob(pattern)))
+    wheels = (spec and spec.submodule_search_locations) or ()
     nvcc = shutil.which("nvcc")
-    if nvcc is not None:
-        toolkit = Path(nvcc).resolve().parent.parent
-        names += [str(toolkit / f"lib64/libnvrtc.so.{m}") for m in majors]
+    toolkit = None if nvcc is None else Path(nvcc).resolve().parent.parent
+    names: list[str] = []
+    for major in majors:
+        file = f"libnvrtc.so.{major}"
+        names.append(file)
+        for folder in wheels:
+            names += map(str, sorted(Path(folder).glob(f"*/lib/{file}")))
+        if toolkit is not None:
+            names.append(str(toolkit / "lib64" / file))
     for name in [*names, "libnvrtc.so"]:
         try:
+            _load_builtins(Path(name))
             return ctypes.CDLL(name)
         except OSError:
             continue
     raise OSError(f"NVRTC was not found, looked for {', '.join(names)}")
+
+
+def _load_builtins(nvrtc: Path) -> None:
+    """Open NVRTC's builtins first: the wheel of CUDA 13 does not find them."""
+    pattern = "libnvrtc-builtins.so.*"
+    for path in sorted(nvrtc.parent.glob(pattern)) if nvrtc.is_file() else ():
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 class Compiler:
@@ -87,7 +99,13 @@ class Compiler:
         self._check(self._nvrtc.nvrtcGetSupportedArchs(known))
         if capability in known:
             return f"sm_{capability}"
-        return f"compute_{max(arch for arch in known if arch < capability)}"
+        older = [arch for arch in known if arch < capability]
+        if not older:
+            raise CudaError(
+                f"this NVRTC compiles for sm_{min(known)} and newer, the GPU "
+                f"is sm_{capability}"
+            )
+        return f"compute_{max(older)}"
 
     def compile(
         self, source: str, target: str, options: Sequence[str]
@@ -182,13 +200,8 @@ class Driver:
         return 10 * values[0] + values[1]
 
     def use_context(self, device: int) -> None:
-        """Make the device's primary context current if no context is."""
+        """Make the device's primary context current, which is Paddle's."""
         context, handle = ctypes.c_void_p(), ctypes.c_int()
-        self.check(
-            self._cuda.cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent"
-        )
-        if context.value:
-            return
         self.check(
             self._cuda.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet"
         )

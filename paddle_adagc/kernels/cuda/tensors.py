@@ -19,7 +19,7 @@ import hashlib
 import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +133,12 @@ def load_module(device: int) -> driver.Module | None:
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
         return None
     try:
+        _stream_reader()
         cuda = driver.Driver(ctypes.CDLL("libcuda.so.1"))
         cuda.use_context(device)
-        return cuda.load(_image(cuda.capability(device)))
-    except (OSError, driver.CudaError) as error:
+        return _load(cuda, cuda.capability(device))
+    # Whatever is wrong with driver, compiler or cache: no step ends by it.
+    except Exception as error:
         logger.warning(
             "the CUDA kernels cannot be used (%s): the clip uses Paddle's "
             "operators",
@@ -145,8 +147,8 @@ def load_module(device: int) -> driver.Module | None:
         return None
 
 
-def _image(capability: int) -> bytes:
-    """Return the compiled kernels, from the cache folder if they are there."""
+def _load(cuda: driver.Driver, capability: int) -> driver.Module:
+    """Load the kernels; compile them again, once, if the kept ones are bad."""
     major = str(paddle.version.cuda()).split(".")[0]
     compiler = driver.Compiler(driver.load_nvrtc(major))
     target = compiler.target(capability)
@@ -154,11 +156,20 @@ def _image(capability: int) -> bytes:
     options = (*driver.OPTIONS, *DEFINES)
     parts = (source, target, *options, str(compiler.version))
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    path = cache_dir() / f"cuda-{name}"
 
     def make(path: Path) -> None:
         path.write_bytes(compiler.compile(source, target, options)[0])
 
-    return keep(cache_dir() / f"cuda-{name}", make).read_bytes()
+    try:
+        image = keep(path, make).read_bytes()
+    except OSError:  # the cache cannot be written
+        return cuda.load(compiler.compile(source, target, options)[0])
+    try:
+        return cuda.load(image)
+    except driver.CudaError:
+        path.unlink()
+        return cuda.load(keep(path, make).read_bytes())
 
 
 def current_device() -> int | None:
@@ -169,5 +180,13 @@ def current_device() -> int | None:
 
 def current_stream(device: int) -> int:
     """Handle of the stream that Paddle launches into."""
+    return _stream_reader()(device)
+
+
+def _stream_reader() -> Callable[[int], int]:
     library: Any = libpaddle  # without a stub
-    return int(library._get_current_raw_stream(device))
+    if hasattr(library, "_get_current_raw_stream"):
+        return library._get_current_raw_stream
+    # Paddle before 3.3.
+    get_stream = library._get_current_stream
+    return lambda device: get_stream(device).cuda_stream

@@ -4,6 +4,7 @@
 
 import ctypes
 import logging
+import types
 
 import backends
 import numpy as np
@@ -16,7 +17,8 @@ from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import build, operators
 from paddle_adagc.kernels.cuda import driver, tensors
-from paddle_adagc.kernels.facts import NOTHING
+from paddle_adagc.kernels.cuda.adaptive import adaptive_step
+from paddle_adagc.kernels.facts import CUDA, NOTHING
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
@@ -148,6 +150,96 @@ def test_image_is_compiled_once(monkeypatch, compiler, tmp_path):
     assert compiler.compiled == 1
     (image,) = (tmp_path / "paddle_adagc").iterdir()
     assert image.read_bytes() == b"image"
+
+
+def test_a_damaged_image_is_compiled_again(monkeypatch, compiler, tmp_path):
+    fake_libraries(monkeypatch, lambda major: None)
+    assert tensors.load_module(0) is not None
+    (image,) = (tmp_path / "paddle_adagc").iterdir()
+    image.write_bytes(b"")
+    load = driver.Driver.load
+
+    def refuse_empty(self, content):
+        if not content:
+            raise driver.CudaError("cuModuleLoadData returned an error")
+        return load(self, content)
+
+    monkeypatch.setattr(driver.Driver, "load", refuse_empty)
+    tensors.load_module.cache_clear()
+    assert tensors.load_module(0) is not None
+    assert image.read_bytes() == b"image"
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    monkeypatch, compiler, tmp_path
+):
+    fake_libraries(monkeypatch, lambda major: None)
+    (tmp_path / "paddle_adagc").write_text("no folder")
+    assert tensors.load_module(0) is not None
+    assert compiler.compiled == 1
+
+
+def test_no_failure_of_the_driver_s_library_ends_a_step(monkeypatch, caplog):
+    fake_libraries(monkeypatch, lambda major: None)
+
+    def old_library(library):
+        raise AttributeError("undefined symbol: cuInit")
+
+    monkeypatch.setattr(driver, "Driver", old_library)
+    assert_operators()
+    assert "undefined symbol: cuInit" in caplog.text
+
+
+def test_the_stream_has_two_names(monkeypatch):
+    """Paddle 3.3 has the first, earlier versions the second alone."""
+    library = types.SimpleNamespace(
+        _get_current_stream=lambda d: types.SimpleNamespace(cuda_stream=7 + d)
+    )
+    monkeypatch.setattr(tensors, "libpaddle", library)
+    assert tensors.current_stream(1) == 8
+    library._get_current_raw_stream = lambda device: 40 + device
+    assert tensors.current_stream(1) == 41
+
+
+def test_this_paddle_has_one_of_them():
+    names = ("_get_current_raw_stream", "_get_current_stream")
+    assert any(hasattr(tensors.libpaddle, name) for name in names)
+
+
+def test_a_gpu_older_than_nvrtc_is_named():
+    class Newer:
+        def nvrtcGetNumSupportedArchs(self, count):
+            count._obj.value = 2
+            return 0
+
+        def nvrtcGetSupportedArchs(self, known):
+            known[:] = 75, 80
+            return 0
+
+    compiler = driver.Compiler(Newer())
+    assert compiler.target(80) == "sm_80"
+    assert compiler.target(89) == "compute_80"
+    with pytest.raises(driver.CudaError, match=r"sm_75 and newer, .* sm_70"):
+        compiler.target(70)
+
+
+def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
+    backends.use_cuda(monkeypatch)
+    rule = {
+        "lambda_rel": 1.0,
+        "beta": 0.9,
+        "lambda_dev": 0.0,
+        "zeroes_nonfinite": True,
+    }
+
+    def step(size):
+        ones, zeros = paddle.ones([size]), paddle.zeros([size], "int32")
+        return adaptive_step(ones, ones, None, None, zeros, **rule)
+
+    assert step(2) is not None
+    assert step(0) is None
+    monkeypatch.setattr(tensors, "current_memory", lambda: CUDA << 8)
+    assert step(2) is None
 
 
 def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(

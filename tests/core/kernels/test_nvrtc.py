@@ -10,12 +10,14 @@ from paddle_adagc.kernels.cuda import driver, tensors
 from paddle_adagc.kernels.cuda.tables import DEFINES
 
 
-@pytest.fixture(scope="module")
-def compiler():
+@pytest.fixture(scope="module", params=["12", "13"])
+def compiler(request):
     try:
-        return driver.Compiler(driver.load_nvrtc("12"))
+        found = driver.Compiler(driver.load_nvrtc(request.param))
     except OSError as error:
         pytest.skip(f"pip install -e '.[nvrtc]': {error}")
+    assert str(found.version[0]) == request.param
+    return found
 
 
 _FUNCTION = re.compile(
