@@ -54,6 +54,7 @@ OF_RANKS = (
     "core/parallel/test_agreement.py",
     "core/parallel/test_experts_refused.py",
     "core/parallel/test_meshes.py",
+    "core/parallel/test_fused.py",
     "core/parallel/test_overrides_on_ranks.py",
     "core/parallel/test_pipeline_names.py",
 )

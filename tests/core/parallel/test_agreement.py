@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients that were not averaged, and experts without marks, are noticed."""
 
+import types
+
 import numpy as np
 import paddle
 import pytest
@@ -13,7 +15,10 @@ from paddle.distributed.fleet.utils.sequence_parallel_utils import ScatterOp
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import ranks
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.parallel import agreement
 from paddle_adagc.parallel.agreement import RankView, compare
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Axis, Topology
 
 T_START = 2
 
@@ -38,6 +43,46 @@ def test_ranks_that_share_slices_have_to_hold_the_same_tensors():
         compare(views, 1)
     compare([views[0], RankView({}, (2, 3), ("b",))], 1)
     compare([RankView({}), RankView({}, dense=())], 1)
+
+
+def test_a_rank_tells_of_its_tensors(monkeypatch):
+    told = []
+
+    def gather(views, view):
+        told.append(view)
+        views += [view, view]
+
+    monkeypatch.setattr(agreement.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(agreement.dist, "all_gather_object", gather)
+    layout = [
+        TensorLayout(key="a"),
+        TensorLayout(key="zero"),
+        TensorLayout(key="nan"),
+        TensorLayout(key="experts.0", is_expert=True),
+    ]
+    keys = [tensor.key for tensor in layout]
+    squared = paddle.to_tensor([4.0, 0.0, np.nan, 9.0])
+    group = types.SimpleNamespace(ranks=[0, 1])
+    whole = {"world": object(), "sharding": Axis(0, 2, group)}
+    for topology in (
+        Topology(**whole, splits_parameters=True),
+        Topology(**whole),
+        Topology(world=object(), splits_parameters=True),
+        Topology(),
+        None,
+    ):
+        agreement.compare_with_other_ranks(keys, layout, topology, squared)
+    norms = {"a": 2.0, "experts.0": 3.0}
+    dense = ("a", "zero", "nan")
+    assert told == [
+        RankView(norms, (0, 1), dense, has_experts=True),
+        RankView(norms, has_experts=True),
+        RankView(norms, has_experts=True),
+    ]
+    agreement.compare_with_other_ranks(
+        keys[:3], layout[:3], Topology(**whole), squared[:3]
+    )
+    assert told[-1] == RankView({"a": 2.0})
 
 
 def test_expert_parallel_ranks_need_marked_experts():

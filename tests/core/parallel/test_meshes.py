@@ -345,3 +345,10 @@ def test_without_a_mesh_no_gradient_is_asked_for_one(monkeypatch):
     monkeypatch.setattr(auto, "get_unique_process_mesh_map", lambda: {"key": 1})
     with pytest.raises(AttributeError):
         auto.any_is_distributed(pairs)
+
+
+def test_the_sums_of_a_step_are_made_once_per_number_of_tensors():
+    meshes = auto.Meshes()
+    three = meshes.reducer(3)
+    assert meshes.reducer(3) is three
+    assert meshes.reducer(4) is not three
