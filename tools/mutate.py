@@ -183,7 +183,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "parallel/unbound.py": OF_RANKS,
     "integrations/histograms.py": ("core/integrations/test_paddlenlp.py",),
     "integrations/paddlenlp.py": ("core/integrations/test_paddlenlp.py",),
-    "integrations/trainer.py": ("core/integrations/test_paddlenlp.py",),
+    "integrations/trainer.py": (
+        "core/integrations/test_trainer.py",
+        "core/integrations/test_paddlenlp.py",
+    ),
     "integrations/paddleformers.py": (
         "core/integrations/test_paddleformers.py",
     ),

@@ -37,10 +37,10 @@ class ClippingMixin(Trainer):
     mixin binds the clip before fleet wraps the model. It saves the clip's state
     for the whole model in every checkpoint, before the Trainer's files and in a
     file of its own (:mod:`paddle_adagc.state`), and
-    ``train(resume_from_checkpoint=...)`` resumes from it; every process reads
-    that file. Every training log gets ``clip_...`` numbers of the last step,
-    over all ranks, from :meth:`TensorScalingClip.summary`; the backends
-    in ``report_to`` also get :func:`histograms of the tensors
+    ``train(resume_from_checkpoint=...)`` resumes from it; the file that one
+    process finds serves all. Every training log gets ``clip_...`` numbers of
+    the last step, over all ranks, from :meth:`TensorScalingClip.summary`; the
+    backends in ``report_to`` also get :func:`histograms of the tensors
     <paddle_adagc.integrations.histograms.add_histograms>`.
 
     Args:

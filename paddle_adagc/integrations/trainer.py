@@ -12,7 +12,7 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 MissingState = Literal["raise", "start"]
 
@@ -75,14 +75,18 @@ def load_clip(
 ) -> None:
     """Resume a clip of this package from a checkpoint; others have no state.
 
+    Every rank has to call it. The file that one rank finds serves all: a
+    cluster without a shared disk has it on one node alone.
+
     Raises:
         FileNotFoundError: The checkpoint holds no state of a clip.
-        ValueError: It holds another model's, or another clip's.
+        ValueError: It holds another model's, another clip's, or different ones
+            on different ranks.
     """
     if not isinstance(clip, TensorScalingClip):
         return
     try:
-        state = load_state(checkpoint)
+        state = _state_of_any_rank(checkpoint)
     except FileNotFoundError as error:
         if missing_state == "start":
             return
@@ -91,6 +95,31 @@ def load_clip(
             "its warm-up, give missing_state='start'"
         ) from None
     clip.set_state_dict(state)
+
+
+def _state_of_any_rank(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
+    mine: dict[str, Any] | Exception
+    try:
+        mine = load_state(checkpoint)
+    except (FileNotFoundError, ValueError) as error:
+        mine = error
+    answers = [mine]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        answers = []
+        dist.all_gather_object(answers, mine)
+    for rank, answer in enumerate(answers):
+        if isinstance(answer, ValueError):
+            raise ValueError(f"rank {rank}: {answer}")
+    states = [answer for answer in answers if isinstance(answer, dict)]
+    for answer in answers:
+        if not states and isinstance(answer, Exception):
+            raise answer
+    if any(state != states[0] for state in states):
+        raise ValueError(
+            f"ranks find different {STATE_FILE} in {checkpoint}: copy that of "
+            "one rank to the others, or remove those of another run"
+        )
+    return states[0]
 
 
 def save_clip(clip: ClipGradBase, checkpoint: str | os.PathLike[str]) -> None:

@@ -1,0 +1,93 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip's state that some ranks alone find on their disks."""
+
+import paddle.distributed as dist
+import pytest
+from core.parallel.ranks import run_on_ranks
+from helpers import clip_arrays, make_parameters
+
+from paddle_adagc import ClipGradByAdaGC, save_state
+from paddle_adagc.integrations import trainer
+from paddle_adagc.integrations.trainer import load_clip
+
+
+def clip_of(steps, size=1.0):
+    """A clip after some steps."""
+    parameters = make_parameters([[2]])
+    parameters[0].name = "weight"
+    clip = ClipGradByAdaGC(t_start=1)
+    for _ in range(steps):
+        clip_arrays(clip, parameters, [[size, size]])
+    return clip
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """``ranks(*answers)``: what the other ranks find."""
+    monkeypatch.setattr(trainer.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(trainer.dist, "get_world_size", lambda: 2)
+
+    def answer(other):
+        monkeypatch.setattr(
+            trainer.dist,
+            "all_gather_object",
+            lambda found, mine: found.extend([mine, other]),
+        )
+
+    return answer
+
+
+def test_the_state_of_another_rank_serves(ranks, tmp_path):
+    save_state(clip_of(3).state_dict(), tmp_path / "other")
+    ranks(trainer.load_state(tmp_path / "other"))
+    clip = ClipGradByAdaGC(t_start=1)
+    load_clip(clip, tmp_path / "mine", "raise")
+    assert clip.num_steps == 3
+
+
+def test_no_rank_has_a_state(ranks, tmp_path):
+    ranks(FileNotFoundError("none"))
+    clip = ClipGradByAdaGC()
+    with pytest.raises(FileNotFoundError, match="missing_state='start'"):
+        load_clip(clip, tmp_path, "raise")
+    load_clip(clip, tmp_path, "start")
+    assert clip.num_steps == 0
+
+
+def test_different_and_damaged_states_are_refused(ranks, tmp_path):
+    save_state(clip_of(3).state_dict(), tmp_path)
+    save_state(clip_of(3, size=0.1).state_dict(), tmp_path / "other")
+    ranks(trainer.load_state(tmp_path / "other"))
+    with pytest.raises(ValueError, match="ranks find different"):
+        load_clip(ClipGradByAdaGC(), tmp_path, "start")
+    ranks(ValueError("damaged"))
+    with pytest.raises(ValueError, match="rank 1: damaged"):
+        load_clip(ClipGradByAdaGC(), tmp_path, "start")
+
+
+def test_other_clips_have_no_state(tmp_path):
+    assert load_clip(object(), tmp_path, "raise") is None
+
+
+def resumed(folder, missing_state):
+    """Steps of a clip that resumes from this rank's own folder."""
+    clip = ClipGradByAdaGC(t_start=1)
+    try:
+        load_clip(clip, folder / str(dist.get_rank()), missing_state)
+    except FileNotFoundError:
+        return "refused"
+    return clip.num_steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("holders", [(0,), (1,), (0, 1), ()])
+def test_two_ranks_resume_alike(tmp_path, holders):
+    for rank in holders:
+        save_state(clip_of(3).state_dict(), tmp_path / str(rank))
+    found, started = (
+        run_on_ranks(resumed, 2, folder=tmp_path, missing_state=missing)
+        for missing in ("raise", "start")
+    )
+    assert found == ([3, 3] if holders else ["refused", "refused"])
+    assert started == ([3, 3] if holders else [0, 0])
