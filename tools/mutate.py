@@ -55,6 +55,7 @@ OF_RANKS = (
     "core/parallel/test_experts_refused.py",
     "core/parallel/test_meshes.py",
     "core/parallel/test_fused.py",
+    "core/parallel/test_topology.py",
     "core/parallel/test_overrides_on_ranks.py",
     "core/parallel/test_pipeline_names.py",
 )
@@ -181,7 +182,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "parallel/spread.py": OF_RANKS,
     "parallel/topology.py": OF_RANKS,
     "parallel/unbound.py": OF_RANKS,
-    "integrations/histograms.py": ("core/integrations/test_paddlenlp.py",),
+    "integrations/histograms.py": (
+        "core/integrations/test_histograms.py",
+        "core/integrations/test_paddlenlp.py",
+    ),
     "integrations/paddlenlp.py": ("core/integrations/test_paddlenlp.py",),
     "integrations/trainer.py": (
         "core/integrations/test_trainer.py",

@@ -145,6 +145,11 @@ def test_backends_get_the_clip_s_numbers(tmp_path):
     assert all(np.isscalar(value) for value in line.values())
 
 
+def test_a_wrong_missing_state_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="missing_state='begin' is neither"):
+        make_trainer(tmp_path, missing_state="begin")
+
+
 def test_no_checkpoint_to_resume_from_is_said(tmp_path):
     trainer = make_trainer(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):

@@ -1,0 +1,86 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fleet's settings and a mesh's placements, as the clip reads them."""
+
+import types
+
+import numpy as np
+import paddle.distributed as dist
+import pytest
+from paddle.distributed import fleet
+
+from paddle_adagc.parallel import topology
+from paddle_adagc.parallel.spread import Spread, _read
+from paddle_adagc.parallel.topology import Axis
+
+
+class Groups:
+    """Fleet's groups: the last of three pipeline stages of one rank."""
+
+    def get_stage_id(self):
+        return 2
+
+    def get_pipe_parallel_world_size(self):
+        return 3
+
+    def get_pipe_parallel_group(self):
+        return "stages"
+
+    def __getattr__(self, name):
+        return lambda: 1 if name.endswith(("size", "rank")) else None
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """``sharding_configs`` of a fleet that has started."""
+    sharding = types.SimpleNamespace(
+        split_param=False, tensor_fusion=False, fuse_optimizer=True
+    )
+    strategy = types.SimpleNamespace(
+        hybrid_configs={"sharding_configs": sharding}
+    )
+    monkeypatch.setattr(fleet.fleet, "_hcg", Groups(), raising=False)
+    monkeypatch.setattr(
+        fleet.fleet, "_user_defined_strategy", strategy, raising=False
+    )
+    monkeypatch.setattr(topology.dist, "is_initialized", lambda: True)
+    return sharding
+
+
+def test_buffers_are_joined_only_by_both_settings(settings):
+    assert not topology.read_topology().fuses_parameters
+    settings.tensor_fusion = True
+    assert topology.read_topology().fuses_parameters
+    settings.fuse_optimizer = False
+    assert not topology.read_topology().fuses_parameters
+
+
+def test_split_parameters_are_read(settings):
+    assert not topology.read_topology().splits_parameters
+    settings.split_param = True
+    assert topology.read_topology().splits_parameters
+    assert topology.read_topology().world is None
+
+
+@pytest.mark.usefixtures("settings")
+def test_an_axis_of_one_rank_has_no_group():
+    found = topology.read_topology()
+    assert found.pipe == Axis(2, 3, "stages")
+    assert found.model == found.data == found.sharding == found.sep == Axis()
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "groups"),
+    [
+        ((2, 2), 3, ((0, (1, 3)), (1, (2, 3)))),
+        ((1, 2), 1, ((1, (0, 1)),)),
+        ((2, 2), 9, ()),
+    ],
+)
+def test_a_rank_s_groups_on_a_mesh(shape, rank, groups):
+    ranks = np.arange(np.prod(shape)).reshape(shape)
+    placements = [dist.Shard(0), dist.Shard(1)]
+    assert _read(ranks, placements, rank) == Spread(
+        tuple(range(ranks.size)), groups
+    )
+    assert _read(ranks, [dist.Replicate()] * 2, rank).groups == ()
