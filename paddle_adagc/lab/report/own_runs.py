@@ -47,15 +47,24 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
     paired = len(seeds) == 1 and len({*min(seeds)}) == len(min(seeds))
     if not paired:
         grouped = [[run] for run in runs]
-    note = (
-        "The runs do not have the same seeds: differences between them are "
-        "partly those of the seeds."
-    )
+    notes = []
+    if not paired:
+        notes.append(
+            "The runs do not have the same seeds: differences between them are "
+            "partly those of the seeds."
+        )
+    machines = [run.run.get("machine", {}) for run in runs]
+    processors = sorted({str(m["processor"]) for m in machines if m})
+    if len(processors) > 1:
+        notes.append(
+            f"The runs come from different processors ({', '.join(processors)})"
+            ": differences between them are partly those of rounding."
+        )
     longest = max(run.num_steps for run in runs)
     labels = _labels(grouped)
     return Experiment(
         title=", ".join(labels),
-        description="" if paired else note,
+        description=" ".join(notes),
         runs=dict(zip(labels, grouped, strict=True)),
         skip_steps=min(200, longest // 10),
         directory=root,

@@ -12,6 +12,7 @@ import pytest
 from lab.report.conftest import Spec, make_directory
 
 from paddle_adagc.lab.cli.report import main
+from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.report.own_runs import compare_runs
 
 TOOL = Path(__file__).parents[3] / "tools" / "report.py"
@@ -81,6 +82,14 @@ def test_runs_that_do_not_pair_stand_for_themselves(make):
     assert list(experiment.runs) == ["GlobalGC", "AdaGC"]
     assert experiment.seeds == [None]
     assert "partly those of the seeds" in experiment.description
+
+
+def test_runs_of_different_processors_are_marked(make):
+    paths = [make("a", method="GlobalGC"), make("b", method="AdaGC")]
+    for path, processor in zip(paths, ("EPYC (AVX2)", "Xeon"), strict=True):
+        update_run_json(path, machine={"processor": processor})
+    text = compare_runs(paths).description
+    assert "different processors (EPYC (AVX2), Xeon)" in text
 
 
 def test_runs_with_the_same_clip_have_their_directory_s_name(make):
