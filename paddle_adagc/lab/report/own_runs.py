@@ -54,7 +54,9 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
             "partly those of the seeds."
         )
     machines = [run.run.get("machine", {}) for run in runs]
-    processors = sorted({str(m["processor"]) for m in machines if m})
+    processors = sorted(
+        {str(m["processor"]) for m in machines if "processor" in m}
+    )
     if len(processors) > 1:
         notes.append(
             f"The runs come from different processors ({', '.join(processors)})"
