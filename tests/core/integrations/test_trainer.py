@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip's state that some ranks alone find on their disks."""
 
+import types
+import warnings
+
 import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
@@ -9,7 +12,7 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC, save_state
 from paddle_adagc.integrations import trainer
-from paddle_adagc.integrations.trainer import load_clip
+from paddle_adagc.integrations.trainer import load_clip, take_over_clipping
 
 
 def clip_of(steps, size=1.0):
@@ -64,6 +67,16 @@ def test_different_and_damaged_states_are_refused(ranks, tmp_path):
     ranks(ValueError("damaged"))
     with pytest.raises(ValueError, match="rank 1: damaged"):
         load_clip(ClipGradByAdaGC(), tmp_path, "start")
+
+
+@pytest.mark.parametrize(("max_steps", "warns"), [(-1, 0), (1, 1), (6, 0)])
+def test_a_run_that_ends_in_the_warm_up_is_warned_of(max_steps, warns):
+    args = types.SimpleNamespace(max_grad_norm=1.0, max_steps=max_steps)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        take_over_clipping(args, ClipGradByAdaGC(t_start=5))
+    assert len(caught) == warns
+    assert args.max_grad_norm == 0.0
 
 
 def test_other_clips_have_no_state(tmp_path):

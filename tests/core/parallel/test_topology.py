@@ -8,6 +8,7 @@ import numpy as np
 import paddle.distributed as dist
 import pytest
 from paddle.distributed import fleet
+from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 
 from paddle_adagc.parallel import topology
 from paddle_adagc.parallel.spread import Spread, _read
@@ -67,6 +68,41 @@ def test_an_axis_of_one_rank_has_no_group():
     found = topology.read_topology()
     assert found.pipe == Axis(2, 3, "stages")
     assert found.model == found.data == found.sharding == found.sep == Axis()
+
+
+@pytest.mark.usefixtures("settings")
+def test_experts_have_groups_of_their_own(monkeypatch):
+    class ExpertGroups(Groups, EPHybridCommunicateGroup):
+        def __init__(self):
+            """Make no groups."""
+
+        def get_expert_parallel_world_size(self):
+            return 2
+
+        def get_moe_sharding_parallel_world_size(self):
+            return 4
+
+    for name in ("data", "sep", "model", "sharding"):
+        for what in ("world_size", "rank", "group"):
+            setattr(
+                ExpertGroups,
+                f"get_{name}_parallel_{what}",
+                lambda self, what=what: None if what == "group" else 1,
+            )
+    for name in ("expert", "moe_sharding"):
+        for what in ("rank", "group"):
+            setattr(
+                ExpertGroups,
+                f"get_{name}_parallel_{what}",
+                lambda self, name=name, what=what: (
+                    name if what == "group" else 1
+                ),
+            )
+    monkeypatch.setattr(fleet.fleet, "_hcg", ExpertGroups(), raising=False)
+    found = topology.read_topology()
+    assert found.expert == Axis(1, 2, "expert")
+    assert found.moe_sharding == Axis(1, 4, "moe_sharding")
+    assert found.has_expert_groups
 
 
 @pytest.mark.parametrize(
