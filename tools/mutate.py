@@ -195,7 +195,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "core/integrations/test_paddleformers.py",
     ),
     "lab/train/checkpoints.py": ("lab/train/test_checkpoints.py",),
-    "lab/record/appending.py": ("lab/record/test_files.py",),
+    "lab/record/appending.py": ("lab/record/test_appending.py",),
     "lab/record/clock.py": ("lab/record/test_clock.py",),
     "lab/record/files.py": ("lab/record/test_files.py",),
     "lab/record/flight.py": ("lab/train/test_flight.py",),

@@ -47,6 +47,12 @@ def test_what_is_at_a_threshold_is_not_above_it():
     assert count_events(steps, values, [0.2, 0.5]) == {0.2: 1, 0.5: 0}
 
 
+def test_a_value_at_the_threshold_joins_no_events():
+    steps, values = np.arange(40), np.zeros(40)
+    values[[0, 8, 16]] = 0.3, 0.2, 0.3
+    assert count_events(steps, values, [0.2], event_gap=10) == {0.2: 2}
+
+
 def test_each_event_has_a_peak_of_its_own():
     steps, values = np.arange(60), np.zeros(60)
     values[[5, 40]] = 0.3, 0.9

@@ -188,10 +188,11 @@ def test_refused_state_changes_nothing(change, error, message):
     assert monitor.state_dict() == good
 
 
+@pytest.mark.parametrize("skip", [0, 1])
 @pytest.mark.parametrize("cut", [0, 3, 6])
-def test_resume_before_the_window_is_full(cut):
-    losses = [5.0, 4.0, math.nan, math.inf, 3.0, 2.0, 2.5, 9.0]
-    rule = {"window": 4, "sigma": 2.0, "skip": 1}
+def test_resume_before_the_window_is_full(cut, skip):
+    losses = [math.nan, 4.0, math.nan, math.inf, 3.0, 2.0, 2.5, 9.0]
+    rule = {"window": 4, "sigma": 2.0, "skip": skip}
     first, second = SpikeMonitor(**rule), SpikeMonitor(**rule)
     for loss in losses[:cut]:
         first.update(loss)

@@ -9,10 +9,13 @@ import json
 import numpy as np
 import pytest
 
+from paddle_adagc.lab.checksums import sha256
+from paddle_adagc.lab.record import files
 from paddle_adagc.lab.record.files import (
     QUANTITIES,
     RunRecord,
     RunWriter,
+    check_record,
     held,
     update_run_json,
 )
@@ -138,3 +141,49 @@ def test_scale_of_zero_and_non_finite_norms(tmp_path):
     np.testing.assert_array_equal(
         RunRecord.load(tmp_path).h, [[1.0, 0.0, np.nan, 0.5]]
     )
+
+
+def described(tmp_path):
+    """An ended run of two files, as its ``run.json`` describes them."""
+    (tmp_path / "metrics.jsonl").write_bytes(b"{}\n")
+    (tmp_path / "tensors.f32").write_bytes(bytes(8))
+    return {"status": "finished", "record": describe(tmp_path)}
+
+
+def describe(folder):
+    return {
+        path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in folder.iterdir()
+    }
+
+
+def test_an_ended_record_is_compared(tmp_path):
+    run = described(tmp_path)
+    check_record(tmp_path, run)
+    (tmp_path / "tensors.f32").write_bytes(bytes(7) + b"x")
+    check_record(tmp_path, run)  # its size alone
+    with pytest.raises(ValueError, match=r"tensors\.f32 has another SHA-256"):
+        check_record(tmp_path, run, verify=True)
+    (tmp_path / "tensors.f32").write_bytes(bytes(7))
+    with pytest.raises(ValueError, match=r"tensors\.f32 has 7 bytes, not 8"):
+        check_record(tmp_path, run)
+    (tmp_path / "tensors.f32").write_bytes(bytes(8))
+    (tmp_path / "metrics.jsonl").write_bytes(b"[]\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl has another"):
+        check_record(tmp_path, run)
+    check_record(tmp_path, {**run, "status": "running"})
+    check_record(tmp_path, {"status": "finished"})
+
+
+def test_a_hold_leaves_nothing_behind(tmp_path):
+    with held(tmp_path / "new"):
+        assert len(files._HELD) == 1
+    assert not (tmp_path / "new").exists()
+    assert not files._HELD
+    (tmp_path / "old").mkdir()
+    with held(tmp_path / "old"):
+        pass
+    assert (tmp_path / "old").exists()
+    with held(tmp_path / "full"):
+        (tmp_path / "full/run.json").write_text("{}")
+    assert (tmp_path / "full").exists()
