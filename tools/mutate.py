@@ -198,7 +198,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "lab/record/appending.py": ("lab/record/test_appending.py",),
     "lab/record/clock.py": ("lab/record/test_clock.py",),
     "lab/record/files.py": ("lab/record/test_files.py",),
-    "lab/record/flight.py": ("lab/train/test_flight.py",),
+    "lab/record/flight.py": (
+        "lab/record/test_flight.py",
+        "lab/train/test_flight.py",
+    ),
     "lab/record/machine.py": ("lab/record/test_machine.py",),
     "lab/record/observe.py": (
         "lab/record/test_files.py",

@@ -1,0 +1,105 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What several ranks' files of an event say together."""
+
+import math
+import os
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.record.flight import (
+    FOLDER,
+    NUM_KEPT,
+    Event,
+    Flight,
+    event_path,
+    events,
+    load_event,
+    rotate_events,
+)
+
+
+def flight(names, norm, loss=math.nan, steps=3):
+    """A rank whose tensors had the same norm in all steps."""
+    shape = (steps, len(names))
+    rows = np.broadcast_to(np.array(norm, np.float32), shape)
+    return Flight(
+        reason=np.array("alarm"),
+        tensor_names=np.array(names),
+        step=np.arange(5, 5 + steps),
+        samples=np.zeros((steps, 2), np.int64),
+        learning_rate=np.full(steps, 0.1),
+        loss=np.full(steps, loss),
+        norm=rows,
+        h=rows / 2,
+        gamma=rows / 4,
+        rng=np.array(["1 2"] * steps),
+    )
+
+
+def test_a_tensor_is_that_of_the_rank_that_has_its_gradient():
+    owner = flight(["a", "b"], [2.0, 0.0], loss=3.0)
+    other = flight(["a", "b", "c"], [0.0, 4.0, 0.0])
+    event = Event("alarm", [owner, other])
+    assert event.tensors(6) == {
+        "a": (2.0, 1.0, 0.5),
+        "b": (4.0, 2.0, 1.0),
+        "c": (0.0, 0.0, 0.0),
+    }
+    assert event.tensors(9) == {}
+    assert event.loss(6) == 3.0
+    assert math.isnan(Event("alarm", [other]).loss(6))
+
+
+def test_the_last_step_with_norms_is_shown():
+    event = Event("e", [flight(["a"], [[2.0], [2.0], [np.nan]])])
+    assert (event.place(None), event.place(5)) == (1, 0)
+    nothing = Event("e", [flight(["a"], [np.nan])])
+    assert nothing.place(None) == 2
+
+
+def save(directory, step, rank, age):
+    path = event_path(directory, step, "alarm", rank)
+    path.parent.mkdir(exist_ok=True)
+    flight(["a"], [1.0]).save(path)
+    os.utime(path, (1e9 - age, 1e9 - age))
+
+
+def test_events_come_by_age_and_ranks_by_number(tmp_path):
+    assert load_event(tmp_path) is None
+    for rank in (10, 2, 0):
+        save(tmp_path, 900, rank, age=50)
+    save(tmp_path, 100, 0, age=5)
+    assert [*events(tmp_path)] == ["00000100-alarm", "00000900-alarm"]
+    assert len(load_event(tmp_path).ranks) == 1
+    assert load_event(tmp_path, step=77) is None
+    for path in (tmp_path / FOLDER).glob("00000100*"):
+        path.unlink()
+    assert len(load_event(tmp_path, step=6).ranks) == 3
+
+
+def test_the_oldest_files_of_a_rank_are_removed(tmp_path):
+    for step in range(NUM_KEPT + 2):
+        save(tmp_path, step, rank=1, age=step)
+    save(tmp_path, 99, rank=0, age=1000)
+    rotate_events(tmp_path, 1)
+    left = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
+    assert left == [
+        *(f"{step:08}-alarm.rank1.npz" for step in range(NUM_KEPT)),
+        "00000099-alarm.rank0.npz",
+    ]
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    save(tmp_path, 1, 0, age=0)
+    (path,) = (tmp_path / FOLDER).iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    with pytest.raises(ValueError, match=r"rank0\.npz is damaged"):
+        load_event(tmp_path)
+    kept = flight(["a"], [1.0])
+    object.__setattr__(kept, "h", np.zeros((3, 2), np.float32))
+    kept.save(path)
+    with pytest.raises(ValueError, match=r"h is \(3, 2\), not \(3, 1\)"):
+        load_event(tmp_path)
