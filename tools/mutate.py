@@ -204,14 +204,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "lab/record/machine.py": ("lab/record/test_machine.py",),
     "lab/record/observe.py": (
+        "lab/record/test_observe.py",
         "lab/record/test_files.py",
-        "lab/train/test_flight.py",
-        "lab/train/test_run_directory.py",
     ),
     "lab/record/rows.py": (
+        "lab/record/test_rows.py",
         "lab/record/test_files.py",
-        "lab/train/test_flight.py",
-        "lab/train/test_run_directory.py",
     ),
     "lab/faults/batch.py": OF_FAULTS,
     "lab/faults/checking.py": OF_FAULTS,

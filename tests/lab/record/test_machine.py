@@ -4,6 +4,8 @@
 
 import json
 
+import pytest
+
 from paddle_adagc.lab import processor
 from paddle_adagc.lab.record import machine
 
@@ -21,3 +23,9 @@ def test_states_processor_and_settings(monkeypatch):
     assert facts["environment"]["MKL_CBWR"] == "AVX2"
     assert "GLIBC_TUNABLES" not in facts["environment"]
     assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize(("mkl", "blas"), [("ON", "MKL"), ("OFF", "OpenBLAS")])
+def test_the_library_of_matrix_products_is_named(monkeypatch, mkl, blas):
+    monkeypatch.setattr(machine.paddle.version, "mkl", lambda: mkl)
+    assert machine.processor_facts()["blas"] == blas

@@ -1,0 +1,65 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured around any clip, by hand."""
+
+import math
+
+import numpy as np
+import paddle
+import pytest
+from helpers import make_parameters
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.lab.record.files import QUANTITIES
+from paddle_adagc.lab.record.observe import ObservedClip
+
+KEYS = ["a", "b", "c", "d", "e"]
+
+
+def observed(clip, norms):
+    """An observed clip after a step; a norm of None is no gradient."""
+    parameters = dict(zip(KEYS, make_parameters([[1]] * 5), strict=True))
+    for key, parameter in parameters.items():
+        parameter.name = key
+    around = ObservedClip(clip, parameters)
+    pairs = [
+        (parameter, paddle.to_tensor([norm]))
+        for parameter, norm in zip(parameters.values(), norms, strict=True)
+        if norm is not None
+    ]
+    around(pairs)
+    return around
+
+
+def test_numbers_of_a_step():
+    clip = ClipGradByTensorWiseGC(lambda_abs=3.2)
+    around = observed(clip, [4.0, 3.0, math.inf, None, 0.0])
+    assert str(around) == str(clip)
+    metrics = around.step_metrics()
+    assert metrics.pop("clip_seconds") > 0
+    assert metrics == {
+        "global_grad_norm": 5.0,
+        "clipped_fraction": pytest.approx(2 / 3),
+        "nonfinite": 1,
+    }
+    summary = around.summary()
+    assert (summary["num_tensors"], summary["nonfinite_total"]) == (3, 1)
+    assert summary["lowest_h"]["a"] == pytest.approx(0.8)
+
+
+def test_a_step_without_gradients():
+    around = observed(ClipGradByTensorWiseGC(), [None] * 5)
+    assert around.step_metrics()["clipped_fraction"] == 0.0
+
+
+def test_rows_of_the_record():
+    around = observed(ClipGradByAdaGC(lambda_abs=1.0), [3.0, 4.0] + [None] * 3)
+    moments = np.arange(10, dtype=np.float32).reshape(2, 5)
+    rows = dict(zip(QUANTITIES, around.tensor_rows(moments), strict=True))
+    np.testing.assert_array_equal(rows["norm"], [3, 4, 0, 0, 0])
+    np.testing.assert_allclose(rows["clipped_norm"], [0.6, 0.8, 0, 0, 0], 1e-6)
+    np.testing.assert_allclose(rows["gamma"][:2], [0.6, 0.8], 1e-6)
+    assert np.isnan(rows["gamma"][2:]).all()
+    np.testing.assert_array_equal(rows["moment2"], moments[1])
+    assert np.isnan(around.tensor_rows(None)[3:5]).all()
