@@ -33,7 +33,7 @@ def observed(clip, norms):
 
 
 def test_numbers_of_a_step():
-    clip = ClipGradByTensorWiseGC(lambda_abs=3.2)
+    clip = ClipGradByTensorWiseGC(lambda_abs=12.8)
     around = observed(clip, [4.0, 3.0, math.inf, None, 0.0])
     assert str(around) == str(clip)
     metrics = around.step_metrics()
