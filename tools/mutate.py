@@ -61,6 +61,7 @@ OF_RANKS = (
 )
 OF_FAULTS = (
     "lab/faults/test_batch.py",
+    "lab/faults/test_checking.py",
     "lab/faults/test_config.py",
     "lab/faults/test_pairs.py",
     "lab/faults/test_schedule.py",

@@ -79,3 +79,10 @@ def test_the_seed_and_the_step_decide():
 def test_what_makes_no_sense_is_refused(kind, options, message):
     with pytest.raises(ValueError, match=message):
         corrupted(kind, **options)
+
+
+def test_an_impossible_vocabulary_is_refused():
+    config = FaultConfig(kind="shuffled_labels", start=0, every=1)
+    (fault,) = FaultSchedule([config], 0).at(3)
+    with pytest.raises(ValueError, match="vocab_size must be at least 1"):
+        apply_to_pairs(fault, CAPTIONS, vocab_size=0, end_token=END)

@@ -86,3 +86,13 @@ def test_bad_arguments():
         FaultSchedule([], seed=1.5)
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):
         FaultSchedule(CONFIGS, seed=0).at(-1)
+
+
+def test_draws_are_those_of_recorded_runs():
+    config = FaultConfig(kind="random_tokens", steps=(5,), duration=2)
+    (fault,) = FaultSchedule([config], seed=3).at(6)
+    drawn = [
+        rng.integers(1000, size=3).tolist()
+        for rng in (fault.burst_rng(), fault.step_rng(), fault.step_rng(1))
+    ]
+    assert drawn == [[887, 898, 297], [1, 53, 221], [358, 633, 318]]
