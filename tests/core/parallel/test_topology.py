@@ -12,7 +12,7 @@ from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 
 from paddle_adagc.parallel import topology
 from paddle_adagc.parallel.spread import Spread, _read
-from paddle_adagc.parallel.topology import Axis
+from paddle_adagc.parallel.topology import Axis, Topology
 
 
 class Groups:
@@ -26,6 +26,9 @@ class Groups:
 
     def get_pipe_parallel_group(self):
         return "stages"
+
+    def get_sep_parallel_world_size(self):
+        return 2
 
     def __getattr__(self, name):
         return lambda: 1 if name.endswith(("size", "rank")) else None
@@ -67,7 +70,24 @@ def test_split_parameters_are_read(settings):
 def test_an_axis_of_one_rank_has_no_group():
     found = topology.read_topology()
     assert found.pipe == Axis(2, 3, "stages")
-    assert found.model == found.data == found.sharding == found.sep == Axis()
+    assert found.sep == Axis(1, 2)
+    assert found.model == found.data == found.sharding == Axis()
+
+
+def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
+    monkeypatch.setattr(topology.dist, "get_group", lambda: "all")
+    group = types.SimpleNamespace(rank=1, nranks=2)
+    wrapper = types.SimpleNamespace(
+        _offload=False, _group=group, _dp_group=None
+    )
+    found = topology.with_wrapper(None, wrapper)
+    assert found == Topology(world="all", sharding=Axis(1, 2, group))
+    fleets = Topology(model=Axis(0, 2), data=Axis(0, 4), world="fleet's")
+    found = topology.with_wrapper(fleets, wrapper)
+    assert (found.model, found.data) == (fleets.model, fleets.data)
+    assert (found.world, found.sharding.size) == ("fleet's", 2)
+    wrapper._dp_group = types.SimpleNamespace(rank=0, nranks=3)
+    assert topology.with_wrapper(fleets, wrapper).data.size == 3
 
 
 @pytest.mark.usefixtures("settings")

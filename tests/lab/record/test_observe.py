@@ -11,6 +11,7 @@ from helpers import make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.lab.record import observe
 from paddle_adagc.lab.record.files import QUANTITIES
 from paddle_adagc.lab.record.observe import ObservedClip
 
@@ -32,19 +33,20 @@ def observed(clip, norms):
     return around
 
 
-def test_numbers_of_a_step():
-    clip = ClipGradByTensorWiseGC(lambda_abs=12.8)
-    around = observed(clip, [4.0, 3.0, math.inf, None, 0.0])
+def test_numbers_of_a_step(monkeypatch):
+    clock = iter([10.0, 12.5])
+    monkeypatch.setattr(observe, "device_seconds", lambda: next(clock))
+    clip = ClipGradByTensorWiseGC(lambda_abs=16.0)
+    around = observed(clip, [4.0, 3.0, math.inf, 4.0, 0.0])
     assert str(around) == str(clip)
-    metrics = around.step_metrics()
-    assert metrics.pop("clip_seconds") > 0
-    assert metrics == {
-        "global_grad_norm": 5.0,
-        "clipped_fraction": pytest.approx(2 / 3),
+    assert around.step_metrics() == {
+        "global_grad_norm": pytest.approx(math.sqrt(41)),
+        "clipped_fraction": 0.75,
         "nonfinite": 1,
+        "clip_seconds": 2.5,
     }
     summary = around.summary()
-    assert (summary["num_tensors"], summary["nonfinite_total"]) == (3, 1)
+    assert (summary["num_tensors"], summary["nonfinite_total"]) == (4, 1)
     assert summary["lowest_h"]["a"] == pytest.approx(0.8)
 
 
