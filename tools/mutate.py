@@ -56,6 +56,7 @@ OF_RANKS = (
     "core/parallel/test_meshes.py",
     "core/parallel/test_fused.py",
     "core/parallel/test_topology.py",
+    "core/parallel/test_unbound.py",
     "core/parallel/test_overrides_on_ranks.py",
     "core/parallel/test_pipeline_names.py",
 )
