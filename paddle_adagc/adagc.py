@@ -40,7 +40,7 @@ _OF_TENSORS = {
     "beta": check_decay,
     "lambda_dev": check_not_negative,
 }
-"""Arguments that tensors may have values of their own of."""
+"""Arguments that ``overrides`` can set for single tensors."""
 
 
 class ClipGradByAdaGC(TensorScalingClip):

@@ -71,7 +71,7 @@ class StatefulClip(ClipGradBase):
 
         Args:
             *quantities: What there is, per tensor or about all of them.
-            optional: Names that a loaded state may lack, or hold in vain.
+            optional: Names that a loaded state may lack, or have without use.
         """
         self._memory = Memory(quantities, optional)
 

@@ -48,7 +48,7 @@ def record_communication(config: RunConfig) -> CommunicationLedger:
 
 
 class _Watch(TrainerCallback):
-    """Puts the innermost optimizer's clip under a ledger's eyes.
+    """Records what the innermost optimizer's clip communicates.
 
     Only when training begins: until then fleet may still replace the clip.
     """

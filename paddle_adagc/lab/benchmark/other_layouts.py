@@ -53,7 +53,7 @@ Step = Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class Layout:
     """One way to parallelise."""
 
     num_ranks: int
@@ -69,7 +69,7 @@ def _of_fleet(
     degrees: dict[str, int],
     sharding: dict[str, bool] | None = None,
     virtual_stages: int = 1,
-) -> Way:
+) -> Layout:
     """Prepare fleet.
 
     Args:
@@ -107,7 +107,7 @@ def _of_fleet(
             return lambda: model.train_batch([*_batch()], optimizer)
         return _step(model, optimizer)
 
-    return Way(num_ranks, prepare, has_global_gc=True)
+    return Layout(num_ranks, prepare, has_global_gc=True)
 
 
 def _group_sharded(stage: int) -> Callable[[Any, CommunicationLedger], Step]:
@@ -173,14 +173,16 @@ WAYS = {
         {"sharding_degree": 2},
         {"tensor_fusion": True, "fuse_optimizer": True},
     ),
-    "group_sharded stage 2 x2": Way(2, _group_sharded(2)),
-    "group_sharded stage 3 x2": Way(2, _group_sharded(3)),
-    "auto DP2": Way(2, _auto(dp=2)),
-    "auto TP2": Way(2, _auto(mp=2)),
-    "auto TP2 x DP2": Way(4, _auto(dp=2, mp=2)),
-    "auto ShardingStage1 x2": Way(2, _auto(dist.ShardingStage1, dp=2)),
-    "auto TP2 x ShardingStage1": Way(4, _auto(dist.ShardingStage1, dp=2, mp=2)),
-    "auto ShardingStage2 x2": Way(2, _auto(dist.ShardingStage2, dp=2)),
+    "group_sharded stage 2 x2": Layout(2, _group_sharded(2)),
+    "group_sharded stage 3 x2": Layout(2, _group_sharded(3)),
+    "auto DP2": Layout(2, _auto(dp=2)),
+    "auto TP2": Layout(2, _auto(mp=2)),
+    "auto TP2 x DP2": Layout(4, _auto(dp=2, mp=2)),
+    "auto ShardingStage1 x2": Layout(2, _auto(dist.ShardingStage1, dp=2)),
+    "auto TP2 x ShardingStage1": Layout(
+        4, _auto(dist.ShardingStage1, dp=2, mp=2)
+    ),
+    "auto ShardingStage2 x2": Layout(2, _auto(dist.ShardingStage2, dp=2)),
 }
 """By the name of the layout."""
 

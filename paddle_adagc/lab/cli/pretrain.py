@@ -216,12 +216,12 @@ def train(options: argparse.Namespace) -> int:
     from paddle.distributed.fleet.utils.log_util import set_log_level
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
-    from paddle_adagc.lab.train.ending import describe_ending
     from paddle_adagc.lab.train.processes import (
         from_first_process,
         is_first_process,
     )
     from paddle_adagc.lab.train.run import run_pretraining
+    from paddle_adagc.lab.train.run_summary import summarise_run
     from paddle_adagc.lab.train.stopping import Stopped
 
     logging.basicConfig(format="%(message)s", force=True)
@@ -245,9 +245,7 @@ def train(options: argparse.Namespace) -> int:
         if is_first_process():
             print(stopped)
         return stopped.exit_status
-    ending = from_first_process(
-        lambda: describe_ending(config.train.output_dir)
-    )
+    ending = from_first_process(lambda: summarise_run(config.train.output_dir))
     if is_first_process():
         print("\n".join(ending.lines))
     return 0 if ending.is_sound else 1

@@ -172,7 +172,7 @@ def update_run_json(directory: str | os.PathLike[str], **facts: Any) -> None:
 
 
 @contextlib.contextmanager
-def held(directory: str | os.PathLike[str]) -> Iterator[None]:
+def lock_run(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Lock a run directory against other processes that would write to it.
 
     The lock ends with this process, even if it is killed; forked processes,

@@ -17,9 +17,9 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.soak.runs import (
     Main,
     Trial,
-    give,
     judge,
     prepare_text,
+    run_command,
     stopped_at,
     values,
     write_config,
@@ -57,7 +57,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "zeroed block": _zeroed,
     "grown": lambda path: path.write_bytes(path.read_bytes() + bytes(64)),
 }
-"""What can befall any file."""
+"""Kinds of damage that every file gets."""
 
 
 def _other_step(path: Path) -> None:
@@ -115,14 +115,14 @@ def damage_trials(
     whole_file = write_config(
         folder / "whole.yaml", values(folder / "whole", prefix)
     )
-    give(main, whole_file)
+    run_command(main, whole_file)
     whole = RunRecord.load(folder / "whole")
     work = folder / "work"
     config = values(work / "run", work / "corpus")
     config_file = write_config(folder / "work.yaml", config)
     shutil.copytree(sound, work)
     with stopped_at(10):
-        give(main, config_file)
+        run_command(main, config_file)
     shutil.rmtree(sound)
     work.rename(sound)
     damages = {
@@ -135,6 +135,6 @@ def damage_trials(
     for file, damage in sorted(order):
         shutil.copytree(sound, work)
         damages[damage](work / file)
-        answer = give(main, config_file, "--verify")
+        answer = run_command(main, config_file, "--verify")
         yield judge("damage", f"{file}: {damage}", answer, work / "run", whole)
         shutil.rmtree(work)

@@ -27,10 +27,10 @@ from paddle_adagc.lab.soak.runs import (
     Main,
     Trial,
     command,
-    give,
     is_saving,
     judge,
     prepare_text,
+    run_command,
     values,
     write_config,
 )
@@ -61,7 +61,7 @@ def power_trials(
     file = write_config(
         folder / "whole.yaml", values(folder / "whole", prefix, **length)
     )
-    give(main, file)
+    run_command(main, file)
     whole = RunRecord.load(folder / "whole")
     mount = folder / "disk"
     mount.mkdir()
@@ -79,7 +79,7 @@ def power_trials(
                 int(p.name.split("-")[1])
                 for p in (mount / "run").glob("checkpoint-*")
             )
-            answer = give(main, file)
+            answer = run_command(main, file)
             case = f"{image.stem}: checkpoints {steps} on the disk"
             yield judge("power", case, answer, mount / "run", whole)
         image.unlink()

@@ -161,7 +161,7 @@ Main = Callable[[Sequence[str]], int]
 """``tools/pretrain.py`` as a function: arguments to exit status."""
 
 
-def give(main: Main, config_file: Path, *options: str) -> Answer:
+def run_command(main: Main, config_file: Path, *options: str) -> Answer:
     """Give a run's command in this process."""
     text = io.StringIO()
     with _logged_to(text), contextlib.redirect_stderr(text):

@@ -20,9 +20,9 @@ from paddle_adagc.lab.soak.runs import (
     Answer,
     Main,
     Trial,
-    give,
     judge,
     prepare_text,
+    run_command,
     stopped_at,
     values,
     write_config,
@@ -49,7 +49,7 @@ def storage_trials(
     """
     prefix = prepare_text(folder)
     file = write_config(folder / "whole.yaml", values(folder / "whole", prefix))
-    give(main, file)
+    run_command(main, file)
     whole = RunRecord.load(folder / "whole")
     disk = folder / "disk"
     disk.mkdir()
@@ -58,25 +58,33 @@ def storage_trials(
     rng = np.random.default_rng(seed)
     for size in rng.integers(_SMALLEST, _LARGEST, count):
         with _tmpfs(disk, f"size={size}k"):
-            first = give(main, file)
+            first = run_command(main, file)
             _remount(disk, "size=64m")
             trial = judge(
-                "storage", f"disk of {size} KiB", give(main, file), run, whole
+                "storage",
+                f"disk of {size} KiB",
+                run_command(main, file),
+                run,
+                whole,
             )
             yield _with_first(trial, first, "free space")
     with _tmpfs(disk, "size=64m"):
         with stopped_at(10):
-            give(main, file)
+            run_command(main, file)
         _remount(disk, "ro")
-        first = give(main, file)
+        first = run_command(main, file)
         _remount(disk, "rw")
-        trial = judge("storage", "read-only disk", give(main, file), run, whole)
+        trial = judge(
+            "storage", "read-only disk", run_command(main, file), run, whole
+        )
         yield _with_first(trial, first, "make it writable")
     with _tmpfs(disk, "size=64m"):
         with _removed_at(6, run):
-            first = give(main, file)
+            first = run_command(main, file)
         shutil.rmtree(run, ignore_errors=True)
-        trial = judge("storage", "removed folder", give(main, file), run, whole)
+        trial = judge(
+            "storage", "removed folder", run_command(main, file), run, whole
+        )
         yield _with_first(trial, first, "put the folder back")
 
 

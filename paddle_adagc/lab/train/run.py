@@ -18,7 +18,7 @@ import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.data.manifest import check_dataset
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.record.files import check_record, held
+from paddle_adagc.lab.record.files import check_record, lock_run
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train import checkpoints
 from paddle_adagc.lab.train.architectures import make_task
@@ -78,7 +78,7 @@ def run_pretraining(
     request = Request(overwrite, change_data, fork)
     start_processes(config)
     with contextlib.ExitStack() as stack:
-        from_first_process(lambda: stack.enter_context(held(directory)))
+        from_first_process(lambda: stack.enter_context(lock_run(directory)))
         if add_checksums:
             source = fork.source if fork else directory
             from_first_process(lambda: checkpoints.add_checksums(source))

@@ -16,7 +16,7 @@ from paddle_adagc.lab.record.files import (
     RunRecord,
     RunWriter,
     check_record,
-    held,
+    lock_run,
     update_run_json,
 )
 
@@ -40,16 +40,16 @@ def write(directory, steps, start_step=0):
 
 
 def test_a_directory_is_held_by_one(tmp_path):
-    with held(tmp_path / "run"):
+    with lock_run(tmp_path / "run"):
         with (
             pytest.raises(FileExistsError, match=r"another process .*/run:"),
-            held(tmp_path / "run"),
+            lock_run(tmp_path / "run"),
         ):
             pass
-        with held(tmp_path / "other"):
+        with lock_run(tmp_path / "other"):
             pass
         assert not list((tmp_path / "run").iterdir())
-    with held(tmp_path / "run"):
+    with lock_run(tmp_path / "run"):
         pass
 
 
@@ -58,7 +58,7 @@ def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with held(tmp_path):
+    with lock_run(tmp_path):
         pass
     assert f"no lock on {tmp_path}" in caplog.text
 
@@ -176,14 +176,14 @@ def test_an_ended_record_is_compared(tmp_path):
 
 
 def test_a_hold_leaves_nothing_behind(tmp_path):
-    with held(tmp_path / "new"):
+    with lock_run(tmp_path / "new"):
         assert len(files._HELD) == 1
     assert not (tmp_path / "new").exists()
     assert not files._HELD
     (tmp_path / "old").mkdir()
-    with held(tmp_path / "old"):
+    with lock_run(tmp_path / "old"):
         pass
     assert (tmp_path / "old").exists()
-    with held(tmp_path / "full"):
+    with lock_run(tmp_path / "full"):
         (tmp_path / "full/run.json").write_text("{}")
     assert (tmp_path / "full").exists()

@@ -12,9 +12,9 @@ import pytest
 from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
 
-from paddle_adagc.lab.train.ending import describe_ending
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.run_summary import summarise_run
 from paddle_adagc.lab.train.watching import Watcher, are_finite
 
 NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
@@ -42,7 +42,7 @@ def test_an_alarm_is_logged_once_and_recorded(tmp_path, caplog):
     logged = [r for r in caplog.messages if r.startswith("alarm: loss")]
     assert len(logged) == 1
     assert logged[0].endswith("at step 3")
-    lines = describe_ending(tmp_path).lines
+    lines = summarise_run(tmp_path).lines
     assert any(line.startswith("alarms: ") for line in lines)
 
 
@@ -91,13 +91,13 @@ def test_stops_at_an_alarm_and_resumes_without_it(tmp_path):
     assert stopped.num_steps == 6
     names = {p.name for p in (tmp_path / "cut").glob("checkpoint-*")}
     assert names == {"checkpoint-2", "checkpoint-4"}
-    ending = describe_ending(tmp_path / "cut")
+    ending = summarise_run(tmp_path / "cut")
     assert not ending.is_sound
     assert ending.lines[-1].startswith("stopped by an alarm, nonfinite 1 ")
     status, cut = run(values_in("cut", []))
     assert status == "finished"
     assert cut.run["stopped_by"] is None
-    assert describe_ending(tmp_path / "cut").lines[-1].startswith("next: ")
+    assert summarise_run(tmp_path / "cut").lines[-1].startswith("next: ")
     assert_same(run(values_in("whole", []))[1], cut)
 
 

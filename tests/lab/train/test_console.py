@@ -19,7 +19,7 @@ from lab.train.interruption import interrupted_at
 from lab.train.runs import make_values, run
 
 from paddle_adagc.lab.train.console import describe_log, short_name
-from paddle_adagc.lab.train.ending import describe_ending
+from paddle_adagc.lab.train.run_summary import summarise_run
 
 ROOT = Path(__file__).parents[3]
 LINE = re.compile(
@@ -112,7 +112,7 @@ def test_ending_names_losses_spikes_and_tensors(tmp_path):
         {"kind": "random_tokens", "steps": [11]},
     ]
     _, record = run(values)
-    ending = describe_ending(tmp_path)
+    ending = summarise_run(tmp_path)
     assert ending.is_sound
     text = "\n".join(ending.lines)
     assert text.startswith("finished: 12 steps in 00:0")
@@ -128,7 +128,7 @@ def test_a_run_that_diverged_is_not_sound(tmp_path):
     values["clip"] = {"name": "global_norm"}
     values["faults"] = [{"kind": "gradient_nan", "steps": [4]}]
     run(values)
-    ending = describe_ending(tmp_path)
+    ending = summarise_run(tmp_path)
     assert not ending.is_sound
     assert ending.lines[0].startswith("diverged: 6 steps")
     assert ending.lines[-1].startswith("the loss is not finite any more")

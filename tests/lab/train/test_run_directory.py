@@ -11,7 +11,7 @@ from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
-from paddle_adagc.lab.record.files import RunRecord, held, update_run_json
+from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
 from paddle_adagc.lab.train.checkpoints import COMPLETE, last_checkpoint
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.run import run_pretraining
@@ -36,14 +36,14 @@ def test_directory_that_another_process_writes_to_is_left_alone(tmp_path):
     before = (tmp_path / "metrics.jsonl").read_bytes()
     config = parse_config(values)
     with (
-        held(tmp_path),
+        lock_run(tmp_path),
         pytest.raises(FileExistsError, match="another process"),
     ):
         run_pretraining(config, overwrite=True)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     update_run_json(tmp_path, status="running")
     with (
-        held(tmp_path),
+        lock_run(tmp_path),
         pytest.raises(FileExistsError, match="another process"),
     ):
         run_pretraining(config)
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_another_process_writes_is_left_alone(tmp_path):
     (tmp_path / "checkpoint-2").mkdir()  # its last file is not there yet
     config = parse_config(values)
     with (
-        held(tmp_path),
+        lock_run(tmp_path),
         pytest.raises(FileExistsError, match="another process"),
     ):
         run_pretraining(config)
@@ -128,12 +128,12 @@ def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
         is_there.set()
         time.sleep(60)
 
-    with held(tmp_path):
+    with lock_run(tmp_path):
         worker = context.Process(target=work)
         worker.start()
         assert is_there.wait(30)
     try:
-        with held(tmp_path):
+        with lock_run(tmp_path):
             assert worker.is_alive()
     finally:
         worker.kill()
@@ -141,7 +141,7 @@ def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
 
 
 def test_a_new_directory_in_which_nothing_was_put_is_gone(tmp_path):
-    with held(tmp_path / "run"):
+    with lock_run(tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()
 

@@ -28,7 +28,7 @@ _NUM_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Ending:
+class RunSummary:
     """How a run ended."""
 
     lines: list[str]
@@ -36,7 +36,7 @@ class Ending:
     """The last loss is finite and not above the first one."""
 
 
-def describe_ending(directory: str | os.PathLike[str]) -> Ending:
+def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     """Describe a run that has ended.
 
     Steps whose batch or activations a fault corrupted do not count.
@@ -61,7 +61,7 @@ def describe_ending(directory: str | os.PathLike[str]) -> Ending:
     lines.append(f"next: python tools/report.py {path}")
     if problem:
         lines.append(problem)
-    return Ending(lines, not problem)
+    return RunSummary(lines, not problem)
 
 
 def _length(record: RunRecord) -> str:
