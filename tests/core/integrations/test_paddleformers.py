@@ -13,6 +13,7 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
+from helpers import clip_arrays, make_parameters
 from paddle.distributed import fleet
 from paddle.distributed.parallel import parallel_helper
 
@@ -259,3 +260,21 @@ def test_example_runs_and_clips(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "clip_clipped_fraction" in done.stdout + done.stderr
     assert [*(tmp_path / "outputs").glob("*/checkpoint-40/*.safetensors")]
+
+
+def test_reporters_get_what_the_trainer_hands_over():
+    from paddle_adagc.integrations.paddleformers import ClippingCallback
+
+    clip = ClipGradByAdaGC()
+    clip_arrays(clip, make_parameters([[1]]), [[2.0]])
+    callback, seen = ClippingCallback(clip), []
+    reporter = types.SimpleNamespace(
+        on_log=lambda *_, logs, **rest: seen.append((logs, rest))
+    )
+    callback._reporters = [reporter]
+    state = types.SimpleNamespace(global_step=1)
+    callback.on_log(None, state, None, logs={"loss": 1.0}, model="model")
+    callback.on_log(None, state, None, logs={"eval_loss": 1.0})
+    ((logs, rest),) = seen
+    assert logs["clip_global_grad_norm"] == 2.0
+    assert rest == {"model": "model"}
