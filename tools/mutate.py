@@ -22,6 +22,7 @@ import argparse
 import ast
 import collections
 import copy
+import functools
 import importlib.abc
 import importlib.machinery
 import json
@@ -41,220 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "mutation.jsonl"
 PAGE = ROOT / "docs" / "soak.md"
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.yaml"
-OF_OPTIMIZERS = (
-    "core/optimizers/test_twins.py",
-    "core/optimizers/test_tensor_parts.py",
-    "core/optimizers/test_arguments.py",
-    "core/optimizers/test_golden.py",
-    "core/optimizers/test_contract.py",
-)
-OF_RANKS = (
-    "core/parallel/test_reading_layouts.py",
-    "core/parallel/test_one_rank.py",
-    "core/parallel/test_simulated_ranks.py",
-    "core/parallel/test_agreement.py",
-    "core/parallel/test_experts_refused.py",
-    "core/parallel/test_meshes.py",
-    "core/parallel/test_fused.py",
-    "core/parallel/test_topology.py",
-    "core/parallel/test_unbound.py",
-    "core/parallel/test_overrides_on_ranks.py",
-    "core/parallel/test_pipeline_names.py",
-)
-OF_FAULTS = (
-    "lab/faults/test_batch.py",
-    "lab/faults/test_checking.py",
-    "lab/faults/test_config.py",
-    "lab/faults/test_pairs.py",
-    "lab/faults/test_schedule.py",
-    "lab/faults/test_tensors.py",
-)
-TESTS: dict[str, tuple[str, ...]] = {
-    "rule.py": (
-        "core/test_rule.py",
-        "core/test_warm_up_votes.py",
-        "core/test_deviation.py",
-        "core/test_overrides.py",
-    ),
-    "adagc.py": (
-        "core/test_robust.py",
-        "core/test_deviation.py",
-        "core/test_overrides.py",
-        "core/test_warm_up_votes.py",
-        "core/test_restart_warmup.py",
-        "core/test_clip_rule.py",
-        "core/test_clip_contract.py",
-        "core/kernels/test_cuda.py",
-        "core/parallel/test_agreement.py",
-        "core/parallel/test_simulated_ranks.py",
-    ),
-    "clips/step_count.py": ("core/test_step_count.py",),
-    "clips/gradients.py": (
-        "core/test_norms.py",
-        "core/kernels/test_fallback.py",
-    ),
-    "clips/ranks.py": (
-        "core/parallel/test_simulated_ranks.py",
-        "core/parallel/test_experts_refused.py",
-        "core/parallel/test_agreement.py",
-        "core/parallel/test_one_rank.py",
-    ),
-    "clips/base.py": (
-        "core/parallel/test_one_rank.py",
-        "core/parallel/test_agreement.py",
-        "core/parallel/test_experts_refused.py",
-        "core/parallel/test_simulated_ranks.py",
-        "core/test_restart_warmup.py",
-        "core/test_clip_contract.py",
-        "core/clips/test_surroundings.py",
-        "core/test_clip_rule.py",
-    ),
-    "clips/stateful.py": (
-        "core/test_restart_warmup.py",
-        "core/test_clip_contract.py",
-        "core/test_state.py",
-        "core/parallel/test_one_rank.py",
-        "core/parallel/test_agreement.py",
-        "core/parallel/test_experts_refused.py",
-        "core/parallel/test_simulated_ranks.py",
-    ),
-    "state.py": (
-        "core/test_state.py",
-        "core/test_restart_warmup.py",
-        "core/parallel/test_simulated_ranks.py",
-    ),
-    "state_file.py": ("core/test_state.py",),
-    "kernels/__init__.py": (
-        "core/kernels/test_fallback.py",
-        "core/test_norms.py",
-    ),
-    "kernels/facts.py": ("core/kernels/test_facts.py",),
-    "kernels/host.py": ("core/kernels/test_host.py", "core/test_norms.py"),
-    "kernels/operators.py": (
-        "core/kernels/test_fallback.py",
-        "core/test_norms.py",
-    ),
-    "parallel/reduce.py": (
-        "core/parallel/test_reading_layouts.py",
-        "core/parallel/test_simulated_ranks.py",
-        "core/parallel/test_experts_refused.py",
-        "core/parallel/test_agreement.py",
-    ),
-    "parallel/layout.py": (
-        "core/parallel/test_reading_layouts.py",
-        "core/parallel/test_experts_refused.py",
-        "core/parallel/test_one_rank.py",
-        "core/test_state.py",
-    ),
-    "optimizers/adam.py": OF_OPTIMIZERS,
-    "optimizers/arguments.py": OF_OPTIMIZERS,
-    "optimizers/clipped_adamw.py": OF_OPTIMIZERS,
-    "optimizers/decoupled.py": OF_OPTIMIZERS,
-    "optimizers/lion.py": OF_OPTIMIZERS,
-    "optimizers/matrices.py": OF_OPTIMIZERS,
-    "optimizers/muon.py": OF_OPTIMIZERS,
-    "optimizers/spam.py": OF_OPTIMIZERS,
-    "optimizers/stable_adamw.py": OF_OPTIMIZERS,
-    "optimizers/tensor_parts.py": OF_OPTIMIZERS,
-    "optimizers/update_clips.py": OF_OPTIMIZERS,
-    "stability/alarms.py": (
-        "core/stability/test_alarms.py",
-        "core/stability/test_monitor.py",
-    ),
-    "stability/events.py": (
-        "core/stability/test_events.py",
-        "core/stability/test_spike_score.py",
-    ),
-    "stability/excess.py": ("core/stability/test_excess.py",),
-    "stability/monitor.py": ("core/stability/test_monitor.py",),
-    "stability/rolling.py": (
-        "core/stability/test_spike_score.py",
-        "core/stability/test_monitor.py",
-        "core/stability/test_alarms.py",
-    ),
-    "stability/spike_rule.py": (
-        "core/stability/test_spike_score.py",
-        "core/stability/test_monitor.py",
-    ),
-    "stability/spike_score.py": ("core/stability/test_spike_score.py",),
-    "parallel/agreement.py": OF_RANKS,
-    "parallel/auto.py": OF_RANKS,
-    "parallel/callers.py": OF_RANKS,
-    "parallel/fused.py": OF_RANKS,
-    "parallel/gather.py": OF_RANKS,
-    "parallel/spread.py": OF_RANKS,
-    "parallel/topology.py": OF_RANKS,
-    "parallel/unbound.py": OF_RANKS,
-    "integrations/histograms.py": (
-        "core/integrations/test_histograms.py",
-        "core/integrations/test_paddlenlp.py",
-    ),
-    "integrations/paddlenlp.py": ("core/integrations/test_paddlenlp.py",),
-    "integrations/trainer.py": (
-        "core/integrations/test_trainer.py",
-        "core/integrations/test_paddlenlp.py",
-    ),
-    "integrations/paddleformers.py": (
-        "core/integrations/test_paddleformers.py",
-    ),
-    "lab/train/checkpoints.py": ("lab/train/test_checkpoints.py",),
-    "lab/record/appending.py": ("lab/record/test_appending.py",),
-    "lab/record/clock.py": ("lab/record/test_clock.py",),
-    "lab/record/files.py": ("lab/record/test_files.py",),
-    "lab/record/flight.py": (
-        "lab/record/test_flight.py",
-        "lab/train/test_flight.py",
-    ),
-    "lab/record/machine.py": ("lab/record/test_machine.py",),
-    "lab/record/observe.py": (
-        "lab/record/test_observe.py",
-        "lab/record/test_files.py",
-    ),
-    "lab/record/rows.py": (
-        "lab/record/test_rows.py",
-        "lab/record/test_files.py",
-    ),
-    "lab/faults/batch.py": OF_FAULTS,
-    "lab/faults/checking.py": OF_FAULTS,
-    "lab/faults/config.py": OF_FAULTS,
-    "lab/faults/pairs.py": OF_FAULTS,
-    "lab/faults/schedule.py": OF_FAULTS,
-    "lab/faults/tensors.py": OF_FAULTS,
-    "lab/reproduce/statistics.py": ("lab/reproduce/test_statistics.py",),
-}
-"""Module of the package -> its fast tests, below tests/."""
-
-ON_RANKS: dict[str, tuple[str, ...]] = {
-    "parallel/agreement.py": ("core/parallel/test_agreement.py",),
-    "parallel/auto.py": (
-        "core/parallel/test_meshes.py::"
-        "test_clips_act_as_on_one_process[2 ranks]",
-        "core/parallel/test_auto_parallel.py::"
-        "test_run_is_that_of_one_process[tp2]",
-    ),
-    "parallel/fused.py": (
-        "core/parallel/test_layouts.py::"
-        "test_run_is_that_of_one_process[v1 x2 with tensor_fusion]",
-    ),
-    "parallel/gather.py": (
-        "core/clips/test_measured.py",
-        "core/parallel/test_layouts.py::test_run_is_that_of_one_process[v2 x2]",
-    ),
-    "parallel/spread.py": (
-        "core/parallel/test_layouts.py::"
-        "test_state_of_one_process_loads_on_four_ranks",
-    ),
-    "parallel/topology.py": (
-        "core/parallel/test_layouts.py::"
-        "test_state_of_one_process_loads_on_four_ranks",
-        "core/parallel/test_layouts.py::test_run_is_that_of_one_process[tp2]",
-    ),
-    "parallel/unbound.py": (
-        "core/parallel/test_group_sharded.py::"
-        "test_clip_that_does_not_know_the_wrapper_is_refused[2]",
-    ),
-}
-"""Module of the package -> tests on real ranks for what the fast ones leave."""
+MODULES = ROOT / "tests" / "mutated_modules.yaml"
 
 OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -424,6 +212,24 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+@functools.cache
+def modules() -> dict[str, dict[str, list[str]]]:
+    """Return what is mutated, by path below ``paddle_adagc/``.
+
+    Each has its ``fast`` tests, and some their tests ``on_ranks``.
+    """
+    import yaml
+
+    found: dict[str, dict[str, list[str]]]
+    found = yaml.safe_load(MODULES.read_text("utf-8"))["modules"]
+    return found
+
+
+def _tests(path: Path, kind: str) -> list[str]:
+    name = str(path.relative_to(ROOT / "paddle_adagc"))
+    return modules()[name].get(kind, [])
+
+
 def run_tests(path: Path, tree: ast.Module, seconds: float) -> bool:
     """Tell whether a module's tests pass with a mutant in its place.
 
@@ -454,16 +260,14 @@ def _become(path: Path, tree: ast.Module) -> NoReturn:
     for stream in range(3):
         os.dup2(nowhere, stream)
     sys.meta_path.insert(0, _Finder(path, tree))
-    tests = TESTS[str(path.relative_to(ROOT / "paddle_adagc"))]
-    files = [str(ROOT / "tests" / name) for name in tests]
+    files = [str(ROOT / "tests" / name) for name in _tests(path, "fast")]
     chosen = ["-x", "-m", "not slow", "-p", "no:cacheprovider"]
     os._exit(int(pytest.main([*chosen, "-W", "ignore", *files])))
 
 
 def run_on_ranks(path: Path, tree: ast.Module) -> bool:
     """Tell whether a module's tests on ranks pass in a copy with a mutant."""
-    name = path.relative_to(ROOT)
-    tests = ON_RANKS.get(str(name.relative_to("paddle_adagc")), ())
+    name, tests = path.relative_to(ROOT), _tests(path, "on_ranks")
     if not tests:
         return True
     with tempfile.TemporaryDirectory() as copy:
@@ -560,7 +364,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = [f"paddle_adagc/{name}" for name in TESTS]
+    known = [f"paddle_adagc/{name}" for name in modules()]
     add = parser.add_argument
     add("modules", nargs="*", metavar="FILE", help="module (default: all)")
     add("--sample", type=int, metavar="N", help="mutants per module")

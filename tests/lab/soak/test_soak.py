@@ -44,6 +44,14 @@ def test_the_table_of_mutants_is_made_of_the_results():
     assert mutate["page"](text, lines) == text
 
 
+def test_mutated_modules_and_their_tests_exist():
+    mutate = runpy.run_path(str(ROOT / "tools/mutate.py"))
+    for module, kinds in mutate["modules"]().items():
+        assert (ROOT / "paddle_adagc" / module).is_file(), module
+        for test in (*kinds["fast"], *kinds.get("on_ranks", ())):
+            assert (ROOT / "tests" / test.split("::")[0]).is_file(), test
+
+
 def test_mutants_change_what_is_executed(tmp_path):
     mutate = runpy.run_path(str(ROOT / "tools/mutate.py"))
     path = tmp_path / "module.py"

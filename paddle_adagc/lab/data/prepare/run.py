@@ -22,15 +22,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
 from paddle_adagc.files import TEMPORARY, temporary_path
-from paddle_adagc.lab.checksums import sampled_sha256, sealed
-from paddle_adagc.lab.data.index_format import token_dtype, write_index
+from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.data.manifest import check_dataset, read_manifest
 from paddle_adagc.lab.data.prepare.config import PrepareConfig
 from paddle_adagc.lab.data.prepare.encode import (
@@ -45,22 +44,22 @@ from paddle_adagc.lab.data.prepare.sources import (
     find_shards,
 )
 from paddle_adagc.lab.data.prepare.tokenizer import Tokenizer, find_tokenizer
+from paddle_adagc.lab.data.prepare.write import (
+    SPLITS,
+    count_documents,
+    dataset_files,
+    split_prefix,
+    write_splits,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-SPLITS = ("train", "validation")
-MAX_MESSAGES = 10
-"""Messages about bad documents that the manifest keeps."""
 
 PART = 10_000
 """Lines that a worker encodes, and a killed command need not encode again."""
 
 _BATCH = 200
 """Lines that are encoded at a time; bounds a worker's memory."""
-
-_BLOCK = 10_000
-"""Documents that are written at a time."""
 
 
 def prepare(
@@ -96,7 +95,7 @@ def prepare(
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
     folder = Path(config.output + ".parts")
     manifest_path = Path(config.output + ".manifest.json")
-    own = [folder, manifest_path, *_dataset_files(config.output)]
+    own = [folder, manifest_path, *dataset_files(config.output)]
     sources: Sequence[Source] = (
         find_files(config.inputs, config.text_format, own)
         if config.hub is None
@@ -112,15 +111,15 @@ def prepare(
         manifest = read_manifest(manifest_path)
         _check_finished(manifest_path, manifest, settings, sources)
         for split in range(len(SPLITS)):
-            prefix = _split_prefix(config.output, split)
+            prefix = split_prefix(config.output, split)
             check_dataset(str(prefix), verify=verify)
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
     with _work_folder(folder, config.output), _damage_named(folder):
         documents = _tokenise(config, tokenizer, sources, folder)
-        manifest = settings | _counts(documents)
+        manifest = settings | count_documents(documents)
         manifest["inputs"] = [source.record() for source in sources]
-        manifest |= _write_splits(config, documents, tokenizer, folder)
+        manifest |= write_splits(config, documents, tokenizer, folder)
         manifest["versions"] = _versions(tokenizer)
         manifest["command"] = list(command)
         manifest = sealed(manifest)
@@ -134,7 +133,7 @@ def prepare(
 def _work_folder(folder: Path, output: str) -> Iterator[None]:
     """Make or reopen the folder of unfinished work, for this process alone."""
     if not folder.exists():
-        present = [str(p) for p in _dataset_files(output) if p.exists()]
+        present = [str(p) for p in dataset_files(output) if p.exists()]
         if present:
             raise FileExistsError(
                 f"{' and '.join(present)} exist without the manifest "
@@ -304,152 +303,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _tables(documents: Dataset) -> Iterator[pa.Table]:
-    yield from documents.with_format("arrow").iter(_BLOCK)
-
-
-def _counts(documents: Dataset) -> dict[str, Any]:
-    """Count what the manifest says of all documents."""
-    counts = dict.fromkeys(("num_text_bytes", "num_empty", "num_bad"), 0)
-    bad: list[str] = []
-    for table in _tables(documents):
-        sizes = _sizes(table["tokens"])
-        faults = [fault for fault in table["fault"].to_pylist() if fault]
-        counts["num_text_bytes"] += int(table["num_bytes"].to_numpy().sum())
-        counts["num_empty"] += int((sizes == 0).sum()) - len(faults)
-        counts["num_bad"] += len(faults)
-        bad += faults
-    return {**counts, "bad": bad[:MAX_MESSAGES]}
-
-
-def _write_splits(
-    config: PrepareConfig,
-    documents: Dataset,
-    tokenizer: Tokenizer,
-    folder: Path,
-) -> dict[str, Any]:
-    """Write all splits, or none; gives what the manifest says of them."""
-    names = SPLITS if config.validation_fraction else SPLITS[:1]
-    found: dict[str, Any] = {}
-    numbers = [
-        sum(len(sizes) for sizes in _split_sizes(documents, split))
-        for split in range(len(names))
-    ]
-    for name, number in zip(names, numbers, strict=True):
-        if not number:
-            raise ValueError(
-                f"no documents for {name}: the source has {sum(numbers)}, and "
-                f"validation_fraction is {config.validation_fraction}. A hash "
-                "of its text decides, so copies of a document stay together: "
-                "with few distinct documents give another fraction"
-            )
-    try:
-        for split, name in enumerate(names):
-            prefix = _split_prefix(config.output, split)
-            dtype = token_dtype(tokenizer.vocab_size)
-            found[name] = _write_split(prefix, documents, split, dtype, folder)
-    except BaseException:
-        for path in _dataset_files(config.output):
-            path.unlink(missing_ok=True)
-        raise
-    return found
-
-
-def _write_split(
-    prefix: Path,
-    documents: Dataset,
-    split: int,
-    dtype: type[np.uint16] | type[np.int32],
-    folder: Path,
-) -> dict[str, Any]:
-    """Write one split as ``.bin`` and ``.idx``."""
-    num_documents = num_tokens = 0
-    path = _with_ending(prefix, ".bin")
-    with _hashed_file(path, folder) as tokens_file:
-        for table in _tables(documents):
-            chosen = table.filter(_is_in(table, split))
-            tokens = chosen["tokens"].combine_chunks().flatten().to_numpy()
-            num_documents += chosen.num_rows
-            num_tokens += len(tokens)
-            tokens_file.write(tokens.astype(dtype, copy=False).tobytes())
-    bin_sampled_sha256 = sampled_sha256(path)
-    with _hashed_file(_with_ending(prefix, ".idx"), folder) as index_file:
-        write_index(
-            cast(BinaryIO, index_file),
-            lambda: _split_sizes(documents, split),
-            num_documents=num_documents,
-            dtype=dtype,
-        )
-    return {
-        "prefix": str(prefix),
-        "dtype": np.dtype(dtype).name,
-        "num_documents": num_documents,
-        "num_tokens": num_tokens,
-        "bin_sha256": tokens_file.digest.hexdigest(),
-        "bin_sampled_sha256": bin_sampled_sha256,
-        "idx_sha256": index_file.digest.hexdigest(),
-    }
-
-
-def _split_sizes(documents: Dataset, split: int) -> Iterator[np.ndarray]:
-    """Yield the documents' numbers of tokens, int32 ``[n]``."""
-    columns = documents.select_columns(["tokens", "is_held_out"])
-    for table in _tables(columns):
-        yield _sizes(table["tokens"])[_is_in(table, split).to_numpy(False)]
-
-
-def _is_in(table: pa.Table, split: int) -> pa.Array:
-    held_out = table["is_held_out"].to_numpy()
-    return pa.array((_sizes(table["tokens"]) > 0) & (held_out == bool(split)))
-
-
-def _sizes(tokens: pa.ChunkedArray) -> np.ndarray:
-    chunks = [np.diff(chunk.offsets.to_numpy()) for chunk in tokens.chunks]
-    return np.concatenate([np.zeros(0, np.int32), *chunks])
-
-
-class _HashingWriter:
-    """Writes to a file, and hashes what is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> None:
-        self.digest.update(data)
-        self._file.write(data)
-
-
-@contextlib.contextmanager
-def _hashed_file(path: Path, folder: Path) -> Iterator[_HashingWriter]:
-    with (
-        temporary_path(path, folder) as temporary,
-        temporary.open("wb") as file,
-    ):
-        yield _HashingWriter(file)
-
-
-def _split_prefix(output: str, split: int) -> Path:
-    """Prefix of a split: the output's own, and ``<output>_validation``."""
-    return Path(output if split == 0 else f"{output}_{SPLITS[split]}")
-
-
-def _dataset_files(output: str) -> list[Path]:
-    """Return the files that a dataset may consist of, without the manifest.
-
-    A loss mask (``.lsm``) of another dataset would be read with the new files.
-    """
-    return [
-        _with_ending(_split_prefix(output, split), ending)
-        for split in range(len(SPLITS))
-        for ending in (".bin", ".idx", ".lsm")
-    ]
-
-
-def _with_ending(prefix: Path, ending: str) -> Path:
-    return prefix.with_name(prefix.name + ending)
 
 
 def _check_finished(
