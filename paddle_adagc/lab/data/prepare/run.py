@@ -116,10 +116,10 @@ def prepare(
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
     with _work_folder(folder, config.output), _damage_named(folder):
-        documents = _tokenise(config, tokenizer, sources, folder)
-        manifest = settings | count_documents(documents)
+        parts = _tokenise(config, tokenizer, sources, folder)
+        manifest = settings | count_documents(parts)
         manifest["inputs"] = [source.record() for source in sources]
-        manifest |= write_splits(config, documents, tokenizer, folder)
+        manifest |= write_splits(config, parts, tokenizer, folder)
         manifest["versions"] = _versions(tokenizer)
         manifest["command"] = list(command)
         manifest = sealed(manifest)
@@ -167,13 +167,9 @@ def _tokenise(
     tokenizer: Tokenizer,
     sources: Sequence[Source],
     folder: Path,
-) -> Dataset:
-    """Return a row of :func:`token_schema` for each line of the sources."""
-    from datasets import (
-        Dataset,
-        concatenate_datasets,
-        disable_progress_bars,
-    )
+) -> list[str]:
+    """Return Arrow files with a row of :func:`token_schema` for each line."""
+    from datasets import disable_progress_bars
 
     disable_progress_bars()
     encoder = Encoder(
@@ -184,15 +180,13 @@ def _tokenise(
     )
     reads = [(source, folder) for source in sources]
     with _Workers(config.num_workers) as workers:
-        workers.run(read_source, reads, "reading")
+        num_lines = workers.run(count_lines, reads, "reading")
         parts = [
             (source, folder, encoder, part)
-            for source in sources
-            for part in _cut(len(read_source(source, folder)))
+            for source, number in zip(sources, num_lines, strict=True)
+            for part in _cut(number)
         ]
-        paths = workers.run(encode_part, parts, "tokenising")
-    nothing = Dataset(token_schema(tokenizer.vocab_size).empty_table())
-    return concatenate_datasets([nothing, *map(Dataset.from_file, paths)])
+        return workers.run(encode_part, parts, "tokenising")
 
 
 def _cut(num_lines: int) -> Iterator[range]:
@@ -217,6 +211,11 @@ def read_source(source: Source, folder: Path) -> Dataset:
         raise error.__cause__ or error from None
     except ValueError:  # the source has no lines
         return datasets.Dataset(LINES.empty_table())
+
+
+def count_lines(source: Source, folder: Path) -> int:
+    """Read a source, if that was not done, and count its lines."""
+    return len(read_source(source, folder))
 
 
 def encode_part(

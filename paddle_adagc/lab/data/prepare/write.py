@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,26 +19,27 @@ from paddle_adagc.lab.data.index_format import token_dtype, write_index
 from paddle_adagc.lab.data.prepare.config import PrepareConfig
 from paddle_adagc.lab.data.prepare.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 SPLITS = ("train", "validation")
 MAX_MESSAGES = 10
 """Messages about bad documents that the manifest keeps."""
 
-_BLOCK = 10_000
-"""Documents that are written at a time."""
+
+def _tables(parts: Sequence[str]) -> Iterator[pa.Table]:
+    """Read part by part: there may be more of them than open files."""
+    for part in parts:
+        with pa.memory_map(part) as file:
+            yield pa.ipc.open_stream(file).read_all()
 
 
-def _tables(documents: Dataset) -> Iterator[pa.Table]:
-    yield from documents.with_format("arrow").iter(_BLOCK)
+def count_documents(parts: Sequence[str]) -> dict[str, Any]:
+    """Count what the manifest says of all documents.
 
-
-def count_documents(documents: Dataset) -> dict[str, Any]:
-    """Count what the manifest says of all documents."""
+    Args:
+        parts: Arrow files with the columns of :func:`token_schema`.
+    """
     counts = dict.fromkeys(("num_text_bytes", "num_empty", "num_bad"), 0)
     bad: list[str] = []
-    for table in _tables(documents):
+    for table in _tables(parts):
         sizes = _sizes(table["tokens"])
         faults = [fault for fault in table["fault"].to_pylist() if fault]
         counts["num_text_bytes"] += int(table["num_bytes"].to_numpy().sum())
@@ -50,7 +51,7 @@ def count_documents(documents: Dataset) -> dict[str, Any]:
 
 def write_splits(
     config: PrepareConfig,
-    documents: Dataset,
+    parts: Sequence[str],
     tokenizer: Tokenizer,
     folder: Path,
 ) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def write_splits(
     names = SPLITS if config.validation_fraction else SPLITS[:1]
     found: dict[str, Any] = {}
     numbers = [
-        sum(len(sizes) for sizes in _split_sizes(documents, split))
+        sum(len(sizes) for sizes in _split_sizes(parts, split))
         for split in range(len(names))
     ]
     for name, number in zip(names, numbers, strict=True):
@@ -73,7 +74,7 @@ def write_splits(
         for split, name in enumerate(names):
             prefix = split_prefix(config.output, split)
             dtype = token_dtype(tokenizer.vocab_size)
-            found[name] = _write_split(prefix, documents, split, dtype, folder)
+            found[name] = _write_split(prefix, parts, split, dtype, folder)
     except BaseException:
         for path in dataset_files(config.output):
             path.unlink(missing_ok=True)
@@ -83,7 +84,7 @@ def write_splits(
 
 def _write_split(
     prefix: Path,
-    documents: Dataset,
+    parts: Sequence[str],
     split: int,
     dtype: type[np.uint16] | type[np.int32],
     folder: Path,
@@ -92,7 +93,7 @@ def _write_split(
     num_documents = num_tokens = 0
     path = _with_ending(prefix, ".bin")
     with _hashed_file(path, folder) as tokens_file:
-        for table in _tables(documents):
+        for table in _tables(parts):
             chosen = table.filter(_is_in(table, split))
             tokens = chosen["tokens"].combine_chunks().flatten().to_numpy()
             num_documents += chosen.num_rows
@@ -102,7 +103,7 @@ def _write_split(
     with _hashed_file(_with_ending(prefix, ".idx"), folder) as index_file:
         write_index(
             cast(BinaryIO, index_file),
-            lambda: _split_sizes(documents, split),
+            lambda: _split_sizes(parts, split),
             num_documents=num_documents,
             dtype=dtype,
         )
@@ -117,10 +118,9 @@ def _write_split(
     }
 
 
-def _split_sizes(documents: Dataset, split: int) -> Iterator[np.ndarray]:
+def _split_sizes(parts: Sequence[str], split: int) -> Iterator[np.ndarray]:
     """Yield the documents' numbers of tokens, int32 ``[n]``."""
-    columns = documents.select_columns(["tokens", "is_held_out"])
-    for table in _tables(columns):
+    for table in _tables(parts):
         yield _sizes(table["tokens"])[_is_in(table, split).to_numpy(False)]
 
 

@@ -82,6 +82,22 @@ def test_workers_and_parts_do_not_matter(
     assert read_files("a") == read_files("b") == read_files("c")
 
 
+def test_there_may_be_more_parts_than_open_files(
+    tmp_path, documents, run, read_texts, monkeypatch
+):
+    monkeypatch.setattr(prepare_run, "PART", 1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"line {n}\n" for n in range(200)))
+    few = len(os.listdir("/proc/self/fd")) + 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
+    try:
+        run(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert read_texts() == [f"line {n}" for n in range(200)]
+
+
 def test_the_split_depends_on_the_text_alone(
     tmp_path, documents, to_jsonl, run, read_texts
 ):
