@@ -98,22 +98,21 @@ def load_clip(
 
 
 def _state_of_any_rank(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return load_state(checkpoint)
     mine: dict[str, Any] | Exception
     try:
         mine = load_state(checkpoint)
     except (FileNotFoundError, ValueError) as error:
         mine = error
-    answers = [mine]
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        answers = []
-        dist.all_gather_object(answers, mine)
+    answers: list[dict[str, Any] | Exception] = []
+    dist.all_gather_object(answers, mine)
     for rank, answer in enumerate(answers):
         if isinstance(answer, ValueError):
             raise ValueError(f"rank {rank}: {answer}")
     states = [answer for answer in answers if isinstance(answer, dict)]
-    for answer in answers:
-        if not states and isinstance(answer, Exception):
-            raise answer
+    if not states:
+        raise FileNotFoundError(str(answers[0]))
     if any(state != states[0] for state in states):
         raise ValueError(
             f"ranks find different {STATE_FILE} in {checkpoint}: copy that of "
