@@ -201,7 +201,7 @@ def read_source(source: Source, folder: Path) -> Dataset:
 
     features = datasets.Features.from_arrow_schema(LINES)
     try:
-        return datasets.Dataset.from_generator(
+        lines = datasets.Dataset.from_generator(
             read_lines,
             features=features,
             cache_dir=str(folder),
@@ -211,6 +211,13 @@ def read_source(source: Source, folder: Path) -> Dataset:
         raise error.__cause__ or error from None
     except ValueError:  # the source has no lines
         return datasets.Dataset(LINES.empty_table())
+    written = lines.info.splits["train"].num_examples
+    if len(lines) != written:
+        raise ValueError(
+            f"{folder} is damaged ({len(lines):,} of {written:,} lines): "
+            "remove it and run again"
+        )
+    return lines
 
 
 def count_lines(source: Source, folder: Path) -> int:
@@ -234,17 +241,18 @@ def encode_part(
     path = folder / f"{key}.arrow"
     if not path.exists():
         schema = token_schema(encoder.tokenizer.vocab_size)
-        lines.with_format("arrow").map(
-            functools.partial(
-                encoder, name=source.name, text_format=source.text_format
-            ),
-            batched=True,
-            batch_size=_BATCH,
-            remove_columns=lines.column_names,
-            features=datasets.Features.from_arrow_schema(schema),
-            cache_file_name=str(path),
-            new_fingerprint=key,
-        )
+        with temporary_path(path) as temporary:  # whole after a power loss
+            lines.with_format("arrow").map(
+                functools.partial(
+                    encoder, name=source.name, text_format=source.text_format
+                ),
+                batched=True,
+                batch_size=_BATCH,
+                remove_columns=lines.column_names,
+                features=datasets.Features.from_arrow_schema(schema),
+                cache_file_name=str(temporary),
+                new_fingerprint=key,
+            )
     return str(path)
 
 

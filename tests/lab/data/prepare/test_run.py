@@ -17,6 +17,7 @@ import termios
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from paddle_adagc.lab.data.config import DataConfig
@@ -153,6 +154,18 @@ def test_bad_documents_can_be_skipped_after_all(
     assert (manifest["num_bad"], manifest["on_error"]) == (1, "skip")
     run(jsonl, output="b", on_error="skip")
     assert read_files() == read_files("b")
+
+
+def test_lines_that_a_power_loss_took_are_missed(jsonl, run, tmp_path):
+    jsonl.write_bytes(jsonl.read_bytes() + b"[]\n")
+    with pytest.raises(ValueError, match="line 401"):
+        run(jsonl)
+    (path,) = (tmp_path / "out.parts/generator").rglob("*.arrow")
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    with pa.ipc.new_stream(str(path), table.schema) as file:
+        file.write_table(table.slice(0, 300))
+    with pytest.raises(ValueError, match=r"300 of 401 lines.*remove it"):
+        run(jsonl)
 
 
 def test_what_was_done_is_not_done_again(jsonl, run, tmp_path, monkeypatch):
