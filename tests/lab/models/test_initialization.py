@@ -27,7 +27,7 @@ from paddle_adagc.lab.models.sizes import (
     num_tensors,
     parameter_shapes,
 )
-from paddle_adagc.optimizers.matrices import hidden_matrices
+from paddle_adagc.optimizers.muon import hidden_matrices
 
 HIDDEN, LAYERS = 128, 3
 SIZES = {
