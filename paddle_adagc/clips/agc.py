@@ -16,9 +16,9 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import (
+    HALF_CLIPPED,
     GradientList,
     NonFinite,
-    changing_gradients,
 )
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.kernels.operators import dense_float
@@ -162,7 +162,7 @@ class ClipGradByAGC(TensorScalingClip):
         self._sum_split_units(units)
         nothing = paddle.zeros([1], "float32")
         squared = [nothing] * len(self._table)
-        with changing_gradients():
+        try:
             for slot, unit in units.items():
                 squared[slot] = unit.clip_(
                     self.lambda_rel,
@@ -170,6 +170,8 @@ class ClipGradByAGC(TensorScalingClip):
                     finite[slot],
                     None if discard is None else discard[slot],
                 )
+        except Exception as error:
+            raise RuntimeError(HALF_CLIPPED) from error
         if discard is not None and len(units) < len(pairs):
             others = [
                 pairs[slot][1] if slot in pairs and slot not in units else None

@@ -52,9 +52,6 @@ from paddle_adagc.parallel.topology import (
 )
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
-Pairs = list[tuple[Tensor, Tensor]]
-"""Parameters and gradients."""
-
 
 class OtherRanks:
     """Finds this rank's gradients and the ranks to sum their norms over.
@@ -74,9 +71,9 @@ class OtherRanks:
         self._owner = owner
         self.meshes = Meshes(layout)  # of auto-parallel
         self._group_sharded: Topology | None = None  # stages 2 and 3
-        self._buffers: FusedBuffers | None = None
+        self.buffers: FusedBuffers | None = None  # that join tensors
         self._reducer: Reducer | None = None  # known from the first step on
-        self._has_compared = False
+        self.has_compared = False
         if model is None:
             return
         wrapper = sharding_wrapper(model)
@@ -84,7 +81,7 @@ class OtherRanks:
             self._group_sharded = with_wrapper(read_topology(), wrapper)
         topology = self.topology()
         if topology is not None and topology.fuses_parameters:
-            self._buffers = FusedBuffers(model.parameters())
+            self.buffers = FusedBuffers(model.parameters())
 
     def topology(self) -> Topology | None:
         """Return this rank's place under fleet or a stage that wraps the model.
@@ -115,17 +112,11 @@ class OtherRanks:
             )
         return self._reducer
 
-    def unfold(self, pairs: Pairs, table: TensorTable) -> Pairs:
-        """Replace fused buffers by the tensors in them."""
-        if self._buffers is None:
-            return pairs
-        return self._buffers.unfold(pairs, table)
-
-    def compare_once(self, table: TensorTable, squared_norm: Tensor) -> None:
+    def compare(self, table: TensorTable, squared_norm: Tensor) -> None:
         """Notice gradients that were not averaged; one step waits for it."""
-        if self._has_compared or self.meshes:
+        if self.meshes:
             return
-        self._has_compared = True
+        self.has_compared = True
         compare_with_other_ranks(
             table.keys, table.layout, self.topology(), squared_norm
         )
@@ -148,6 +139,7 @@ class StatefulClip(ClipGradBase):
         super().__init__()
         self.nonfinite: NonFinite = nonfinite
         self._nonfinite = NonFiniteTreatment(nonfinite)
+        self._table = TensorTable()
         self._memory = Memory()
         self._steps = StepCount()
         self._warmup_start = 0
@@ -155,10 +147,6 @@ class StatefulClip(ClipGradBase):
         self._observed: set[int] = set()
         self._has_loaded = False
         self._ranks = OtherRanks(type(self).__name__)
-
-    @property
-    def _table(self) -> TensorTable:
-        return self._memory.table
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -188,7 +176,7 @@ class StatefulClip(ClipGradBase):
         """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
         return {
             name: vector.expand([len(self._table)])
-            for name, vector in self._memory().items()
+            for name, vector in self._memory.current(len(self._table)).items()
         }
 
     def _check_layout(
@@ -236,7 +224,7 @@ class StatefulClip(ClipGradBase):
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
-            self._memory.table = TensorTable()
+            self._table = TensorTable()
         old = self._table.bind(layout)
         self._nonfinite.reorder(old)
         if old:
@@ -308,7 +296,8 @@ class StatefulClip(ClipGradBase):
                 not this model's; or ``rename`` does not fit them.
         """
         loaded = ClipState.from_dict(state).renamed(rename or {})
-        self._memory.load(loaded, self._config(), type(self).__name__)
+        owner = type(self).__name__
+        self._memory.load(loaded, self._config(), owner, self._table)
         self._has_loaded = True
         self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
@@ -393,8 +382,11 @@ class StatefulClip(ClipGradBase):
         counted = reducer.counted(norm).numpy() != 0
         return Rows.join(reducer.gather(rows.choose(counted)))
 
+    @unchecked()
     def _state(self) -> ClipState:
-        state = self._memory.state(self.num_steps, self._config())
+        state = self._memory.state(
+            self.num_steps, self._config(), self._table.keys
+        )
         return dataclasses.replace(state, warmup_start=self._warmup_start)
 
     def _resume_at(self, num_steps: int) -> None:

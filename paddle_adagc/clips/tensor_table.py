@@ -248,7 +248,7 @@ class StepCount:
                 of them has no gradients here, so that this rank cannot tell
                 when a step begins.
         """
-        again = next((slot for slot in slots if slot in self.seen), None)
+        again = next(filter(self.seen.__contains__, slots), None)
         is_over = self.num_calls < self.period <= self.position
         is_new = again is not None or is_over
         is_same_step = bool(slots and self.seen and not is_new)
