@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import paddle
@@ -151,15 +151,17 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     def _scale_(
         self,
         gradients: GradientList,
-        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        pairs: Pairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
         """Scale the gradients in place.
 
         Args:
-            gradients: One per slot.
-            pairs: Slot -> parameter and gradient, where there is one.
+            gradients: All of them.
+            slots: First slot of each parameter.
+            pairs: Parameters and gradients.
             norm: float32 ``[num_tensors]``, of the whole tensors.
             h: float32 ``[num_tensors]``.
 
@@ -217,44 +219,48 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if self._awaits_tensors:
             self._check_overrides(step, reducer)
         with unchecked():
-            norm, h, kept = self._clip_(
-                step, dict(zip(slots, clipped, strict=True)), reducer
-            )
+            present, norm, h, kept = self._clip_(step, slots, clipped, reducer)
         begins_step = steps.num_steps > self._steps.num_steps
         earlier = [] if begins_step else self._calls
-        self._calls = [*earlier, Call(slots, norm, h)]
+        self._calls = [*earlier, Call(present, norm, h)]
         self._steps = steps
         self._memory.update(kept)
-        self._observed.update(slots)
+        self._observed.update(present)
         return pairs
 
     def _clip_(
-        self,
-        step: int,
-        pairs: Mapping[int, tuple[Tensor, Tensor]],
-        reducer: Reducer,
-    ) -> tuple[Tensor, Tensor, Kept]:
+        self, step: int, slots: list[int], pairs: Pairs, reducer: Reducer
+    ) -> tuple[list[int], Tensor, Tensor, Kept]:
         """Carry out steps 1 to 3 of the above.
 
         Args:
             step: Index of the optimizer step.
-            pairs: Slot -> parameter and gradient, where there is one.
+            slots: First slot of each parameter.
+            pairs: Parameters and gradients.
             reducer: Sums over the ranks.
 
         Returns:
-            norm and ``h``, float32 ``[num_tensors]``; what the rule keeps.
+            Slots of the tensors with a gradient; norm and ``h``, float32
+            ``[num_tensors]``; what the rule keeps.
         """
-        table = self._table
-        in_order: list[Tensor | None] = [None] * len(table.keys)
-        for slot, (_, gradient) in pairs.items():
-            in_order[slot] = gradient
-        gradients = GradientList(in_order)
+        table, present = self._table, slots
+        num_tensors = len(table.keys)
+        if table.units:
+            segments, present = self._cuts.find(
+                slots, pairs, self._ranks.topology(), self._leaves_out
+            )
+            gradients = GradientList([g for _, g in pairs], segments)
+        else:
+            in_order: list[Tensor | None] = [None] * num_tensors
+            for slot, (_, gradient) in zip(slots, pairs, strict=True):
+                in_order[slot] = gradient
+            gradients = GradientList(in_order)
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
             self._ranks.compare(table, squared_norm)
-        kept = self._memory.current(len(in_order))
+        kept = self._memory.current(num_tensors)
         age = step - self._warmup_start
-        num_lost = self._nonfinite.count(len(in_order))
+        num_lost = self._nonfinite.count(num_tensors)
         fused = None
         if gradients.is_on_gpu:
             fused = self._fused_advance(age, squared_norm, kept)
@@ -267,11 +273,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 if self.nonfinite == "raise":
                     self._nonfinite.refuse(norm, table.keys, step, reducer)
                 h, kept = self._advance(age, norm, kept)
-                h = self._scale_(gradients, pairs, norm, h)
+                h = self._scale_(gradients, slots, pairs, norm, h)
         except BaseException:
             self._nonfinite.update(num_lost)
             raise
-        return norm, h, kept
+        return present, norm, h, kept
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]
@@ -290,8 +296,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         return [
             (parameter, gradient)
             for parameter, gradient in clipped
-            if not self.overrides.leaves_out(self._table.key(parameter))
+            if not all(map(self._leaves_out, self._table.keys_of(parameter)))
         ]
+
+    def _leaves_out(self, key: str) -> bool:
+        return self.overrides is not None and self.overrides.leaves_out(key)
 
     def _check_overrides(self, step: int, reducer: Reducer) -> None:
         """Refuse a pattern of no tensor, once all tensors are known.

@@ -16,7 +16,7 @@ import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.kernels import split
+from paddle_adagc.kernels import Segments, split
 from paddle_adagc.kernels.cuda.tensors import DeviceTensors
 from paddle_adagc.parallel.reduce import Reducer
 
@@ -29,16 +29,22 @@ class GradientList:
 
     Args:
         gradients: One gradient per tensor, or None for a tensor that has none.
+        segments: The units in them, with a slot each; None: each is one.
     """
 
-    def __init__(self, gradients: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self,
+        gradients: Sequence[Tensor | None],
+        segments: Segments | None = None,
+    ) -> None:
         self._gradients = gradients
+        self._segments = segments
         self._has_rows = False
         for gradient in gradients:
             if gradient is not None and gradient.is_selected_rows():
                 self._has_rows = True
         values = map(_stored, gradients) if self._has_rows else gradients
-        self._parts = split(values)
+        self._parts = split(values, segments)
 
     @property
     def is_on_gpu(self) -> bool:
@@ -55,9 +61,12 @@ class GradientList:
         """
         parts = self._parts
         if self._has_rows:
-            parts = split(map(_merged, self._gradients))
+            parts = split(map(_merged, self._gradients), self._segments)
         if not parts:
-            return paddle.zeros([len(self._gradients)], dtype="float32")
+            num_slots = len(self._gradients)
+            if self._segments is not None:
+                num_slots = self._segments.num_slots
+            return paddle.zeros([num_slots], dtype="float32")
         total = parts[0].squared_norms()
         for part in parts[1:]:  # each is 0 where it has no tensor
             total = _C_ops.add(total, part.squared_norms())

@@ -28,7 +28,7 @@ from paddle_adagc.clips.memory import (
     step_metrics,
     step_summary,
 )
-from paddle_adagc.clips.tensor_table import StepCount, TensorTable
+from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import (
     check_alone,
@@ -43,6 +43,7 @@ from paddle_adagc.parallel.layout import (
     TensorLayout,
     read_layout,
     sharding_wrapper,
+    with_units,
 )
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.parallel.topology import (
@@ -50,6 +51,7 @@ from paddle_adagc.parallel.topology import (
     read_topology,
     with_wrapper,
 )
+from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
 
@@ -140,6 +142,7 @@ class StatefulClip(ClipGradBase):
         self.nonfinite: NonFinite = nonfinite
         self._nonfinite = NonFiniteTreatment(nonfinite)
         self._table = TensorTable()
+        self._cuts = UnitCuts(self._table)
         self._memory = Memory()
         self._steps = StepCount()
         self._warmup_start = 0
@@ -189,7 +192,9 @@ class StatefulClip(ClipGradBase):
         """Number of optimizer steps that went through this clip."""
         return self._steps.num_steps
 
-    def bind(self, model: paddle.nn.Layer) -> None:
+    def bind(
+        self, model: paddle.nn.Layer, units: Declared | None = None
+    ) -> None:
         """Name the tensors as the model does (``layers.0.mlp.up.weight``).
 
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
@@ -204,13 +209,22 @@ class StatefulClip(ClipGradBase):
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
                 ``paddle.DataParallel`` are looked through.
+            units: Which parameters hold several of the paper's tensors, each of
+                which then has a norm and a gamma of its own: pattern of a key
+                -> ``"experts"`` (along axis 0), or a dict of ``experts``,
+                ``parts``, ``axis`` and ``key``
+                (:class:`paddle_adagc.parallel.units.Units`); or a function of
+                key and parameter that returns that, or None. An attribute
+                ``adagc_units`` of the parameter says the same. Experts with
+                three axes are recognised.
 
         Raises:
             RuntimeError: The clip has made steps under automatic names.
             TypeError: ``model`` is no layer.
             ValueError: The clip has a state for other tensors; or the model's
                 tensors lie over the ranks in a way that gives no right norm
-                (see :mod:`paddle_adagc.parallel.reduce`).
+                (see :mod:`paddle_adagc.parallel.reduce`); or ``units`` that do
+                not fit the model.
         """
         if self._calls and not self._table.is_bound:
             raise RuntimeError(
@@ -220,12 +234,14 @@ class StatefulClip(ClipGradBase):
         layout = read_layout(model)
         ranks = OtherRanks(type(self).__name__, model, layout.values())
         topology = ranks.topology()
+        layout = with_units(layout, model, units, topology)
         if topology is not None and not ranks.meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
             self._table = TensorTable()
         old = self._table.bind(layout)
+        self._cuts = UnitCuts(self._table)
         self._nonfinite.reorder(old)
         if old:
             self._memory.reorder(old)
