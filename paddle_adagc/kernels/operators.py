@@ -93,7 +93,9 @@ class OperatorTensors:
                 view = _C_ops.view_slice(flat[index], start, start + size)
             else:
                 shape = [size // run, run]
-                offset = start * tensor.element_size()
+                # In the memory that a tensor may be a view into.
+                start *= tensor.element_size()
+                offset = flat[index].offset + start
                 view = _C_ops.as_strided(
                     flat[index], shape, [stride, 1], offset
                 )

@@ -111,7 +111,8 @@ class Unit:
             step // place.run * place.stride if step >= place.run else step
             for step in strides
         ]
-        offset = place.start * tensor.element_size()
+        # In the memory that a tensor may be a view into.
+        offset = flat.offset + place.start * tensor.element_size()
         return _C_ops.as_strided(flat, [*self.shape], strides, offset)
 
 

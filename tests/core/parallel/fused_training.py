@@ -1,0 +1,199 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The run of `training`, with several of its tensors in one parameter.
+
+As frameworks keep them: all experts of a layer in `grouped_gemm_experts`, q, k
+and v in one matrix, gate and up of an expert in one.
+"""
+
+import re
+
+import paddle
+from core.parallel import training
+from paddle import nn
+from paddle.distributed import fleet
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.lab.models.attention import Attention
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.experts import mark_experts
+from paddle_adagc.lab.models.moe import MoE
+from paddle_adagc.lab.models.rank_weights import (
+    initialize_weights,
+    parameters_by_key,
+)
+
+# Keys of the units are those of the tensors in parameters of their own.
+UNITS = {
+    r"grouped_gemm_experts\.weight1$": {
+        "experts": True,
+        "parts": ["gate_proj", "up_proj"],
+        "key": "experts.{expert}.{part}.weight",
+    },
+    r"grouped_gemm_experts\.weight2$": {
+        "experts": True,
+        "key": "experts.{expert}.down_proj.weight",
+    },
+    r"qkv_proj\.weight$": {
+        "parts": {"q_proj": 2, "k_proj": 1, "v_proj": 1},
+        "key": "{part}.weight",
+    },
+}
+
+
+class Holder(nn.Layer):
+    """Holds parameters that other layers read parts of."""
+
+
+@paddle.no_grad()
+def fuse(model):
+    """Move weights into fused parameters, of which their layers get slices."""
+    for layer in model.sublayers():
+        if isinstance(layer, MoE):
+            fuse_experts(layer)
+        elif isinstance(layer, Attention):
+            fuse_attention(layer)
+
+
+def fuse_experts(moe):
+    experts = [expert for expert in moe.experts if expert is not None]
+    holder = moe.grouped_gemm_experts = Holder()
+    pairs = [
+        paddle.concat([take(e.gate_proj), take(e.up_proj)], -1) for e in experts
+    ]
+    holder.weight1 = parameter_of(paddle.stack(pairs))
+    holder.weight2 = parameter_of(
+        paddle.stack([take(e.down_proj) for e in experts])
+    )
+    if moe.topology.expert.size > 1:
+        mark_experts(holder)
+        for parameter in holder.parameters():
+            parameter.is_distributed = True  # as PaddleFleet says
+
+    def give(*_):
+        for expert, first, second in zip(
+            experts, holder.weight1, holder.weight2, strict=True
+        ):
+            gate, up = first.chunk(2, -1)
+            for linear, part in (
+                (expert.gate_proj, gate),
+                (expert.up_proj, up),
+                (expert.down_proj, second),
+            ):
+                linear.__dict__["weight"] = part
+
+    moe.register_forward_pre_hook(give)
+
+
+def fuse_attention(attention):
+    linears = [attention.q_proj, attention.k_proj, attention.v_proj]
+    holder = attention.qkv_proj = Holder()
+    first = linears[0].weight
+    widths = [linear.weight.shape[-1] for linear in linears]
+    holder.weight = parameter_of(
+        paddle.concat([take(linear) for linear in linears], -1)
+    )
+    if getattr(first, "is_distributed", False):
+        holder.weight.is_distributed = True
+        holder.weight.split_axis = first.split_axis
+
+    def give(*_):
+        parts = paddle.split(holder.weight, widths, -1)
+        for linear, part in zip(linears, parts, strict=True):
+            linear.__dict__["weight"] = part
+
+    attention.register_forward_pre_hook(give)
+
+
+def take(linear):
+    """The layer's weight, which the layer no longer holds."""
+    return linear._parameters.pop("weight")
+
+
+def parameter_of(value):
+    return paddle.create_parameter(
+        value.shape,
+        "float32",
+        default_initializer=nn.initializer.Assign(value.numpy()),
+    )
+
+
+def train(
+    layout,
+    options,
+    num_steps,
+    is_fused=True,
+    state=None,
+    first_step=0,
+    clip_class=ClipGradByAdaGC,
+):
+    """Train on this rank.
+
+    Returns:
+        Losses, the clip's full state and summary, and this rank's weights by
+        the keys of units.
+    """
+    topology = layout.start() if layout.world_size > 1 else None
+    config = DecoderConfig(**options, tensor_parallel_degree=layout.mp)
+    model = DecoderForCausalLM(config)
+    initialize_weights(model, config, training.SEED)
+    if is_fused:
+        fuse(model)
+    clip = clip_class(t_start=10, beta=0.9, lambda_abs=0.5)
+    clip.bind(model, units=UNITS if is_fused else None)
+    if state is not None:
+        clip.set_state_dict(state)
+    units = {
+        unit.key: (slot, unit)
+        for slot, of_one in clip._table.units.items()
+        for unit in of_one
+    }
+    by_slot = {
+        clip._table.slots([parameter])[0]: parameter
+        for parameter in model.parameters()
+    }
+    optimizer = paddle.optimizer.AdamW(
+        1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=clip
+    )
+    bare = model
+    if topology is not None:
+        strategy = fleet.fleet._user_defined_strategy
+        strategy.find_unused_parameters = True
+        model = fleet.distributed_model(model)
+        optimizer = fleet.distributed_optimizer(optimizer)
+    model.train()
+    parameters = parameters_by_key(bare)
+    for parameter in parameters.values():
+        parameter.grad = paddle.zeros_like(parameter)
+    losses = []
+    for step in range(first_step, first_step + num_steps):
+        rows = training.own_rows(training.batch(step), layout, topology)
+        losses.append(training.forward_backward(model, bare, optimizer, *rows))
+        key, factor = training.outlier(step, config)
+        if key in units:
+            slot, unit = units[key]
+            scale(unit.view(by_slot[slot].grad), factor)
+        elif key in parameters:
+            scale(parameters[key].grad, factor)
+        optimizer.step()
+        optimizer.clear_grad()
+    weights = {key: p.numpy() for key, p in parameters.items()}
+    for key, (slot, unit) in units.items():
+        weights[key] = unit.view(by_slot[slot]).numpy()
+    return {
+        "losses": losses,
+        "state": training.plain(clip.full_state_dict()),
+        "summary": clip.summary(),
+        "weights": {
+            key: value
+            for key, value in weights.items()
+            if not re.search("grouped_gemm|qkv", key)
+        },
+    }
+
+
+@paddle.no_grad()
+def scale(gradient, factor):
+    """Multiply in place; the gradient may be a view."""
+    paddle.assign(gradient * factor, gradient)

@@ -1,0 +1,157 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Real fleet: fused experts, q/k/v and gate/up train as the tensors apart."""
+
+import functools
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel import fused_training
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import SPARSE_MOE, Layout
+from helpers import slow_but
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.lab.models.experts import mark_experts
+
+OPTIONS = {**SPARSE_MOE, "num_key_value_heads": 2}
+NUM_STEPS = 120
+LAYOUTS = {
+    "one process": Layout(),
+    "v2": Layout(sharding=2, split_param=True),
+    "ep2": Layout(sharding=2, ep=2, split_param=True),
+    "ep2 x v2": Layout(sharding=4, ep=2, split_param=True),
+    "ep4": Layout(sharding=4, ep=4, split_param=True),
+    "tp2 x ep2": Layout(mp=2, sharding=2, ep=2, split_param=True),
+}
+
+
+@functools.cache
+def unfused():
+    return fused_training.train(Layout(), OPTIONS, NUM_STEPS, is_fused=False)
+
+
+@functools.cache
+def fused(name):
+    return run(name, num_steps=NUM_STEPS)
+
+
+def run(name, **arguments):
+    layout = LAYOUTS[name]
+    arguments = {"layout": layout, "options": OPTIONS, **arguments}
+    if layout.world_size == 1:
+        return [fused_training.train(**arguments)]
+    return run_on_ranks(
+        fused_training.train, layout.world_size, timeout=600, **arguments
+    )
+
+
+def assert_same(mine, theirs, rtol=1e-5):
+    assert mine.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_allclose(
+            mine[key], value, rtol=rtol, atol=rtol * np.max(np.abs(value))
+        )
+
+
+@pytest.mark.parametrize("name", slow_but("one process", LAYOUTS))
+def test_run_is_that_of_tensors_apart(name):
+    expected = unfused()
+    ranks = fused(name)
+    losses = np.mean([rank["losses"] for rank in ranks], axis=0)
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-5)
+    for rank in ranks:
+        assert rank["state"] == ranks[0]["state"]
+        assert rank["state"]["step"] == NUM_STEPS
+        assert_same(rank["state"]["gamma"], expected["state"]["gamma"])
+        assert rank["summary"]["num_tensors"] > 100
+        whole = {
+            key: value
+            for key, value in rank["weights"].items()
+            if value.shape == expected["weights"][key].shape
+        }
+        assert_same(whole, {key: expected["weights"][key] for key in whole})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_states_move_between_layouts_and_from_tensors_apart(name):
+    for source in (unfused(), fused("ep2 x v2")[0]):
+        state = source["state"]
+        arguments = {"num_steps": 3, "state": state, "first_step": NUM_STEPS}
+        expected = fused_training.train(
+            Layout(), OPTIONS, is_fused=False, **arguments
+        )
+        for rank in run(name, **arguments):
+            assert_same(rank["state"]["gamma"], expected["state"]["gamma"])
+
+
+def parts_of_all_experts(whole, layout, num_steps=12):
+    """Clip made gradients of experts whose inner axis the ranks share."""
+    topology = layout.start() if layout.world_size > 1 else None
+    rank, size = 0, 1
+    if topology is not None:
+        rank = topology.get_expert_parallel_rank()
+        size = topology.get_expert_parallel_world_size()
+    experts = Experts([value.shape for value in split(whole[0], rank, size)])
+    experts.intermediate_ep_sharded = size > 1
+    if size > 1:
+        mark_experts(experts)
+    model = paddle.nn.Sequential(("grouped_gemm_experts", experts))
+    clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
+    clip.bind(model)
+    for gradients in whole[:num_steps]:
+        parts = split(gradients, rank, size)
+        pairs = [
+            (parameter, paddle.to_tensor(part))
+            for parameter, part in zip(experts.parameters(), parts, strict=True)
+        ]
+        clip(pairs)
+    state = fused_training.training.plain(clip.full_state_dict())
+    return state, clip.summary(), [g.numpy() for _, g in pairs]
+
+
+class Experts(paddle.nn.Layer):
+    def __init__(self, shapes):
+        super().__init__()
+        self.weight1, self.weight2 = map(self.create_parameter, shapes)
+
+
+def split(gradients, rank, size):
+    """A rank's part of gate and up `[E, H, 2I]`, and of down `[E, I, H]`."""
+    first, second = gradients
+    gate, up = np.split(first, 2, 2)
+    return [
+        np.concatenate(
+            [np.split(part, size, 2)[rank] for part in (gate, up)], 2
+        ),
+        np.split(second, size, 1)[rank],
+    ]
+
+
+def test_ranks_may_share_the_inner_axis_of_every_expert():
+    rng = np.random.default_rng(0)
+    whole = [
+        [
+            (rng.normal(size=shape) * rng.lognormal(size=[3, 1, 1])).astype(
+                "float32"
+            )
+            for shape in ([3, 4, 8], [3, 4, 4])
+        ]
+        for _ in range(12)
+    ]
+    state, summary, clipped = parts_of_all_experts(whole, Layout())
+    layout = Layout(sharding=2, ep=2, split_param=True)
+    ranks = run_on_ranks(parts_of_all_experts, 2, whole=whole, layout=layout)
+    assert [*state["gamma"]][4] == "grouped_gemm_experts.1.weight2"
+    for rank, (its_state, its_summary, its_clipped) in enumerate(ranks):
+        assert_same(its_state["gamma"], state["gamma"])
+        assert its_summary["num_tensors"] == 6
+        assert its_summary["global_grad_norm"] == pytest.approx(
+            summary["global_grad_norm"], rel=1e-5
+        )
+        for mine, theirs in zip(
+            its_clipped, split(clipped, rank, 2), strict=True
+        ):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)

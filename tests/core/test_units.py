@@ -1,0 +1,330 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Several of the paper's tensors inside one parameter."""
+
+import math
+
+import backends
+import numpy as np
+import paddle
+import pytest
+from helpers import clip_arrays, no_waiting_for_the_device
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddle_adagc import ClipGradByAdaGC, make_clip
+from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.kernels.cuda.tables import Tables
+from paddle_adagc.parallel.units import Units
+
+SHAPE = [5, 6, 7]
+GATE_UP = Units(experts=True, parts=["gate", "up"], axis=0)
+
+
+@st.composite
+def units_and_shapes(draw):
+    has_experts = draw(st.booleans())
+    inner = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    parts = draw(st.lists(st.integers(1, 3), max_size=3))
+    if not (has_experts or parts):
+        parts = [1]
+    axis = draw(st.integers(0, len(inner) - 1))
+    if parts:
+        inner[axis] = sum(parts) * draw(st.integers(1, 3))
+    shape = [draw(st.integers(1, 4)), *inner] if has_experts else inner
+    named = {f"part{i}": share for i, share in enumerate(parts)}
+    return Units(experts=has_experts, parts=named, axis=axis), shape
+
+
+def by_slicing(units, values):
+    """The units' values, by NumPy's own slicing."""
+    experts = values if units.experts else values[None]
+    for expert in experts:
+        shares = [*units.parts.values()] or [1]
+        ends = np.cumsum(shares) * expert.shape[units.axis] // sum(shares)
+        yield from np.split(expert, ends[:-1], units.axis)
+
+
+@given(units_and_shapes(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_units_and_their_cuts_are_those_of_numpy(case, data):
+    units, shape = case
+    size = math.prod(shape)
+    values = np.arange(size, dtype="float32").reshape(shape)
+    begin = data.draw(st.integers(0, size))
+    end = data.draw(st.integers(begin, size + 3))  # V2 pads
+    tensor = paddle.to_tensor(np.append(-1, values).astype("float32"))
+    tensor = tensor._slice(1, size + 1).reshape(shape)
+    made = units.of("a.b.w", shape)
+    assert len({unit.key for unit in made}) == len(made)
+    for unit, expected in zip(made, by_slicing(units, values), strict=True):
+        assert unit.shape == expected.shape
+        np.testing.assert_array_equal(unit.view(tensor).numpy(), expected)
+        pieces = unit.cut(begin, end)
+        assert len(pieces) <= 3
+        found = [
+            begin + piece.start + k * piece.stride + i
+            for piece in pieces
+            for k in range(piece.count)
+            for i in range(piece.run)
+        ]
+        inside = (expected >= begin) & (expected < end)
+        assert found == expected[inside].tolist()
+
+
+@pytest.mark.parametrize(
+    ("units", "key", "expected"),
+    [
+        ({"experts": True}, "l.0.experts.weight1", "l.0.experts.4.weight1"),
+        ({"experts": True}, "weight1", "4.weight1"),
+        ({"parts": ["q", "k"]}, "l.qkv.weight", "l.q.weight"),
+        ({"parts": ["q", "k"]}, "qkv.weight", "q.weight"),
+        (
+            {"experts": True, "parts": ["q", "k"]},
+            "l.experts.weight1",
+            "l.experts.4.q.weight1",
+        ),
+        (
+            {
+                "experts": True,
+                "parts": ["q", "k"],
+                "key": "e.{expert}.{part}.w",
+            },
+            "l.experts.weight1",
+            "l.e.4.q.w",
+        ),
+    ],
+)
+def test_keys_name_the_expert_s_global_number(units, key, expected):
+    shape = [2, 2, 2] if units.get("experts") else [2, 2]
+    assert Units(**units).of(key, shape, 4)[0].key == expected
+
+
+class Net(paddle.nn.Layer):
+    """A stack of experts, gate and up in one, and a tensor of its own."""
+
+    def __init__(self, dtype="float32"):
+        super().__init__()
+        self.router = self.create_parameter([3], dtype=dtype)
+        self.experts = self.create_parameter(SHAPE, dtype=dtype)
+        self.down = self.create_parameter([4, 6], dtype=dtype)
+
+
+DECLARED = {"^experts$": GATE_UP, "^down$": {"parts": {"q": 2, "k": 1}}}
+KEYS = [
+    "router",
+    *(f"{e}.{part}.experts" for e in range(5) for part in ("gate", "up")),
+    *("q.down", "k.down"),
+]
+
+
+def parts_of(arrays):
+    """The same gradients as a list of tensors apart, in the order of KEYS."""
+    router, experts, down = arrays
+    gate_up = [part for e in experts for part in np.split(e, 2, 0)]
+    return [router, *gate_up, down[:, :4], down[:, 4:]]
+
+
+def gradients_of_step(step):
+    rng = np.random.default_rng(step)
+    arrays = [
+        rng.normal(size=shape).astype("float32")
+        for shape in ([3], SHAPE, [4, 6])
+    ]
+    arrays[1][step % 5, :3] *= 30 if step % 3 == 2 else 1
+    arrays[2][:, 4:] *= 20 if step % 4 == 3 else 1
+    arrays[1][(step + 2) % 5] = 0  # an expert without tokens
+    if step == 7:
+        arrays[1][1, 4, 2] = np.inf
+    return arrays
+
+
+def apart(parts):
+    parameters = [
+        paddle.create_parameter(part.shape, "float32") for part in parts
+    ]
+    return parameters
+
+
+@pytest.mark.parametrize("backend", ["host", "cuda", "operators"])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("adagc", {"t_start": 4}),
+        ("adagc", {"t_start": 4, "lambda_dev": 1.0}),
+        ("global_adagc", {"t_start": 4}),
+        ("zclip", {"warmup_steps": 3}),
+        ("tensor_wise", {}),
+        ("agc", {}),
+    ],
+    ids=str,
+)
+def test_units_are_clipped_as_tensors_apart(backend, name, values, monkeypatch):
+    backends.use(backend, monkeypatch)
+    fused, clip = Net(), make_clip(name, **values)
+    clip.bind(fused, units=DECLARED)
+    singles = apart(parts_of(gradients_of_step(0)))
+    weights = parts_of([p.numpy() for p in fused.parameters()])
+    for single, weight in zip(singles, weights, strict=True):
+        single.set_value(weight)
+    twin = make_clip(name, **values)
+    for step in range(14):
+        arrays = gradients_of_step(step)
+        mine = clip_arrays(clip, fused.parameters(), arrays)
+        theirs = clip_arrays(twin, singles, parts_of(arrays))
+        for key, one, other in zip(KEYS, parts_of(mine), theirs, strict=True):
+            np.testing.assert_allclose(
+                one, other, rtol=2e-6, err_msg=f"{key} at {step}"
+            )
+        got, expected = clip.metrics(), twin.metrics()
+        assert [*got["tensors"]] == KEYS
+        for one, other in zip(
+            got["tensors"].values(), expected["tensors"].values(), strict=True
+        ):
+            assert one == pytest.approx(other, rel=2e-6, nan_ok=True)
+        assert got["nonfinite"] == expected["nonfinite"] == (step == 7)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("backend", ["host", "cuda", "operators"])
+def test_gradients_of_every_dtype(backend, dtype, monkeypatch):
+    backends.use(backend, monkeypatch)
+    fused, clip = Net(dtype), ClipGradByAdaGC(t_start=0)
+    clip.bind(fused, units=DECLARED)
+    for scale in (1.0, 2.0):
+        arrays = [scale * a for a in gradients_of_step(0)]
+        clipped = clip_arrays(clip, fused.parameters(), arrays, dtype)
+    for one, other in zip(parts_of(clipped), parts_of(arrays), strict=True):
+        np.testing.assert_allclose(one, 0.52 * other, rtol=2e-2)
+
+
+def test_gradients_that_are_not_contiguous():
+    fused, clip = Net(), ClipGradByAdaGC(t_start=0)
+    clip.bind(fused, units=DECLARED)
+    for scale in (1.0, 2.0):
+        arrays = [scale * a for a in gradients_of_step(0)]
+        pairs = [
+            (p, paddle.to_tensor(a.T.copy()).T)
+            for p, a in zip(fused.parameters(), arrays, strict=True)
+        ]
+        pairs[1] = (pairs[1][0], paddle.to_tensor(arrays[1]))
+        clip(pairs)
+    clipped = [g.numpy() for _, g in pairs]
+    for one, other in zip(parts_of(clipped), parts_of(arrays), strict=True):
+        np.testing.assert_allclose(one, 0.52 * other, rtol=1e-5)
+
+
+def test_a_step_does_not_wait_for_the_device(monkeypatch):
+    backends.use_cuda(monkeypatch)
+    fused, clip = Net(), ClipGradByAdaGC(t_start=1)
+    clip.bind(fused, units=DECLARED)
+    for step in range(4):
+        pairs = [
+            (p, paddle.to_tensor(a))
+            for p, a in zip(
+                fused.parameters(), gradients_of_step(step), strict=True
+            )
+        ]
+        with no_waiting_for_the_device(monkeypatch):
+            clip(pairs)
+
+
+def test_experts_take_no_more_launches_than_tensors_apart():
+    apart_ = Tables(["bfloat16"] * 48, np.full(48, 900))
+    runs = np.zeros(
+        48, [(n, np.int64) for n in ("slot", "tensor", "run", "stride")]
+    )
+    runs["slot"], runs["run"] = np.arange(48), 900
+    of_one = Tables(["bfloat16"] * 48, np.full(48, 900), runs, 48)
+    assert of_one.num_launches == apart_.num_launches
+    assert of_one.constants == apart_.constants or of_one.num_bytes == (
+        apart_.num_bytes
+    )
+
+
+def test_overrides_name_single_experts():
+    fused = Net()
+    clip = ClipGradByAdaGC(
+        t_start=0,
+        overrides={r"^3\.up": {"lambda_rel": 3.0}, r"^1\.": None},
+    )
+    clip.bind(fused, units=DECLARED)
+    arrays = gradients_of_step(0)
+    clip_arrays(clip, fused.parameters(), arrays)
+    clipped = clip_arrays(clip, fused.parameters(), [10 * a for a in arrays])
+    h = {
+        key: np.median(one[other != 0] / other[other != 0]) / 10
+        for key, one, other in zip(
+            KEYS, parts_of(clipped), parts_of(arrays), strict=True
+        )
+        if other.any()
+    }
+    assert h["3.up.experts"] == pytest.approx(0.3)
+    assert h["3.gate.experts"] == pytest.approx(0.104)
+    assert h["1.gate.experts"] == h["1.up.experts"] == 1
+    assert "1.up.experts" not in clip.metrics()["tensors"]
+
+
+def test_a_measured_clip_shows_units():
+    fused = Net()
+    clip = MeasuredClip(paddle.nn.ClipGradByGlobalNorm(1.0))
+    clip.bind(fused, units=DECLARED)
+    clip_arrays(clip, fused.parameters(), gradients_of_step(0))
+    shown = clip.summary(tensors=True)
+    assert shown["num_tensors"] == len(KEYS) - 2  # one expert has no gradient
+    assert {*shown["tensors"]} < {*KEYS}
+
+
+def test_marks_and_names_are_recognised():
+    class Experts(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.weight1 = self.create_parameter([2, 3, 3])
+            self.weight2 = self.create_parameter([2, 3])
+
+    for marks in ({}, {"expert": True}, {"adagc_units": "experts"}):
+        name = "other" if marks else "grouped_gemm_experts"
+        model = paddle.nn.Sequential((name, Experts()))
+        for mark, value in marks.items():
+            setattr(model[0].weight1, mark, value)
+        clip = ClipGradByAdaGC()
+        clip.bind(model)
+        assert clip._table.keys == [
+            *(f"{name}.{e}.weight1" for e in range(2)),
+            f"{name}.weight2",
+        ]
+    convolution = paddle.nn.Conv1D(2, 2, 2)
+    clip = ClipGradByAdaGC()
+    clip.bind(convolution)
+    assert clip._table.keys == ["weight", "bias"]
+    clip.bind(convolution, units=lambda key, p: p.ndim == 3 and "experts")
+    assert clip._table.keys == ["0.weight", "1.weight", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("units", "error", "message"),
+    [
+        ({"nothing": "experts"}, ValueError, "'nothing' matches no parameter"),
+        ({"exp": "experts", "perts": "experts"}, ValueError, "matches both"),
+        ({"experts": 3}, TypeError, "give 'experts', or a dict of experts"),
+        ({"experts": {"expert": True}}, ValueError, "did you mean 'experts'"),
+        ({"experts": {}}, ValueError, "neither|without experts and parts"),
+        ({"experts": {"parts": "gate"}}, TypeError, "give a list of names"),
+        ({"experts": {"parts": ["a", "a"]}}, ValueError, "holds a name twice"),
+        ({"down": {"parts": ["a"] * 1, "axis": 2}}, ValueError, "no axis 2"),
+        (
+            {"down": {"parts": ["a", "b", "c", "d"]}},
+            ValueError,
+            "an axis of 6 cannot be shared as",
+        ),
+        (
+            {"down": {"parts": ["a", "b"], "key": "router"}},
+            ValueError,
+            "have the key 'router'",
+        ),
+        ({"router": "experts"}, ValueError, "of shape \\[3\\] has no axis"),
+    ],
+)
+def test_mistakes(units, error, message):
+    with pytest.raises(error, match=message):
+        ClipGradByAdaGC().bind(Net(), units=units)
