@@ -1,96 +1,254 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a Trainer needs to clip with a clip of this package."""
+"""A clip in the Trainers of PaddleNLP, PaddleFormers and PaddleFleet.
+
+They descend from each other, and what differs is asked of them: whether there
+is a ``_build_grad_clip`` (PaddleFleet), where checkpoints are written
+(``flash_device_save_steps``), what the newest checkpoint is.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import STATE_FILE, load_state, save_state
 
-_QUANTITIES = ("norm", "gamma", "h")
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
-
-
-def add_histograms(
-    callbacks: Iterable[Any],
-    summary: Mapping[str, Any],
-    step: int,
-) -> None:
-    """Write histograms of norm, gamma and h over the layers.
-
-    Tensors whose names differ in numbers alone are one group: the tag
-    ``clip_norm/layers.N.mlp.up.weight`` holds a value per layer, of an MoE one
-    per layer and expert. A tensor that is a group alone gets a curve instead,
-    since VisualDL shows no histogram of one value. Values that are not finite
-    are left out.
-
-    Args:
-        callbacks: Those of a Trainer. Its writers for VisualDL, TensorBoard
-            and Weights & Biases are used, others get nothing.
-        summary: Of the clip, with ``tensors``; the h of ``lowest_h`` stand in
-            the Trainer's log already.
-        step: Optimizer steps made.
-    """
-    bars, points = _bars_and_points(summary.get("tensors", {}))
-    for key in summary.get("lowest_h", ()):
-        points.pop(f"train/clip_h/{key}", None)
-    for callback in callbacks if bars or points else ():
-        for name in ("vdl_writer", "tb_writer"):
-            writer = getattr(callback, name, None)
-            if writer is not None:
-                for tag, values in bars.items():
-                    writer.add_histogram(tag, values, step)
-                for tag, value in points.items():
-                    writer.add_scalar(tag, value, step)
-        wandb = getattr(callback, "_wandb", None)
-        if wandb is not None:
-            shown = {tag: wandb.Histogram(v) for tag, v in bars.items()}
-            wandb.log({**shown, **points, "train/global_step": step})
-
-
-def _bars_and_points(
-    tensors: Mapping[str, Mapping[str, float]],
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return, by tag, the values of groups and those of single tensors."""
-    groups: dict[str, list[str]] = {}
-    for key in tensors:
-        groups.setdefault(_NUMBER.sub("N", key), []).append(key)
-    bars: dict[str, np.ndarray] = {}
-    points: dict[str, float] = {}
-    for group, keys in groups.items():
-        for name in _QUANTITIES:
-            values = [tensors[key].get(name, math.nan) for key in keys]
-            finite = [value for value in values if math.isfinite(value)]
-            if len(keys) > 1 and finite:
-                bars[f"train/clip_{name}/{group}"] = np.array(finite)
-            elif finite:
-                points[f"train/clip_{name}/{keys[0]}"] = finite[0]
-    return bars, points
-
+if TYPE_CHECKING:
+    from paddlenlp.trainer import Trainer
+else:
+    Trainer = object
 
 MissingState = Literal["raise", "start"]
 
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
+_FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
+
+
+class ClippingMixin(Trainer):
+    """Let a ``Trainer`` clip with ``clip``: put it before the Trainer's class.
+
+    The optimizer stays the one that the Trainer makes from its arguments, with
+    ``clip`` in place of ``ClipGradByGlobalNorm`` and ``max_grad_norm``. The
+    mixin binds the clip before fleet wraps the model. It saves the clip's state
+    for the whole model in every checkpoint, before the Trainer's files and in a
+    file of its own (:mod:`paddle_adagc.state`), and
+    ``train(resume_from_checkpoint=...)`` resumes from it, once the Trainer has
+    found or fetched the checkpoint; the file that one process finds serves
+    all. Every training log gets ``clip_...`` numbers of the last step, over all
+    ranks, from :meth:`TensorScalingClip.summary`; the backends in ``report_to``
+    also get :func:`histograms of the tensors
+    <paddle_adagc.integrations.trainer.add_histograms>`.
+
+    Args:
+        *args: Arguments of the Trainer.
+        clip: One of this package's, or any ``ClipGradBase`` but
+            ``ClipGradByGlobalNorm``, which fleet replaces by its own. Other
+            clips have no state and no numbers here.
+        missing_state: What to do with a checkpoint that holds no state of a
+            clip. ``"raise"``: refuse it. ``"start"``: start the clip with its
+            warm-up; so a run that had no such clip switches to it.
+        units: See :meth:`TensorScalingClip.bind`.
+        **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        clip: ClipGradBase,
+        missing_state: MissingState = "raise",
+        units: Declared | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_missing_state(missing_state)
+        super().__init__(*args, **kwargs)
+        self.clip = clip
+        self._missing_state = missing_state
+        self._units = units
+        take_over_clipping(self.args, clip)
+        if isinstance(clip, TensorScalingClip):
+            if getattr(self.args, "enable_auto_parallel", False):
+                raise ValueError(
+                    "enable_auto_parallel spreads the model over its ranks "
+                    "within train(), after the clip has read it: use fleet's "
+                    "parallelism, or a plain loop with shard_optimizer"
+                )
+            self._bind_clip(clip)
+
+    def _bind_clip(self, clip: TensorScalingClip) -> None:
+        clip.bind(self.model, self._units)
+
+    def _build_grad_clip(self) -> ClipGradBase:
+        """Give PaddleFleet's ``create_optimizer`` the clip."""
+        return self.clip
+
+    def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+        """Make the Trainer's optimizer, with the clip."""
+        optimizer = super().create_optimizer(lr_scheduler)
+        put_into_optimizer(optimizer, self.clip)
+        return optimizer
+
+    def train(
+        self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Train; with a checkpoint the clip resumes, too.
+
+        Args:
+            resume_from_checkpoint: A checkpoint, or True for the newest one in
+                ``output_dir``.
+            *args: Further arguments of the Trainer.
+            **kwargs: Likewise.
+
+        Raises:
+            FileNotFoundError: The checkpoint holds no state of a clip, or there
+                is no checkpoint.
+            ValueError: It holds another model's, or another clip's.
+        """
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = newest_checkpoint(self, self.args.output_dir)
+        return super().train(checkpoint, *args, **kwargs)
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        loop: Any = super()._inner_training_loop
+        given = inspect.signature(loop).bind(*args, **kwargs).arguments
+        checkpoint = given.get("resume_from_checkpoint")
+        load_clip(self.clip, checkpoint, self._missing_state)
+        return loop(*args, **kwargs)
+
+    def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
+        """Log, with the clip's numbers beside a training loss."""
+        summary = clip_summary(self.clip) if "loss" in logs else {}
+        super().log({**logs, **clip_logs(summary)}, **kwargs)
+        if self.state.is_world_process_zero:
+            callbacks = self.callback_handler.callbacks
+            add_histograms(callbacks, summary, self.state.global_step)
+
+    def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
+        save_clip(self.clip, self.args, self.state.global_step)
+        super()._save_checkpoint(model, metrics=metrics)
+
+
+class ClippingCallback:
+    """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
+
+    It does what :class:`ClippingMixin` does, with three differences. It resumes
+    from ``args.resume_from_checkpoint``, or else from the checkpoint of the
+    same step in ``output_dir``: a callback does not see the argument of
+    ``train``. It writes the clip's state after the Trainer's own files. The
+    Trainer reports a log before this callback can add to it, so VisualDL and
+    TensorBoard show the clip's numbers as a separate run, ``clip`` in
+    ``args.logging_dir``, and Weights & Biases in the Trainer's run.
+
+    Args:
+        clip: See :class:`ClippingMixin`.
+        missing_state: Likewise.
+        units: Likewise.
+    """
+
+    _integrations: Any
+    """The Trainer's module of reporting backends."""
+
+    def __init__(
+        self,
+        clip: ClipGradBase,
+        missing_state: MissingState = "raise",
+        units: Declared | None = None,
+    ) -> None:
+        super().__init__()
+        check_missing_state(missing_state)
+        self.clip = clip
+        self._missing_state = missing_state
+        self._units = units
+        self._reporters: list[Any] = []
+
+    def on_init_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Keep the Trainer from making a clip of its own."""
+        take_over_clipping(args, self.clip)
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Put the clip into the optimizer; resume it with the run.
+
+        Raises:
+            FileNotFoundError: The checkpoint holds no state of a clip.
+            ValueError: It holds another model's, or another clip's.
+        """
+        if isinstance(self.clip, TensorScalingClip):
+            self.clip.bind(kwargs["model"], self._units)
+        put_into_optimizer(kwargs["optimizer"], self.clip)
+        checkpoint = None
+        if state.global_step:
+            own = f"{args.output_dir}/checkpoint-{state.global_step}"
+            checkpoint = args.resume_from_checkpoint or own
+        load_clip(self.clip, checkpoint, self._missing_state)
+        if state.is_world_process_zero:
+            self._reporters = self._make_reporters(args)
+
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add the clip's numbers to a training loss."""
+        if logs is None or "loss" not in logs:
+            return
+        summary = clip_summary(self.clip)
+        numbers = clip_logs(summary)
+        logs.update(numbers)
+        for reporter in self._reporters if numbers else ():
+            reporter.on_log(args, state, control, logs=numbers, **kwargs)
+        add_histograms(self._reporters, summary, state.global_step)
+
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Close the clip's own logs."""
+        for reporter in self._reporters:
+            reporter.on_train_end(args, state, control, **kwargs)
+
+    def on_save(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Save the clip's state beside the checkpoint's other files."""
+        save_clip(self.clip, args, state.global_step)
+
+    def _make_reporters(self, args: Any) -> list[Any]:
+        """Return the Trainer's reporters, writing to a folder of the clip's."""
+        known = self._integrations
+        reporters: list[Any] = []
+        for kind in known.get_reporting_integration_callbacks(args.report_to):
+            if kind in (known.VisualDLCallback, known.TensorBoardCallback):
+                reporters.append(kind())
+                folder = str(Path(args.logging_dir) / "clip")
+                reporters[-1]._init_summary_writer(args, folder)
+            elif kind is known.WandbCallback:
+                reporters.append(kind())
+        return reporters
 
 
 def check_missing_state(value: MissingState) -> None:
-    """Check the argument ``missing_state``.
-
-    Raises:
-        ValueError: It is neither ``"raise"`` nor ``"start"``.
-    """
-    if value not in ("raise", "start"):
+    """Check the argument ``missing_state``."""
+    if value not in get_args(MissingState):
         raise ValueError(
             f"missing_state={value!r} is neither 'raise' nor 'start'"
         )
@@ -135,18 +293,14 @@ def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:
 
 def load_clip(
     clip: ClipGradBase,
-    checkpoint: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] | None,
     missing_state: MissingState,
 ) -> None:
     """Resume a clip of this package from a checkpoint; others have no state.
 
-    Every rank has to call it. The file that one rank finds serves all: a
-    cluster without a shared disk has it on one node alone.
-
-    Raises:
-        FileNotFoundError: The checkpoint holds no state of a clip.
-        ValueError: It holds another model's, another clip's, or different ones
-            on different ranks.
+    Every rank has to call it, with None where it knows of no checkpoint. The
+    file that one rank finds serves all: a cluster without a shared disk has it
+    on one node alone.
     """
     if not isinstance(clip, TensorScalingClip):
         return
@@ -159,46 +313,80 @@ def load_clip(
             f"{error} To switch a run to this clip, which then starts with "
             "its warm-up, give missing_state='start'"
         ) from None
-    clip.set_state_dict(state)
+    if state is not None:
+        clip.set_state_dict(state)
 
 
-def _state_of_any_rank(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return load_state(checkpoint)
-    mine: dict[str, Any] | Exception
+def _state_of_any_rank(
+    checkpoint: str | os.PathLike[str] | None,
+) -> dict[str, Any] | None:
+    """Return the state of the checkpoint; None: no rank has a checkpoint."""
+    mine: dict[str, Any] | Exception | None = None
     try:
-        mine = load_state(checkpoint)
+        mine = load_state(checkpoint) if checkpoint else None
     except (FileNotFoundError, ValueError) as error:
         mine = error
-    answers: list[dict[str, Any] | Exception] = []
-    dist.all_gather_object(answers, mine)
+    answers = [mine]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        answers = []
+        dist.all_gather_object(answers, mine)
     for rank, answer in enumerate(answers):
         if isinstance(answer, ValueError):
-            raise ValueError(f"rank {rank}: {answer}")
+            where = f"rank {rank}: " if len(answers) > 1 else ""
+            raise ValueError(f"{where}{answer}")
     states = [answer for answer in answers if isinstance(answer, dict)]
-    if not states:
-        raise FileNotFoundError(str(answers[0]))
+    missing = [answer for answer in answers if isinstance(answer, Exception)]
+    if missing and not states:
+        raise FileNotFoundError(str(missing[0]))
     if any(state != states[0] for state in states):
         raise ValueError(
             f"ranks find different {STATE_FILE} in {checkpoint}: copy that of "
             "one rank to the others, or remove those of another run"
         )
-    return states[0]
+    return states[0] if states else None
 
 
-def save_clip(clip: ClipGradBase, checkpoint: str | os.PathLike[str]) -> None:
-    """Save the whole model's state of a clip; every rank has to call it."""
-    if isinstance(clip, TensorScalingClip):
-        state = clip.full_state_dict()
-        if dist.get_rank() == 0:
-            save_state(state, checkpoint)
+def newest_checkpoint(trainer: Any, output_dir: str) -> str:
+    """Return the newest checkpoint, as the Trainer itself finds it."""
+    for kind in type(trainer).__mro__:
+        module = sys.modules[kind.__module__]
+        if kind.__name__ == "Trainer" and hasattr(
+            module, "get_last_checkpoint"
+        ):
+            if Path(output_dir).is_dir():
+                found = module.get_last_checkpoint(output_dir)
+                if found is not None:
+                    return str(found)
+            break
+    raise FileNotFoundError(
+        f"resume_from_checkpoint=True, and {output_dir} holds no checkpoint"
+    )
+
+
+def save_clip(clip: ClipGradBase, args: Any, step: int) -> None:
+    """Save the whole model's state of a clip; every rank has to call it.
+
+    It lies where the Trainer's files of this step lie: in ``output_dir``, or
+    with ``flash_device_save_steps`` in the memory of each node.
+    """
+    if not isinstance(clip, TensorScalingClip):
+        return
+    state = clip.full_state_dict()
+    name = f"checkpoint-{step}"
+    flash_steps = getattr(args, "flash_device_save_steps", 0)
+    is_in_flash = flash_steps > 0 and step % flash_steps == 0
+    if is_in_flash and args.local_process_index == 0:
+        flash = os.environ.get("PDC_FLASH_DEVICE", _FLASH_DEVICE)
+        save_state(state, Path(flash) / name)
+    is_kept = not is_in_flash or step % args.save_steps == 0
+    if is_kept and dist.get_rank() == 0:
+        save_state(state, Path(args.output_dir) / name)
 
 
 def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
     """Summarise the last step, tensors included; every rank has to call it.
 
-    Returns:
-        Empty for a clip without a summary.
+    A clip without a summary has an empty one.
     """
     if not isinstance(clip, TensorScalingClip):
         return {}
@@ -216,3 +404,59 @@ def clip_logs(summary: dict[str, Any]) -> dict[str, float]:
     }
     lowest = summary.get("lowest_h", {})
     return numbers | {f"clip_h/{key}": h for key, h in lowest.items()}
+
+
+_QUANTITIES = ("norm", "gamma", "h")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
+
+
+def add_histograms(
+    callbacks: Iterable[Any], summary: Mapping[str, Any], step: int
+) -> None:
+    """Write histograms of norm, gamma and h over the layers.
+
+    Tensors whose names differ in numbers alone are one group: the tag
+    ``clip_norm/layers.N.mlp.up.weight`` holds a value per layer, of an MoE one
+    per layer and expert. A tensor that is a group alone gets a curve instead,
+    since VisualDL shows no histogram of one value. Values that are not finite
+    are left out.
+
+    Of a Trainer's callbacks the writers for VisualDL, TensorBoard and Weights &
+    Biases are used. The h of the summary's ``lowest_h`` stand in the Trainer's
+    log already.
+    """
+    bars, points = _bars_and_points(summary.get("tensors", {}))
+    for key in summary.get("lowest_h", ()):
+        points.pop(f"train/clip_h/{key}", None)
+    for callback in callbacks if bars or points else ():
+        for name in ("vdl_writer", "tb_writer"):
+            writer = getattr(callback, name, None)
+            if writer is not None:
+                for tag, values in bars.items():
+                    writer.add_histogram(tag, values, step)
+                for tag, value in points.items():
+                    writer.add_scalar(tag, value, step)
+        wandb = getattr(callback, "_wandb", None)
+        if wandb is not None:
+            shown = {tag: wandb.Histogram(v) for tag, v in bars.items()}
+            wandb.log({**shown, **points, "train/global_step": step})
+
+
+def _bars_and_points(
+    tensors: Mapping[str, Mapping[str, float]],
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Return, by tag, the values of groups and those of single tensors."""
+    groups: dict[str, list[str]] = {}
+    for key in tensors:
+        groups.setdefault(_NUMBER.sub("N", key), []).append(key)
+    bars: dict[str, np.ndarray] = {}
+    points: dict[str, float] = {}
+    for group, keys in groups.items():
+        for name in _QUANTITIES:
+            values = [tensors[key].get(name, math.nan) for key in keys]
+            finite = [value for value in values if math.isfinite(value)]
+            if len(keys) > 1 and finite:
+                bars[f"train/clip_{name}/{group}"] = np.array(finite)
+            elif finite:
+                points[f"train/clip_{name}/{keys[0]}"] = finite[0]
+    return bars, points

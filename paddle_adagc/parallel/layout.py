@@ -19,11 +19,6 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor, _C_ops
-from paddle.distributed.fleet.meta_parallel import (
-    PipelineLayer,
-    SharedLayerDesc,
-    VocabParallelEmbedding,
-)
 from paddle.distributed.fleet.meta_parallel.meta_parallel_base import (
     MetaParallelBase,
 )
@@ -309,11 +304,13 @@ def _named_tensors(model: paddle.nn.Layer) -> list[tuple[str, Tensor]]:
     """Names by which the model saves its tensors.
 
     PaddleNLP's pipeline models save under the names of the model in one piece;
-    a bare ``PipelineLayer`` under the global index of each layer.
+    a bare ``PipelineLayer`` under the global index of each layer. PaddleFleet
+    has such a class of its own, so it is known by what it has.
     """
-    if not isinstance(model, PipelineLayer) or (
-        hasattr(model, "_pp_to_single_mapping")
-    ):
+    is_bare_pipeline = hasattr(model, "get_num_virtual_stages") and (
+        not hasattr(model, "_pp_to_single_mapping")
+    )
+    if not is_bare_pipeline:
         return [*reversed(model.state_dict().items())]
     return [
         (_without_chunk(model, name), parameter)
@@ -321,7 +318,7 @@ def _named_tensors(model: paddle.nn.Layer) -> list[tuple[str, Tensor]]:
     ]
 
 
-def _without_chunk(model: PipelineLayer, name: str) -> str:
+def _without_chunk(model: Any, name: str) -> str:
     """Global layer index under virtual stages, where names nest chunks."""
     if model.get_num_virtual_stages() == 1:
         return name
@@ -336,6 +333,8 @@ def split_axis_of(parameter: Tensor) -> int | None:
     if parameter.ndim == 1:
         return 0
     axis = getattr(parameter, "split_axis", None)
+    if axis is None:  # as PaddleFleet and Megatron call it
+        axis = getattr(parameter, "partition_dim", None)
     return None if axis is None else int(axis) % parameter.ndim
 
 
@@ -365,7 +364,6 @@ def _has_expert_color(parameter: Tensor) -> bool:
 
 
 def _embeddings(model: paddle.nn.Layer) -> set[str]:
-    kinds = (paddle.nn.Embedding, VocabParallelEmbedding)
     marked = {
         parameter.name
         for parameter in model.parameters()
@@ -374,7 +372,8 @@ def _embeddings(model: paddle.nn.Layer) -> set[str]:
     return marked | {
         layer.weight.name
         for layer in model.sublayers(include_self=True)
-        if isinstance(layer, kinds)
+        if isinstance(layer, paddle.nn.Embedding)
+        or type(layer).__name__ == "VocabParallelEmbedding"
     }
 
 
@@ -383,22 +382,22 @@ def _tied_copies(model: paddle.nn.Layer) -> dict[str, str | None]:
 
     ``is_firstly_shared``, fleet's own mark, is never set in paddle 3.3.1.
     """
-    if not isinstance(model, PipelineLayer):
-        return {}
-    shared = {id(layer): name for name, layer in model.shared_layers.items()}
-    return {
-        getattr(comm["layer"], attribute).name: _first_key(
-            model, shared[id(comm["layer"])], attribute
-        )
-        for comm in model.shared_comm.values()
-        if min(comm["ranks"]) != paddle.distributed.get_rank()
-        for attribute in comm["weight_attr"]
-    }
+    found: dict[str, str | None] = {}
+    for pipe in model.sublayers(include_self=True):
+        if not isinstance(getattr(pipe, "shared_comm", None), dict):
+            continue
+        names = {id(layer): name for name, layer in pipe.shared_layers.items()}
+        for comm in pipe.shared_comm.values():
+            if min(comm["ranks"]) == paddle.distributed.get_rank():
+                continue
+            for attribute in comm["weight_attr"]:
+                tensor = getattr(comm["layer"], attribute)
+                name = names[id(comm["layer"])]
+                found[tensor.name] = _first_key(pipe, name, attribute)
+    return found
 
 
-def _first_key(
-    model: PipelineLayer, shared_name: str, attribute: str
-) -> str | None:
+def _first_key(model: Any, shared_name: str, attribute: str) -> str | None:
     """Key of a tied tensor in the first of its layers, on an earlier stage.
 
     PaddleNLP's pipeline models name a tied head differently there. None for
@@ -409,7 +408,7 @@ def _first_key(
     index, description = next(
         (index, description)
         for index, description in enumerate(model._layers_desc)
-        if isinstance(description, SharedLayerDesc)
+        if hasattr(description, "shared_weight_attr")
         and description.layer_name == shared_name
     )
     with paddle.LazyGuard(), paddle.utils.unique_name.guard():

@@ -112,7 +112,10 @@ def read_topology() -> Topology | None:
             hcg.get_pipe_parallel_world_size(),
             hcg.get_pipe_parallel_group(),
         ),
-        splits_parameters=bool(sharding.split_param),
+        # Muon's sharding keeps matrices whole and cuts vectors: the sums that
+        # slices need are right for both.
+        splits_parameters=bool(sharding.split_param)
+        or bool(getattr(strategy, "use_muon_sharding", False)),
         fuses_parameters=bool(
             sharding.tensor_fusion and sharding.fuse_optimizer
         ),

@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer that pipeline stages share, with a parameter that is not tied."""
 
+import importlib.util
+
 import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
 from paddle.distributed import fleet
-from paddle.distributed.fleet.meta_parallel import (
-    LayerDesc,
-    PipelineLayer,
-    SharedLayerDesc,
-)
+from paddle.distributed.fleet import model as fleet_model
+from paddle.distributed.fleet.meta_parallel import pipeline_parallel
+from paddle.distributed.fleet.meta_parallel.parallel_layers import pp_layers
 
 from paddle_adagc import ClipGradByAdaGC
 
@@ -82,8 +82,23 @@ def make_optimizer(model):
     )
 
 
-def train_pipeline():
+def pipeline_classes(is_foreign):
+    """Paddle's classes, or others like them, as PaddleFleet has its own."""
+    if not is_foreign:
+        return pp_layers
+    name = f"{pp_layers.__package__}.foreign"
+    spec = importlib.util.spec_from_file_location(name, pp_layers.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert not issubclass(module.PipelineLayer, pp_layers.PipelineLayer)
+    for user in (pipeline_parallel, fleet_model):
+        user.PipelineLayer = module.PipelineLayer
+    return module
+
+
+def train_pipeline(is_foreign=False):
     """Losses, gammas and the summary's tensors on this rank."""
+    classes = pipeline_classes(is_foreign)
     topology = start_fleet(
         pp=2,
         sharding=2,
@@ -91,11 +106,13 @@ def train_pipeline():
         micro_batch_size=BATCH // 4,
         configs={"sharding_configs": {"split_param": True}},
     )
-    model = PipelineLayer(
+    model = classes.PipelineLayer(
         [
-            SharedLayerDesc("embed", Embed, shared_weight_attr="weight"),
-            LayerDesc(paddle.nn.Linear, HIDDEN, HIDDEN),
-            SharedLayerDesc(
+            classes.SharedLayerDesc(
+                "embed", Embed, shared_weight_attr="weight"
+            ),
+            classes.LayerDesc(paddle.nn.Linear, HIDDEN, HIDDEN),
+            classes.SharedLayerDesc(
                 "embed", Embed, forward_func=head, shared_weight_attr="weight"
             ),
         ],
@@ -143,9 +160,10 @@ def train_alone():
 
 
 @pytest.mark.slow
-def test_pp2_x_v2_is_one_process():
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_pp2_x_v2_is_one_process(is_foreign):
     """The first stage's copy of the scale never has a gradient."""
-    ranks = run_on_ranks(train_pipeline, 4)
+    ranks = run_on_ranks(train_pipeline, 4, is_foreign=is_foreign)
     losses, gamma, norms = train_alone()
     # Losses are of a sharding rank's own rows.
     mean = np.mean([ranks[0][0], ranks[1][0]], axis=0)

@@ -1,0 +1,414 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``adagc-run``: any training command, unchanged, with a clip of this package.
+
+Every Python process of the command gets a ``sitecustomize`` that waits for the
+Trainer of PaddleNLP, PaddleFormers or PaddleFleet to be imported, and puts
+:class:`~paddle_adagc.integrations.paddlenlp.ClippingMixin` before the class of
+every Trainer that is made. Nothing on disk is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TRAINERS = (
+    "paddlenlp.trainer.trainer",
+    "paddleformers.trainer.trainer",
+    "paddlefleet.trainer.trainer",
+)
+"""Modules whose class ``Trainer`` gets the clip."""
+
+SETTINGS = "PADDLE_ADAGC_RUN"
+"""Environment variable: the clip and how to resume it, as JSON."""
+
+_SITE = """\
+from paddle_adagc.integrations.run import install
+install(__file__)
+"""
+_OLD = "adaptive_norm_"
+_OLD_ARGUMENTS = {
+    "adaptive_norm_clip_ratio": "lambda_rel",
+    "adaptive_norm_start_clip_steps": "t_start",
+}
+_USAGE = """\
+adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
+
+  adagc-run paddleformers-cli train my.yaml
+  adagc-run --t-start 200 --lambda-abs 0.5 -- \\
+      python -m paddle.distributed.launch --gpus 0,1 run_pretrain.py my.json"""
+_EPILOG = """\
+Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
+--nonfinite propagate. Values also come from a section "clip" of the YAML or
+JSON file that the command reads, which is taken out before the command sees
+it; options win. On several nodes run it on each."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        The command's exit status; 1: it made no Trainer; 2: a mistake here.
+    """
+    parser = argparse.ArgumentParser(
+        prog="adagc-run",
+        usage=_USAGE,
+        description="Run a training command with AdaGC in its Trainer.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--clip",
+        metavar="NAME",
+        help="another clip of the registry (default: adagc)",
+    )
+    parser.add_argument(
+        "--missing-state",
+        choices=("raise", "start"),
+        help="a checkpoint without a clip's state: refuse it (default), or "
+        "start with the warm-up, to switch a running job",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="say what it would do, and stop"
+    )
+    mine, command = _divided(
+        [*(sys.argv[1:] if arguments is None else arguments)]
+    )
+    options, rest = parser.parse_known_args(mine)
+    if not command:
+        parser.error("give the command to run")
+    try:
+        with tempfile.TemporaryDirectory(prefix="adagc-run-") as folder:
+            return _run(options, rest, command, Path(folder))
+    except (FileNotFoundError, ImportError, TypeError, ValueError) as error:
+        print(f"adagc-run: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(
+    options: argparse.Namespace,
+    rest: Sequence[str],
+    command: list[str],
+    folder: Path,
+) -> int:
+    notes: list[str] = []
+    settings: dict[str, Any] = {"clip": {"name": "adagc"}, "units": None}
+    for i, word in enumerate(command):
+        found, path = _taken_out(word, folder, notes)
+        if found:
+            command[i] = str(path)
+            settings.update(found)
+    clip = settings["clip"]
+    if options.clip is not None and options.clip != clip.get("name"):
+        clip = {"name": options.clip}
+    settings["clip"] = clip = {**clip, **_values(rest)}
+    if options.missing_state is not None:
+        settings["missing_state"] = options.missing_state
+    from paddle_adagc import make_clip
+
+    made = make_clip(**clip)
+    notes.append(f"clips with {made}")
+    for note in notes if options.check else ():
+        print(f"adagc-run: {note}")
+    if options.check:
+        print(f"adagc-run: would run {shlex.join(command)}")
+        for name in TRAINERS:
+            library = name.partition(".")[0]
+            state = "is" if importlib.util.find_spec(library) else "is not"
+            print(f"adagc-run: {library} {state} installed here")
+        return 0
+    for note in notes:
+        print(f"adagc-run: {note}", file=sys.stderr, flush=True)
+    report = folder / "trainers"
+    (folder / "sitecustomize.py").write_text(_SITE)
+    folders = (str(folder), os.environ.get("PYTHONPATH"))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        SETTINGS: json.dumps({**settings, "report": str(report)}),
+    }
+    status = _call(command, environment)
+    if status == 0 and not report.exists():
+        raise ValueError(
+            "the command ended, but none of its processes made a Trainer of "
+            f"{', '.join(name.partition('.')[0] for name in TRAINERS)}: "
+            "nothing was clipped. Give the clip to the optimizer instead: "
+            "grad_clip=ClipGradByAdaGC()"
+        )
+    return status
+
+
+def _call(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a command that gets this process' signals, too."""
+    process = subprocess.Popen(command, env=environment)
+
+    def forward(number: int, _: types.FrameType | None) -> None:
+        process.send_signal(number)
+
+    before = {
+        number: signal.signal(number, forward)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    }
+    try:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):  # the command's, too
+                status = process.wait()
+                return status if status >= 0 else 128 - status
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _divided(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return this command's own words, and those of the one to run."""
+    i = 0
+    while i < len(words) and words[i].startswith("-"):
+        if words[i] == "--":
+            return words[:i], words[i + 1 :]
+        has_value = "=" in words[i] or words[i] in ("--check", "-h", "--help")
+        i += 1 if has_value else 2
+    return words[:i], words[i:]
+
+
+def _values(words: Sequence[str]) -> dict[str, Any]:
+    """Read ``--t-start 200`` as ``{"t_start": 200}``."""
+    values: dict[str, Any] = {}
+    left = [*words]
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            raise ValueError(
+                f"{word!r} is no option: put -- before the command"
+            )
+        name, has_value, value = word[2:].partition("=")
+        if not has_value:
+            if not left:
+                raise ValueError(f"{word} lacks its value")
+            value = left.pop(0)
+        try:
+            values[name.replace("-", "_")] = json.loads(value)
+        except json.JSONDecodeError:
+            values[name.replace("-", "_")] = value
+    return values
+
+
+def _taken_out(
+    word: str, folder: Path, notes: list[str]
+) -> tuple[dict[str, Any], Path]:
+    """Take the clip's settings out of a file that the command reads.
+
+    Returns:
+        The settings, and the path of a copy without them.
+    """
+    path = Path(word)
+    if path.suffix not in (".json", ".yaml", ".yml") or not path.is_file():
+        return {}, path
+    text = path.read_text("utf-8")
+    if path.suffix == ".json":
+        values = json.loads(text)
+    else:
+        try:
+            import yaml
+        except ImportError as error:
+            raise ImportError(
+                f"{error}: {word} may have a section 'clip'; pip install pyyaml"
+            ) from error
+        values = yaml.safe_load(text)
+    if not isinstance(values, dict):
+        return {}, path
+    keys = [k for k in values if k == "clip" or str(k).startswith(_OLD)]
+    if not keys:
+        return {}, path
+    found = _settings({key: values.pop(key) for key in keys}, word, notes)
+    if path.suffix == ".json":
+        text = json.dumps(values, indent=2)
+    else:
+        text = _without_keys(text, keys)
+    copy = folder / path.name
+    copy.write_text(text, "utf-8")
+    return found, copy
+
+
+def _settings(
+    values: dict[str, Any], word: str, notes: list[str]
+) -> dict[str, Any]:
+    section = values.pop("clip", None)
+    clip: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    if section is not None:
+        if not isinstance(section, dict):
+            raise ValueError(
+                f"{word}: clip is {section!r}, not a section of the clip's "
+                "arguments"
+            )
+        clip = {"name": "adagc", **section}
+        for name in ("missing_state", "units"):
+            if name in clip:
+                found[name] = clip.pop(name)
+        notes.append(f"took the section clip out of {word}")
+    if values.get("adaptive_norm_clip"):
+        became = {
+            _OLD_ARGUMENTS[key]: value
+            for key, value in values.items()
+            if key in _OLD_ARGUMENTS
+        }
+        clip = {"name": "adagc", **became, **clip}
+        notes.append(
+            f"took {', '.join(values)} out of {word}: they became {became}; "
+            "beta is the paper's 0.99 (ERNIE's clip had 0.98)"
+        )
+    elif values:
+        notes.append(f"took {', '.join(values)} out of {word}: not used")
+    if clip:
+        found["clip"] = clip
+    return found
+
+
+def _without_keys(text: str, keys: Sequence[str]) -> str:
+    """Cut top-level keys out of a YAML text; the rest keeps its bytes."""
+    import yaml
+
+    node = yaml.compose(text)
+    lines = text.splitlines(keepends=True)
+    starts = [key.start_mark.line for key, _ in node.value]
+    for (key, _), start, end in reversed(
+        [*zip(node.value, starts, [*starts[1:], len(lines)], strict=True)]
+    ):
+        if key.value in keys:
+            del lines[start:end]
+    return "".join(lines)
+
+
+# ---- in the processes of the command ---------------------------------------
+
+
+def install(site: str) -> None:
+    """Wait for the Trainers' modules; called by ``sitecustomize``.
+
+    Args:
+        site: Path of that file; the user's own one is run as well.
+    """
+    folder = str(Path(site).parent)
+    others = [entry for entry in sys.path if entry != folder]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find the Trainers' modules, and changes these."""
+
+    def __init__(self) -> None:
+        self._is_busy = False
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return a Trainer's module, with another loader."""
+        if fullname not in TRAINERS or self._is_busy:
+            return None
+        self._is_busy = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_busy = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(
+        self, spec: importlib.machinery.ModuleSpec
+    ) -> types.ModuleType | None:
+        """See the module's own loader."""
+        module: types.ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run the module, then change its Trainer."""
+        self._loader.exec_module(module)
+        change_trainer(module.__dict__["Trainer"])
+
+
+def change_trainer(trainer: type) -> None:
+    """Put the mixin before the class of each ``trainer`` that is made."""
+    kinds: dict[type, type] = {}
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        from paddle_adagc.integrations.trainer import ClippingMixin
+
+        if not issubclass(cls, ClippingMixin):
+            if cls not in kinds:
+                kinds[cls] = _with_clip(cls, ClippingMixin)
+            cls = kinds[cls]
+        return object.__new__(cls)
+
+    trainer.__new__ = new  # type: ignore[assignment]
+
+
+def _with_clip(cls: type, mixin: type) -> type:
+    """Return a class of the same name whose Trainers clip."""
+    settings = json.loads(os.environ[SETTINGS])
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        from paddle.nn import ClipGradByGlobalNorm
+
+        from paddle_adagc import make_clip
+
+        clip = make_clip(**settings["clip"])
+        if isinstance(clip, ClipGradByGlobalNorm):  # the Trainer's own
+            cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
+            self.args.max_grad_norm = clip.clip_norm
+        else:
+            resumes = settings.get("missing_state", "raise")
+            mixin.__init__(  # type: ignore[misc]
+                self,
+                *args,
+                clip=clip,
+                missing_state=resumes,
+                units=settings["units"],
+                **kwargs,
+            )
+        with Path(settings["report"]).open("a") as report:
+            report.write(f"{cls.__qualname__} clips with {clip}\n")
+
+    bases = (
+        (cls,) if settings["clip"]["name"] == "global_norm" else (mixin, cls)
+    )
+    body: dict[str, Any] = {
+        "__init__": init,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+    }
+    return type(cls.__name__, bases, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

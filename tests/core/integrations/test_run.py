@@ -1,0 +1,226 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""adagc-run: a clip in commands that know nothing of it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from paddle_adagc import load_state
+from paddle_adagc.integrations import run
+
+SCRIPT = """
+import sys
+import numpy as np, paddle
+from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
+
+class Rows(paddle.io.Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        x = np.random.default_rng(index).normal(size=4).astype("float32")
+        return {"x": x, "labels": x[:1]}
+
+class Net(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.linear = paddle.nn.Linear(4, 1)
+
+    def forward(self, x, labels=None):
+        return ((self.linear(x) - labels) ** 2).mean()
+
+class MyTrainer(Trainer):
+    def create_optimizer(self, lr_scheduler=None):
+        return super().create_optimizer(lr_scheduler)
+
+[args] = PdArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
+paddle.seed(0)
+trainer = MyTrainer(model=Net(), args=args, train_dataset=Rows())
+assert type(trainer).__name__ == "MyTrainer"
+trainer.train(resume_from_checkpoint=len(sys.argv) > 2 or None)
+print("clip:", trainer.optimizer._grad_clip)
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A user's script and its config."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def configure(**values):
+        values = {
+            "output_dir": str(tmp_path / "out"),
+            "max_steps": 6,
+            "save_steps": 3,
+            "logging_steps": 3,
+            "learning_rate": 0.01,
+            "device": "cpu",
+            "report_to": [],
+            **values,
+        }
+        (tmp_path / "job.json").write_text(json.dumps(values))
+
+    configure()
+    return tmp_path, configure
+
+
+def adagc_run(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "paddle_adagc.integrations.run", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_a_script_of_paddlenlp_s_trainer(job):
+    folder, configure = job
+    configure(clip={"t_start": 2, "lambda_abs": 0.5})
+    command = [sys.executable, "train.py", "job.json"]
+    ended = adagc_run(folder, "--beta", "0.9", "--", *command)
+    assert ended.returncode == 0, ended.stderr
+    assert "ClipGradByAdaGC(lambda_rel=1.04, beta=0.9, lambda_abs=0.5" in (
+        ended.stdout
+    )
+    assert "clip_global_grad_norm" in ended.stderr + ended.stdout
+    state = load_state(folder / "out/checkpoint-3")
+    assert state["step"] == 3
+    assert {*state["gamma"]} == {"linear.weight", "linear.bias"}
+    configure(max_steps=9)
+    ended = adagc_run(
+        folder, "--t-start", "2", "--beta=0.9", *command, "resume"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert load_state(folder / "out/checkpoint-9")["step"] == 9
+
+
+def test_a_running_job_switches_to_another_clip(job):
+    folder, configure = job
+    command = [sys.executable, "train.py", "job.json"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    configure(max_steps=9)
+    command.append("resume")
+    ended = adagc_run(folder, "--clip", "zclip", *command)
+    assert ended.returncode != 0
+    assert "missing_state='start'" in ended.stderr
+    words = ("--clip", "zclip", "--missing-state", "start", *command)
+    ended = adagc_run(folder, *words)
+    assert ended.returncode == 0, ended.stderr
+    assert "clip: ClipGradByZClip" in ended.stdout
+    ended = adagc_run(
+        folder, "--clip=global_norm", "--lambda-abs=0.3", *command
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_command_without_a_trainer_is_an_error(tmp_path):
+    ended = adagc_run(tmp_path, sys.executable, "-c", "import json")
+    assert ended.returncode == 2
+    assert "none of its processes made a Trainer" in ended.stderr
+    ended = adagc_run(tmp_path, sys.executable, "-c", "raise SystemExit(7)")
+    assert ended.returncode == 7
+
+
+def test_the_user_s_own_sitecustomize_runs_as_well(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('mine')\n")
+    script = "import os, sys; sys.path.insert(0, 'x')"
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "paddle_adagc.integrations.run"),
+            *(sys.executable, "-c", script),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(own), *sys.path]),
+        },
+    )
+    assert "mine" in ended.stdout.split("\n")
+
+
+def test_check_says_what_it_would_do(tmp_path, capsys):
+    (tmp_path / "my.yaml").write_text(
+        "# mine\nstage: PT\nclip:\n  t_start: 7\n  units: {}\nseed: 1  # s\n"
+    )
+    words = ["--check", "paddleformers-cli", "train", str(tmp_path / "my.yaml")]
+    assert run.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "t_start=7" in printed
+    assert "would run paddleformers-cli train" in printed
+    assert "paddlefleet is not installed here" in printed
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_the_clip_s_section_is_taken_out(tmp_path, suffix):
+    values = {
+        "a": 1,
+        "clip": {"t_start": 7, "missing_state": "start", "units": {"x": 1}},
+        "b": {"c": "1e-5"},
+    }
+    path = tmp_path / f"my{suffix}"
+    text = json.dumps(values)
+    if suffix == ".yaml":
+        text = (
+            "# before\n" + yaml.safe_dump(values, sort_keys=False) + "# end\n"
+        )
+    path.write_text(text)
+    folder, notes = tmp_path / "copies", []
+    folder.mkdir()
+    found, copy = run._taken_out(str(path), folder, notes)
+    assert found == {
+        "clip": {"name": "adagc", "t_start": 7},
+        "missing_state": "start",
+        "units": {"x": 1},
+    }
+    del values["clip"]
+    assert yaml.safe_load(copy.read_text()) == values
+    assert path.read_text() == text
+    if suffix == ".yaml":
+        assert copy.read_text() == "# before\na: 1\nb:\n  c: '1e-5'\n# end\n"
+
+
+def test_ernie_s_former_keys(tmp_path):
+    path = tmp_path / "ernie.yaml"
+    path.write_text(
+        "adaptive_norm_clip: true\nadaptive_norm_clip_ratio: 1.03\n"
+        "adaptive_norm_start_clip_steps: 50\nadaptive_norm_verbose: true\n"
+    )
+    notes = []
+    (tmp_path / "copies").mkdir()
+    found, copy = run._taken_out(str(path), tmp_path / "copies", notes)
+    clip = {"name": "adagc", "lambda_rel": 1.03, "t_start": 50}
+    assert found == {"clip": clip}
+    assert copy.read_text() == ""
+    assert "became {'lambda_rel': 1.03, 't_start': 50}" in notes[0]
+    assert "adaptive_norm_verbose" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--t-strat", "5", "ls"], "did you mean 't_start'"),
+        (["--clip", "adacg", "ls"], "did you mean 'adagc'"),
+        (["--t-start", "x", "ls"], "t_start must be an integer"),
+        (["--t-start", "5", "-x", "6", "ls"], "'-x' is no option"),
+    ],
+)
+def test_mistakes(words, message, capsys):
+    assert run.main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_command_is_needed(capsys):
+    with pytest.raises(SystemExit):
+        run.main(["--t-start", "5"])
+    assert "give the command to run" in capsys.readouterr().err
