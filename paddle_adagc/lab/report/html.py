@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,31 +21,29 @@ from paddle_adagc.lab.report.charts import (
     loss_chart,
     moment_charts,
 )
-from paddle_adagc.lab.report.config_facts import common_and_different, flatten
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.focus import Focus, choose_focus
-from paddle_adagc.lab.report.heatmap import (
-    describe_h,
-    has_tensors,
-    heatmap_figure,
+from paddle_adagc.lab.report.experiment import (
+    Experiment,
+    flatten,
+    shared_options,
 )
-from paddle_adagc.lab.report.labels import tensor_label
-from paddle_adagc.lab.report.measuring import measure_experiment
-from paddle_adagc.lab.report.notes import extent, reading_notes
-from paddle_adagc.lab.report.plots import (
+from paddle_adagc.lab.report.figures import (
+    describe_h,
     difference_figure,
     draw_chart,
+    dynamics_figure,
+    heatmap_figure,
+    norm_figure,
     rate_figure,
+    runs_with_tensors,
 )
+from paddle_adagc.lab.report.focus import Focus, choose_focus, tensor_label
+from paddle_adagc.lab.report.measures import Measured, measure_experiment
 from paddle_adagc.lab.report.style import method_colors, svg_data_uri
 from paddle_adagc.lab.report.tables import (
-    Measured,
-    Table,
     comparison_table,
     event_counts,
     paired_changes,
 )
-from paddle_adagc.lab.report.tensor_plots import dynamics_figure, norm_figure
 
 WIDE = 9.0
 """Width in inches of a figure for a desktop page."""
@@ -60,45 +57,23 @@ FIGURE_METHODS = 7
 _PAGE = Path(__file__).parent / "page"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Picture:
-    wide: str  # data URI
-    narrow: str  # data URI
-    min_width: int  # CSS pixels
-    alt: str
-    caption: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Curves:
-    """Charts that zoom together."""
-
-    charts: list[dict[str, Any]]
-    caption: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Section:
-    title: str
-    anchor: str
-    description: str
-    extent: str
-    colors: dict[str, str]
-    table: Table
-    loss: _Picture | None  # what the page opens with
-    curves: _Curves
-    moments: _Curves
-    figures: list[_Picture]
-    methods: list[str]
-    num_hidden: int  # methods that the figures leave out
-    common: dict[str, Any]
-    different: dict[str, dict[str, Any]]
-    facts: dict[str, Any]
-    paths: list[str]
-
-    @property
-    def compares(self) -> bool:
-        return len(self.methods) > 1
+_NOTES = (
+    "The step of a spike is chaotic: the smallest change moves it. Fewer than "
+    "3 seeds or 2,500 steps show nothing; a verdict of tools/reproduce.py "
+    "needs 8 paired seeds.",
+    "The spike score compares a loss with the spread of the window before it. "
+    "On a noisy loss ten standard deviations can be more than a nat (the row "
+    "“10 σ” says how much): damage below that scores 0.",
+    "One event widens the spread for a whole window and can hide the next one, "
+    "and one event can count as many neighbouring spikes. Therefore events and "
+    "the robust count are given, too.",
+    "Small models on a CPU stand in for pretraining: they show how a clip "
+    "reacts to an outlier, not what a large run gains. Their gradient norm is "
+    "closer to the absolute threshold than in large runs, where the threshold "
+    "leaves more headroom.",
+    "Clip time is that of one machine and this model size, where fixed "
+    "costs per operation dominate.",
+)
 
 
 def write_report(
@@ -144,7 +119,8 @@ def write_report(
     data = {
         chart["id"]: chart
         for section in sections
-        for chart in (*section.curves.charts, *section.moments.charts)
+        for curves in (section["curves"], section["moments"])
+        for chart in curves["charts"]
     }
     page = environment.get_template("page.html.j2").render(
         title=title,
@@ -170,59 +146,58 @@ def _json(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
+def _section(
+    experiment: Experiment, anchor: str, target: Path
+) -> dict[str, Any]:
+    """Return what the template shows of an experiment."""
     measured = measure_experiment(experiment)
     common, different = common_and_different(experiment)
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
-    moments = moment_charts(shown, focus) if focus else []
-    return _Section(
-        title=experiment.title,
-        anchor=anchor,
-        description=experiment.description,
-        extent=extent(experiment),
-        colors=method_colors(experiment.runs),
-        table=comparison_table(experiment, measured),
-        loss=_loss(shown) if len(shown.runs) > 1 else None,
-        curves=_curves(all_charts(shown), f"{anchor}-curves", _about(shown)),
-        moments=_curves(
-            moments,
+    compares = len(experiment.runs) > 1
+    loss_words = ["Circles are spikes."]
+    loss_words += ["Shaded steps are injected faults."] * shown.has_faults
+    return {
+        "title": experiment.title,
+        "anchor": anchor,
+        "description": experiment.description,
+        "extent": extent(experiment),
+        "colors": method_colors(experiment.runs),
+        "table": comparison_table(experiment, measured),
+        "compares": compares,
+        "loss": compares
+        and _picture(
+            lambda width: draw_chart(loss_chart(shown), width),
+            f"Training loss of {experiment.title}",
+            " ".join(loss_words),
+        ),
+        "curves": _curves(all_charts(shown), f"{anchor}-curves", _about(shown)),
+        "moments": _curves(
+            moment_charts(shown, focus) if focus else [],
             f"{anchor}-moments",
             "Norms of the optimizer's moments of the same tensors at the same "
             "steps: what the optimizer remembers of the event, and for how "
             "long.",
         ),
-        figures=list(_pictures(shown, focus, measured)),
-        methods=list(experiment.runs),
-        num_hidden=max(0, len(experiment.runs) - FIGURE_METHODS),
-        common=common,
-        different=different,
-        facts=_facts(experiment),
-        paths=_raw_paths(experiment, target.parent),
-    )
+        "figures": list(_pictures(shown, focus, measured)),
+        "methods": list(experiment.runs),
+        "num_hidden": max(0, len(experiment.runs) - FIGURE_METHODS),
+        "common": common,
+        "different": different,
+        "facts": _facts(experiment),
+        "paths": _raw_paths(experiment, target.parent),
+    }
 
 
-def _loss(experiment: Experiment) -> _Picture:
-    return _picture(
-        lambda width: draw_chart(loss_chart(experiment), width),
-        f"Training loss of {experiment.title}",
-        " ".join(
-            ["Circles are spikes."]
-            + ["Shaded steps are injected faults."] * experiment.has_faults
-        ),
-    )
-
-
-def _curves(
-    found: Iterator[Chart] | list[Chart], group: str, caption: str
-) -> _Curves:
-    return _Curves(
-        [
+def _curves(charts: list[Chart], group: str, caption: str) -> dict[str, Any]:
+    """Return charts that zoom together."""
+    return {
+        "charts": [
             {"id": f"{group}-{number}", "group": group, **chart.as_json()}
-            for number, chart in enumerate(found)
+            for number, chart in enumerate(charts)
         ],
-        caption,
-    )
+        "caption": caption,
+    }
 
 
 def _about(experiment: Experiment) -> str:
@@ -250,7 +225,7 @@ def _about(experiment: Experiment) -> str:
 
 def _pictures(
     experiment: Experiment, focus: Focus | None, measured: Measured
-) -> Iterator[_Picture]:
+) -> Iterator[dict[str, Any]]:
     yield from _comparisons(experiment, measured)
     tensor = experiment.dynamics_tensor
     if tensor is not None:
@@ -273,11 +248,12 @@ def _pictures(
             "where its norm is above the dashed line. The optimizer gets the "
             "coloured line.",
         )
-    if has_tensors(experiment, seed_index):
+    runs = runs_with_tensors(experiment, seed_index)
+    if runs:
         words = [
             f"{method}: {sentence}"
-            for method, runs in experiment.runs.items()
-            if (sentence := describe_h(runs[seed_index], experiment.skip_steps))
+            for method, run in runs.items()
+            if (sentence := describe_h(run, experiment.skip_steps))
         ]
         yield _picture(
             lambda width: heatmap_figure(experiment, width, seed_index),
@@ -290,7 +266,7 @@ def _pictures(
 
 def _comparisons(
     experiment: Experiment, measured: Measured
-) -> Iterator[_Picture]:
+) -> Iterator[dict[str, Any]]:
     """Draw what several seeds say about each method."""
     if len(experiment.seeds) < 2:
         return
@@ -324,15 +300,88 @@ def _comparisons(
 
 def _picture(
     draw: Callable[[float], Figure], alt: str, caption: str
-) -> _Picture:
+) -> dict[str, Any]:
+    """Draw a figure for both widths of a page."""
     narrow = draw(NARROW)
-    return _Picture(
-        wide=svg_data_uri(draw(WIDE)),
-        narrow=svg_data_uri(narrow),
-        min_width=round(75 * narrow.get_figwidth()),
-        alt=alt,
-        caption=caption,
+    return {
+        "wide": svg_data_uri(draw(WIDE)),
+        "narrow": svg_data_uri(narrow),
+        "min_width": round(75 * narrow.get_figwidth()),  # CSS pixels
+        "alt": alt,
+        "caption": caption,
+    }
+
+
+def reading_notes(experiments: list[Experiment]) -> list[str]:
+    """Return the notes that apply to ``experiments``."""
+    notes = list(_NOTES)
+    skipped = sorted({e.skip_steps for e in experiments})
+    notes.insert(
+        0,
+        f"The first {' or '.join(f'{s:,}' for s in skipped)} steps, the "
+        "initial descent, are not judged: its steep fall would widen the "
+        "spread of the first windows to several nats.",
     )
+    if any(e.has_faults for e in experiments):
+        notes.append(
+            "The loss of a corrupted batch itself is high for any model. It is "
+            "left out of all measures; what counts is the damage afterwards."
+        )
+    if any(e.clean_runs for e in experiments):
+        notes.append(
+            "Paired excess is the difference to a run of the same method with "
+            "the same seed and batches but no faults. It shows lasting damage "
+            "that the spike score misses."
+        )
+    if min(len(e.seeds) for e in experiments) < 3:
+        notes.append(
+            "This report has fewer than 3 seeds in at least one experiment: "
+            "it illustrates and decides nothing."
+        )
+    return notes
+
+
+def extent(experiment: Experiment) -> str:
+    """Say how many seeds and steps there are: ``"3 seeds (1, 2, 3), …"``."""
+    seeds = ", ".join(str(s) for s in experiment.seeds if s is not None)
+    count = len(experiment.seeds)
+    text = (
+        f"Seed {seeds}"
+        if count == 1 and seeds
+        else (f"{count:,} seed" + "s" * (count > 1))
+    )
+    if count > 1 and seeds:
+        text += f" ({seeds})"
+    steps = [r.num_steps for runs in experiment.runs.values() for r in runs]
+    fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
+    return (
+        f"{text}, {fewest}{max(steps):,} steps a run; the first "
+        f"{experiment.skip_steps:,} steps are not judged."
+    )
+
+
+def common_and_different(
+    experiment: Experiment,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Split the options of an experiment's methods, but for seed and folder.
+
+    Returns:
+        The options that all methods share, and for every other option its
+        value by method (methods without the option are left out).
+    """
+    configs = {
+        m: shared_options(runs[0]) for m, runs in experiment.runs.items()
+    }
+    common: dict[str, Any] = {}
+    different: dict[str, dict[str, Any]] = {}
+    for key in dict.fromkeys(key for c in configs.values() for key in c):
+        values = {m: c[key] for m, c in configs.items() if key in c}
+        first, *others = values.values()
+        if len(values) == len(configs) and others.count(first) == len(others):
+            common[key] = first
+        else:
+            different[key] = values
+    return common, different
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:

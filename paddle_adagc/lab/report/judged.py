@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.groups import group_measures
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import (
     SpikeScore,
@@ -35,7 +35,11 @@ BEFORE = 50
 SETTLED = 10
 """Consecutive steps whose median has to be back at the level."""
 
-_MEMORISED = "fixed_sequences"
+_MARKS = {"router": ".mlp.gate.", "experts": ".mlp.experts."}
+"""Group of tensors -> what their names hold."""
+
+_QUANTITIES = ("gamma", "moment1", "moment2")
+_BALANCE = ("expert_max_violation", "idle_experts")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +70,7 @@ class JudgedRun:
     """The same run without faults, for the paired excess."""
 
     @property
-    def config(self) -> Mapping[str, Mapping[str, object]]:
+    def config(self) -> Mapping[str, Any]:
         """The run's config."""
         return self.run.run.get("config", {})
 
@@ -76,7 +80,7 @@ class JudgedRun:
         return self.run.run.get("status") == "diverged"
 
     def score(self, window: int, robust: bool = False) -> SpikeScore | None:
-        """Return the spike score; None where no step was judged."""
+        """The spike score; None where no step was judged."""
         score = self._scores[window, robust]
         is_judged = score.num_judged > 0 and not self.diverged
         return score if score.num_spikes or is_judged else None
@@ -108,32 +112,81 @@ class JudgedRun:
         """Medians by group of tensors, and the balance of the experts."""
         return group_measures(self.run, self.experiment.skip_steps)
 
-    def average(
-        self,
-        name: str,
-        average: Callable[[np.ndarray], np.floating] = np.mean,
-        start: int = 0,
-        factor: float = 1.0,
-    ) -> float | None:
-        """Average a logged metric from step ``start`` on; None: not logged."""
-        known = self.run.metrics.get(name, np.zeros(0))[start:]
-        known = known[~np.isnan(known)]
-        return factor * float(average(known)) if len(known) else None
+    @property
+    def clips(self) -> bool:
+        """Whether a clip was measured; "none": the optimizer clips itself."""
+        return self.config.get("clip", {}).get("name") != "none"
 
-    def of_clip(
-        self, name: str, average: Callable = np.mean, start: int = 0
-    ) -> float | None:
-        """:meth:`average`, None where the optimizer clips by itself."""
-        if self.config.get("clip", {}).get("name") == "none":
+    def clipped_percent(self, start: int) -> float | None:
+        """Mean share of clipped tensors from a step on; None: not logged."""
+        shares = self._logged("clipped_fraction", start)
+        if not self.clips or not len(shares):
             return None
-        factor = 100 if name == "clipped_fraction" else 1000
-        return self.average(name, average, start, factor)
+        return 100 * float(np.mean(shares))
+
+    def median_ms(self, name: str) -> float | None:
+        """Median of a logged time, in milliseconds; None: not logged."""
+        seconds = self._logged(name)
+        return 1000 * float(np.median(seconds)) if len(seconds) else None
+
+    def last(self, name: str) -> float | None:
+        """The last known value of a logged metric."""
+        known = self._logged(name)
+        return float(known[-1]) if len(known) else None
+
+    def _logged(self, name: str, start: int = 0) -> np.ndarray:
+        """Known values of a logged metric from step ``start`` on."""
+        values = self.run.metrics.get(name, np.zeros(0))[start:]
+        return values[~np.isnan(values)]
+
+
+def judge_runs(experiment: Experiment) -> dict[str, list[JudgedRun]]:
+    """The runs of an experiment by method, each with its clean twin."""
+    clean = experiment.clean_runs or {}
+    return {
+        method: [
+            JudgedRun(run, experiment, twin)
+            for run, twin in zip(
+                runs, clean.get(method, [None] * len(runs)), strict=True
+            )
+        ]
+        for method, runs in experiment.runs.items()
+    }
+
+
+def group_measures(run: RunRecord, skip_steps: int) -> dict[str, float]:
+    """Numbers of a run by group of tensors, and the balance of its experts.
+
+    Returns:
+        ``h_median``, over all judged steps and tensors; the same of
+        ``router_`` and ``experts_`` (routed ones) with the medians of their
+        gamma and of the norms of AdamW's moments; the means of
+        ``expert_max_violation`` and ``idle_experts``. What was not recorded is
+        left out.
+    """
+    judged = {"h": run.h, **{q: run.tensors[q] for q in _QUANTITIES}}
+    judged = {name: values[skip_steps:] for name, values in judged.items()}
+    found = {"h_median": _median(judged["h"])}
+    for group, mark in _MARKS.items():
+        chosen = [mark in name for name in run.tensor_names]
+        found[f"{group}_h_median"] = _median(judged["h"][:, chosen])
+        for quantity in _QUANTITIES:
+            found[f"{group}_{quantity}"] = _median(judged[quantity][:, chosen])
+    for name in _BALANCE:
+        if name in run.metrics:
+            found[name] = float(np.nanmean(run.metrics[name][skip_steps:]))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _median(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else None
 
 
 def memorises(run: RunRecord) -> bool:
     """Whether a run trains on a few sequences: validation says nothing."""
     data = run.run.get("config", {}).get("data", {})
-    return data.get("kind") == _MEMORISED
+    return data.get("kind") == "fixed_sequences"
 
 
 def scored_series(run: RunRecord, skip_steps: int) -> tuple[np.ndarray, int]:
@@ -177,11 +230,10 @@ def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
 
 
 def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
-    """Return the largest growth of a norm in :data:`GROWTH_STEPS` steps.
+    """The largest growth of a norm in :data:`GROWTH_STEPS` judged steps.
 
     Args:
-        norms: Norms of a moment, ``[num_steps, num_tensors]``, NaN where not
-            known.
+        norms: Of a moment, ``[num_steps, num_tensors]``; NaN: not known.
         skip_steps: First steps that are not judged.
     """
     judged = norms[skip_steps:].astype(np.float64)
@@ -191,12 +243,6 @@ def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
         growth = judged[GROWTH_STEPS:] / judged[:-GROWTH_STEPS]
     known = growth[np.isfinite(growth)]
     return float(known.max()) if known.size else None
-
-
-def last_value(values: np.ndarray | None) -> float | None:
-    """Return the last value of a series that is not NaN."""
-    known = np.zeros(0) if values is None else values[~np.isnan(values)]
-    return float(known[-1]) if len(known) else None
 
 
 def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
@@ -229,13 +275,8 @@ def worst_jump(
 ) -> Jump | None:
     """Find the largest jump among the judged steps.
 
-    Args:
-        run: The run.
-        skip_steps: First steps that are not judged.
-        between: Only look at the steps ``between[0] <= step < between[1]``.
-
-    Returns:
-        ``None`` if no step has :data:`BEFORE` judged steps before it.
+    Only the steps ``between[0] <= step < between[1]`` are looked at. None: no
+    step has :data:`BEFORE` judged steps before it.
     """
     steps = judged_steps(run, skip_steps)
     if len(steps) <= BEFORE:

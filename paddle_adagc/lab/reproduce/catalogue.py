@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from paddle_adagc.checks import suggestion
-from paddle_adagc.lab.report.config_facts import flatten
+from paddle_adagc.lab.report.experiment import flatten
 from paddle_adagc.lab.reproduce.grid import (
     as_json,
     base_values,

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report.config_facts import flatten
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.judged import judged_steps
-from paddle_adagc.lab.report.measuring import stored_numbers
+from paddle_adagc.lab.report.experiment import Experiment, flatten
+from paddle_adagc.lab.report.judged import JudgedRun, judged_steps
+from paddle_adagc.lab.report.measures import stored_numbers
 from paddle_adagc.lab.reproduce.grid import digest
 from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
 from paddle_adagc.lab.reproduce.series import decode_losses, encode_losses
@@ -52,7 +51,7 @@ def summarise_experiment(
         rows, configs, strict=True
     ):
         own = {k: v for k, v in config.items() if k not in common}
-        numbers = stored_numbers(run, experiment, clean_run)
+        numbers = stored_numbers(JudgedRun(run, experiment, clean_run))
         cells.append(_cell(method, run, numbers, is_twin, own))
     return ExperimentResult(
         name=name,

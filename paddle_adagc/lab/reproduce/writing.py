@@ -13,12 +13,18 @@ from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.figures import (
+    draw_chart,
+    dynamics_figure,
+    norm_figure,
+)
 from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.headline import conclusion, headline
 from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
-from paddle_adagc.lab.report.plots import draw_chart
-from paddle_adagc.lab.report.tables import comparison_table
-from paddle_adagc.lab.report.tensor_plots import dynamics_figure, norm_figure
+from paddle_adagc.lab.report.tables import (
+    comparison_table,
+    conclusion,
+    headline,
+)
 from paddle_adagc.lab.reproduce.grid import Cell
 from paddle_adagc.lab.reproduce.grid_file import ExperimentConfig
 from paddle_adagc.lab.reproduce.markdown import (

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from paddle_adagc.lab.record.files import QUANTITIES, RunRecord
-from paddle_adagc.lab.report.groups import group_measures
+from paddle_adagc.lab.report.judged import group_measures
 
 NAMES = [
     "model.embed_tokens.weight",

@@ -3,7 +3,7 @@
 """The sentences on an experiment follow from its runs."""
 
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.headline import conclusion, headline
+from paddle_adagc.lab.report.tables import conclusion, headline
 
 
 def test_spikes_and_damage_are_counted(make_run):

@@ -8,27 +8,23 @@ import math
 import numpy as np
 import pytest
 
-from paddle_adagc.lab.report.config_facts import (
-    adagc_option,
-    common_and_different,
-)
 from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.figures import adagc_option
+from paddle_adagc.lab.report.focus import group_tensors, tensor_label
 from paddle_adagc.lab.report.formatting import (
     format_list,
     format_range,
     format_same,
     format_spread,
 )
+from paddle_adagc.lab.report.html import common_and_different, extent
 from paddle_adagc.lab.report.judged import (
     judged_steps,
     run_excess,
     spike_steps,
     worst_jump,
 )
-from paddle_adagc.lab.report.labels import group_tensors, tensor_label
-from paddle_adagc.lab.report.measures import run_measures
-from paddle_adagc.lab.report.measuring import measure_experiment
-from paddle_adagc.lab.report.notes import extent
+from paddle_adagc.lab.report.measures import measure_experiment, run_measures
 from paddle_adagc.lab.report.tables import comparison_table
 
 

@@ -17,20 +17,19 @@ from paddle_adagc.lab.report.charts import (
     smooth,
 )
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.heatmap import (
+from paddle_adagc.lab.report.figures import (
     bin_steps,
+    clip_threshold,
     describe_h,
-    heatmap_figure,
-)
-from paddle_adagc.lab.report.plots import (
     difference_figure,
     draw_chart,
+    heatmap_figure,
+    norm_figure,
     rate_figure,
     rate_interval,
 )
+from paddle_adagc.lab.report.focus import choose_focus
 from paddle_adagc.lab.report.style import FAULT_COLOR, method_colors
-from paddle_adagc.lab.report.tensor_plots import clip_threshold, norm_figure
 
 HIT = "layers.0.mlp.up_proj.weight"
 
