@@ -305,18 +305,17 @@ def _damage() -> list[Measure]:
                 label=f"Growth of a {name} moment (×)",
                 meaning=f"largest factor by which the norm of a tensor's "
                 f"{name} moment grew within {GROWTH_STEPS} steps.",
-                compute=lambda r, moment=moment: moment_growth(
-                    r.run.tensors[moment], r.experiment.skip_steps
-                ),
+                compute=functools.partial(_growth, moment=moment),
                 form=ranged(".1f"),
-                level=level,
+                level="brief" if moment == "moment1" else "detail",
             )
-            for moment, name, level in (
-                ("moment1", "first", "brief"),
-                ("moment2", "second", "detail"),
-            )
+            for moment, name in (("moment1", "first"), ("moment2", "second"))
         ),
     ]
+
+
+def _growth(run: JudgedRun, moment: str) -> float | None:
+    return moment_growth(run.run.tensors[moment], run.experiment.skip_steps)
 
 
 def _excess() -> list[Measure]:
@@ -333,9 +332,7 @@ def _excess() -> list[Measure]:
                 "method, seed and batches, no faults) by more than "
                 f"{threshold} nat; an event ends when the excess stays below "
                 f"{least} nat for more than 10 steps.",
-                compute=lambda r, threshold=threshold: (
-                    r.excess.num_events[threshold] if r.excess else None
-                ),
+                compute=functools.partial(_excess_events, threshold=threshold),
                 form=format_list,
                 better="lower",
                 level="headline" if threshold == most else "detail",
@@ -383,6 +380,10 @@ def _excess() -> list[Measure]:
             stored=False,
         ),
     ]
+
+
+def _excess_events(run: JudgedRun, threshold: float) -> float | None:
+    return None if run.excess is None else run.excess.num_events[threshold]
 
 
 def _losses(last_steps: int) -> list[Measure]:
@@ -478,12 +479,16 @@ def _groups() -> list[Measure]:
             name=name,
             label=label,
             meaning=meaning,
-            compute=lambda r, name=name: r.groups.get(name),
+            compute=functools.partial(_of_group, name=name),
             form=spread(".3g"),
             group="Groups of tensors",
         )
         for name, (label, meaning) in shown.items()
     ]
+
+
+def _of_group(run: JudgedRun, name: str) -> float | None:
+    return run.groups.get(name)
 
 
 def _costs() -> list[Measure]:
