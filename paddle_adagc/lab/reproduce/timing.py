@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.files import atomic_write, atomic_write_json
-from paddle_adagc.lab.reproduce.grid import digest
-from paddle_adagc.lab.reproduce.grid_file import TimingConfig
+from paddle_adagc.lab.reproduce.grid import TimingConfig, digest
 from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
 from paddle_adagc.lab.reproduce.running import commit, run_until
 from paddle_adagc.lab.train.parse import load_config

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from paddle_adagc.lab.record.files import RunRecord, update_run_json
-from paddle_adagc.lab.reproduce.continuing import continue_shorter
-from paddle_adagc.lab.reproduce.grid import as_json, in_store, make_cells
-from paddle_adagc.lab.reproduce.grid_file import load_target
-from paddle_adagc.lab.reproduce.running import run_process
+from paddle_adagc.lab.reproduce.grid import (
+    as_json,
+    in_store,
+    load_target,
+    make_cells,
+)
+from paddle_adagc.lab.reproduce.running import continue_shorter, run_process
 
 CONSTANT = {"schedule": {"kind": "constant"}, "train": {"save_every": 4}}
 

@@ -8,11 +8,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from paddle_adagc.lab.reproduce.grid import (
+    GridConfig,
     as_json,
     digest,
+    load_target,
     make_cells,
 )
-from paddle_adagc.lab.reproduce.grid_file import GridConfig, load_target
 
 EXPERIMENTS = Path(__file__).parents[3] / "configs/experiments"
 RUN = {

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc.lab.cli import reproduce as command
-from paddle_adagc.lab.reproduce.catalogue import Catalogue
 from paddle_adagc.lab.reproduce.claims import Claim, Condition, load_claims
-from paddle_adagc.lab.reproduce.markdown import Table, table_markdown
 from paddle_adagc.lab.reproduce.pages import (
     Pages,
     collect_results,
     load_all_results,
     made_files,
+    table_markdown,
 )
+from paddle_adagc.lab.reproduce.pool import Catalogue
 from paddle_adagc.lab.reproduce.results import (
     CellResult,
     ExperimentResult,
@@ -69,8 +69,7 @@ def test_pages_are_what_the_committed_results_give():
 
 
 def test_table_has_a_line_per_method_rates_and_paired_differences():
-    table = Table.of(result().experiments[0])
-    lines = table_markdown(table).splitlines()
+    lines = table_markdown(result().experiments[0]).splitlines()
     assert lines[0] == "#### Low noise"
     assert "3 seeds (0, 1, 2) of 2,500 steps" in lines[2]
     assert "processor: recorded before" in lines[2]

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs are found by their config, whoever ordered them."""
 
-from paddle_adagc.lab.reproduce.merging import merge_results
-from paddle_adagc.lab.reproduce.pool import Arm, Pool, longest, paired
+from paddle_adagc.lab.reproduce.pool import Arm, Pool
 from paddle_adagc.lab.reproduce.results import (
     CellResult,
     ExperimentResult,
     TargetResult,
+    longest,
+    merge_results,
+    paired,
 )
 
 CONFIG = {"schedule.kind": "constant", "train.max_steps": 2500, "a": 1}

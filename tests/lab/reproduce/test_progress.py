@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress of runs: plain lines without a terminal."""
 
-from paddle_adagc.lab.reproduce.progress import SECONDS, Progress
+import contextlib
+
+from paddle_adagc.lab.reproduce.running import SECONDS, Progress
 
 
 def test_plain_lines_at_a_low_rate(clock, capsys):
-    with Progress(6, 2, clock) as progress:
+    with contextlib.closing(Progress(6, 2, clock)) as progress:
         for second in range(int(4 * SECONDS)):
             progress.show(100 + 10 * second, 1300, second // 25)
             clock.now += 1
@@ -20,6 +22,6 @@ def test_plain_lines_at_a_low_rate(clock, capsys):
 
 def test_a_bar_on_a_terminal(clock, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with Progress(6, 2, clock) as progress:
+    with contextlib.closing(Progress(6, 2, clock)) as progress:
         progress.show(10, 9600, 1)
     assert "10/9600" in capsys.readouterr().err

@@ -10,11 +10,11 @@ from lab.report.conftest import Spec, make_directory
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.reproduce.results import (
     TargetResult,
+    decode_losses,
     read_results,
     write_results,
 )
-from paddle_adagc.lab.reproduce.series import decode_losses
-from paddle_adagc.lab.reproduce.summary import summarise_experiment
+from paddle_adagc.lab.reproduce.targets import summarise_experiment
 
 
 @pytest.fixture

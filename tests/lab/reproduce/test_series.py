@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paddle_adagc.lab.reproduce.series import (
+from paddle_adagc.lab.reproduce.results import (
     LAST_CODE,
     decode_losses,
     encode_losses,

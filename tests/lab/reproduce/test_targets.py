@@ -16,19 +16,19 @@ import pytest
 from paddle_adagc.lab.record.files import RunRecord, update_run_json
 from paddle_adagc.lab.reproduce import running
 from paddle_adagc.lab.reproduce.claims import Claim, Condition
-from paddle_adagc.lab.reproduce.grid import make_cells
-from paddle_adagc.lab.reproduce.grid_file import load_target
-from paddle_adagc.lab.reproduce.results import read_results
+from paddle_adagc.lab.reproduce.grid import load_target, make_cells
+from paddle_adagc.lab.reproduce.results import RESULTS, read_results
 from paddle_adagc.lab.reproduce.running import (
     run_cells,
     run_process,
 )
 from paddle_adagc.lab.reproduce.targets import (
+    REPORT,
     STORE,
+    TABLES,
     Reproduction,
 )
 from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
-from paddle_adagc.lab.reproduce.writing import REPORT, RESULTS, TABLES
 
 ROOT = Path(__file__).parents[3]
 LOWER = Claim(
@@ -103,8 +103,8 @@ def test_results_and_verdicts_follow_from_the_runs(
     assert "(p 0.0078)" in row
     assert "AdaGC ends lower." in (done.directory / REPORT).read_text()
     (condition,) = LOWER.reproduced_if
-    higher = condition.model_copy(update={"expect": "higher"})
-    claim = LOWER.model_copy(update={"reproduced_if": (higher,)})
+    higher = dataclasses.replace(condition, expect="higher")
+    claim = dataclasses.replace(LOWER, reproduced_if=(higher,))
     (again,) = reproduction(runs, path, claims=[claim]).reproduce()
     assert [v.verdict for v in again.verdicts] == [CONTRADICTED]
     assert len(runs.begun) == 16

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdicts that follow from numbers alone."""
 
+import dataclasses
 import math
 
 import pytest
@@ -262,7 +263,7 @@ def test_primary_claims_share_an_error():
     source = Runs(A=a, B=SAME)
     rules = [loss(), *[loss(to=("C",))] * 7]
     claims = [
-        claim(rule, primary=True).model_copy(update={"id": str(i)})
+        dataclasses.replace(claim(rule, primary=True), id=str(i))
         for i, rule in enumerate(rules)
     ]
     first = judge(claims, source)[0]
