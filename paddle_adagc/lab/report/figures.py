@@ -60,8 +60,9 @@ _COLUMNS = {
     "clipped_norm": "clipped gradient",
     "moment1": "first moment",
     "moment2": "second moment",
+    "global_grad_norm": "all gradients",
 }
-"""Columns of the figure of dynamics, but for the last one."""
+"""Quantity -> heading of its column in the figure of the dynamics."""
 
 LOWEST = 0.01
 """Smaller values of h have the colour of this one."""
@@ -154,10 +155,7 @@ def difference_figure(
 ) -> Figure:
     """Draw the paired differences: a dot per seed, their mean and interval.
 
-    Args:
-        differences: By method, one finite difference per seed.
-        label: What is subtracted from what, with the unit.
-        width: Width of the figure in inches.
+    The ``label`` says what is subtracted from what, with the unit.
     """
     figure, ax = _rows(list(differences), label, width)
     ax.axvline(0, color=INK, linewidth=0.8)
@@ -210,13 +208,10 @@ def _rows(methods: list[str], label: str, width: float) -> tuple[Figure, Axes]:
 
 
 def clip_threshold(run: RunRecord) -> np.ndarray | None:
-    """Return the norm above which AdaGC clips each tensor at each step.
+    """Return the norm above which AdaGC clips, ``[num_steps, num_tensors]``.
 
-    Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before.
-
-    Returns:
-        ``[num_steps, num_tensors]`` float32, NaN in the warm-up and where the
-        tensor has no gamma; ``None`` if the run used another clip.
+    Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before. NaN
+    in the warm-up and where the tensor has no gamma; None: another clip.
     """
     config = run.run.get("config", {})
     lambda_rel = adagc_option(config, "lambda_rel")
@@ -297,27 +292,27 @@ def dynamics_figure(
 ) -> Figure:
     """Draw the norms of one tensor in the first seed of every method.
 
-    Args:
-        experiment: Runs that recorded their tensors.
-        tensor: Name of the tensor.
-        width: Width of the figure in inches; it takes at least 8.
-
-    Raises:
-        ValueError: A run did not record ``tensor``.
+    The figure is at least 8 inches wide. A ValueError names a run that did not
+    record the tensor.
     """
     runs = {method: runs[0] for method, runs in experiment.runs.items()}
     for run in runs.values():
         check_choice(f"tensor of {run.name}", tensor, run.tensor_names)
-    titles = [*_COLUMNS.values(), "all gradients"]
     figure = Figure(
         figsize=(max(width, 8.0), 0.9 + 1.5 * len(runs)), layout="constrained"
     )
     grid = figure.subplots(
-        len(runs), len(titles), squeeze=False, sharex=True, sharey="col"
+        len(runs), len(_COLUMNS), squeeze=False, sharex=True, sharey="col"
     )
     colors = method_colors(runs)
     for row, (method, run) in zip(grid, runs.items(), strict=True):
-        for ax, values in zip(row, _series(run, tensor), strict=True):
+        index = run.tensor_names.index(tensor)
+        for ax, quantity in zip(row, _COLUMNS, strict=True):
+            if quantity in run.tensors:
+                values = run.tensors[quantity][:, index]
+            else:
+                unknown = np.full(run.num_steps, np.nan)
+                values = run.metrics.get(quantity, unknown)
             known = np.where(values > 0, values, np.nan)
             ax.plot(known, color=colors[method], linewidth=0.8)
             if np.isfinite(known).any():
@@ -328,21 +323,11 @@ def dynamics_figure(
             loss.grid(False)
             step_axis(ax, label=False, num_ticks=3)
         row[0].set_ylabel(method, color=colors[method])
-    for ax, title in zip(grid[0], titles, strict=True):
+    for ax, title in zip(grid[0], _COLUMNS.values(), strict=True):
         ax.set_title(title)
     figure.suptitle(f"{tensor_label(tensor)}: norms (black: loss)", fontsize=9)
     figure.supxlabel("optimizer step", fontsize=9)
     return figure
-
-
-def _series(run: RunRecord, tensor: str) -> list[np.ndarray]:
-    """Return the norms by column, ``[num_steps]`` each; NaN: not recorded."""
-    index = run.tensor_names.index(tensor)
-    unknown = np.full(run.num_steps, np.nan)
-    return [
-        *(run.tensors[quantity][:, index] for quantity in _COLUMNS),
-        run.metrics.get("global_grad_norm", unknown),
-    ]
 
 
 def _norm_legend(
@@ -397,11 +382,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _log_if_positive(ax: Axes) -> None:
-    values = np.concatenate(
-        [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
-        or [np.zeros(0)]
-    )
-    if (values > 0).any():
+    if any((np.asarray(line.get_ydata()) > 0).any() for line in ax.lines):
         log_axis(ax)
 
 
@@ -475,9 +456,6 @@ def heatmap_figure(
     """Draw h of every tensor over the whole run, one panel per method.
 
     A method that scales all tensors alike, such as GlobalGC, gets one row.
-
-    Raises:
-        ValueError: No run of this seed logged tensors.
     """
     runs = runs_with_tensors(experiment, seed_index)
     if not runs:

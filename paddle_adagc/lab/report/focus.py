@@ -25,12 +25,12 @@ NUM_TENSORS = 3
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$")
 _KINDS = (
-    ("experts", ("expert",)),
-    ("attention", ("attn", "attention")),
-    ("norms", ("norm",)),
-    ("feed-forward", ("mlp", "ffn", "feed_forward", "gate", "router")),
+    (2, ("expert",)),
+    (0, ("attn", "attention")),
+    (3, ("norm",)),
+    (1, ("mlp", "ffn", "feed_forward", "gate", "router")),
 )
-_ORDER = ("attention", "feed-forward", "experts", "norms", "other")
+"""Rank of a kind of tensors in its layer, and what their names hold."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +63,8 @@ def choose_focus(experiment: Experiment) -> Focus | None:
     With faults: the burst of faults after which the reference's loss rose
     most, and the tensors that the fault names or, for a corrupted batch, those
     whose gradient norm rose most. Without faults: the largest loss jump and
-    the tensors whose gradient norm rose most around it.
-
-    Args:
-        experiment: The runs.
-
-    Returns:
-        ``None`` if the reference logged no tensors or is too short to judge.
+    the tensors whose gradient norm rose most around it. None: the reference
+    logged no tensors, or is too short to judge.
     """
     runs = experiment.runs[experiment.reference]
     found: list[tuple[float, int, int, Jump]] = []
@@ -169,11 +164,7 @@ def tensor_label(name: str) -> str:
 def group_tensors(names: list[str]) -> list[TensorGroup]:
     """Group tensors by layer and sort each layer's tensors by kind.
 
-    Args:
-        names: Structured names such as ``layers.0.attention.q_proj.weight``.
-
-    Returns:
-        The tensors before the layers, every layer, the tensors after them.
+    First come the tensors before the layers, last those after them.
     """
     layers: dict[int, list[int]] = {}
     outside: list[int] = []
@@ -187,19 +178,26 @@ def group_tensors(names: list[str]) -> list[TensorGroup]:
     after = [i for i in outside if i not in before]
     groups = [("embedding", before)]
     groups += [
-        (f"layer {n}", _by_kind(names, layers[n])) for n in sorted(layers)
+        (
+            f"layer {n}",
+            sorted(layers[n], key=lambda i: _rank(_inside(names[i]))),
+        )
+        for n in sorted(layers)
     ]
     groups += [("output" if layers else "tensors", after)]
     return [
-        TensorGroup(label, indices, [_inside(names[i]) for i in indices])
+        TensorGroup(
+            label, indices, [_short(_inside(names[i])) for i in indices]
+        )
         for label, indices in groups
         if indices
     ]
 
 
 def _inside(name: str) -> str:
+    """The part of a name that its layer gives it."""
     match = _LAYER.search(name)
-    return _short(match[2] if match else name)
+    return match[2] if match else name
 
 
 def _short(name: str) -> str:
@@ -209,23 +207,16 @@ def _short(name: str) -> str:
     return name.replace("self_attn", "attention").replace("_layernorm", "_norm")
 
 
-def _kind(name: str) -> str:
-    for kind, marks in _KINDS:
-        if any(mark in name for mark in marks):
-            return kind
-    return "other"
-
-
-def _by_kind(names: list[str], indices: list[int]) -> list[int]:
-    """Sort stably by kind: attention, feed-forward, experts, norms, other."""
-
-    def order(index: int) -> int:
-        match = _LAYER.search(names[index])
-        assert match is not None
-        inside = match[2]
-        # `attention_norm` is a norm, not a part of the attention.
-        last = inside.removesuffix(".weight").rsplit(".", 1)[-1]
-        kind = "norms" if "norm" in last else _kind(inside)
-        return _ORDER.index(kind)
-
-    return sorted(indices, key=order)
+def _rank(inside: str) -> int:
+    """Rank attention, feed-forward, experts, norms, others."""
+    # `attention_norm` is a norm, not a part of the attention.
+    if "norm" in inside.removesuffix(".weight").rsplit(".", 1)[-1]:
+        return 3
+    return next(
+        (
+            rank
+            for rank, marks in _KINDS
+            if any(mark in inside for mark in marks)
+        ),
+        4,
+    )

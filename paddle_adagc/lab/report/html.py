@@ -92,16 +92,10 @@ def write_report(
     Args:
         path: The file to write; its folder is created.
         title: Heading of the page.
-        experiments: One section each, in this order.
+        experiments: One section each, in this order; at least one.
         claims: Lines of the table of claims: where the paper says it, what it
             says, the verdict, and what decided it.
         cuts: What was left out, as sentences.
-
-    Returns:
-        ``path``.
-
-    Raises:
-        ValueError: ``experiments`` is empty.
     """
     if not experiments:
         raise ValueError("experiments is empty: a report needs at least one")

@@ -88,13 +88,11 @@ class JudgedRun:
     @functools.cached_property
     def _scores(self) -> dict[tuple[int, bool], SpikeScore]:
         series, skip = scored_series(self.run, self.experiment.skip_steps)
+        scores = (spike_score, robust_spike_score)
         return {
-            (window, robust): score(series, window, SIGMA, skip=skip)
+            (window, robust): scores[robust](series, window, SIGMA, skip=skip)
             for window in self.experiment.windows
-            for robust, score in (
-                (False, spike_score),
-                (True, robust_spike_score),
-            )
+            for robust in (False, True)
         }
 
     @functools.cached_property
@@ -112,32 +110,31 @@ class JudgedRun:
         """Medians by group of tensors, and the balance of the experts."""
         return group_measures(self.run, self.experiment.skip_steps)
 
-    @property
-    def clips(self) -> bool:
-        """Whether a clip was measured; "none": the optimizer clips itself."""
-        return self.config.get("clip", {}).get("name") != "none"
+    def logged(self, name: str, start: int = 0) -> np.ndarray:
+        """Known values of a metric from a step on.
+
+        There are none of a clip if the optimizer clips by itself.
+        """
+        is_clipless = self.config.get("clip", {}).get("name") == "none"
+        values = self.run.metrics.get(name, np.zeros(0))[start:]
+        if is_clipless and name in ("clip_seconds", "clipped_fraction"):
+            return np.zeros(0)
+        return values[~np.isnan(values)]
 
     def clipped_percent(self, start: int) -> float | None:
         """Mean share of clipped tensors from a step on; None: not logged."""
-        shares = self._logged("clipped_fraction", start)
-        if not self.clips or not len(shares):
-            return None
-        return 100 * float(np.mean(shares))
+        shares = self.logged("clipped_fraction", start)
+        return 100 * float(np.mean(shares)) if len(shares) else None
 
     def median_ms(self, name: str) -> float | None:
         """Median of a logged time, in milliseconds; None: not logged."""
-        seconds = self._logged(name)
+        seconds = self.logged(name)
         return 1000 * float(np.median(seconds)) if len(seconds) else None
 
     def last(self, name: str) -> float | None:
-        """The last known value of a logged metric."""
-        known = self._logged(name)
+        """The last known value of a metric."""
+        known = self.logged(name)
         return float(known[-1]) if len(known) else None
-
-    def _logged(self, name: str, start: int = 0) -> np.ndarray:
-        """Known values of a logged metric from step ``start`` on."""
-        values = self.run.metrics.get(name, np.zeros(0))[start:]
-        return values[~np.isnan(values)]
 
 
 def judge_runs(experiment: Experiment) -> dict[str, list[JudgedRun]]:
@@ -206,9 +203,7 @@ def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
     """Compare a run with the same run without faults, over the steps of both.
 
     A run that diverged is infinitely above to the end of ``clean``.
-
-    Returns:
-        None if ``run`` had no faults.
+    None: ``run`` had no faults.
     """
     num_steps = min(run.num_steps, clean.num_steps)
     losses = run.loss[:num_steps]
@@ -232,9 +227,8 @@ def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
 def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
     """The largest growth of a norm in :data:`GROWTH_STEPS` judged steps.
 
-    Args:
-        norms: Of a moment, ``[num_steps, num_tensors]``; NaN: not known.
-        skip_steps: First steps that are not judged.
+    ``norms`` are those of a moment, ``[num_steps, num_tensors]``; NaN: not
+    known.
     """
     judged = norms[skip_steps:].astype(np.float64)
     if len(judged) <= GROWTH_STEPS or not judged.shape[1]:
@@ -246,14 +240,11 @@ def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
 
 
 def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
-    """Return the steps whose loss says something about the model.
+    """Return the steps whose loss says something about the model, increasing.
 
     Left out are the first ``skip_steps`` and the steps whose batch or
     activations were corrupted: their own loss is computed from the corruption,
     whatever the state of the model. A gradient fault shows one step later.
-
-    Returns:
-        ``[num_judged]`` int64, increasing.
     """
     judged = np.arange(run.num_steps) >= skip_steps
     for step, faults in run.faults.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -153,33 +154,26 @@ def run_measures(
     last_steps: int = 100,
     accuracies: Sequence[str] = (RETRIEVAL,),
 ) -> list[Measure]:
-    """List the measures.
-
-    Args:
-        windows: Windows of the spike score, steps; the first is the main one.
-        last_steps: Steps at the end whose mean is the final training loss.
-        accuracies: Logged metrics that are shares from 0 to 1.
-    """
-    measures = []
-    for window in windows:
-        measures += _spikes(
-            window, "brief" if window == windows[0] else "detail"
-        )
-    measures += [*_damage(), *_excess(), *_losses(last_steps)]
-    measures += [_accuracy(name) for name in accuracies]
-    return [*measures, *_groups(), *_costs()]
+    """List the measures; ``accuracies`` are metrics from 0 to 1."""
+    main, *others = windows
+    spikes = [_spikes(main, "brief"), *(_spikes(w, "detail") for w in others)]
+    return [
+        *itertools.chain(*spikes),
+        *_damage(),
+        *_excess(),
+        *_losses(last_steps),
+        *map(_accuracy, accuracies),
+        *_groups(),
+        *_costs(),
+    ]
 
 
 def _of(found: object | None, name: str, absent: Value = None) -> Value:
-    """Return an attribute of ``found``, if there is one.
-
-    Args:
-        found: None if nothing was found, and so is the result then.
-        name: The attribute.
-        absent: Stands for an attribute that is None.
-    """
-    value = None if found is None else getattr(found, name)
-    return absent if found is not None and value is None else value
+    """Return an attribute, or ``absent`` if it is None; None of nothing."""
+    if found is None:
+        return None
+    value: Value = getattr(found, name)
+    return absent if value is None else value
 
 
 def _spikes(window: int, level: Level) -> list[Measure]:
@@ -516,7 +510,7 @@ def _costs() -> list[Measure]:
             name="clip_ms",
             label="Clip time per step (ms)",
             meaning="median over all steps of the time in the clip.",
-            compute=lambda r: r.median_ms("clip_seconds") if r.clips else None,
+            compute=lambda r: r.median_ms("clip_seconds"),
             form=spread(".2f"),
             better="lower",
             level="brief",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -189,20 +190,17 @@ def _best(
     best = [m for m, mean in means.items() if mean == lowest]
     if len(best) == len(means):
         return [], 0
-    others = [losses[m] for m in losses if m != best[0]]
-    wins = sum(
-        value < min(rest)
-        for value, *rest in zip(losses[best[0]], *others, strict=True)
-    )
-    return best, wins if len(best) == 1 else 0
+    if len(best) > 1:
+        return best, 0
+    own = losses.pop(best[0])
+    others = zip(*losses.values(), strict=True)
+    return best, sum(map(operator.lt, own, map(min, others)))
 
 
 def headline(experiment: Experiment) -> list[str]:
     """Count the spikes of each method, and measure the damage.
 
-    Returns:
-        For example ``"GlobalGC: 10 spikes in 440 judged steps, worst loss jump
-        0.353 nat"``.
+    ``"GlobalGC: 10 spikes in 440 judged steps, worst loss jump 0.353 nat"``.
     """
     return [
         f"{method}: {_spikes(runs)}{_jump(runs)}{_excess(runs)}"
@@ -240,10 +238,9 @@ def _excess(runs: Sequence[JudgedRun]) -> str:
 def conclusion(experiments: Sequence[Experiment]) -> list[str]:
     """Say in one sentence per experiment what the loss did.
 
-    Returns:
-        For example ``"Llama proxy: worst loss jump 3.2 nat under GlobalGC, 0.3
-        nat under AdaGC; final loss 1.2 nat under GlobalGC, 1.1 nat under
-        AdaGC."`` The last sentence says what fewer than 3 seeds are worth.
+    ``"Llama proxy: worst loss jump 3.2 nat under GlobalGC, 0.3 nat under AdaGC;
+    final loss 1.2 nat under GlobalGC, 1.1 nat under AdaGC."`` The last sentence
+    says what fewer than 3 seeds are worth.
     """
     sentences = [_sentence(experiment) for experiment in experiments]
     if any(len(experiment.seeds) < 3 for experiment in experiments):

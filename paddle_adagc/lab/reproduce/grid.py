@@ -220,9 +220,6 @@ def make_cells(
         max_steps: Length of every run instead of the config's; the steps of
             the faults move in proportion.
         num_seeds: At most so many of its seeds; None: all.
-
-    Raises:
-        ValueError: The experiment does not fit its run config.
     """
     base = base_values(experiment, grid_file)
     full_length = base["train"]["max_steps"]

@@ -269,11 +269,7 @@ def collect_results(
 
 
 def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
-    """Return the committed results by target.
-
-    Raises:
-        ValueError: A file is not valid, or named after another target.
-    """
+    """Return the committed results by target."""
     results = {}
     for path in sorted(results_dir.glob("*.jsonl")):
         if path.name in OTHER_RESULTS:
@@ -286,13 +282,7 @@ def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
 
 
 class Pages:
-    """What the results say, page by page.
-
-    Args:
-        claims: All claims.
-        catalogue: The grids that they are about.
-        results: By target.
-    """
+    """What the results, by target, say on the claims, page by page."""
 
     def __init__(
         self,

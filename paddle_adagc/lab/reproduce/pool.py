@@ -116,12 +116,7 @@ class Setting:
 class Catalogue:
     """What the grids define: arms by target, experiment and method; settings.
 
-    Args:
-        grid_files: By target.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A grid, or one of its run configs, is not valid.
+    ``grid_files`` are by target.
     """
 
     def __init__(self, grid_files: Mapping[str, Path]) -> None:
@@ -139,11 +134,7 @@ class Catalogue:
         return key in self._experiments
 
     def arm(self, target: str, experiment: str, method: str) -> Arm:
-        """Return the arm of a method.
-
-        Raises:
-            ValueError: The grid has no such experiment or method.
-        """
+        """Return the arm of a method; a ValueError names what is not there."""
         arms = self.arms(target, experiment)
         if method not in arms:
             raise ValueError(
@@ -231,12 +222,7 @@ class Pool:
 
 
 class PooledResults:
-    """Where rules find their runs and numbers: all results, by the grids.
-
-    Args:
-        catalogue: The grids.
-        results: By target.
-    """
+    """Where rules find their runs and numbers: all results, by the grids."""
 
     def __init__(
         self, catalogue: Catalogue, results: Mapping[str, TargetResult]

@@ -276,6 +276,7 @@ def _line(fields: dict[str, Any]) -> str:
 
 
 def _encoded(value: Any) -> Any:
+    """Return JSON values: a number that is not finite becomes text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -353,9 +354,6 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
     step, ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a
     factor of 100. The codes' differences, high bytes before low bytes, go
     through zlib and base64.
-
-    Args:
-        losses: ``[num_steps]`` float64.
 
     Raises:
         ValueError: A finite loss is negative.

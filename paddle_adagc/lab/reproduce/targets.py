@@ -88,10 +88,6 @@ class Reproduction:
         num_jobs: Runs at a time.
         say: Gets a text for people before and after an experiment.
         run: Runs one cell; by default in a process of its own.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A grid, or one of its run configs, is not valid.
     """
 
     def __init__(
@@ -120,12 +116,7 @@ class Reproduction:
     def reproduce(self, max_steps: int | None = None) -> list[Finished]:
         """Run what is missing and write every target's report.
 
-        Args:
-            max_steps: Length of every run instead of the configs'.
-
-        Raises:
-            RuntimeError: A run failed.
-            ValueError: A bad number of steps.
+        ``max_steps`` is the length of every run instead of the configs'.
         """
         store = self._output_dir / STORE
         grids = [

@@ -32,12 +32,7 @@ def run_timing(
 ) -> ExperimentResult:
     """Time it in a process of its own, if that has not been done.
 
-    Nothing else should run meanwhile.
-
-    Args:
-        timing: What to time.
-        grid_file: File it came from.
-        store: Folder of the measurements.
+    Nothing else should run meanwhile. Measurements are kept in ``store``.
 
     Raises:
         RuntimeError: The process failed; its log is named.
@@ -123,14 +118,10 @@ def gpu_hours() -> ExperimentResult:
 
 
 def measure(specification: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Measure in this process.
+    """Measure in this process: measure -> method -> a number per repetition.
 
-    Args:
-        specification: Fields of a :class:`TimingConfig`, and the ``path`` of
-            its config.
-
-    Returns:
-        Measure -> method -> a number per repetition.
+    The specification has the fields of a :class:`TimingConfig`, and the
+    ``path`` of its config.
     """
     repetitions = specification["repetitions"]
     if specification["tensors"] is not None:
