@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages, tables, collected results, and the command line."""
 
-import json
-import math
 from pathlib import Path
 
 import pytest
@@ -106,31 +104,6 @@ def test_claims_and_labels_are_escaped_and_counted(write_grid):
     page = Pages([claim], Catalogue({"t": path}), {}).results_page()
     assert r"AdaGC has no spikes. (0 \| none) | **undecided** |" in page
     assert "Of 1 claims of the paper: 1 undecided." in page
-
-
-def test_results_come_back_from_their_file(tmp_path):
-    first = result()
-    first.experiments[0].cells[0].measures["final_loss"] = math.inf
-    path = write_results(tmp_path / "deep/t.jsonl", first)
-    assert read_results(path) == first
-    for line in path.read_text().splitlines():
-        json.loads(line, parse_constant=lambda name: pytest.fail(name))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is empty"),
-        ("{", "line 1"),
-        ('{"kind": "cell", "method": "A"}', "line 1"),
-        ('{"kind": "target", "target": "t", "titel": "T"}', "titel"),
-    ],
-)
-def test_bad_results_are_named(tmp_path, text, message):
-    path = tmp_path / "t.jsonl"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_results(path)
 
 
 def test_collecting_adds_to_what_is_committed(tmp_path):
