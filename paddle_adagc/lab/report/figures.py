@@ -451,7 +451,7 @@ def runs_with_tensors(
 
 @styled
 def heatmap_figure(
-    experiment: Experiment, width: float = 9.0, seed_index: int = 0
+    experiment: Experiment, seed_index: int = 0, width: float = 9.0
 ) -> Figure:
     """Draw h of every tensor over the whole run, one panel per method.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,25 +58,6 @@ FIGURE_METHODS = 7
 _PAGE = Path(__file__).parent / "page"
 
 
-_NOTES = (
-    "The step of a spike is chaotic: the smallest change moves it. Fewer than "
-    "3 seeds or 2,500 steps show nothing; a verdict of tools/reproduce.py "
-    "needs 8 paired seeds.",
-    "The spike score compares a loss with the spread of the window before it. "
-    "On a noisy loss ten standard deviations can be more than a nat (the row "
-    "“10 σ” says how much): damage below that scores 0.",
-    "One event widens the spread for a whole window and can hide the next one, "
-    "and one event can count as many neighbouring spikes. Therefore events and "
-    "the robust count are given, too.",
-    "Small models on a CPU stand in for pretraining: they show how a clip "
-    "reacts to an outlier, not what a large run gains. Their gradient norm is "
-    "closer to the absolute threshold than in large runs, where the threshold "
-    "leaves more headroom.",
-    "Clip time is that of one machine and this model size, where fixed "
-    "costs per operation dominate.",
-)
-
-
 def write_report(
     path: str | os.PathLike[str],
     title: str,
@@ -113,13 +95,11 @@ def write_report(
     data = {
         chart["id"]: chart
         for section in sections
-        for curves in (section["curves"], section["moments"])
-        for chart in curves["charts"]
+        for chart in (*section["curves"], *section["moments"])
     }
     page = environment.get_template("page.html.j2").render(
         title=title,
         sections=sections,
-        notes=reading_notes(experiments),
         claims=claims,
         cuts=cuts,
         chart_data=_json(data),
@@ -149,29 +129,28 @@ def _section(
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
     compares = len(experiment.runs) > 1
-    loss_words = ["Circles are spikes."]
-    loss_words += ["Shaded steps are injected faults."] * shown.has_faults
     return {
         "title": experiment.title,
         "anchor": anchor,
         "description": experiment.description,
         "extent": extent(experiment),
+        "skip_steps": experiment.skip_steps,
+        "window": experiment.windows[0],
+        "has_faults": experiment.has_faults,
+        "has_twins": bool(experiment.clean_runs),
         "colors": method_colors(experiment.runs),
         "table": comparison_table(experiment, measured),
         "compares": compares,
         "loss": compares
         and _picture(
-            lambda width: draw_chart(loss_chart(shown), width),
+            partial(draw_chart, loss_chart(shown)),
             f"Training loss of {experiment.title}",
-            " ".join(loss_words),
+            "Circles are spikes."
+            + " Shaded steps are injected faults." * shown.has_faults,
         ),
-        "curves": _curves(all_charts(shown), f"{anchor}-curves", _about(shown)),
-        "moments": _curves(
-            moment_charts(shown, focus) if focus else [],
-            f"{anchor}-moments",
-            "Norms of the optimizer's moments of the same tensors at the same "
-            "steps: what the optimizer remembers of the event, and for how "
-            "long.",
+        "curves": _charts(all_charts(shown), f"{anchor}-curves"),
+        "moments": _charts(
+            moment_charts(shown, focus) if focus else [], f"{anchor}-moments"
         ),
         "figures": list(_pictures(shown, focus, measured)),
         "methods": list(experiment.runs),
@@ -183,38 +162,12 @@ def _section(
     }
 
 
-def _curves(charts: list[Chart], group: str, caption: str) -> dict[str, Any]:
+def _charts(charts: list[Chart], group: str) -> list[dict[str, Any]]:
     """Return charts that zoom together."""
-    return {
-        "charts": [
-            {"id": f"{group}-{number}", "group": group, **chart.as_json()}
-            for number, chart in enumerate(charts)
-        ],
-        "caption": caption,
-    }
-
-
-def _about(experiment: Experiment) -> str:
-    parts = ["Drag to zoom, double-click to see all steps."]
-    if len(experiment.seeds) > 1:
-        parts.append(
-            "Lines are means over the seeds, bands reach from the least to "
-            "the largest seed; a long noisy mean is smoothed."
-        )
-    else:
-        parts.append(
-            "A long noisy curve is drawn pale, with the mean of the steps "
-            "just before on top."
-        )
-    parts.append(
-        f"Circles are spikes (10 σ, window {experiment.windows[0]:,})."
-    )
-    if experiment.has_faults:
-        parts.append(
-            "Shaded steps are injected faults; the loss of a corrupted batch "
-            "itself is left out."
-        )
-    return " ".join(parts)
+    return [
+        {"id": f"{group}-{number}", "group": group, **chart.as_json()}
+        for number, chart in enumerate(charts)
+    ]
 
 
 def _pictures(
@@ -224,7 +177,7 @@ def _pictures(
     tensor = experiment.dynamics_tensor
     if tensor is not None:
         yield _picture(
-            lambda width: dynamics_figure(experiment, tensor, width),
+            partial(dynamics_figure, experiment, tensor),
             f"Optimizer dynamics of {tensor_label(tensor)}",
             f"Norms of {tensor_label(tensor)}, one row per method, with the "
             "training loss in black.",
@@ -235,7 +188,7 @@ def _pictures(
     if focus is not None:
         hit = ", ".join(tensor_label(name) for name in focus.tensors)
         yield _picture(
-            lambda width: norm_figure(experiment, focus, width),
+            partial(norm_figure, experiment, focus),
             f"Gradient norms of {hit}",
             f"{of_seed}, around {focus.reason}. Gradient norm of the tensors "
             "that were hit, before and after the clip. AdaGC clips a tensor "
@@ -250,7 +203,7 @@ def _pictures(
             if (sentence := describe_h(run, experiment.skip_steps))
         ]
         yield _picture(
-            lambda width: heatmap_figure(experiment, width, seed_index),
+            partial(heatmap_figure, experiment, seed_index),
             "Scale h of every tensor at every step",
             f"{of_seed}. h is what the clip multiplies a tensor's gradient by: "
             "1 leaves it alone, 0.1 lets a tenth through. Every column is the "
@@ -272,9 +225,7 @@ def _comparisons(
         if changes:
             label = f"{what} minus {experiment.reference}'s (nat)"
             yield _picture(
-                lambda width, changes=changes, label=label: (  # type: ignore[misc]
-                    difference_figure(changes, label, width)
-                ),
+                partial(difference_figure, changes, label),
                 f"Paired differences of the {what}",
                 f"Difference of the {what} to {experiment.reference}, seed by "
                 "seed (dots), with the mean and its 95% interval (Student's "
@@ -285,7 +236,7 @@ def _comparisons(
     )
     if counts:
         yield _picture(
-            lambda width: rate_figure(counts, width),
+            partial(rate_figure, counts),
             "Rates of spike events",
             "Spike events of all seeds per 1,000 judged steps (window "
             f"{experiment.windows[0]:,}), with exact 95% Poisson intervals.",
@@ -304,35 +255,6 @@ def _picture(
         "alt": alt,
         "caption": caption,
     }
-
-
-def reading_notes(experiments: list[Experiment]) -> list[str]:
-    """Return the notes that apply to ``experiments``."""
-    notes = list(_NOTES)
-    skipped = sorted({e.skip_steps for e in experiments})
-    notes.insert(
-        0,
-        f"The first {' or '.join(f'{s:,}' for s in skipped)} steps, the "
-        "initial descent, are not judged: its steep fall would widen the "
-        "spread of the first windows to several nats.",
-    )
-    if any(e.has_faults for e in experiments):
-        notes.append(
-            "The loss of a corrupted batch itself is high for any model. It is "
-            "left out of all measures; what counts is the damage afterwards."
-        )
-    if any(e.clean_runs for e in experiments):
-        notes.append(
-            "Paired excess is the difference to a run of the same method with "
-            "the same seed and batches but no faults. It shows lasting damage "
-            "that the spike score misses."
-        )
-    if min(len(e.seeds) for e in experiments) < 3:
-        notes.append(
-            "This report has fewer than 3 seeds in at least one experiment: "
-            "it illustrates and decides nothing."
-        )
-    return notes
 
 
 def extent(experiment: Experiment) -> str:

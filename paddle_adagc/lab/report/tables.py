@@ -52,18 +52,9 @@ class Table:
     num_seeds: int
 
     @property
-    def note(self) -> str:
-        """How several seeds share a cell, and what a dash means."""
-        note = "One seed."
-        if self.num_seeds > 1:
-            note = (
-                f"{self.num_seeds} seeds: counts are listed seed by seed, "
-                "other numbers are mean ± sample standard deviation, or median "
-                "and range."
-            )
-        if any("–" in row.cells.values() for row in self.rows):
-            note += " –: no value, such as spikes where no step was judged."
-        return note
+    def has_gaps(self) -> bool:
+        """Whether a cell has no value."""
+        return any("–" in row.cells.values() for row in self.rows)
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
         """Yield the headings, each with its rows."""

@@ -306,7 +306,7 @@ def test_runs_without_tensors_have_no_focus_and_no_heat_map(make_run):
     exp = make_experiment({"AdaGC": [make_run(layers=0)]})
     assert choose_focus(exp) is None
     with pytest.raises(ValueError, match="seed 1 logged tensors"):
-        heatmap_figure(exp, 9.0, 0)
+        heatmap_figure(exp)
 
 
 def test_bin_steps_takes_the_minimum():
