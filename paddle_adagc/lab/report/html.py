@@ -16,6 +16,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from paddle_adagc.files import atomic_write
+from paddle_adagc.lab.report import figures
 from paddle_adagc.lab.report.charts import (
     Chart,
     all_charts,
@@ -26,16 +27,6 @@ from paddle_adagc.lab.report.experiment import (
     Experiment,
     flatten,
     shared_options,
-)
-from paddle_adagc.lab.report.figures import (
-    describe_h,
-    difference_figure,
-    draw_chart,
-    dynamics_figure,
-    heatmap_figure,
-    norm_figure,
-    rate_figure,
-    runs_with_tensors,
 )
 from paddle_adagc.lab.report.focus import Focus, choose_focus, tensor_label
 from paddle_adagc.lab.report.measures import Measured, measure_experiment
@@ -143,7 +134,7 @@ def _section(
         "compares": compares,
         "loss": compares
         and _picture(
-            partial(draw_chart, loss_chart(shown)),
+            partial(figures.draw_chart, loss_chart(shown)),
             f"Training loss of {experiment.title}",
             "Circles are spikes."
             + " Shaded steps are injected faults." * shown.has_faults,
@@ -177,7 +168,7 @@ def _pictures(
     tensor = experiment.dynamics_tensor
     if tensor is not None:
         yield _picture(
-            partial(dynamics_figure, experiment, tensor),
+            partial(figures.dynamics_figure, experiment, tensor),
             f"Optimizer dynamics of {tensor_label(tensor)}",
             f"Norms of {tensor_label(tensor)}, one row per method, with the "
             "training loss in black.",
@@ -188,22 +179,22 @@ def _pictures(
     if focus is not None:
         hit = ", ".join(tensor_label(name) for name in focus.tensors)
         yield _picture(
-            partial(norm_figure, experiment, focus),
+            partial(figures.norm_figure, experiment, focus),
             f"Gradient norms of {hit}",
             f"{of_seed}, around {focus.reason}. Gradient norm of the tensors "
             "that were hit, before and after the clip. AdaGC clips a tensor "
             "where its norm is above the dashed line. The optimizer gets the "
             "coloured line.",
         )
-    runs = runs_with_tensors(experiment, seed_index)
+    runs = figures.runs_with_tensors(experiment, seed_index)
     if runs:
         words = [
             f"{method}: {sentence}"
             for method, run in runs.items()
-            if (sentence := describe_h(run, experiment.skip_steps))
+            if (sentence := figures.describe_h(run, experiment.skip_steps))
         ]
         yield _picture(
-            partial(heatmap_figure, experiment, seed_index),
+            partial(figures.heatmap_figure, experiment, seed_index),
             "Scale h of every tensor at every step",
             f"{of_seed}. h is what the clip multiplies a tensor's gradient by: "
             "1 leaves it alone, 0.1 lets a tenth through. Every column is the "
@@ -225,7 +216,7 @@ def _comparisons(
         if changes:
             label = f"{what} minus {experiment.reference}'s (nat)"
             yield _picture(
-                partial(difference_figure, changes, label),
+                partial(figures.difference_figure, changes, label),
                 f"Paired differences of the {what}",
                 f"Difference of the {what} to {experiment.reference}, seed by "
                 "seed (dots), with the mean and its 95% interval (Student's "
@@ -236,7 +227,7 @@ def _comparisons(
     )
     if counts:
         yield _picture(
-            partial(rate_figure, counts),
+            partial(figures.rate_figure, counts),
             "Rates of spike events",
             "Spike events of all seeds per 1,000 judged steps (window "
             f"{experiment.windows[0]:,}), with exact 95% Poisson intervals.",

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,22 +14,13 @@ from typing import Any
 from paddle_adagc.checks import check_integer
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report import figures, tables
 from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment, flatten
-from paddle_adagc.lab.report.figures import (
-    draw_chart,
-    dynamics_figure,
-    norm_figure,
-)
 from paddle_adagc.lab.report.focus import choose_focus
 from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
 from paddle_adagc.lab.report.judged import JudgedRun, judged_steps
 from paddle_adagc.lab.report.measures import stored_numbers
-from paddle_adagc.lab.report.tables import (
-    comparison_table,
-    conclusion,
-    headline,
-)
 from paddle_adagc.lab.reproduce.claims import Claim, targets_of
 from paddle_adagc.lab.reproduce.grid import (
     Cell,
@@ -119,37 +111,29 @@ class Reproduction:
         ``max_steps`` is the length of every run instead of the configs'.
         """
         store = self._output_dir / STORE
-        grids = [
-            (
-                name,
-                config,
-                make_cells(
-                    config, self._files[name], store, max_steps=max_steps
-                ),
+        grids: dict[str, list[tuple[ExperimentConfig, list[Cell]]]] = {}
+        for name, target in self._targets.items():
+            make = functools.partial(
+                make_cells,
+                grid_file=self._files[name],
+                store=store,
+                max_steps=max_steps,
             )
-            for name, target in self._targets.items()
-            for config in target.experiments
-        ]
-        timings = {name: self._time(name) for name in self._targets}
-        for number, (name, config, cells) in enumerate(grids, 1):
-            self._say(f"{number} of {len(grids)}: {config.title}")
-            run_cells(cells, self._num_jobs, self._run)
-            self._say(_early_text(config, cells, self._output_dir / name))
+            grids[name] = [(e, make(e)) for e in target.experiments]
+        timings = {name: self._time(name) for name in grids}
+        number, total = 0, sum(map(len, grids.values()))
+        for name, runs in grids.items():
+            for config, cells in runs:
+                number += 1
+                self._say(f"{number} of {total}: {config.title}")
+                run_cells(cells, self._num_jobs, self._run)
+                self._say(_early_text(config, cells, self._output_dir / name))
         cuts = []
         if max_steps is not None:
             cuts.append(f"Every run has {max_steps:,} steps.")
         return [
-            self._write(
-                name,
-                [
-                    (config, cells)
-                    for its, config, cells in grids
-                    if its == name
-                ],
-                timings[name],
-                cuts,
-            )
-            for name in self._targets
+            self._write(name, runs, timings[name], cuts)
+            for name, runs in grids.items()
         ]
 
     def _time(self, name: str) -> list[ExperimentResult]:
@@ -194,7 +178,7 @@ class Reproduction:
             _save_figures(experiment, directory / FIGURES / key)
         shown = [*experiments.values()]
         detailed = _detailed_tables(title, cuts, shown)
-        text = "\n".join((*cuts, *conclusion(shown)))
+        text = "\n".join((*cuts, *tables.conclusion(shown)))
         if verdicts or timings:
             text = target_markdown(result, level=1)
             if verdicts:
@@ -360,7 +344,8 @@ def _early_text(
     experiment = load_experiment(config, cells, directory)
     picture = _save_loss(experiment, directory / FIGURES / config.name)
     return "\n".join(
-        f"  {line}" for line in (*headline(experiment), f"picture: {picture}")
+        f"  {line}"
+        for line in (*tables.headline(experiment), f"picture: {picture}")
     )
 
 
@@ -371,7 +356,7 @@ def _detailed_tables(
     if cuts:
         text += f"\n{' '.join(cuts)}\n"
     for experiment in experiments:
-        table = comparison_table(experiment).to_markdown()
+        table = tables.comparison_table(experiment).to_markdown()
         text += f"\n## {experiment.title}\n\n{table}"
     return text
 
@@ -382,16 +367,18 @@ def _save_figures(experiment: Experiment, prefix: Path) -> None:
     experiment = experiment.first_methods(FIGURE_METHODS)
     focus, tensor = choose_focus(experiment), experiment.dynamics_tensor
     if focus is not None:
-        figure = norm_figure(experiment, focus)
+        figure = figures.norm_figure(experiment, focus)
         figure.savefig(f"{prefix}-norms.png", dpi=100)
     if tensor is not None:
-        figure = dynamics_figure(experiment, tensor)
+        figure = figures.dynamics_figure(experiment, tensor)
         figure.savefig(f"{prefix}-dynamics.png", dpi=100)
 
 
 def _save_loss(experiment: Experiment, prefix: Path) -> Path:
     prefix.parent.mkdir(parents=True, exist_ok=True)
     path = prefix.with_name(f"{prefix.name}-loss.png")
-    figure = draw_chart(loss_chart(experiment.first_methods(FIGURE_METHODS)))
+    figure = figures.draw_chart(
+        loss_chart(experiment.first_methods(FIGURE_METHODS))
+    )
     figure.savefig(path, dpi=100)
     return path

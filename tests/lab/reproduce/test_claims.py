@@ -121,6 +121,12 @@ CONDITION = {
 }
 
 
+def ruled(**changes):
+    """A claim with a condition that is changed."""
+    condition = {**CONDITION, **changes}
+    return {"target": "t", "experiment": "e", "reproduced_if": [condition]}
+
+
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
@@ -128,50 +134,22 @@ CONDITION = {
         ({"target": "t"}, "reproduced_if go together"),
         ({"target": "t", "experment": "e"}, "did you mean 'experiment'"),
         ({"target": "t", "reproduced_if": [CONDITION]}, "names no experiment"),
+        ({"not_testable": "Too large."}, f"expected {NUM_PRIMARY}"),
+        (ruled(expect="lowest"), "expect must be one of lower, higher"),
+        (ruled(to=[]), "needs methods in `to`"),
+        (ruled(bound=1.0), "`at most` goes with a bound"),
+        (ruled(expect="zero"), "is about spike_events, not loss"),
+        (ruled(methods=[]), "methods must not be empty"),
+        (ruled(margin=0), "margin must be greater than 0"),
+        (ruled(mesure="m"), r"did you mean 'reproduced_if\.0\.measure'"),
+        (ruled(measure="spike_events", expect="occurs"), "takes no `to`"),
+        ("spikes", r"claims\.0 must be a map .* got 'spikes'"),
     ],
 )
 def test_bad_claims_are_named(tmp_path, claim, message):
-    with pytest.raises(ValueError, match=message):
-        load_claims(written(tmp_path, claim))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"expect": "lowest"}, "expect must be one of lower, higher"),
-        ({"to": []}, "needs methods in `to`"),
-        ({"bound": 1.0}, "`at most` goes with a bound"),
-        ({"expect": "zero"}, "is about spike_events, not loss"),
-        ({"methods": []}, "methods must not be empty"),
-        ({"margin": 0}, "margin must be greater than 0"),
-        ({"mesure": "m"}, r"did you mean 'reproduced_if\.0\.measure'"),
-        ({"measure": "spike_events", "expect": "occurs"}, "takes no `to`"),
-    ],
-)
-def test_bad_conditions_are_named(tmp_path, change, message):
-    condition = {**CONDITION, **change}
-    claim = {"target": "t", "experiment": "e", "reproduced_if": [condition]}
-    with pytest.raises(ValueError, match=message):
-        load_claims(written(tmp_path, claim))
-
-
-def test_a_claim_that_is_no_mapping_is_named(tmp_path):
+    if claim != "spikes":
+        claim = {"id": "c", "where": "w", "claim": "s", **claim}
     path = tmp_path / "claims.yaml"
-    path.write_text("margins: {}\nclaims: [spikes]\n")
-    with pytest.raises(
-        ValueError, match=r"claims\.0 must be a map .* got 'spikes'"
-    ):
+    OmegaConf.save(OmegaConf.create({"margins": {}, "claims": [claim]}), path)
+    with pytest.raises(ValueError, match=message):
         load_claims(path)
-
-
-def test_the_number_of_primary_claims_is_fixed(tmp_path):
-    path = written(tmp_path, {"not_testable": "Too large."})
-    with pytest.raises(ValueError, match=f"expected {NUM_PRIMARY}"):
-        load_claims(path)
-
-
-def written(tmp_path, claim):
-    path = tmp_path / "claims.yaml"
-    full = {"id": "c", "where": "w", "claim": "s", **claim}
-    OmegaConf.save(OmegaConf.create({"margins": {}, "claims": [full]}), path)
-    return path

@@ -108,21 +108,6 @@ def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"seed": [1]}, r"seed', did you mean 'experiments\.0\.seeds'"),
-        ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
-        ({"seeds": [1, 1]}, "repeats"),
-        ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
-        ({"grid": {"method": {}}}, "values"),
-    ],
-)
-def test_bad_grids_are_named(write_grid, changes, message):
-    with pytest.raises(ValueError, match=message):
-        load_target(write_grid("grid.yaml", changes))
-
-
-@pytest.mark.parametrize(
     ("grid", "message"),
     [
         ({"title": "Empty"}, "no experiments"),
@@ -132,6 +117,19 @@ def test_bad_grids_are_named(write_grid, changes, message):
             "either config or tensors",
         ),
         ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
+        *(
+            (
+                {"title": "T", "experiments": [{**EXPERIMENT, **changes}]},
+                message,
+            )
+            for changes, message in (
+                ({"seed": [1]}, r"did you mean 'experiments\.0\.seeds'"),
+                ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
+                ({"seeds": [1, 1]}, "repeats"),
+                ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
+                ({"grid": {"method": {}}}, "values"),
+            )
+        ),
     ],
 )
 def test_bad_files_are_named(tmp_path, grid, message):
