@@ -49,8 +49,8 @@ def _report(options: argparse.Namespace) -> int:
     for path in options.runs:
         check_run(path)
     check_output_file("--output", options.output)
+    from paddle_adagc.lab.report.experiment import compare_runs
     from paddle_adagc.lab.report.html import write_report
-    from paddle_adagc.lab.report.own_runs import compare_runs
 
     experiment = compare_runs(options.runs)
     path = write_report(options.output, options.title, [experiment])

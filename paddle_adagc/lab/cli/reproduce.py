@@ -154,7 +154,6 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     _check_extras()
-    from paddle_adagc.lab.reproduce.catalogue import Catalogue
     from paddle_adagc.lab.reproduce.claims import load_claims
     from paddle_adagc.lab.reproduce.pages import (
         Pages,
@@ -162,6 +161,7 @@ def _report(options: argparse.Namespace) -> int:
         load_all_results,
         made_files,
     )
+    from paddle_adagc.lab.reproduce.pool import Catalogue
 
     grids = {path.stem: path for path in sorted(GRIDS.glob("*.yaml"))}
     if options.collect is not None:

@@ -3,7 +3,7 @@
 """Curves over steps, one per method: the mean over seeds with its band.
 
 A :class:`Chart` is data alone. The page draws it so that it can be zoomed,
-:func:`~paddle_adagc.lab.report.plots.draw_chart` draws it for the docs.
+:func:`~paddle_adagc.lab.report.figures.draw_chart` draws it for the docs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import numpy as np
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.focus import Focus, fault_bursts
+from paddle_adagc.lab.report.focus import Focus, fault_bursts, tensor_label
 from paddle_adagc.lab.report.judged import (
+    judge_runs,
     memorises,
     model_loss,
-    run_excess,
     spike_steps,
 )
-from paddle_adagc.lab.report.labels import tensor_label
 from paddle_adagc.lab.report.style import method_colors
 
 NOISY = 0.05
@@ -35,13 +34,13 @@ DIGITS = 5
 """Significant digits of the values in the page."""
 
 SPIKE, END = "spike", "last finite loss"
-Marks = tuple[tuple[int, float, str], ...]
 
-_METRICS: tuple[tuple[str, str, float, bool], ...] = (
-    ("global_grad_norm", "Global gradient norm", 1.0, True),
-    ("clipped_fraction", "Tensors clipped (%)", 100.0, False),
-    ("eval_loss", "Validation loss (nat)", 1.0, False),
-)
+_METRICS = {
+    "global_grad_norm": ("Global gradient norm", 1.0, True),
+    "clipped_fraction": ("Tensors clipped (%)", 100.0, False),
+    "eval_loss": ("Validation loss (nat)", 1.0, False),
+}
+"""Logged metric -> label, factor, whether its axis is logarithmic."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class Line:
     raw: np.ndarray | None = None
     """One seed's values before smoothing, ``[num_steps]``."""
 
-    marks: Marks = ()
+    marks: tuple[tuple[int, float, str], ...] = ()
     """Step, value, and :data:`SPIKE` or :data:`END`."""
 
 
@@ -105,60 +104,55 @@ class Chart:
         }
 
 
-def all_charts(experiment: Experiment) -> Iterator[Chart]:
-    """Yield the charts that an experiment has data for, the loss first."""
-    yield loss_chart(experiment)
-    for name, *_ in _METRICS:
-        chart = metric_chart(experiment, name)
-        if chart is not None:
-            yield chart
-    excess = excess_chart(experiment)
-    if excess is not None:
-        yield excess
+def all_charts(experiment: Experiment) -> list[Chart]:
+    """The charts that an experiment has data for, the loss first."""
+    found = [
+        loss_chart(experiment),
+        *(metric_chart(experiment, name) for name in _METRICS),
+        excess_chart(experiment),
+    ]
+    return [chart for chart in found if chart is not None]
 
 
 def loss_chart(experiment: Experiment) -> Chart:
     """Chart the training loss with its spikes, without corrupted batches."""
-    marks = {
-        method: tuple(mark for run in runs for mark in _marks(run, experiment))
-        for method, runs in experiment.runs.items()
-    }
     series = {
         method: [model_loss(run) for run in runs]
         for method, runs in experiment.runs.items()
     }
-    return make_chart(
-        "Training loss (nat)",
-        series,
-        log=_falls_far(series),
-        marks=marks,
-        **_common(experiment),
+    chart = _chart(
+        experiment, "Training loss (nat)", series, log=_falls_far(series)
     )
+    lines = [
+        dataclasses.replace(
+            line,
+            marks=tuple(
+                mark
+                for run in experiment.runs[line.label]
+                for mark in _marks(run, experiment)
+            ),
+        )
+        for line in chart.lines
+    ]
+    return dataclasses.replace(chart, lines=lines)
 
 
 def excess_chart(experiment: Experiment) -> Chart | None:
     """Chart the loss above that of the same run without faults, if any."""
-    series = {}
-    for method, clean in (experiment.clean_runs or {}).items():
-        pairs = zip(experiment.runs[method], clean, strict=True)
-        found = [run_excess(run, other) for run, other in pairs]
-        known = [excess.excess for excess in found if excess is not None]
-        if known:
-            series[method] = known
-    if not series:
-        return None
-    return make_chart("Paired excess (nat)", series, **_common(experiment))
+    series = {
+        method: [run.excess.excess for run in runs if run.excess is not None]
+        for method, runs in judge_runs(experiment).items()
+    }
+    series = {method: known for method, known in series.items() if known}
+    return _chart(experiment, "Paired excess (nat)", series) if series else None
 
 
 def metric_chart(experiment: Experiment, name: str) -> Chart | None:
-    """Chart a logged metric; None if no run logged it.
+    """Chart a metric of ``_METRICS``; None if no run logged it.
 
-    Args:
-        experiment: The runs.
-        name: ``"global_grad_norm"``, ``"clipped_fraction"`` or
-            ``"eval_loss"``; the latter is not shown for memorised data.
+    The validation loss is not shown for memorised data.
     """
-    _, label, factor, log = next(m for m in _METRICS if m[0] == name)
+    label, factor, log = _METRICS[name]
     series = {
         method: [
             factor * run.metrics[name]
@@ -173,72 +167,61 @@ def metric_chart(experiment: Experiment, name: str) -> Chart | None:
         for method, known in series.items()
         if any(np.isfinite(values).any() for values in known)
     }
-    if not series:
-        return None
-    return make_chart(label, series, log=log, **_common(experiment))
+    return _chart(experiment, label, series, log=log) if series else None
 
 
 def moment_charts(experiment: Experiment, focus: Focus) -> list[Chart]:
     """Chart the moments of the tensors that were hit, around the event."""
     runs = {m: r[focus.seed_index] for m, r in experiment.runs.items()}
+    shown = slice(focus.start, focus.stop)
     found = []
     for tensor in focus.tensors:
         for quantity, what in (("moment1", "first"), ("moment2", "second")):
             series = {
                 method: [
-                    run.tensors[quantity][
-                        focus.start : focus.stop, run.tensor_names.index(tensor)
-                    ]
+                    run.tensors[quantity][shown, run.tensor_names.index(tensor)]
                 ]
                 for method, run in runs.items()
                 if tensor in run.tensor_names
             }
             if any(np.isfinite(v).any() for (v,) in series.values()):
                 label = f"{tensor_label(tensor)}: {what} moment"
-                common = _common(experiment)
-                chart = make_chart(label, series, log=True, **common)
+                chart = _chart(experiment, label, series, log=True)
                 found.append(dataclasses.replace(chart, start=focus.start))
     return found
 
 
-def make_chart(
+def _chart(
+    experiment: Experiment,
     label: str,
     series: Mapping[str, Sequence[np.ndarray]],
-    *,
     log: bool = False,
-    colors: Mapping[str, str] | None = None,
-    faults: tuple[tuple[int, int], ...] = (),
-    marks: Mapping[str, Marks] | None = None,
 ) -> Chart:
-    """Make a chart with a line per method.
+    """Make a chart with a line per method of ``series``.
 
-    Args:
-        label: What is shown, with the unit in parentheses.
-        series: By method, one ``[num_steps]`` per seed; they may differ in
-            length.
-        log: Logarithmic y axis.
-        colors: By method; None takes those of the methods of ``series``.
-        faults: First and last step of each burst of injected faults.
-        marks: By method, its spikes and ends.
+    A method has one ``[num_steps]`` per seed; they may differ in length.
     """
     length = max(len(values) for known in series.values() for values in known)
-    colors = colors or method_colors(series)
-    lines = [
-        dataclasses.replace(
-            _line(method, colors[method], known, length, log),
-            marks=(marks or {}).get(method, ()),
-        )
-        for method, known in series.items()
-    ]
-    return Chart(label=label, lines=lines, log=log, faults=faults)
+    colors = method_colors(experiment.runs)
+    bursts = {
+        burst
+        for runs in experiment.runs.values()
+        for run in runs
+        for burst in fault_bursts(run)
+    }
+    return Chart(
+        label=label,
+        lines=[
+            _line(method, colors[method], known, length, log)
+            for method, known in series.items()
+        ],
+        log=log,
+        faults=tuple(sorted(bursts)),
+    )
 
 
 def is_noisy(values: np.ndarray) -> bool:
-    """Whether a series is long and noisy enough to be smoothed.
-
-    Args:
-        values: ``[num_steps]``; values that are not finite are left out.
-    """
+    """Whether a series is long and noisy enough to be smoothed."""
     known = values[np.isfinite(values)]
     if len(known) < 1000:
         return False
@@ -249,8 +232,7 @@ def is_noisy(values: np.ndarray) -> bool:
 def smooth(values: np.ndarray) -> np.ndarray:
     """Return the mean of the last half percent of the steps, at least 5.
 
-    Args:
-        values: ``[num_steps]``; values that are not finite leave gaps.
+    Values that are not finite leave gaps.
     """
     ok = np.isfinite(values)
     length = max(5, len(values) // 200)
@@ -259,18 +241,6 @@ def smooth(values: np.ndarray) -> np.ndarray:
     total[length:] -= total[:-length].copy()
     count[length:] -= count[:-length].copy()
     return np.where(ok, total / np.maximum(count, 1), np.nan)
-
-
-def _common(experiment: Experiment) -> dict[str, Any]:
-    """Return what all charts of an experiment share."""
-    bursts = {
-        burst
-        for runs in experiment.runs.values()
-        for run in runs
-        for burst in fault_bursts(run)
-    }
-    colors = method_colors(experiment.runs)
-    return {"colors": colors, "faults": tuple(sorted(bursts))}
 
 
 def _line(

@@ -5,9 +5,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from paddle_adagc.lab.record.files import RunRecord
+
+_LABELS = {"global_norm": "GlobalGC", "adagc": "AdaGC"}
+_PER_RUN = ("seed", "output_dir")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,13 +42,13 @@ class Experiment:
     the order of ``runs``. Methods may be left out."""
 
     skip_steps: int = 200
-    """First steps that are not judged: the initial descent. Default 200."""
+    """First steps that are not judged: the initial descent."""
 
     windows: tuple[int, ...] = (1000, 200)
     """Windows of the spike score, steps; the first one is the main one."""
 
     last_steps: int = 100
-    """Steps at the end whose mean is the final training loss. Default 100."""
+    """Steps at the end whose mean is the final training loss."""
 
     directory: Path | None = None
     """Folder that holds the run directories, for the report to point to."""
@@ -60,7 +67,8 @@ class Experiment:
                 f"method, got { {m: len(r) for m, r in self.runs.items()} }"
             )
         if self.paired:
-            self._check_pairs(self.runs, self.runs)
+            for method, runs in self.runs.items():
+                self._check_seeds(method, runs, self.runs[self.reference])
         elif max(map(len, self.runs.values())) > 1 or self.clean_runs:
             raise ValueError(
                 f"experiment {self.title!r} is not paired: it takes one run a "
@@ -71,7 +79,7 @@ class Experiment:
                 raise ValueError(
                     f"clean_runs has {method!r}, runs has {list(self.runs)}"
                 )
-            self._check_pairs({method: clean}, {method: self.runs[method]})
+            self._check_seeds(method, clean, self.runs[method])
         if not self.windows or min(self.windows) < 2:
             raise ValueError(
                 f"windows must hold steps of at least 2, got {self.windows}"
@@ -82,19 +90,15 @@ class Experiment:
                 f"positive, got {self.skip_steps} and {self.last_steps}"
             )
 
-    def _check_pairs(
-        self,
-        runs: dict[str, list[RunRecord]],
-        others: dict[str, list[RunRecord]],
+    def _check_seeds(
+        self, method: str, runs: list[RunRecord], others: list[RunRecord]
     ) -> None:
-        expected = _seeds(next(iter(others.values())))
-        for method, records in runs.items():
-            if _seeds(records) != expected:
-                raise ValueError(
-                    f"experiment {self.title!r}: {method} has seeds "
-                    f"{_seeds(records)}, expected {expected}: pass the same "
-                    "seeds in the same order for every method"
-                )
+        if _seeds(runs) != _seeds(others):
+            raise ValueError(
+                f"experiment {self.title!r}: {method} has seeds "
+                f"{_seeds(runs)}, expected {_seeds(others)}: pass the same "
+                "seeds in the same order for every method"
+            )
 
     @property
     def reference(self) -> str:
@@ -124,3 +128,97 @@ class Experiment:
 
 def _seeds(records: list[RunRecord]) -> list[object]:
     return [record.run.get("seed") for record in records]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested options into ``{"clip.beta": 0.99}``."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def shared_options(run: RunRecord) -> dict[str, Any]:
+    """Return a run's options, flat, but for its seed and its folder."""
+    return {
+        key: value
+        for key, value in flatten(run.run.get("config", {})).items()
+        if key.rsplit(".", 1)[-1] not in _PER_RUN
+    }
+
+
+def compare_runs(paths: Sequence[Path]) -> Experiment:
+    """Read a user's runs and group those that differ in the seed alone.
+
+    Groups with the same seeds are methods, paired by seed and named after
+    their clip, or after their directory if two have the same clip. Otherwise
+    every run stands for itself, without pairs.
+
+    Args:
+        paths: Run directories; the first is the one to compare with.
+
+    Raises:
+        ValueError: A path is given twice, or a run is damaged or empty.
+    """
+    root = Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    runs: list[RunRecord] = []
+    for path in paths:
+        name = path.absolute().relative_to(root).as_posix()
+        if name in (run.name for run in runs):
+            raise ValueError(f"{path} is given twice: give every run once")
+        run = RunRecord.load(path)
+        if not run.num_steps:
+            raise ValueError(
+                f"{path} holds no step yet: wait for the first one, or resume "
+                "it"
+            )
+        runs.append(dataclasses.replace(run, name=name))
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        same = json.dumps(shared_options(run), sort_keys=True)
+        groups.setdefault(same, []).append(run)
+    grouped = [sorted(group, key=_seed) for group in groups.values()]
+    seeds = {tuple(map(_seed, group)) for group in grouped}
+    paired = len(seeds) == 1 and len({*min(seeds)}) == len(min(seeds))
+    notes = []
+    if not paired:
+        grouped = [[run] for run in runs]
+        notes.append(
+            "The runs do not have the same seeds: differences between them are "
+            "partly those of the seeds."
+        )
+    machines = [run.run.get("machine", {}) for run in runs]
+    processors = sorted(
+        {str(m["processor"]) for m in machines if "processor" in m}
+    )
+    if len(processors) > 1:
+        notes.append(
+            f"The runs come from different processors ({', '.join(processors)})"
+            ": differences between them are partly those of rounding."
+        )
+    labels = _labels(grouped)
+    return Experiment(
+        title=", ".join(labels),
+        description=" ".join(notes),
+        runs=dict(zip(labels, grouped, strict=True)),
+        skip_steps=min(200, max(run.num_steps for run in runs) // 10),
+        directory=root,
+        paired=paired,
+    )
+
+
+def _seed(run: RunRecord) -> int:
+    return int(run.run.get("seed", 0))
+
+
+def _labels(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
+    clips = [
+        str(group[0].run.get("config", {}).get("clip", {}).get("name"))
+        for group in groups
+    ]
+    if len({*clips}) < len(clips):
+        return [group[0].name for group in groups]
+    return [_LABELS.get(clip, clip) for clip in clips]

@@ -1,10 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which seed, steps and tensors the figures zoom into."""
+"""What figures show of single tensors: which ones, when, by what names."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 
@@ -21,6 +22,15 @@ LEAD = 10
 """Steps before the event in which gradient norms may already rise."""
 
 NUM_TENSORS = 3
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$")
+_KINDS = (
+    (2, ("expert",)),
+    (0, ("attn", "attention")),
+    (3, ("norm",)),
+    (1, ("mlp", "ffn", "feed_forward", "gate", "router")),
+)
+"""Rank of a kind of tensors in its layer, and what their names hold."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +63,8 @@ def choose_focus(experiment: Experiment) -> Focus | None:
     With faults: the burst of faults after which the reference's loss rose
     most, and the tensors that the fault names or, for a corrupted batch, those
     whose gradient norm rose most. Without faults: the largest loss jump and
-    the tensors whose gradient norm rose most around it.
-
-    Args:
-        experiment: The runs.
-
-    Returns:
-        ``None`` if the reference logged no tensors or is too short to judge.
+    the tensors whose gradient norm rose most around it. None: the reference
+    logged no tensors, or is too short to judge.
     """
     runs = experiment.runs[experiment.reference]
     found: list[tuple[float, int, int, Jump]] = []
@@ -132,3 +137,86 @@ def _reason(experiment: Experiment, run: RunRecord, event: int) -> str:
             f"the loss of {method} rose most"
         )
     return f"the largest loss jump of {method}, at step {event:,}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorGroup:
+    """Tensors of one layer, or those before or after the layers."""
+
+    label: str
+    """``"layer 0"``, ``"embedding"`` or ``"output"``."""
+
+    indices: list[int]
+    """Positions of the tensors in the list of names, by kind."""
+
+    labels: list[str]
+    """One short label for each of ``indices``."""
+
+
+def tensor_label(name: str) -> str:
+    """Shorten a tensor's name: ``"layer 0 · attention.q_proj"``."""
+    match = _LAYER.search(name)
+    if match is None:
+        return _short(name)
+    return f"layer {match[1]} · {_short(match[2])}"
+
+
+def group_tensors(names: list[str]) -> list[TensorGroup]:
+    """Group tensors by layer and sort each layer's tensors by kind.
+
+    First come the tensors before the layers, last those after them.
+    """
+    layers: dict[int, list[int]] = {}
+    outside: list[int] = []
+    for index, name in enumerate(names):
+        match = _LAYER.search(name)
+        if match is None:
+            outside.append(index)
+        else:
+            layers.setdefault(int(match[1]), []).append(index)
+    before = [i for i in outside if "embed" in names[i]]
+    after = [i for i in outside if i not in before]
+    groups = [("embedding", before)]
+    groups += [
+        (
+            f"layer {n}",
+            sorted(layers[n], key=lambda i: _rank(_inside(names[i]))),
+        )
+        for n in sorted(layers)
+    ]
+    groups += [("output" if layers else "tensors", after)]
+    return [
+        TensorGroup(
+            label, indices, [_short(_inside(names[i])) for i in indices]
+        )
+        for label, indices in groups
+        if indices
+    ]
+
+
+def _inside(name: str) -> str:
+    """The part of a name that its layer gives it."""
+    match = _LAYER.search(name)
+    return match[2] if match else name
+
+
+def _short(name: str) -> str:
+    name = re.sub(r"^(model|llama|decoder)\.", "", name)
+    name = name.removesuffix(".weight")
+    name = re.sub(r"^mlp\.experts\.(\d+)\.", r"expert \1 · ", name)
+    return name.replace("self_attn", "attention").replace("_layernorm", "_norm")
+
+
+def _rank(inside: str) -> int:
+    """Rank attention, feed-forward, experts, norms, others."""
+    # `attention_norm` is a norm, not a part of the attention.
+    if "norm" in inside.removesuffix(".weight").rsplit(".", 1)[-1]:
+        return 3
+    return next(
+        (
+            rank
+            for rank, marks in _KINDS
+            if any(mark in inside for mark in marks)
+        ),
+        4,
+    )

@@ -16,12 +16,7 @@ _MOST_LISTED = 5
 
 
 def format_list(values: Sequence[Value], spec: str = ",.0f") -> str:
-    """Format one value per seed: ``"9 / 8 / 12"``.
-
-    Args:
-        values: One number per seed, ``None`` where there is none.
-        spec: Format specification of a number.
-    """
+    """Format one value per seed, None where there is none: ``"9 / – / 12"``."""
     parts = [_text(value, spec) for value in values]
     return "–" if set(parts) == {"–"} else " / ".join(parts)
 

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +16,26 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from paddle_adagc.files import atomic_write
+from paddle_adagc.lab.report import figures
 from paddle_adagc.lab.report.charts import (
     Chart,
     all_charts,
     loss_chart,
     moment_charts,
 )
-from paddle_adagc.lab.report.config_facts import common_and_different, flatten
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.focus import Focus, choose_focus
-from paddle_adagc.lab.report.heatmap import (
-    describe_h,
-    has_tensors,
-    heatmap_figure,
+from paddle_adagc.lab.report.experiment import (
+    Experiment,
+    flatten,
+    shared_options,
 )
-from paddle_adagc.lab.report.labels import tensor_label
-from paddle_adagc.lab.report.measuring import measure_experiment
-from paddle_adagc.lab.report.notes import extent, reading_notes
-from paddle_adagc.lab.report.plots import (
-    difference_figure,
-    draw_chart,
-    rate_figure,
-)
+from paddle_adagc.lab.report.focus import Focus, choose_focus, tensor_label
+from paddle_adagc.lab.report.measures import Measured, measure_experiment
 from paddle_adagc.lab.report.style import method_colors, svg_data_uri
 from paddle_adagc.lab.report.tables import (
-    Measured,
-    Table,
     comparison_table,
     event_counts,
     paired_changes,
 )
-from paddle_adagc.lab.report.tensor_plots import dynamics_figure, norm_figure
 
 WIDE = 9.0
 """Width in inches of a figure for a desktop page."""
@@ -58,47 +47,6 @@ FIGURE_METHODS = 7
 """Figures show no more than the first so many methods; tables show all."""
 
 _PAGE = Path(__file__).parent / "page"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Picture:
-    wide: str  # data URI
-    narrow: str  # data URI
-    min_width: int  # CSS pixels
-    alt: str
-    caption: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Curves:
-    """Charts that zoom together."""
-
-    charts: list[dict[str, Any]]
-    caption: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Section:
-    title: str
-    anchor: str
-    description: str
-    extent: str
-    colors: dict[str, str]
-    table: Table
-    loss: _Picture | None  # what the page opens with
-    curves: _Curves
-    moments: _Curves
-    figures: list[_Picture]
-    methods: list[str]
-    num_hidden: int  # methods that the figures leave out
-    common: dict[str, Any]
-    different: dict[str, dict[str, Any]]
-    facts: dict[str, Any]
-    paths: list[str]
-
-    @property
-    def compares(self) -> bool:
-        return len(self.methods) > 1
 
 
 def write_report(
@@ -117,16 +65,10 @@ def write_report(
     Args:
         path: The file to write; its folder is created.
         title: Heading of the page.
-        experiments: One section each, in this order.
+        experiments: One section each, in this order; at least one.
         claims: Lines of the table of claims: where the paper says it, what it
             says, the verdict, and what decided it.
         cuts: What was left out, as sentences.
-
-    Returns:
-        ``path``.
-
-    Raises:
-        ValueError: ``experiments`` is empty.
     """
     if not experiments:
         raise ValueError("experiments is empty: a report needs at least one")
@@ -144,12 +86,11 @@ def write_report(
     data = {
         chart["id"]: chart
         for section in sections
-        for chart in (*section.curves.charts, *section.moments.charts)
+        for chart in (*section["curves"], *section["moments"])
     }
     page = environment.get_template("page.html.j2").render(
         title=title,
         sections=sections,
-        notes=reading_notes(experiments),
         claims=claims,
         cuts=cuts,
         chart_data=_json(data),
@@ -170,92 +111,64 @@ def _json(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-def _section(experiment: Experiment, anchor: str, target: Path) -> _Section:
+def _section(
+    experiment: Experiment, anchor: str, target: Path
+) -> dict[str, Any]:
+    """Return what the template shows of an experiment."""
     measured = measure_experiment(experiment)
     common, different = common_and_different(experiment)
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
-    moments = moment_charts(shown, focus) if focus else []
-    return _Section(
-        title=experiment.title,
-        anchor=anchor,
-        description=experiment.description,
-        extent=extent(experiment),
-        colors=method_colors(experiment.runs),
-        table=comparison_table(experiment, measured),
-        loss=_loss(shown) if len(shown.runs) > 1 else None,
-        curves=_curves(all_charts(shown), f"{anchor}-curves", _about(shown)),
-        moments=_curves(
-            moments,
-            f"{anchor}-moments",
-            "Norms of the optimizer's moments of the same tensors at the same "
-            "steps: what the optimizer remembers of the event, and for how "
-            "long.",
+    compares = len(experiment.runs) > 1
+    return {
+        "title": experiment.title,
+        "anchor": anchor,
+        "description": experiment.description,
+        "extent": extent(experiment),
+        "skip_steps": experiment.skip_steps,
+        "window": experiment.windows[0],
+        "has_faults": experiment.has_faults,
+        "has_twins": bool(experiment.clean_runs),
+        "colors": method_colors(experiment.runs),
+        "table": comparison_table(experiment, measured),
+        "compares": compares,
+        "loss": compares
+        and _picture(
+            partial(figures.draw_chart, loss_chart(shown)),
+            f"Training loss of {experiment.title}",
+            "Circles are spikes."
+            + " Shaded steps are injected faults." * shown.has_faults,
         ),
-        figures=list(_pictures(shown, focus, measured)),
-        methods=list(experiment.runs),
-        num_hidden=max(0, len(experiment.runs) - FIGURE_METHODS),
-        common=common,
-        different=different,
-        facts=_facts(experiment),
-        paths=_raw_paths(experiment, target.parent),
-    )
-
-
-def _loss(experiment: Experiment) -> _Picture:
-    return _picture(
-        lambda width: draw_chart(loss_chart(experiment), width),
-        f"Training loss of {experiment.title}",
-        " ".join(
-            ["Circles are spikes."]
-            + ["Shaded steps are injected faults."] * experiment.has_faults
+        "curves": _charts(all_charts(shown), f"{anchor}-curves"),
+        "moments": _charts(
+            moment_charts(shown, focus) if focus else [], f"{anchor}-moments"
         ),
-    )
+        "figures": list(_pictures(shown, focus, measured)),
+        "methods": list(experiment.runs),
+        "num_hidden": max(0, len(experiment.runs) - FIGURE_METHODS),
+        "common": common,
+        "different": different,
+        "facts": _facts(experiment),
+        "paths": _raw_paths(experiment, target.parent),
+    }
 
 
-def _curves(
-    found: Iterator[Chart] | list[Chart], group: str, caption: str
-) -> _Curves:
-    return _Curves(
-        [
-            {"id": f"{group}-{number}", "group": group, **chart.as_json()}
-            for number, chart in enumerate(found)
-        ],
-        caption,
-    )
-
-
-def _about(experiment: Experiment) -> str:
-    parts = ["Drag to zoom, double-click to see all steps."]
-    if len(experiment.seeds) > 1:
-        parts.append(
-            "Lines are means over the seeds, bands reach from the least to "
-            "the largest seed; a long noisy mean is smoothed."
-        )
-    else:
-        parts.append(
-            "A long noisy curve is drawn pale, with the mean of the steps "
-            "just before on top."
-        )
-    parts.append(
-        f"Circles are spikes (10 σ, window {experiment.windows[0]:,})."
-    )
-    if experiment.has_faults:
-        parts.append(
-            "Shaded steps are injected faults; the loss of a corrupted batch "
-            "itself is left out."
-        )
-    return " ".join(parts)
+def _charts(charts: list[Chart], group: str) -> list[dict[str, Any]]:
+    """Return charts that zoom together."""
+    return [
+        {"id": f"{group}-{number}", "group": group, **chart.as_json()}
+        for number, chart in enumerate(charts)
+    ]
 
 
 def _pictures(
     experiment: Experiment, focus: Focus | None, measured: Measured
-) -> Iterator[_Picture]:
+) -> Iterator[dict[str, Any]]:
     yield from _comparisons(experiment, measured)
     tensor = experiment.dynamics_tensor
     if tensor is not None:
         yield _picture(
-            lambda width: dynamics_figure(experiment, tensor, width),
+            partial(figures.dynamics_figure, experiment, tensor),
             f"Optimizer dynamics of {tensor_label(tensor)}",
             f"Norms of {tensor_label(tensor)}, one row per method, with the "
             "training loss in black.",
@@ -266,21 +179,22 @@ def _pictures(
     if focus is not None:
         hit = ", ".join(tensor_label(name) for name in focus.tensors)
         yield _picture(
-            lambda width: norm_figure(experiment, focus, width),
+            partial(figures.norm_figure, experiment, focus),
             f"Gradient norms of {hit}",
             f"{of_seed}, around {focus.reason}. Gradient norm of the tensors "
             "that were hit, before and after the clip. AdaGC clips a tensor "
             "where its norm is above the dashed line. The optimizer gets the "
             "coloured line.",
         )
-    if has_tensors(experiment, seed_index):
+    runs = figures.runs_with_tensors(experiment, seed_index)
+    if runs:
         words = [
             f"{method}: {sentence}"
-            for method, runs in experiment.runs.items()
-            if (sentence := describe_h(runs[seed_index], experiment.skip_steps))
+            for method, run in runs.items()
+            if (sentence := figures.describe_h(run, experiment.skip_steps))
         ]
         yield _picture(
-            lambda width: heatmap_figure(experiment, width, seed_index),
+            partial(figures.heatmap_figure, experiment, seed_index),
             "Scale h of every tensor at every step",
             f"{of_seed}. h is what the clip multiplies a tensor's gradient by: "
             "1 leaves it alone, 0.1 lets a tenth through. Every column is the "
@@ -290,7 +204,7 @@ def _pictures(
 
 def _comparisons(
     experiment: Experiment, measured: Measured
-) -> Iterator[_Picture]:
+) -> Iterator[dict[str, Any]]:
     """Draw what several seeds say about each method."""
     if len(experiment.seeds) < 2:
         return
@@ -302,9 +216,7 @@ def _comparisons(
         if changes:
             label = f"{what} minus {experiment.reference}'s (nat)"
             yield _picture(
-                lambda width, changes=changes, label=label: (  # type: ignore[misc]
-                    difference_figure(changes, label, width)
-                ),
+                partial(figures.difference_figure, changes, label),
                 f"Paired differences of the {what}",
                 f"Difference of the {what} to {experiment.reference}, seed by "
                 "seed (dots), with the mean and its 95% interval (Student's "
@@ -315,7 +227,7 @@ def _comparisons(
     )
     if counts:
         yield _picture(
-            lambda width: rate_figure(counts, width),
+            partial(figures.rate_figure, counts),
             "Rates of spike events",
             "Spike events of all seeds per 1,000 judged steps (window "
             f"{experiment.windows[0]:,}), with exact 95% Poisson intervals.",
@@ -324,15 +236,59 @@ def _comparisons(
 
 def _picture(
     draw: Callable[[float], Figure], alt: str, caption: str
-) -> _Picture:
+) -> dict[str, Any]:
+    """Draw a figure for both widths of a page."""
     narrow = draw(NARROW)
-    return _Picture(
-        wide=svg_data_uri(draw(WIDE)),
-        narrow=svg_data_uri(narrow),
-        min_width=round(75 * narrow.get_figwidth()),
-        alt=alt,
-        caption=caption,
+    return {
+        "wide": svg_data_uri(draw(WIDE)),
+        "narrow": svg_data_uri(narrow),
+        "min_width": round(75 * narrow.get_figwidth()),  # CSS pixels
+        "alt": alt,
+        "caption": caption,
+    }
+
+
+def extent(experiment: Experiment) -> str:
+    """Say how many seeds and steps there are: ``"3 seeds (1, 2, 3), …"``."""
+    seeds = ", ".join(str(s) for s in experiment.seeds if s is not None)
+    count = len(experiment.seeds)
+    text = (
+        f"Seed {seeds}"
+        if count == 1 and seeds
+        else (f"{count:,} seed" + "s" * (count > 1))
     )
+    if count > 1 and seeds:
+        text += f" ({seeds})"
+    steps = [r.num_steps for runs in experiment.runs.values() for r in runs]
+    fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
+    return (
+        f"{text}, {fewest}{max(steps):,} steps a run; the first "
+        f"{experiment.skip_steps:,} steps are not judged."
+    )
+
+
+def common_and_different(
+    experiment: Experiment,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Split the options of an experiment's methods, but for seed and folder.
+
+    Returns:
+        The options that all methods share, and for every other option its
+        value by method (methods without the option are left out).
+    """
+    configs = {
+        m: shared_options(runs[0]) for m, runs in experiment.runs.items()
+    }
+    common: dict[str, Any] = {}
+    different: dict[str, dict[str, Any]] = {}
+    for key in dict.fromkeys(key for c in configs.values() for key in c):
+        values = {m: c[key] for m, c in configs.items() if key in c}
+        first, *others = values.values()
+        if len(values) == len(configs) and others.count(first) == len(others):
+            common[key] = first
+        else:
+            different[key] = values
+    return common, different
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:

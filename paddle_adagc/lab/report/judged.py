@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.groups import group_measures
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import (
     SpikeScore,
@@ -35,7 +35,11 @@ BEFORE = 50
 SETTLED = 10
 """Consecutive steps whose median has to be back at the level."""
 
-_MEMORISED = "fixed_sequences"
+_MARKS = {"router": ".mlp.gate.", "experts": ".mlp.experts."}
+"""Group of tensors -> what their names hold."""
+
+_QUANTITIES = ("gamma", "moment1", "moment2")
+_BALANCE = ("expert_max_violation", "idle_experts")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +70,7 @@ class JudgedRun:
     """The same run without faults, for the paired excess."""
 
     @property
-    def config(self) -> Mapping[str, Mapping[str, object]]:
+    def config(self) -> Mapping[str, Any]:
         """The run's config."""
         return self.run.run.get("config", {})
 
@@ -76,7 +80,7 @@ class JudgedRun:
         return self.run.run.get("status") == "diverged"
 
     def score(self, window: int, robust: bool = False) -> SpikeScore | None:
-        """Return the spike score; None where no step was judged."""
+        """The spike score; None where no step was judged."""
         score = self._scores[window, robust]
         is_judged = score.num_judged > 0 and not self.diverged
         return score if score.num_spikes or is_judged else None
@@ -84,13 +88,11 @@ class JudgedRun:
     @functools.cached_property
     def _scores(self) -> dict[tuple[int, bool], SpikeScore]:
         series, skip = scored_series(self.run, self.experiment.skip_steps)
+        scores = (spike_score, robust_spike_score)
         return {
-            (window, robust): score(series, window, SIGMA, skip=skip)
+            (window, robust): scores[robust](series, window, SIGMA, skip=skip)
             for window in self.experiment.windows
-            for robust, score in (
-                (False, spike_score),
-                (True, robust_spike_score),
-            )
+            for robust in (False, True)
         }
 
     @functools.cached_property
@@ -108,32 +110,80 @@ class JudgedRun:
         """Medians by group of tensors, and the balance of the experts."""
         return group_measures(self.run, self.experiment.skip_steps)
 
-    def average(
-        self,
-        name: str,
-        average: Callable[[np.ndarray], np.floating] = np.mean,
-        start: int = 0,
-        factor: float = 1.0,
-    ) -> float | None:
-        """Average a logged metric from step ``start`` on; None: not logged."""
-        known = self.run.metrics.get(name, np.zeros(0))[start:]
-        known = known[~np.isnan(known)]
-        return factor * float(average(known)) if len(known) else None
+    def logged(self, name: str, start: int = 0) -> np.ndarray:
+        """Known values of a metric from a step on.
 
-    def of_clip(
-        self, name: str, average: Callable = np.mean, start: int = 0
-    ) -> float | None:
-        """:meth:`average`, None where the optimizer clips by itself."""
-        if self.config.get("clip", {}).get("name") == "none":
-            return None
-        factor = 100 if name == "clipped_fraction" else 1000
-        return self.average(name, average, start, factor)
+        There are none of a clip if the optimizer clips by itself.
+        """
+        is_clipless = self.config.get("clip", {}).get("name") == "none"
+        values = self.run.metrics.get(name, np.zeros(0))[start:]
+        if is_clipless and name in ("clip_seconds", "clipped_fraction"):
+            return np.zeros(0)
+        return values[~np.isnan(values)]
+
+    def clipped_percent(self, start: int) -> float | None:
+        """Mean share of clipped tensors from a step on; None: not logged."""
+        shares = self.logged("clipped_fraction", start)
+        return 100 * float(np.mean(shares)) if len(shares) else None
+
+    def median_ms(self, name: str) -> float | None:
+        """Median of a logged time, in milliseconds; None: not logged."""
+        seconds = self.logged(name)
+        return 1000 * float(np.median(seconds)) if len(seconds) else None
+
+    def last(self, name: str) -> float | None:
+        """The last known value of a metric."""
+        known = self.logged(name)
+        return float(known[-1]) if len(known) else None
+
+
+def judge_runs(experiment: Experiment) -> dict[str, list[JudgedRun]]:
+    """The runs of an experiment by method, each with its clean twin."""
+    clean = experiment.clean_runs or {}
+    return {
+        method: [
+            JudgedRun(run, experiment, twin)
+            for run, twin in zip(
+                runs, clean.get(method, [None] * len(runs)), strict=True
+            )
+        ]
+        for method, runs in experiment.runs.items()
+    }
+
+
+def group_measures(run: RunRecord, skip_steps: int) -> dict[str, float]:
+    """Numbers of a run by group of tensors, and the balance of its experts.
+
+    Returns:
+        ``h_median``, over all judged steps and tensors; the same of
+        ``router_`` and ``experts_`` (routed ones) with the medians of their
+        gamma and of the norms of AdamW's moments; the means of
+        ``expert_max_violation`` and ``idle_experts``. What was not recorded is
+        left out.
+    """
+    judged = {"h": run.h, **{q: run.tensors[q] for q in _QUANTITIES}}
+    judged = {name: values[skip_steps:] for name, values in judged.items()}
+    found = {"h_median": _median(judged["h"])}
+    for group, mark in _MARKS.items():
+        chosen = [mark in name for name in run.tensor_names]
+        found[f"{group}_h_median"] = _median(judged["h"][:, chosen])
+        for quantity in _QUANTITIES:
+            found[f"{group}_{quantity}"] = _median(judged[quantity][:, chosen])
+    for name in _BALANCE:
+        if name in run.metrics:
+            found[name] = float(np.nanmean(run.metrics[name][skip_steps:]))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _median(values: np.ndarray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else None
 
 
 def memorises(run: RunRecord) -> bool:
     """Whether a run trains on a few sequences: validation says nothing."""
     data = run.run.get("config", {}).get("data", {})
-    return data.get("kind") == _MEMORISED
+    return data.get("kind") == "fixed_sequences"
 
 
 def scored_series(run: RunRecord, skip_steps: int) -> tuple[np.ndarray, int]:
@@ -153,9 +203,7 @@ def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
     """Compare a run with the same run without faults, over the steps of both.
 
     A run that diverged is infinitely above to the end of ``clean``.
-
-    Returns:
-        None if ``run`` had no faults.
+    None: ``run`` had no faults.
     """
     num_steps = min(run.num_steps, clean.num_steps)
     losses = run.loss[:num_steps]
@@ -177,12 +225,10 @@ def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
 
 
 def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
-    """Return the largest growth of a norm in :data:`GROWTH_STEPS` steps.
+    """The largest growth of a norm in :data:`GROWTH_STEPS` judged steps.
 
-    Args:
-        norms: Norms of a moment, ``[num_steps, num_tensors]``, NaN where not
-            known.
-        skip_steps: First steps that are not judged.
+    ``norms`` are those of a moment, ``[num_steps, num_tensors]``; NaN: not
+    known.
     """
     judged = norms[skip_steps:].astype(np.float64)
     if len(judged) <= GROWTH_STEPS or not judged.shape[1]:
@@ -193,21 +239,12 @@ def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
     return float(known.max()) if known.size else None
 
 
-def last_value(values: np.ndarray | None) -> float | None:
-    """Return the last value of a series that is not NaN."""
-    known = np.zeros(0) if values is None else values[~np.isnan(values)]
-    return float(known[-1]) if len(known) else None
-
-
 def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
-    """Return the steps whose loss says something about the model.
+    """Return the steps whose loss says something about the model, increasing.
 
     Left out are the first ``skip_steps`` and the steps whose batch or
     activations were corrupted: their own loss is computed from the corruption,
     whatever the state of the model. A gradient fault shows one step later.
-
-    Returns:
-        ``[num_judged]`` int64, increasing.
     """
     judged = np.arange(run.num_steps) >= skip_steps
     for step, faults in run.faults.items():
@@ -229,13 +266,8 @@ def worst_jump(
 ) -> Jump | None:
     """Find the largest jump among the judged steps.
 
-    Args:
-        run: The run.
-        skip_steps: First steps that are not judged.
-        between: Only look at the steps ``between[0] <= step < between[1]``.
-
-    Returns:
-        ``None`` if no step has :data:`BEFORE` judged steps before it.
+    Only the steps ``between[0] <= step < between[1]`` are looked at. None: no
+    step has :data:`BEFORE` judged steps before it.
     """
     steps = judged_steps(run, skip_steps)
     if len(steps) <= BEFORE:

@@ -8,28 +8,145 @@ the stored results all follow from :func:`run_measures`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
-from paddle_adagc.lab.report.formatting import format_same
-from paddle_adagc.lab.report.judged import (
-    JudgedRun,
-    judged_steps,
-    last_value,
-    memorises,
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.formatting import (
+    Value,
+    format_list,
+    format_range,
+    format_same,
+    format_spread,
+    format_steps,
 )
-from paddle_adagc.lab.report.measure import Measure, listed, spread
-from paddle_adagc.lab.report.stability_measures import (
-    damage_measures,
-    excess_measures,
-    spike_measures,
+from paddle_adagc.lab.report.judged import (
+    BEFORE,
+    EXCESS_THRESHOLDS,
+    GROWTH_STEPS,
+    SETTLED,
+    SIGMA,
+    JudgedRun,
+    judge_runs,
+    judged_steps,
+    memorises,
+    moment_growth,
+    scored_series,
 )
 
-_CAPTIONED = ("shapes", "image_text")
 RETRIEVAL = "retrieval_accuracy"
+_CAPTIONED = ("shapes", "image_text")
+
+Level = Literal["detail", "brief", "headline"]
+Form = Callable[[Sequence[Value]], str]
+Measured = Mapping[str, Sequence[Mapping[str, Value]]]
+"""Method -> one ``{name: value}`` per seed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A number of a run, and everything that tables say about it."""
+
+    name: str
+    """Its key in the stored results, for example ``"events_1000"``."""
+
+    label: str
+    """What tables call it, with the unit in parentheses."""
+
+    meaning: str
+    """What it is, in a sentence."""
+
+    compute: Callable[[JudgedRun], Value]
+    """None where it cannot be measured."""
+
+    form: Form
+    """Formats one value per seed as a cell."""
+
+    better: Literal["lower", "higher"] | None = None
+    """The direction that is better, None if neither is."""
+
+    group: str = ""
+    """Heading in the report's table; without one it is not in the table."""
+
+    qualifier: str = ""
+    """What tables without the group's heading add to the label."""
+
+    level: Level = "detail"
+    """``"brief"``: in the docs' short tables, too; ``"headline"``: also in the
+    table of who wins."""
+
+    change: str | None = None
+    """Format of the paired difference, where short tables show it."""
+
+    stored: bool = True
+    """Whether it is one of the stored results."""
+
+    @property
+    def title(self) -> str:
+        """The label with its qualifier."""
+        return ", ".join(filter(None, (self.label, self.qualifier)))
+
+
+def listed(spec: str) -> Form:
+    return functools.partial(format_list, spec=spec)
+
+
+def ranged(spec: str) -> Form:
+    return functools.partial(format_range, spec=spec)
+
+
+def spread(spec: str) -> Form:
+    return functools.partial(format_spread, spec=spec)
+
+
+def measure_experiment(experiment: Experiment) -> Measured:
+    """Measure every run of an experiment."""
+    measures = experiment_measures(experiment)
+    return {
+        method: [
+            {measure.name: measure.compute(run) for measure in measures}
+            for run in runs
+        ]
+        for method, runs in judge_runs(experiment).items()
+    }
+
+
+def stored_numbers(run: JudgedRun) -> dict[str, float]:
+    """Return the numbers of a run that results keep, by name.
+
+    Spike counts are left out where no step could be judged, the validation
+    loss where training memorised a few fixed sequences. A run that diverged
+    has at least one spike, an infinite validation loss and an accuracy of
+    -inf.
+    """
+    values = {
+        measure.name: measure.compute(run)
+        for measure in experiment_measures(run.experiment)
+        if measure.stored
+    }
+    return {n: float(v) for n, v in values.items() if v is not None}
+
+
+def experiment_measures(experiment: Experiment) -> list[Measure]:
+    """List the measures of an experiment, in the order of the table."""
+    accuracies = {
+        name
+        for runs in experiment.runs.values()
+        for run in runs
+        for name in run.metrics
+        if name.endswith("_accuracy")
+    }
+    return run_measures(
+        experiment.windows,
+        experiment.last_steps,
+        sorted(accuracies | {RETRIEVAL}),
+    )
 
 
 def run_measures(
@@ -37,19 +154,230 @@ def run_measures(
     last_steps: int = 100,
     accuracies: Sequence[str] = (RETRIEVAL,),
 ) -> list[Measure]:
-    """List the measures.
+    """List the measures; ``accuracies`` are metrics from 0 to 1."""
+    main, *others = windows
+    spikes = [_spikes(main, "brief"), *(_spikes(w, "detail") for w in others)]
+    return [
+        *itertools.chain(*spikes),
+        *_damage(),
+        *_excess(),
+        *_losses(last_steps),
+        *map(_accuracy, accuracies),
+        *_groups(),
+        *_costs(),
+    ]
 
-    Args:
-        windows: Windows of the spike score, steps; the first is the main one.
-        last_steps: Steps at the end whose mean is the final training loss.
-        accuracies: Logged metrics that are shares from 0 to 1.
-    """
-    measures = []
-    for window in windows:
-        measures += spike_measures(window, is_main=window == windows[0])
-    measures += [*damage_measures(), *excess_measures(), *_losses(last_steps)]
-    measures += [_accuracy(name) for name in accuracies]
-    return [*measures, *_groups(), *_costs()]
+
+def _of(found: object | None, name: str, absent: Value = None) -> Value:
+    """Return an attribute, or ``absent`` if it is None; None of nothing."""
+    if found is None:
+        return None
+    value: Value = getattr(found, name)
+    return absent if value is None else value
+
+
+def _spikes(window: int, level: Level) -> list[Measure]:
+    measure = functools.partial(
+        Measure,
+        group=f"Spikes, window {window:,} steps",
+        qualifier=f"window {window:,}",
+    )
+    return [
+        measure(
+            name=f"spikes_{window}",
+            label="Spikes",
+            meaning="judged steps whose loss is at least 10 standard "
+            "deviations away from the mean of the window of judged losses "
+            "before it; a loss that is not finite counts too. Not judged: the "
+            "initial descent, and the loss of a batch that was corrupted on "
+            "purpose. A run that diverged has at least one.",
+            compute=lambda r: _at_least_one(r, window, "num_spikes"),
+            form=format_list,
+            better="lower",
+            level=level,
+        ),
+        measure(
+            name=f"events_{window}",
+            label="Spike events",
+            meaning="groups of neighbouring spikes: one event can last many "
+            "steps. A run that diverged has at least one.",
+            compute=lambda r: _at_least_one(r, window, "num_events"),
+            form=format_list,
+            better="lower",
+            level="headline",
+        ),
+        measure(
+            name=f"score_{window}",
+            label="Spike score (%)",
+            meaning="spikes in percent of all steps but the corrupted "
+            "batches: the paper's measure.",
+            compute=lambda r: _of(r.score(window), "percent"),
+            form=spread(".3f"),
+            better="lower",
+            level=level,
+        ),
+        measure(
+            name=f"robust_spikes_{window}",
+            label="Robust spikes",
+            meaning="spikes counted with the median and the median absolute "
+            "deviation of the window, which an earlier event does not widen.",
+            compute=lambda r: _of(r.score(window, robust=True), "num_spikes"),
+            form=format_list,
+            better="lower",
+        ),
+        measure(
+            name=f"ten_sigma_{window}",
+            label="10 σ (nat)",
+            meaning="how far the loss had to be from its mean to count as a "
+            "spike: the median over the judged steps. Smaller damage scores 0.",
+            compute=lambda r: _ten_sigma(r, window),
+            form=spread(".2f"),
+        ),
+        measure(
+            name=f"judged_{window}",
+            label="Judged steps",
+            meaning="steps after the skipped ones that have a full window "
+            "before them; – where there is none: no spike could be seen.",
+            compute=lambda r: _at_least_one(r, window, "num_judged"),
+            form=format_same,
+        ),
+    ]
+
+
+def _at_least_one(run: JudgedRun, window: int, name: str) -> float | None:
+    """Return a count; at least the step at which a run diverged."""
+    score = run.score(window)
+    if score is None:
+        return 1 if run.diverged else None
+    return max(getattr(score, name), int(run.diverged))
+
+
+def _ten_sigma(run: JudgedRun, window: int) -> float | None:
+    series, skip = scored_series(run.run, run.experiment.skip_steps)
+    finite = series[skip:][np.isfinite(series[skip:])]
+    if run.score(window) is None or len(finite) <= window:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(finite, window)[:-1]
+    return float(SIGMA * np.median(windows.std(axis=1, ddof=1)))
+
+
+def _damage() -> list[Measure]:
+    measure = functools.partial(Measure, group="Damage to the loss")
+    return [
+        measure(
+            name="worst_jump",
+            label="Worst loss jump (nat)",
+            meaning="largest rise of the loss over the median of the "
+            f"{BEFORE} judged losses before it; ∞: the loss was not finite.",
+            compute=lambda r: _of(r.jump, "height"),
+            form=ranged(".3f"),
+            better="lower",
+            level="headline",
+        ),
+        measure(
+            name="worst_jump_step",
+            label="… at step",
+            meaning="the step of the worst loss jump, counted from 0.",
+            compute=lambda r: _of(r.jump, "step"),
+            form=format_list,
+            stored=False,
+        ),
+        measure(
+            name="worst_jump_recovery",
+            label="Steps to recover",
+            meaning="steps from the worst jump until the median of "
+            f"{SETTLED} losses in a row is back at the level before it, "
+            "within two robust deviations; never: not before the run ended.",
+            compute=lambda r: _of(r.jump, "recovery_steps", math.inf),
+            form=format_steps,
+            better="lower",
+            stored=False,
+        ),
+        *(
+            measure(
+                name=f"{moment}_growth",
+                label=f"Growth of a {name} moment (×)",
+                meaning=f"largest factor by which the norm of a tensor's "
+                f"{name} moment grew within {GROWTH_STEPS} steps.",
+                compute=functools.partial(_growth, moment=moment),
+                form=ranged(".1f"),
+                level="brief" if moment == "moment1" else "detail",
+            )
+            for moment, name in (("moment1", "first"), ("moment2", "second"))
+        ),
+    ]
+
+
+def _growth(run: JudgedRun, moment: str) -> float | None:
+    return moment_growth(run.run.tensors[moment], run.experiment.skip_steps)
+
+
+def _excess() -> list[Measure]:
+    measure = functools.partial(
+        Measure, group="Excess over the same run without faults"
+    )
+    least, most = EXCESS_THRESHOLDS
+    return [
+        *(
+            measure(
+                name=f"events_above_{threshold}",
+                label=f"Excess events above {threshold} nat",
+                meaning="times the loss exceeded that of the paired run (same "
+                "method, seed and batches, no faults) by more than "
+                f"{threshold} nat; an event ends when the excess stays below "
+                f"{least} nat for more than 10 steps.",
+                compute=functools.partial(_excess_events, threshold=threshold),
+                form=format_list,
+                better="lower",
+                level="headline" if threshold == most else "detail",
+            )
+            for threshold in EXCESS_THRESHOLDS
+        ),
+        measure(
+            name="excess_area",
+            label="Excess area (nat × steps)",
+            meaning="sum of the excess from the first fault on; batch noise "
+            "cancels.",
+            compute=lambda r: _of(r.excess, "area"),
+            form=spread(".1f"),
+            better="lower",
+            level="headline",
+            change="+.1f",
+        ),
+        measure(
+            name="excess_worst",
+            label="Largest excess (nat)",
+            meaning="at a single step, corrupted batches left out.",
+            compute=lambda r: _of(r.excess, "worst"),
+            form=ranged(".2f"),
+            better="lower",
+            level="brief",
+        ),
+        measure(
+            name="excess_recovery",
+            label="Steps until it is gone",
+            meaning="the longest over all faults until the mean excess of 10 "
+            "steps stays below 0.1 nat; never: not before the next fault or "
+            "the end.",
+            compute=lambda r: _of(r.excess, "steps_to_recover", math.inf),
+            form=format_steps,
+            better="lower",
+            stored=False,
+        ),
+        measure(
+            name="excess_difference_before",
+            label="Difference before (nat)",
+            meaning="largest difference of the two losses before the first "
+            "fault: 0 if the runs are really paired.",
+            compute=lambda r: _of(r.excess, "difference_before"),
+            form=listed(".2g"),
+            stored=False,
+        ),
+    ]
+
+
+def _excess_events(run: JudgedRun, threshold: float) -> float | None:
+    return None if run.excess is None else run.excess.num_events[threshold]
 
 
 def _losses(last_steps: int) -> list[Measure]:
@@ -81,6 +409,7 @@ def _losses(last_steps: int) -> list[Measure]:
 
 
 def final_loss(run: JudgedRun) -> float:
+    """Mean training loss of the last steps; NaN if none is judged."""
     start = run.run.num_steps - run.experiment.last_steps
     steps = judged_steps(run.run, start)
     return float(np.mean(run.run.loss[steps])) if len(steps) else math.nan
@@ -89,9 +418,7 @@ def final_loss(run: JudgedRun) -> float:
 def _validation_loss(run: JudgedRun) -> float | None:
     if memorises(run.run):
         return None
-    if run.diverged:
-        return math.inf
-    return last_value(run.run.metrics.get("eval_loss"))
+    return math.inf if run.diverged else run.last("eval_loss")
 
 
 def _accuracy(name: str) -> Measure:
@@ -113,12 +440,12 @@ def _last_accuracy(run: JudgedRun, name: str) -> float | None:
     has_captions = run.config.get("data", {}).get("kind") in _CAPTIONED
     if run.diverged and name == RETRIEVAL and has_captions:
         return -math.inf
-    value = last_value(run.run.metrics.get(name))
+    value = run.last(name)
     return None if value is None else 100 * value
 
 
 def _groups() -> list[Measure]:
-    medians = {"h_median": ("Median h", "of all tensors")}
+    shown = {"h_median": ("Median h", "of all tensors")}
     for group, what in (("router", "routers"), ("experts", "routed experts")):
         for name, label in (
             ("h_median", "h"),
@@ -127,10 +454,10 @@ def _groups() -> list[Measure]:
             ("moment2", "second moment"),
         ):
             title = f"Median {label}, {what}"
-            medians[f"{group}_{name}"] = (title, f"of the {what}")
+            shown[f"{group}_{name}"] = (title, f"of the {what}")
     shown = {
         name: (label, f"median over the judged steps and {which}.")
-        for name, (label, which) in medians.items()
+        for name, (label, which) in shown.items()
     }
     shown["expert_max_violation"] = (
         "Imbalance of the experts",
@@ -166,9 +493,7 @@ def _costs() -> list[Measure]:
             label="Tensors clipped (%)",
             meaning="mean over the judged steps of the share of tensors with "
             "h < 1.",
-            compute=lambda r: r.of_clip(
-                "clipped_fraction", start=r.experiment.skip_steps
-            ),
+            compute=lambda r: r.clipped_percent(r.experiment.skip_steps),
             form=spread(".1f"),
             level="brief",
         ),
@@ -176,9 +501,8 @@ def _costs() -> list[Measure]:
             name="clipped_percent_end",
             label="… over the last fifth (%)",
             meaning="the same over the last fifth of the steps.",
-            compute=lambda r: r.of_clip(
-                "clipped_fraction",
-                start=r.run.num_steps - r.run.num_steps // 5,
+            compute=lambda r: r.clipped_percent(
+                r.run.num_steps - r.run.num_steps // 5
             ),
             form=spread(".1f"),
         ),
@@ -186,7 +510,7 @@ def _costs() -> list[Measure]:
             name="clip_ms",
             label="Clip time per step (ms)",
             meaning="median over all steps of the time in the clip.",
-            compute=lambda r: r.of_clip("clip_seconds", np.median),
+            compute=lambda r: r.median_ms("clip_seconds"),
             form=spread(".2f"),
             better="lower",
             level="brief",
@@ -195,7 +519,7 @@ def _costs() -> list[Measure]:
             name="step_ms",
             label="Step time (ms)",
             meaning="median over all steps of the whole step.",
-            compute=lambda r: r.average("step_seconds", np.median, factor=1000),
+            compute=lambda r: r.median_ms("step_seconds"),
             form=spread(".1f"),
             better="lower",
             level="brief",

@@ -1,26 +1,29 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of an experiment: all measures, and who wins."""
+"""What came out of an experiment: all measures, who wins, in sentences."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.formatting import Value
-from paddle_adagc.lab.report.measure import Measure
-from paddle_adagc.lab.report.measuring import (
+from paddle_adagc.lab.report.judged import JudgedRun, judge_runs
+from paddle_adagc.lab.report.measures import (
+    Measure,
+    Measured,
     experiment_measures,
+    final_loss,
     measure_experiment,
 )
-
-Measured = Mapping[str, Sequence[Mapping[str, Value]]]
-"""Method -> one ``{name: value}`` per seed, from ``measure_experiment``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,18 +52,9 @@ class Table:
     num_seeds: int
 
     @property
-    def note(self) -> str:
-        """How several seeds share a cell, and what a dash means."""
-        note = "One seed."
-        if self.num_seeds > 1:
-            note = (
-                f"{self.num_seeds} seeds: counts are listed seed by seed, "
-                "other numbers are mean ± sample standard deviation, or median "
-                "and range."
-            )
-        if any("–" in row.cells.values() for row in self.rows):
-            note += " –: no value, such as spikes where no step was judged."
-        return note
+    def has_gaps(self) -> bool:
+        """Whether a cell has no value."""
+        return any("–" in row.cells.values() for row in self.rows)
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
         """Yield the headings, each with its rows."""
@@ -103,13 +97,10 @@ def comparison_table(
 ) -> Table:
     """Arrange the numbers of ``experiment``; rows without any are left out.
 
-    Args:
-        experiment: The runs.
-        measured: What ``measure_experiment(experiment)`` returned, if it was
-            called before.
+    ``measured`` is what ``measure_experiment(experiment)`` returned, if it was
+    called before.
     """
-    if measured is None:
-        measured = measure_experiment(experiment)
+    measured = measured or measure_experiment(experiment)
     methods = list(measured)
     rows = []
     for measure in experiment_measures(experiment):
@@ -129,30 +120,16 @@ def paired_changes(
 ) -> dict[str, list[float]]:
     """Subtract the first method's values of a measure, seed by seed.
 
-    Args:
-        measured: Values of all methods.
-        name: The measure.
-        methods: The reference, and the methods to compare with it; those
-            without a finite value in every seed are left out.
+    Methods without a finite value in every seed are left out.
     """
-    finite = {
-        method: known
-        for method in methods
-        if len(known := _finite(measured[method], name))
-        == len(measured[method])
-    }
-    reference, *others = methods
-    if reference not in finite:
+    found = {method: _finite(measured[method], name) for method in methods}
+    reference = found.pop(methods[0])
+    if len(reference) < len(measured[methods[0]]):
         return {}
     return {
-        method: [
-            value - base
-            for value, base in zip(
-                finite[method], finite[reference], strict=True
-            )
-        ]
-        for method in others
-        if method in finite
+        method: np.subtract(values, reference).tolist()
+        for method, values in found.items()
+        if len(values) == len(measured[method])
     }
 
 
@@ -204,9 +181,76 @@ def _best(
     best = [m for m, mean in means.items() if mean == lowest]
     if len(best) == len(means):
         return [], 0
-    others = [losses[m] for m in losses if m != best[0]]
-    wins = sum(
-        value < min(rest)
-        for value, *rest in zip(losses[best[0]], *others, strict=True)
-    )
-    return best, wins if len(best) == 1 else 0
+    if len(best) > 1:
+        return best, 0
+    own = losses.pop(best[0])
+    others = zip(*losses.values(), strict=True)
+    return best, sum(map(operator.lt, own, map(min, others)))
+
+
+def headline(experiment: Experiment) -> list[str]:
+    """Count the spikes of each method, and measure the damage.
+
+    ``"GlobalGC: 10 spikes in 440 judged steps, worst loss jump 0.353 nat"``.
+    """
+    return [
+        f"{method}: {_spikes(runs)}{_jump(runs)}{_excess(runs)}"
+        for method, runs in judge_runs(experiment).items()
+    ]
+
+
+def _spikes(runs: Sequence[JudgedRun]) -> str:
+    found = [run.score(run.experiment.windows[0]) for run in runs]
+    scores = [score for score in found if score is not None]
+    if not scores:
+        return "no step is judged: too few came before"
+    num_spikes = sum(score.num_spikes for score in scores)
+    num_judged = sum(score.num_judged for score in scores)
+    spikes = f"{num_spikes or 'no'} spike{'s' * (num_spikes != 1)}"
+    return f"{spikes} in {num_judged:,} judged steps"
+
+
+def _jump(runs: Sequence[JudgedRun]) -> str:
+    jumps = [run.jump for run in runs if run.jump is not None]
+    if not jumps:
+        return ""
+    worst = max(jumps, key=lambda jump: jump.height)
+    return f", worst loss jump {worst.height:.3g} nat at step {worst.step:,}"
+
+
+def _excess(runs: Sequence[JudgedRun]) -> str:
+    areas = [run.excess.area for run in runs if run.excess is not None]
+    if not areas:
+        return ""
+    mean = sum(areas) / len(areas)
+    return f", {mean:,.0f} nat × steps above the same run without faults"
+
+
+def conclusion(experiments: Sequence[Experiment]) -> list[str]:
+    """Say in one sentence per experiment what the loss did.
+
+    ``"Llama proxy: worst loss jump 3.2 nat under GlobalGC, 0.3 nat under AdaGC;
+    final loss 1.2 nat under GlobalGC, 1.1 nat under AdaGC."`` The last sentence
+    says what fewer than 3 seeds are worth.
+    """
+    sentences = [_sentence(experiment) for experiment in experiments]
+    if any(len(experiment.seeds) < 3 for experiment in experiments):
+        sentences.append(
+            "Fewer than 3 seeds are an illustration, not a result: "
+            "docs/results.md has 8."
+        )
+    return sentences
+
+
+def _sentence(experiment: Experiment) -> str:
+    jumps, losses = [], []
+    for method, runs in judge_runs(experiment).items():
+        heights = [run.jump.height for run in runs if run.jump is not None]
+        if heights:
+            jumps.append(f"{max(heights):.2g} nat under {method}")
+        final = sum(map(final_loss, runs)) / len(runs)
+        losses.append(f"{final:.3g} nat under {method}")
+    seen = [f"final loss {', '.join(losses)}"]
+    if jumps:
+        seen.insert(0, f"worst loss jump {', '.join(jumps)}")
+    return f"{experiment.title}: {'; '.join(seen)}."

@@ -4,19 +4,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
-from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.section import Flag, Positive, Real, section
 from paddle_adagc.lab.train.parse import read_values
 
 Expectation = Literal[
@@ -29,11 +25,8 @@ SPIKE_EVENTS = "spike_events"
 NUM_PRIMARY = 6
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Condition(_Part):
+@section
+class Condition:
     """One statement about a measure of an experiment's methods.
 
     - ``lower`` or ``higher`` than each method in ``to``;
@@ -48,21 +41,21 @@ class Condition(_Part):
     """A name in the results, such as ``"final_loss"``, or
     :data:`SPIKE_EVENTS`."""
 
-    methods: tuple[str, ...] = Field(min_length=1)
+    methods: Annotated[tuple[str, ...], Field(min_length=1)]
     """Methods that it is about, each of which has to fulfil it."""
 
     expect: Expectation
     to: tuple[str, ...] = ()
     """Methods to compare with, on the same seeds."""
 
-    margin: float | None = Field(default=None, gt=0)
+    margin: Positive | None = None
     """In units of the measure. Default: that of the file's ``margins``; None:
     "no difference" is no possible outcome."""
 
-    times: float | None = Field(default=None, gt=0)
+    times: Positive | None = None
     """The values of ``to`` are multiplied by it: 0.5 asks for half of them."""
 
-    bound: float | None = None
+    bound: Real | None = None
     target: str | None = None
     """Default: the claim's."""
 
@@ -74,7 +67,7 @@ class Condition(_Part):
     ``methods``."""
 
     @model_validator(mode="after")
-    def _check(self) -> Condition:
+    def _check(self) -> Self:
         has_others = self.expect not in ("occurs", "at most")
         if has_others != bool(self.to):
             raise ValueError(
@@ -96,7 +89,8 @@ class Condition(_Part):
         return self
 
 
-class Claim(_Part):
+@section
+class Claim:
     """A statement of the paper, or of this project's extensions to it."""
 
     id: str
@@ -109,14 +103,14 @@ class Claim(_Part):
     paper: str = ""
     """The paper's numbers."""
 
-    extension: bool = False
+    extension: Flag = False
     """It is not the paper's but this project's."""
 
-    primary: bool = False
+    primary: Flag = False
     """One of the six that were named before running; Holm's correction is over
     these, the others are descriptive."""
 
-    ernie: bool = False
+    ernie: Flag = False
     """It is about ERNIE, and stands on that page, too."""
 
     target: str | None = None
@@ -136,7 +130,7 @@ class Claim(_Part):
     """What the rule does not say."""
 
     @model_validator(mode="after")
-    def _check(self) -> Claim:
+    def _check(self) -> Self:
         if (self.target is None) == (self.not_testable is None):
             raise ValueError("needs either a target or not_testable")
         if (self.target is None) == bool(self.reproduced_if):
@@ -153,19 +147,19 @@ class Claim(_Part):
     def conditions(self) -> tuple[Condition, ...]:
         """``reproduced_if`` with every target and experiment filled in."""
         return tuple(
-            condition.model_copy(
-                update={
-                    "target": condition.target or self.target,
-                    "experiment": condition.experiment or self.experiment,
-                }
+            dataclasses.replace(
+                condition,
+                target=condition.target or self.target,
+                experiment=condition.experiment or self.experiment,
             )
             for condition in self.reproduced_if
         )
 
 
-class _File(_Part):
-    margins: dict[str, float]
-    claims: tuple[Claim, ...] = Field(min_length=1)
+@section
+class _File:
+    margins: dict[str, Real]
+    claims: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
 def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
@@ -178,53 +172,35 @@ def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
     """
     values = read_values(path)
     try:
-        file = _File.model_validate(values)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {_first_error(error, values)}") from error
-    ids = [claim.id for claim in file.claims]
+        file = _File(**values)
+        claims = [_read_claim(claim, file.margins) for claim in file.claims]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    ids = [claim.id for claim in claims]
     if len(set(ids)) < len(ids):
         raise ValueError(f"{path} has an id twice: {ids}")
-    num_primary = sum(claim.primary for claim in file.claims)
+    num_primary = sum(claim.primary for claim in claims)
     if num_primary != NUM_PRIMARY:
         raise ValueError(
             f"{path} has {num_primary} primary claims, expected {NUM_PRIMARY}"
         )
-    return [_with_margins(claim, file.margins) for claim in file.claims]
+    return claims
+
+
+def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:
+    """Make a claim; conditions without a margin get that of their measure."""
+    try:
+        claim = Claim(**values)
+    except ValueError as error:
+        raise ValueError(f"claim {values.get('id')!r}: {error}") from error
+    conditions = tuple(
+        dataclasses.replace(c, margin=c.margin or margins.get(c.measure))
+        for c in claim.reproduced_if
+    )
+    return dataclasses.replace(claim, reproduced_if=conditions)
 
 
 def targets_of(claims: Sequence[Claim]) -> list[str]:
     """Targets that decide claims, in the order of the claims."""
     targets = [c.target for claim in claims for c in claim.conditions]
     return [*dict.fromkeys(target for target in targets if target is not None)]
-
-
-def _with_margins(claim: Claim, margins: dict[str, float]) -> Claim:
-    """Give every condition without a margin the claim's."""
-    conditions = tuple(
-        condition.model_copy(
-            update={
-                "margin": condition.margin or margins.get(condition.measure)
-            }
-        )
-        for condition in claim.reproduced_if
-    )
-    return claim.model_copy(update={"reproduced_if": conditions})
-
-
-def _first_error(error: ValidationError, values: Any) -> str:
-    """Put the first error in words, with claim id and nearest key."""
-    first = error.errors()[0]
-    where = first["loc"]
-    name = ""
-    if len(where) > 1 and where[0] == "claims" and isinstance(where[1], int):
-        claim = values["claims"][where[1]]
-        known = claim.get("id") if isinstance(claim, dict) else claim
-        name = f"claim {known!r}: "
-    if first["type"] == "extra_forbidden":
-        kind: type[_Part] = _File if len(where) == 1 else Claim
-        if "reproduced_if" in where:
-            kind = Condition
-        near = suggestion(str(where[-1]), list(kind.model_fields))
-        return f"{name}unknown key {where[-1]!r}{near}"
-    key = ".".join(str(part) for part in where[2:])
-    return f"{name}{key + ': ' if key else ''}{first['msg']}"

@@ -1,49 +1,52 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The docs' pages of results, from the results alone."""
+"""Tables, verdicts and the docs' pages as Markdown, from the results alone."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from paddle_adagc.lab.reproduce.catalogue import Catalogue, Setting
+from paddle_adagc.lab.markdown import markdown_table
+from paddle_adagc.lab.report.formatting import Value, format_spread
+from paddle_adagc.lab.report.measures import listed, run_measures, spread
 from paddle_adagc.lab.reproduce.claims import Claim, targets_of
-from paddle_adagc.lab.reproduce.markdown import (
-    Table,
-    table_markdown,
-    verdicts_markdown,
+from paddle_adagc.lab.reproduce.comparisons import (
+    EVENTS,
+    JUDGED,
+    judged,
+    rate_of,
 )
-from paddle_adagc.lab.reproduce.merging import merge_results
-from paddle_adagc.lab.reproduce.pool import Pool, longest
+from paddle_adagc.lab.reproduce.pool import Catalogue, PooledResults, Setting
 from paddle_adagc.lab.reproduce.results import (
+    RESULTS,
     CellResult,
+    ExperimentResult,
     TargetResult,
+    longest,
+    merge_results,
+    paired,
     read_results,
     write_results,
 )
-from paddle_adagc.lab.reproduce.verdicts import (
-    PooledResults,
-    Verdict,
-    counted,
-    judge,
+from paddle_adagc.lab.reproduce.statistics import (
+    MAX_PAIRS,
+    paired_differences,
+    sign_flip_p,
 )
-from paddle_adagc.lab.reproduce.writing import RESULTS
+from paddle_adagc.lab.reproduce.verdicts import Verdict, counted, judge
 
 PAGE, ERNIE_PAGE = "results.md", "results-ernie.md"
 REPORT = "report.json"
 """Which runs stand in which row and behind which test, in the results' folder;
 `tools/reproduce.py verify` recomputes every number from it."""
 
-OTHER_RESULTS = (
-    "gpu.jsonl",
-    "mutation.jsonl",
-    "soak.jsonl",
-    "versions.jsonl",
-)
+OTHER_RESULTS = ("gpu.jsonl", "mutation.jsonl", "soak.jsonl", "versions.jsonl")
 """Files beside those of targets, of other commands."""
 
 _MADE = "<!-- made by `tools/reproduce.py report`: do not edit -->\n"
@@ -80,18 +83,168 @@ paired differences, p that of the two-sided exact sign-flip test.
 """
 
 
+class Column(NamedTuple):
+    """A column of a table."""
+
+    title: str
+    name: str
+    """Name of the measure in the results."""
+
+    form: Callable[[Sequence[Value]], str]
+    change: str | None = None
+    """Format of its paired difference to the first method, if that is shown."""
+
+
+COLUMNS = (
+    *(
+        Column(measure.title, measure.name, measure.form, measure.change)
+        for measure in run_measures()
+        if measure.level != "detail"
+    ),
+    Column("Of GlobalGC (%)", "percent_of_global_gc", spread(".1f")),
+    Column("Paper: GlobalGC (GPU h)", "paper_global_gc_hours", listed(",.1f")),
+    Column("Paper: AdaGC (GPU h)", "paper_adagc_hours", listed(",.1f")),
+    Column("Paper: saved (GPU h)", "paper_hours_saved", listed(",.1f")),
+    Column("Plan: saved (GPU h)", "predicted_hours_saved", listed(".3f")),
+    Column("Plan: GlobalGC (µs a step)", "global_gc_us", listed(",.1f")),
+    Column("Plan: AdaGC (µs a step)", "adagc_us", listed(",.1f")),
+)
+_TIMES_OF_RUNS = ("clip_ms", "step_ms")
+"""Not shown beside losses: other runs took part of the machine."""
+
+RATE = "Events per 1,000 judged steps"
+"""Label of the column after the counted events."""
+
+
+def table_markdown(table: ExperimentResult, level: int = 4) -> str:
+    """Heading, description, and the table: a line per method.
+
+    Counts are listed seed by seed, rates have their exact 95% limits, other
+    numbers are mean ± sample standard deviation, or median and range; ``Δ`` is
+    the paired difference to the first method with the p of the two-sided exact
+    sign-flip test.
+    """
+    shown = _shown(table)
+    labels = [label for label, _ in shown]
+    head = ["", *labels, *(f"Paper: {label}" for label in table.paper)]
+    rows = []
+    for method in table.methods:
+        cells = [render(method) for _, render in shown]
+        cells += [
+            f"{values[method]:g}" if method in values else "–"
+            for values in table.paper.values()
+        ]
+        rows.append([method, *cells])
+    return (
+        f"{'#' * level} {table.title}\n\n"
+        + f"{table.description} {_extent(table)}".strip()
+        + f"\n\n{markdown_table(head, rows)}"
+    )
+
+
+def target_markdown(result: TargetResult, level: int = 3) -> str:
+    """All experiments of a target, and what a budget left out."""
+    parts = [f"{'#' * level} {result.title}: `{result.target}`\n"]
+    if result.cuts:
+        parts.append(" ".join(result.cuts) + "\n")
+    parts += [
+        table_markdown(experiment, level + 1)
+        for experiment in result.experiments
+    ]
+    return "\n".join(parts)
+
+
+def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
+    """Return a line per claim: where, what it says, verdict, evidence."""
+    rows = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
+        why = [*verdict.evidence.splitlines(), *filter(None, [claim.note])]
+        label = f"**{verdict.label}**"
+        rows.append([claim.where, said, label, "<br>".join(why)])
+    head = [where, "Claim", "Verdict", "What decided it"]
+    return markdown_table(head, rows, left=4)
+
+
+def _shown(table: ExperimentResult) -> list[tuple[str, Callable[[str], str]]]:
+    """Columns that have a value: label, and the text by method."""
+    shown: list[tuple[str, Callable[[str], str]]] = []
+    has_losses = table.has("final_loss")
+    for column in COLUMNS:
+        if not table.has(column.name) or (
+            has_losses and column.name in _TIMES_OF_RUNS
+        ):
+            continue
+        shown.append((column.title, partial(_cell, table, column)))
+        if column.name == EVENTS and table.has(JUDGED):
+            shown.append((RATE, partial(_rate, table)))
+        if column.change is not None and len(table.methods) > 1:
+            label = f"Δ to {table.methods[0]}"
+            shown.append((label, partial(_compared, table, column)))
+    return shown
+
+
+def _cell(table: ExperimentResult, column: Column, method: str) -> str:
+    return column.form(table.values(method, column.name))
+
+
+def _rate(table: ExperimentResult, method: str) -> str:
+    runs = judged(table.runs_of(method))
+    if not runs:
+        return "–"
+    rate = rate_of(runs)
+    low, high = rate.interval
+    return f"{rate.value:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _compared(table: ExperimentResult, column: Column, method: str) -> str:
+    reference = table.methods[0]
+    pairs = paired(table.runs_of(method), table.runs_of(reference), column.name)
+    if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
+        return "–"
+    differences = paired_differences(
+        [run.measures[column.name] for run, _ in pairs],
+        [other.measures[column.name] for _, other in pairs],
+    )
+    text = format_spread(differences.tolist(), column.change or "+.4g")
+    return f"{text.replace('± +', '± ')} (p {sign_flip_p(differences):.2g})"
+
+
+def _extent(table: ExperimentResult) -> str:
+    """Seeds, steps, what is judged, and the processors."""
+    runs = [r for m in table.methods for r in longest(table.runs_of(m))]
+    lengths = sorted({run.num_steps for run in runs if run.num_steps})
+    if not lengths:
+        return ""
+    steps = " to ".join(
+        f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1]))
+    )
+    seeds = table.seeds
+    parts = [
+        f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
+        f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
+        f"{table.skip_steps:,} not judged"
+    ]
+    starts = [
+        f"from step {table.skip_steps + window:,} (window {window:,})"
+        for window in (1000, 200)
+        if table.has(f"judged_{window}")
+    ]
+    if starts:
+        parts.append(f"spikes are judged {', '.join(starts)}")
+    processors = sorted({run.cpu_model for run in runs})
+    parts.append(f"processor: {', '.join(processors)}")
+    return "; ".join(parts) + "."
+
+
 def collect_results(
     output_dir: Path, results_dir: Path, targets: Sequence[str]
 ) -> list[Path]:
     """Add the results of targets that have been run to the committed ones.
 
-    Args:
-        output_dir: What ``--output`` named.
-        results_dir: Where committed results are; their runs stay.
-        targets: Names to look for.
-
     Raises:
-        FileNotFoundError: None of the targets has results.
+        FileNotFoundError: ``output_dir`` has results of none of the targets.
     """
     collected = []
     for target in targets:
@@ -115,23 +268,12 @@ def collect_results(
     return collected
 
 
-def result_files(results_dir: Path) -> list[Path]:
-    """Return the files of targets."""
-    return sorted(
-        path
-        for path in results_dir.glob("*.jsonl")
-        if path.name not in OTHER_RESULTS
-    )
-
-
 def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
-    """Return the committed results by target.
-
-    Raises:
-        ValueError: A file is not valid, or named after another target.
-    """
+    """Return the committed results by target."""
     results = {}
-    for path in result_files(results_dir):
+    for path in sorted(results_dir.glob("*.jsonl")):
+        if path.name in OTHER_RESULTS:
+            continue
         result = read_results(path)
         if result.target != path.stem:
             raise ValueError(f"{path} holds results of {result.target!r}")
@@ -140,13 +282,7 @@ def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
 
 
 class Pages:
-    """What the results say, page by page.
-
-    Args:
-        claims: All claims.
-        catalogue: The grids that they are about.
-        results: By target.
-    """
+    """What the results, by target, say on the claims, page by page."""
 
     def __init__(
         self,
@@ -155,15 +291,14 @@ class Pages:
         results: Mapping[str, TargetResult],
     ) -> None:
         self._results = results
-        self._verdicts = judge(claims, PooledResults(catalogue, results))
-        pool = Pool(results.values())
-        order = [t for t in targets_of(claims) if t in catalogue.targets]
-        order += [t for t in catalogue.targets if t not in order]
-        self._tables = {
-            setting: table
-            for setting in catalogue.settings(order)
-            if (table := _table(setting, pool)).runs
-        }
+        source = PooledResults(catalogue, results)
+        self._verdicts = judge(claims, source)
+        order = dict.fromkeys([*targets_of(claims), *catalogue.targets])
+        self._tables = [
+            (ERNIE_PAGE if "ernie" in setting.first.config else PAGE, table)
+            for setting in catalogue.settings([*order])
+            if (table := _table(setting, source)).cells
+        ]
 
     def results_page(self) -> str:
         """All claims, the tables of all models but ERNIE's, the timings."""
@@ -187,7 +322,7 @@ class Pages:
                 verdicts_markdown(own, where="About"),
             ]
         parts += [_RUNS, f"ERNIE's are on [their page]({ERNIE_PAGE}).\n"]
-        parts += self._runs(is_ernie=False)
+        parts += self._runs(PAGE)
         parts += ["## Timings and the plan\n", *self._timings()]
         return "\n".join(parts)
 
@@ -200,7 +335,7 @@ class Pages:
                 f"How a verdict is made: [Results]({PAGE}).\n",
                 verdicts_markdown(verdicts),
                 _RUNS,
-                *self._runs(is_ernie=True),
+                *self._runs(ERNIE_PAGE),
             ]
         )
 
@@ -208,29 +343,25 @@ class Pages:
         """Rows and tests with the digests of their runs."""
         tables = [
             {
-                "page": ERNIE_PAGE if _is_ernie(setting) else PAGE,
+                "page": page,
                 "title": table.title,
                 "rows": {
-                    method: [run.run_id for run in longest(runs)]
-                    for method, runs in table.runs.items()
+                    method: [r.run_id for r in longest(table.runs_of(method))]
+                    for method in table.methods
                 },
             }
-            for setting, table in self._tables.items()
+            for page, table in self._tables
         ]
         verdicts = [_verdict_json(verdict) for verdict in self._verdicts]
         report = {"tables": tables, "verdicts": verdicts}
         return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
-    def _runs(self, is_ernie: bool) -> list[str]:
-        return [
-            table_markdown(table, 3)
-            for setting, table in self._tables.items()
-            if _is_ernie(setting) == is_ernie
-        ]
+    def _runs(self, page: str) -> list[str]:
+        return [table_markdown(t, 3) for its, t in self._tables if its == page]
 
     def _timings(self) -> list[str]:
         return [
-            table_markdown(Table.of(experiment), 3)
+            table_markdown(experiment, 3)
             for result in self._results.values()
             for experiment in result.experiments
             if experiment.cells and not experiment.cells[0].num_steps
@@ -275,20 +406,20 @@ def made_files(pages: Pages, docs: Path, results_dir: Path) -> dict[Path, str]:
     }
 
 
-def _table(setting: Setting, pool: Pool) -> Table:
+def _table(setting: Setting, source: PooledResults) -> ExperimentResult:
     """Return the pooled runs of a setting; methods without any are left out."""
-    runs = {m: pool.runs(arm) for m, arm in setting.arms.items()}
-    return Table(
-        setting.title,
-        setting.description,
-        {method: cells for method, cells in runs.items() if cells},
-        setting.skip_steps,
-        setting.paper,
+    return ExperimentResult(
+        name=setting.first.name,
+        title=setting.first.title,
+        description=setting.first.description,
+        paper=setting.paper,
+        skip_steps=setting.first.skip_steps,
+        cells=[
+            dataclasses.replace(run, method=method, is_clean_twin=False)
+            for method, arm in setting.arms.items()
+            for run in source.pool.runs(arm)
+        ],
     )
-
-
-def _is_ernie(setting: Setting) -> bool:
-    return "ernie" in setting.model
 
 
 def _verdict_json(verdict: Verdict) -> dict[str, Any]:

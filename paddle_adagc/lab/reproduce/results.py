@@ -7,31 +7,39 @@ The first line is about the target and has a checksum of the others. Then an
 its ``"cell"`` lines, with the options in which the run differs, its commit,
 seed, versions, timings and measures. Newer lines also hold the processor, the
 corpus' SHA-256 and the losses of all steps in 16 bits
-(:mod:`paddle_adagc.lab.reproduce.series`), some 6 KB a run; older lines are
-read without them. Numbers that are not finite are the strings ``"inf"``,
-``"-inf"`` and ``"nan"``. In older lines ``excess_events_*`` counts events anew
-at every threshold; newer ones have ``events_above_*``
-(:func:`paddle_adagc.stability.spike_score.count_events`).
+(:func:`encode_losses`), some 6 KB a run; older lines are read without them.
+Numbers that are not finite are the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
+In older lines ``excess_events_*`` counts events anew at every threshold; newer
+ones have ``events_above_*``, see
+:func:`paddle_adagc.stability.spike_score.count_events`.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.checksums import SEAL, check_seal, sealed
 from paddle_adagc.lab.processor import with_vectors
 
-_CHECKSUM = "lines_sha256"
+RESULTS = "results.jsonl"
+"""Name of the file in a target's directory."""
+
 RECORDED_BEFORE = "recorded before"
 """Processor of a line that does not name one."""
+
+_CHECKSUM = "lines_sha256"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +96,7 @@ class CellResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentResult:
-    """What came out of one experiment."""
+    """What came out of one experiment, or of several alike ones."""
 
     name: str
     title: str
@@ -108,18 +116,30 @@ class ExperimentResult:
         return [*dict.fromkeys(cell.method for cell in self.cells)]
 
     @property
+    def runs(self) -> list[CellResult]:
+        """All cells but the clean twins."""
+        return [cell for cell in self.cells if not cell.is_clean_twin]
+
+    @property
     def seeds(self) -> list[int]:
-        """Seeds, in order."""
-        return [*dict.fromkeys(cell.seed for cell in self.cells)]
+        """Seeds of any method, in order."""
+        return sorted({run.seed for run in self.runs})
+
+    def runs_of(self, method: str) -> list[CellResult]:
+        """The runs of a method, without clean twins."""
+        return [run for run in self.runs if run.method == method]
 
     def values(self, method: str, measure: str) -> list[float | None]:
-        """One value per seed, None where there is none; without the twins."""
+        """One value per seed, of its longest run; None where there is none."""
         by_seed = {
-            cell.seed: cell.measures.get(measure)
-            for cell in self.cells
-            if cell.method == method and not cell.is_clean_twin
+            run.seed: run.measures.get(measure)
+            for run in longest(self.runs_of(method))
         }
         return [by_seed.get(seed) for seed in self.seeds]
+
+    def has(self, measure: str) -> bool:
+        """Whether any run has this measure."""
+        return any(measure in run.measures for run in self.runs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,6 +160,91 @@ class TargetResult:
         return next((e for e in self.experiments if e.name == name), None)
 
 
+def longest(runs: Iterable[CellResult]) -> list[CellResult]:
+    """One run of every seed, in the order of the seeds.
+
+    It is the longest; of several the one whose processor was recorded.
+    """
+    found: dict[int, CellResult] = {}
+    for run in runs:
+        known = found.get(run.seed)
+        if known is None or _rank(run) > _rank(known):
+            found[run.seed] = run
+    return [found[seed] for seed in sorted(found)]
+
+
+def paired(
+    runs: Sequence[CellResult],
+    others: Sequence[CellResult],
+    measure: str | None = None,
+) -> list[tuple[CellResult, CellResult]]:
+    """One pair of every seed that two methods have, in the order of the seeds.
+
+    The two of a pair have the same length and come from the same model of
+    processor; both have the measure. Of several such pairs the one is taken
+    whose runs :func:`longest` prefers.
+    """
+    found: dict[int, tuple[CellResult, CellResult]] = {}
+    for run in runs:
+        for other in others:
+            if (run.seed, run.num_steps, run.cpu_model) != (
+                other.seed,
+                other.num_steps,
+                other.cpu_model,
+            ):
+                continue
+            if measure and not (
+                measure in run.measures and measure in other.measures
+            ):
+                continue
+            known = found.get(run.seed)
+            if known is None or _rank(run) > _rank(known[0]):
+                found[run.seed] = (run, other)
+    return [found[seed] for seed in sorted(found)]
+
+
+def _rank(run: CellResult) -> tuple[int, bool, str]:
+    cpu = run.cpu_model
+    return run.num_steps, cpu != RECORDED_BEFORE, cpu
+
+
+def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
+    """All runs of both; of the same run on the same processor the newer one.
+
+    Timings are replaced, as they are of one sitting.
+    """
+    experiments = []
+    for experiment in new.experiments:
+        earlier = old.experiment(experiment.name)
+        experiments.append(
+            _merged(earlier, experiment) if earlier else experiment
+        )
+    names = {experiment.name for experiment in new.experiments}
+    experiments += [e for e in old.experiments if e.name not in names]
+    return dataclasses.replace(new, experiments=experiments)
+
+
+def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
+    if not any(cell.num_steps for cell in new.cells):
+        return new
+    known = {(cell.run_id, cell.is_clean_twin) for cell in new.cells}
+    common = {
+        key: value
+        for key, value in new.config.items()
+        if key in old.config and old.config[key] == value
+    }
+    cells = []
+    for experiment in (old, new):
+        for cell in experiment.cells:
+            is_newer = (cell.run_id, cell.is_clean_twin) in known
+            if experiment is old and is_newer:
+                continue
+            full = {**experiment.config, **cell.config}
+            own = {k: v for k, v in full.items() if k not in common}
+            cells.append(dataclasses.replace(cell, config=own))
+    return dataclasses.replace(new, config=common, cells=cells)
+
+
 def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
     """Replace a file by the results, atomically."""
     lines: list[dict[str, Any]] = []
@@ -147,7 +252,13 @@ def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
         fields = dataclasses.asdict(experiment)
         cells = fields.pop("cells")
         lines.append({"kind": "experiment", **fields})
-        lines += [{"kind": "cell", **_without_defaults(c)} for c in cells]
+        for cell in cells:
+            filled = {
+                key: value
+                for key, value in cell.items()
+                if value or key in ("method", "seed", "measures")
+            }
+            lines.append({"kind": "cell", **filled})
     text = "".join(map(_line, lines))
     head = {
         "kind": "target",
@@ -164,6 +275,17 @@ def _line(fields: dict[str, Any]) -> str:
     return f"{text}\n"
 
 
+def _encoded(value: Any) -> Any:
+    """Return JSON values: a number that is not finite becomes text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _encoded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(part) for part in value]
+    return value
+
+
 def read_results(path: str | os.PathLike[str]) -> TargetResult:
     """Read what :func:`write_results` wrote.
 
@@ -175,14 +297,18 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
     content = Path(path).read_bytes()
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            fields = _decoded(json.loads(line))
+            fields = json.loads(line)
             kind = fields.pop("kind")
             if kind == "target":
                 _check_checksum({"kind": kind, **fields}, content)
-                result = TargetResult(**_without_checksums(fields))
+                for name in (_CHECKSUM, SEAL):
+                    fields.pop(name, None)
+                result = TargetResult(**fields)
             elif kind == "experiment" and result is not None:
                 result.experiments.append(ExperimentResult(**fields))
             elif kind == "cell" and result is not None:
+                measures = fields["measures"]
+                fields["measures"] = {n: float(measures[n]) for n in measures}
                 result.experiments[-1].cells.append(CellResult(**fields))
             else:
                 raise ValueError(f"a line of kind {kind!r} out of place")
@@ -198,10 +324,6 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
     return result
 
 
-def _without_checksums(head: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in head.items() if k not in (_CHECKSUM, SEAL)}
-
-
 def _check_checksum(head: dict[str, Any], content: bytes) -> None:
     """Refuse results that were changed; older ones have no checksum."""
     if _CHECKSUM not in head and SEAL not in head:
@@ -215,27 +337,76 @@ def _check_checksum(head: dict[str, Any], content: bytes) -> None:
         )
 
 
-def _without_defaults(cell: dict[str, Any]) -> dict[str, Any]:
-    """Return a cell's fields without empty ones."""
+LAST_CODE = 65_533
+_INFINITE, _NAN = 65_534, 65_535
+_FLOOR = 1e-12
+"""Smaller losses are stored as this."""
+
+ENCODING = "log16-delta-zlib-base64"
+
+
+def encode_losses(losses: np.ndarray) -> dict[str, Any]:
+    """Pack a run's losses, 16 bits a step, compressed, as JSON values.
+
+    Losses are rounded on a logarithmic grid between the smallest and the
+    largest finite one: codes 0 to 65,533; +Inf is 65,534 and NaN (or -Inf)
+    65,535. A loss comes back with a relative error of at most half a grid
+    step, ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a
+    factor of 100. The codes' differences, high bytes before low bytes, go
+    through zlib and base64.
+
+    Raises:
+        ValueError: A finite loss is negative.
+    """
+    finite = losses[np.isfinite(losses)]
+    if finite.size and finite.min() < 0:
+        raise ValueError(
+            f"a loss of {finite.min()} is negative: only losses >= 0 are stored"
+        )
+    logs = np.log(np.maximum(finite, _FLOOR))
+    low, high = (
+        (float(logs.min()), float(logs.max())) if finite.size else (0, 0)
+    )
+    codes = np.full(losses.shape, _NAN, np.uint16)
+    codes[losses == np.inf] = _INFINITE
+    scale = LAST_CODE / (high - low) if high > low else 0.0
+    codes[np.isfinite(losses)] = np.rint((logs - low) * scale).astype(np.uint16)
+    deltas = np.diff(codes, prepend=np.uint16(0)).astype("<u2")
+    planes = deltas.view(np.uint8).reshape(-1, 2).T[::-1]
+    packed = zlib.compress(planes.tobytes(), 9)
     return {
-        key: value
-        for key, value in cell.items()
-        if value or key in ("method", "seed", "measures")
+        "encoding": ENCODING,
+        "num_steps": len(losses),
+        "low": low,
+        "high": high,
+        "data": base64.b64encode(packed).decode(),
     }
 
 
-def _encoded(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _encoded(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encoded(part) for part in value]
-    return value
+def decode_losses(packed: dict[str, Any]) -> np.ndarray:
+    """Unpack what :func:`encode_losses` made: ``[num_steps]`` float64.
 
-
-def _decoded(line: dict[str, Any]) -> dict[str, Any]:
-    if "measures" in line:
-        measures = line["measures"]
-        line["measures"] = {name: float(measures[name]) for name in measures}
-    return line
+    Raises:
+        ValueError: Another encoding, or damaged data.
+    """
+    if packed.get("encoding") != ENCODING:
+        raise ValueError(
+            f"encoding {packed.get('encoding')!r} is unknown: expected "
+            f"{ENCODING!r}"
+        )
+    count, low, high = packed["num_steps"], packed["low"], packed["high"]
+    try:
+        data = zlib.decompress(base64.b64decode(packed["data"], validate=True))
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"a loss series is damaged: {error}") from error
+    if len(data) != 2 * count:
+        raise ValueError(
+            f"a loss series has {len(data)} bytes, expected {2 * count}"
+        )
+    planes = np.frombuffer(data, np.uint8).reshape(2, count)[::-1]
+    deltas = np.ascontiguousarray(planes.T).view("<u2")[:, 0]
+    codes = np.cumsum(deltas, dtype=np.uint16)
+    losses = np.exp(low + codes * ((high - low) / LAST_CODE))
+    losses[codes == _INFINITE] = np.inf
+    losses[codes == _NAN] = np.nan
+    return losses

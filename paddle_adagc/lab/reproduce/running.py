@@ -1,32 +1,34 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run the cells of a grid: in parallel and resumable."""
+"""Run the cells of a grid: in parallel, resumable, with their progress."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from tqdm import tqdm
 
 from paddle_adagc.lab.record.files import update_run_json
-from paddle_adagc.lab.reproduce.continuing import continue_shorter
 from paddle_adagc.lab.reproduce.grid import Cell, as_json
-from paddle_adagc.lab.reproduce.progress import Progress
 
 ENDED = ("finished", "diverged")
-_ROOT = Path(__file__).resolve().parents[3]
-
+SECONDS = 15.0
+"""Least time between two plain lines of progress."""
 
 RunCell = Callable[[Cell, threading.Event], None]
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_cells(
@@ -47,67 +49,107 @@ def run_cells(
     """
     once = {cell.directory: cell for cell in cells}
     todo = [cell for cell in once.values() if not has_ended(cell)]
-    if todo:
-        _Pool(todo, run or run_process).work(num_jobs)
-
-
-class _Pool:
-    """Cells on their way, and how far they are."""
-
-    def __init__(self, todo: list[Cell], run: RunCell) -> None:
-        self._todo, self._run = todo, run
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._running: set[Path] = set()
-        self._steps_behind = self._num_ended = 0
-        self._total = sum(cell.config.train.max_steps for cell in todo)
-
-    def work(self, num_jobs: int) -> None:
-        with (
-            concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
-            Progress(len(self._todo), num_jobs) as progress,
-        ):
-            try:
-                futures = [pool.submit(self._do, cell) for cell in self._todo]
-                for _ in _until_done(futures):
-                    self._show(progress)
-            except BaseException:
-                self._stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-            self._show(progress)
-
-    def _do(self, cell: Cell) -> None:
-        with self._lock:
-            self._running.add(cell.directory)
+    if not todo:
+        return
+    stop = threading.Event()
+    with (
+        concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
+        contextlib.closing(Progress(len(todo), num_jobs)) as progress,
+    ):
         try:
-            self._run(cell, self._stop)
-        finally:
-            with self._lock:
-                self._running.discard(cell.directory)
-                self._steps_behind += cell.config.train.max_steps
-                self._num_ended += 1
+            futures = {
+                pool.submit(run or run_process, cell, stop): cell
+                for cell in todo
+            }
+            pending = {*futures}
+            while pending:
+                done, pending = concurrent.futures.wait(
+                    pending, 1.0, concurrent.futures.FIRST_EXCEPTION
+                )
+                for future in done:
+                    future.result()
+                progress.show(*_steps_so_far(futures, pending))
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
-    def _show(self, progress: Progress) -> None:
-        with self._lock:
-            running, num_ended = list(self._running), self._num_ended
-            num_steps = self._steps_behind
-        num_steps += sum(_num_steps(directory) for directory in running)
-        progress.show(num_steps, self._total, num_ended)
+
+def _steps_so_far(
+    futures: dict[concurrent.futures.Future[None], Cell],
+    pending: set[concurrent.futures.Future[None]],
+) -> tuple[int, int, int]:
+    """Return steps made, steps of all runs, runs that have ended."""
+    num_steps = total = 0
+    for future, cell in futures.items():
+        length = cell.config.train.max_steps
+        total += length
+        if future not in pending:
+            num_steps += length
+        elif future.running():
+            num_steps += _num_steps(cell.directory)
+    return num_steps, total, len(futures) - len(pending)
 
 
-def _until_done(
-    futures: Sequence[concurrent.futures.Future[None]],
-) -> Iterator[None]:
-    while True:
-        done, pending = concurrent.futures.wait(
-            futures, 1.0, concurrent.futures.FIRST_EXCEPTION
-        )
-        for future in done:
-            future.result()
-        if not pending:
+def _num_steps(directory: Path) -> int:
+    """Return steps that a run has logged."""
+    metrics = directory / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+class Progress:
+    """Shows steps: a bar on a terminal, else a plain line now and then.
+
+    Args:
+        num_runs: Runs to make.
+        num_jobs: Runs at a time.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        num_runs: int,
+        num_jobs: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._num_runs, self._clock = num_runs, clock
+        self._started = self._said = clock()
+        self._first: int | None = None
+        self._bar: tqdm | None = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(unit="step", smoothing=0.05)
+        else:
+            self._say(f"{num_runs} runs, {num_jobs} at a time")
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def show(self, num_steps: int, total: int, num_ended: int) -> None:
+        """Show the steps made, also before this command, of all runs' steps."""
+        if self._bar is not None:
+            self._bar.total, self._bar.n = total, num_steps
+            self._bar.set_postfix_str(f"{num_ended} of {self._num_runs} runs")
             return
-        yield
+        now = self._clock()
+        if self._first is None:
+            self._first = num_steps
+        if now - self._said < SECONDS:
+            return
+        self._said = now
+        taken = now - self._started
+        line = (
+            f"{tqdm.format_interval(taken)}  {num_steps:,} of {total:,} steps, "
+            f"{num_ended} of {self._num_runs} runs done"
+        )
+        if num_steps > self._first:
+            left = taken / (num_steps - self._first) * (total - num_steps)
+            line += f", about {tqdm.format_interval(left)} left"
+        self._say(line)
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
 
 def run_process(cell: Cell, stop: threading.Event) -> None:
@@ -166,10 +208,7 @@ def run_until(
 ) -> int | None:
     """Run a command on one thread; its exit status, None if it was stopped.
 
-    Args:
-        command: Program and arguments.
-        stop: The command is terminated once it is set.
-        options: Of :class:`subprocess.Popen`.
+    It is terminated once ``stop`` is set.
     """
     process = subprocess.Popen(
         command,
@@ -186,17 +225,13 @@ def run_until(
                 continue
         return None
     finally:
-        _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def has_ended(cell: Cell) -> bool:
@@ -231,7 +266,44 @@ def _git(*arguments: str) -> str:
     ).stdout.strip()
 
 
-def _num_steps(directory: Path) -> int:
-    """Return steps that a run has logged."""
-    metrics = directory / "metrics.jsonl"
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+def continue_shorter(cell: Cell) -> Path | None:
+    """Give a cell that has not begun the longest run that it would repeat.
+
+    Under a constant schedule a longer run continues a shorter one: a finished
+    run in the same store whose config differs in ``train.max_steps`` alone.
+    Its directory is copied; the cell's process then resumes from its last
+    checkpoint.
+
+    Returns:
+        The directory of the shorter run; None without one, or where the
+        schedule is not constant or the cell has begun.
+    """
+    config = as_json(cell.config)
+    if config["schedule"]["kind"] != "constant" or cell.directory.exists():
+        return None
+    shorter = {
+        run["config"]["train"]["max_steps"]: path.parent
+        for path in cell.directory.parent.glob("*/run.json")
+        if _is_shorter(run := json.loads(path.read_text()), config)
+        and any(path.parent.glob("checkpoint-*"))
+    }
+    if not shorter:
+        return None
+    source = shorter[max(shorter)]
+    copying = cell.directory.with_name(f".{cell.directory.name}.tmp")
+    shutil.rmtree(copying, ignore_errors=True)
+    shutil.copytree(source, copying)
+    update_run_json(copying, config=config, status="running")
+    copying.rename(cell.directory)
+    return source
+
+
+def _is_shorter(run: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether a finished run differs from a config in being shorter alone."""
+    earlier, train = run.get("config", {}), config["train"]
+    if run.get("status") != "finished" or "train" not in earlier:
+        return False
+    if earlier["train"]["max_steps"] >= train["max_steps"]:
+        return False
+    length = {"max_steps": train["max_steps"]}
+    return {**earlier, "train": {**earlier["train"], **length}} == config

@@ -62,11 +62,6 @@ def sign_flip_p(
     enumerates them. With infinite differences their signed ranks take the
     place of all differences (Wilcoxon's test, exact with ties).
 
-    Args:
-        differences: ``[num_pairs]``, none of them NaN.
-        alternative: ``"less"``: the mean is below 0; ``"greater"``: above;
-            ``"two-sided"``: either.
-
     Raises:
         ValueError: No pairs, more than :data:`MAX_PAIRS`, or a NaN.
     """
@@ -148,12 +143,7 @@ def clustered_rate_p(
     sign-flip test of the seeds' rates allows events of one seed to come in
     clusters.
 
-    Args:
-        events: Of a method, by seed.
-        steps: Judged steps, by seed.
-        other_events: Of the other method, on the same seeds.
-        other_steps: Its judged steps.
-        alternative: As for :func:`sign_flip_p`.
+    Events and judged steps are by seed, the same seeds for both methods.
     """
     pooled = rate_p(
         Rate(sum(events), sum(steps)),
@@ -194,13 +184,8 @@ def pairs_to_decide(
     By the normal approximation: for a difference, or, with a margin, for its
     being smaller than the margin, whichever takes fewer.
 
-    Args:
-        differences: Seen so far, ``[num_pairs]``.
-        margin: Of "no difference", in units of the measure.
-        least: Fewest pairs of a verdict.
-
-    Returns:
-        None if more than :data:`MAX_SEEDS` would be needed.
+    None: more than :data:`MAX_SEEDS` would be needed. A verdict takes at
+    ``least`` so many.
     """
     if len(differences) < 2 or not np.isfinite(differences).all():
         return None
@@ -240,15 +225,8 @@ def rate_seeds_to_decide(
 ) -> int | None:
     """Seeds that would decide if events and steps grow in proportion.
 
-    Args:
-        first: Of a method, so far.
-        second: Of the other.
-        num_seeds: Seeds so far.
-        margin: Of "no difference", events per 1,000 judged steps.
-        least: Fewest seeds of a verdict.
-
-    Returns:
-        None if more than :data:`MAX_SEEDS` would be needed.
+    None: more than :data:`MAX_SEEDS` would be needed. The ``margin`` is in
+    events per 1,000 judged steps, the rates are those of ``num_seeds``.
     """
     for count in range(max(least, num_seeds), MAX_SEEDS + 1):
         factor = count / num_seeds

@@ -4,33 +4,69 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from paddle_adagc.checks import check_integer
-from paddle_adagc.lab.reproduce.catalogue import Catalogue
+from paddle_adagc.files import atomic_write
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report import figures, tables
+from paddle_adagc.lab.report.charts import loss_chart
+from paddle_adagc.lab.report.experiment import Experiment, flatten
+from paddle_adagc.lab.report.focus import choose_focus
+from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
+from paddle_adagc.lab.report.judged import JudgedRun, judged_steps
+from paddle_adagc.lab.report.measures import stored_numbers
 from paddle_adagc.lab.reproduce.claims import Claim, targets_of
-from paddle_adagc.lab.reproduce.grid import make_cells
-from paddle_adagc.lab.reproduce.grid_file import (
+from paddle_adagc.lab.reproduce.grid import (
+    Cell,
+    ExperimentConfig,
+    digest,
     load_target,
+    make_cells,
 )
-from paddle_adagc.lab.reproduce.merging import merge_results
-from paddle_adagc.lab.reproduce.results import ExperimentResult, TargetResult
+from paddle_adagc.lab.reproduce.pages import target_markdown, verdicts_markdown
+from paddle_adagc.lab.reproduce.pool import Catalogue, PooledResults
+from paddle_adagc.lab.reproduce.results import (
+    RESULTS,
+    CellResult,
+    ExperimentResult,
+    TargetResult,
+    decode_losses,
+    encode_losses,
+    merge_results,
+    write_results,
+)
 from paddle_adagc.lab.reproduce.running import RunCell, run_cells
 from paddle_adagc.lab.reproduce.timing import gpu_hours, run_timing
-from paddle_adagc.lab.reproduce.verdicts import (
-    PooledResults,
-    Verdict,
-    judge,
-)
-from paddle_adagc.lab.reproduce.writing import (
-    Finished,
-    early_text,
-    write_target,
-)
+from paddle_adagc.lab.reproduce.verdicts import Verdict, judge
+from paddle_adagc.stability.spike_score import group_events
 
 STORE = "cells"
 """Folder of all run directories, each named after its config."""
+
+REPORT = "report.html"
+TABLES = "tables.md"
+FIGURES = "figures"
+_SEEDS = ("train.seed", "data.seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A target that has been written."""
+
+    directory: Path
+    result: TargetResult
+    verdicts: list[Verdict]
+    text: str
+    """What to print: what was seen, or the verdicts with their tables."""
+
+    report: Path | None
+    """The HTML report; None where nothing was trained."""
 
 
 class Reproduction:
@@ -44,10 +80,6 @@ class Reproduction:
         num_jobs: Runs at a time.
         say: Gets a text for people before and after an experiment.
         run: Runs one cell; by default in a process of its own.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A grid, or one of its run configs, is not valid.
     """
 
     def __init__(
@@ -64,7 +96,6 @@ class Reproduction:
         self._targets = {path.stem: load_target(path) for path in grid_files}
         self._files = {path.stem: path for path in grid_files}
         self._output_dir = output_dir
-        self._store = output_dir / STORE
         self._claims = [
             c for c in claims if {*targets_of([c])} <= {*self._files}
         ]
@@ -77,56 +108,33 @@ class Reproduction:
     def reproduce(self, max_steps: int | None = None) -> list[Finished]:
         """Run what is missing and write every target's report.
 
-        Args:
-            max_steps: Length of every run instead of the configs'.
-
-        Raises:
-            RuntimeError: A run failed.
-            ValueError: A bad number of steps.
+        ``max_steps`` is the length of every run instead of the configs'.
         """
-        grids = [
-            (
-                name,
-                config,
-                make_cells(
-                    config, self._files[name], self._store, max_steps=max_steps
-                ),
+        store = self._output_dir / STORE
+        grids: dict[str, list[tuple[ExperimentConfig, list[Cell]]]] = {}
+        for name, target in self._targets.items():
+            make = functools.partial(
+                make_cells,
+                grid_file=self._files[name],
+                store=store,
+                max_steps=max_steps,
             )
-            for name, target in self._targets.items()
-            for config in target.experiments
-        ]
-        timings = {name: self._time(name) for name in self._targets}
-        for number, (name, config, cells) in enumerate(grids, 1):
-            self._say(f"{number} of {len(grids)}: {config.title}")
-            run_cells(cells, self._num_jobs, self._run)
-            self._say(early_text(config, cells, self._output_dir / name))
+            grids[name] = [(e, make(e)) for e in target.experiments]
+        timings = {name: self._time(name) for name in grids}
+        number, total = 0, sum(map(len, grids.values()))
+        for name, runs in grids.items():
+            for config, cells in runs:
+                number += 1
+                self._say(f"{number} of {total}: {config.title}")
+                run_cells(cells, self._num_jobs, self._run)
+                self._say(_early_text(config, cells, self._output_dir / name))
         cuts = []
         if max_steps is not None:
             cuts.append(f"Every run has {max_steps:,} steps.")
         return [
-            write_target(
-                self._output_dir / name,
-                target=name,
-                title=target.title,
-                runs=[
-                    (config, cells)
-                    for its_target, config, cells in grids
-                    if its_target == name
-                ],
-                timings=timings[name],
-                cuts=cuts,
-                judge_with=self._judge,
-            )
-            for name, target in self._targets.items()
+            self._write(name, runs, timings[name], cuts)
+            for name, runs in grids.items()
         ]
-
-    def _judge(self, result: TargetResult) -> list[Verdict]:
-        earlier = self._known.get(result.target)
-        if earlier is not None:
-            result = merge_results(earlier, result)
-        self._known[result.target] = result
-        claims = [c for c in self._claims if c.target == result.target]
-        return judge(claims, PooledResults(self._catalogue, self._known))
 
     def _time(self, name: str) -> list[ExperimentResult]:
         """Time what a target times, while nothing else runs."""
@@ -136,3 +144,241 @@ class Reproduction:
             for timing in target.timings
         ]
         return [*found, *([gpu_hours()] if target.gpu_hours else [])]
+
+    def _write(
+        self,
+        name: str,
+        runs: Sequence[tuple[ExperimentConfig, Sequence[Cell]]],
+        timings: Sequence[ExperimentResult],
+        cuts: Sequence[str],
+    ) -> Finished:
+        """Write ``report.html``, ``tables.md``, ``figures/``, the results."""
+        directory, title = self._output_dir / name, self._targets[name].title
+        experiments = {
+            config.name: load_experiment(config, cells, directory)
+            for config, cells in runs
+        }
+        result = TargetResult(
+            target=name,
+            title=title,
+            cuts=[*cuts],
+            experiments=[
+                *(
+                    summarise_experiment(
+                        experiments[config.name], config.name, config.paper
+                    )
+                    for config, _ in runs
+                ),
+                *timings,
+            ],
+        )
+        write_results(directory / RESULTS, result)
+        verdicts = self._judge(result)
+        for key, experiment in experiments.items():
+            _save_figures(experiment, directory / FIGURES / key)
+        shown = [*experiments.values()]
+        detailed = _detailed_tables(title, cuts, shown)
+        text = "\n".join((*cuts, *tables.conclusion(shown)))
+        if verdicts or timings:
+            text = target_markdown(result, level=1)
+            if verdicts:
+                text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
+            detailed = f"{text}\n{detailed}"
+        atomic_write(directory / TABLES, detailed)
+        report = directory / REPORT
+        report.unlink(missing_ok=True)
+        if not shown:
+            return Finished(directory, result, verdicts, text, None)
+        claims = [
+            (
+                v.claim.where,
+                v.claim.claim,
+                v.label,
+                v.evidence.replace("\n", "; "),
+            )
+            for v in verdicts
+        ]
+        write_report(report, title, shown, claims=claims, cuts=cuts)
+        return Finished(directory, result, verdicts, text, report)
+
+    def _judge(self, result: TargetResult) -> list[Verdict]:
+        earlier = self._known.get(result.target)
+        if earlier is not None:
+            result = merge_results(earlier, result)
+        self._known[result.target] = result
+        claims = [c for c in self._claims if c.target == result.target]
+        return judge(claims, PooledResults(self._catalogue, self._known))
+
+
+def load_experiment(
+    config: ExperimentConfig, cells: Sequence[Cell], directory: Path
+) -> Experiment:
+    """Load finished cells, each linked to by a name that people can read."""
+    folder = directory / config.name
+    longest = max(cell.config.train.max_steps for cell in cells)
+    records: dict[bool, dict[str, list[RunRecord]]] = {False: {}, True: {}}
+    for cell in cells:
+        record = RunRecord.load(_linked(cell, folder))
+        of_method = records[cell.is_clean_twin].setdefault(cell.method, [])
+        of_method.append(record)
+    return Experiment(
+        title=config.title,
+        description=config.description,
+        runs=records[False],
+        clean_runs=records[True] or None,
+        skip_steps=min(config.skip_steps, longest // 10),
+        windows=(1000, 200) if longest > 1000 else (200,),
+        directory=folder,
+        dynamics_tensor=config.dynamics,
+    )
+
+
+def _linked(cell: Cell, folder: Path) -> Path:
+    """Link to the cell's run directory by a name that people can read.
+
+    Raises:
+        FileExistsError: Something else has that name.
+    """
+    link = folder / cell.name
+    folder.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink():
+        link.unlink()
+    elif link.exists():
+        raise FileExistsError(
+            f"{link} is in the way of a link to {cell.directory}: remove it, "
+            "or choose another --output"
+        )
+    link.symlink_to(os.path.relpath(cell.directory, folder))
+    return link
+
+
+def summarise_experiment(
+    experiment: Experiment,
+    name: str,
+    paper: dict[str, dict[str, float]] | None = None,
+) -> ExperimentResult:
+    """Results of an experiment's runs and of their clean twins.
+
+    Measured are the losses as they are stored, so that a line's spikes follow
+    from its own series.
+    """
+    rows: list[tuple[str, JudgedRun, bool]] = []
+    for method, runs in experiment.runs.items():
+        twins = [
+            *map(_as_stored, (experiment.clean_runs or {}).get(method, []))
+        ]
+        for index, run in enumerate(map(_as_stored, runs)):
+            clean = twins[index] if twins else None
+            rows.append((method, JudgedRun(run, experiment, clean), False))
+        rows += [(method, JudgedRun(twin, experiment), True) for twin in twins]
+    configs = [flatten(judged.config) for _, judged, _ in rows]
+    common = {
+        key: value
+        for key, value in configs[0].items()
+        if key not in _SEEDS
+        and all(key in other and other[key] == value for other in configs)
+    }
+    return ExperimentResult(
+        name=name,
+        title=experiment.title,
+        description=experiment.description,
+        config=common,
+        paper=paper or {},
+        skip_steps=experiment.skip_steps,
+        cells=[
+            _cell_result(method, judged, is_twin, {*common, *_SEEDS})
+            for method, judged, is_twin in rows
+        ],
+    )
+
+
+def _cell_result(
+    method: str, judged: JudgedRun, is_clean_twin: bool, left_out: set[str]
+) -> CellResult:
+    """Return a run's line, without the options that are ``left_out``."""
+    run, facts = judged.run, judged.run.run
+    options = flatten(judged.config)
+    return CellResult(
+        method=method,
+        seed=facts["seed"],
+        is_clean_twin=is_clean_twin,
+        key=digest(judged.config),
+        config={k: v for k, v in options.items() if k not in left_out},
+        status=str(facts.get("status", "unknown")),
+        commit=facts.get("commit"),
+        versions=facts.get("versions", {}),
+        machine=facts.get("machine", {}),
+        data=facts.get("data", {}),
+        series=_series(run),
+        timings={
+            key: round(facts[key], 2)
+            for key in ("wall_seconds", "elapsed_seconds")
+            if facts.get(key) is not None
+        },
+        measures={
+            name: float(f"{value:.7g}")
+            for name, value in stored_numbers(judged).items()
+        },
+    )
+
+
+def _as_stored(run: RunRecord) -> RunRecord:
+    """Return the run with the losses that come back from a results file."""
+    loss = decode_losses(encode_losses(run.loss))
+    return dataclasses.replace(run, metrics={**run.metrics, "loss": loss})
+
+
+def _series(run: RunRecord) -> dict[str, Any]:
+    left_out = set(range(run.num_steps)) - set(judged_steps(run, 0).tolist())
+    return {
+        "loss": encode_losses(run.loss),
+        "faults": [*map(list, group_events(sorted(run.faults), 1))],
+        "left_out": [*map(list, group_events(sorted(left_out), 1))],
+    }
+
+
+def _early_text(
+    config: ExperimentConfig, cells: Sequence[Cell], directory: Path
+) -> str:
+    """Draw an experiment's loss; return what came out, as text."""
+    experiment = load_experiment(config, cells, directory)
+    picture = _save_loss(experiment, directory / FIGURES / config.name)
+    return "\n".join(
+        f"  {line}"
+        for line in (*tables.headline(experiment), f"picture: {picture}")
+    )
+
+
+def _detailed_tables(
+    title: str, cuts: Sequence[str], experiments: Sequence[Experiment]
+) -> str:
+    text = f"# {title}\n"
+    if cuts:
+        text += f"\n{' '.join(cuts)}\n"
+    for experiment in experiments:
+        table = tables.comparison_table(experiment).to_markdown()
+        text += f"\n## {experiment.title}\n\n{table}"
+    return text
+
+
+def _save_figures(experiment: Experiment, prefix: Path) -> None:
+    """Save some of the report's figures, for slides and READMEs."""
+    _save_loss(experiment, prefix)
+    experiment = experiment.first_methods(FIGURE_METHODS)
+    focus, tensor = choose_focus(experiment), experiment.dynamics_tensor
+    if focus is not None:
+        figure = figures.norm_figure(experiment, focus)
+        figure.savefig(f"{prefix}-norms.png", dpi=100)
+    if tensor is not None:
+        figure = figures.dynamics_figure(experiment, tensor)
+        figure.savefig(f"{prefix}-dynamics.png", dpi=100)
+
+
+def _save_loss(experiment: Experiment, prefix: Path) -> Path:
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    path = prefix.with_name(f"{prefix.name}-loss.png")
+    figure = figures.draw_chart(
+        loss_chart(experiment.first_methods(FIGURE_METHODS))
+    )
+    figure.savefig(path, dpi=100)
+    return path

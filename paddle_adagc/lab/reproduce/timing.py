@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.files import atomic_write, atomic_write_json
-from paddle_adagc.lab.reproduce.grid import digest
-from paddle_adagc.lab.reproduce.grid_file import TimingConfig
+from paddle_adagc.lab.reproduce.grid import TimingConfig, digest
 from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
 from paddle_adagc.lab.reproduce.running import commit, run_until
 from paddle_adagc.lab.train.parse import load_config
@@ -33,12 +32,7 @@ def run_timing(
 ) -> ExperimentResult:
     """Time it in a process of its own, if that has not been done.
 
-    Nothing else should run meanwhile.
-
-    Args:
-        timing: What to time.
-        grid_file: File it came from.
-        store: Folder of the measurements.
+    Nothing else should run meanwhile. Measurements are kept in ``store``.
 
     Raises:
         RuntimeError: The process failed; its log is named.
@@ -124,14 +118,10 @@ def gpu_hours() -> ExperimentResult:
 
 
 def measure(specification: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Measure in this process.
+    """Measure in this process: measure -> method -> a number per repetition.
 
-    Args:
-        specification: Fields of a :class:`TimingConfig`, and the ``path`` of
-            its config.
-
-    Returns:
-        Measure -> method -> a number per repetition.
+    The specification has the fields of a :class:`TimingConfig`, and the
+    ``path`` of its config.
     """
     repetitions = specification["repetitions"]
     if specification["tensors"] is not None:

@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from paddle_adagc.lab.report.formatting import two_digits
-from paddle_adagc.lab.reproduce.catalogue import Catalogue
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Claim
-from paddle_adagc.lab.reproduce.comparison import (
+from paddle_adagc.lab.reproduce.comparisons import (
     MIN_SEEDS,
     Comparison,
-    Source,
+    compare,
+    judged,
+    rate_text,
 )
-from paddle_adagc.lab.reproduce.comparisons import compare
-from paddle_adagc.lab.reproduce.pool import Pool
-from paddle_adagc.lab.reproduce.rates import judged, rate_text
-from paddle_adagc.lab.reproduce.results import CellResult, TargetResult
+from paddle_adagc.lab.reproduce.pool import PooledResults
+from paddle_adagc.lab.reproduce.results import CellResult
 from paddle_adagc.lab.reproduce.statistics import ALPHA, holm
 
 REPRODUCED = "reproduced"
@@ -63,54 +62,16 @@ class Verdict:
         return self.verdict
 
 
-class PooledResults:
-    """The source of verdicts: all results, found through the grids.
-
-    Args:
-        catalogue: The grids.
-        results: By target.
-    """
-
-    def __init__(
-        self, catalogue: Catalogue, results: Mapping[str, TargetResult]
-    ) -> None:
-        self._catalogue = catalogue
-        self._results = results
-        self._pool = Pool(results.values())
-
-    def runs(
-        self, target: str, experiment: str, method: str
-    ) -> list[CellResult]:
-        """Every run of a method's config, whoever ordered it."""
-        if (target, experiment) not in self._catalogue:
-            return []
-        return self._pool.runs(self._catalogue.arm(target, experiment, method))
-
-    def numbers(
-        self, target: str, experiment: str, method: str, measure: str
-    ) -> list[float] | None:
-        """Return what a target timed, counted or modelled."""
-        if (target, experiment) in self._catalogue:
-            return None
-        result = self._results.get(target)
-        found = result.experiment(experiment) if result else None
-        values = found.values(method, measure) if found else []
-        return [value for value in values if value is not None]
-
-
-def judge(claims: Sequence[Claim], source: Source) -> list[Verdict]:
+def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
     """Judge claims together: Holm's correction is over the primary ones.
 
     A claim is reproduced if all of its comparisons are significant,
     contradicted if the opposite of one is (Bonferroni over its comparisons),
     without difference if every comparison is significant or smaller than its
     margin, else undecided. An event where there should be none contradicts by
-    itself. Every other verdict takes :data:`~.comparison.MIN_SEEDS` pairs.
+    itself. Every other verdict takes :data:`~.comparisons.MIN_SEEDS` pairs.
 
-    Args:
-        claims: The claims; without the six primary ones the correction is over
-            those that are there.
-        source: Their runs.
+    Without the six primary ones the correction is over those that are there.
     """
     tested = [_tested(claim, source) for claim in claims]
     primary = [i for i, claim in enumerate(claims) if claim.primary]
@@ -131,7 +92,7 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(f"{counts[label]} {label}" for label in labels)
 
 
-def _tested(claim: Claim, source: Source) -> Verdict:
+def _tested(claim: Claim, source: PooledResults) -> Verdict:
     if claim.target is None:
         return Verdict(claim, NOT_TESTABLE, claim.not_testable or "")
     comparisons = tuple(
@@ -154,7 +115,7 @@ def _tested(claim: Claim, source: Source) -> Verdict:
     )
 
 
-def _labelled(verdict: Verdict, source: Source) -> Verdict:
+def _labelled(verdict: Verdict, source: PooledResults) -> Verdict:
     if verdict.verdict == NOT_TESTABLE:
         return verdict
     label = _label(verdict)
@@ -239,9 +200,9 @@ def _is_small(comparison: Comparison) -> bool:
 
 def _what_is_missing(comparison: Comparison) -> list[str]:
     num_seeds = comparison.num_seeds
+    notes: list[str] = []
     if num_seeds is None:
-        return []
-    notes = []
+        return notes
     if not comparison.has_enough:
         notes.append(f"{num_seeds} of {MIN_SEEDS} seeds")
     if (comparison.seeds_to_decide or 0) > num_seeds:
@@ -252,7 +213,7 @@ def _what_is_missing(comparison: Comparison) -> list[str]:
 
 
 def _controls(
-    claim: Claim, source: Source
+    claim: Claim, source: PooledResults
 ) -> dict[tuple[str, str], list[CellResult]]:
     """Return the controls' judged runs by experiment and method."""
     places = dict.fromkeys(

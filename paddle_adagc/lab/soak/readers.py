@@ -40,7 +40,7 @@ from paddle_adagc.lab.record.files import (
 )
 from paddle_adagc.lab.record.flight import FOLDER, Flight, event_path
 from paddle_adagc.lab.reproduce.claims import load_claims
-from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.reproduce.grid import load_target
 from paddle_adagc.lab.reproduce.results import (
     CellResult,
     ExperimentResult,

@@ -13,7 +13,7 @@ from lab.report.conftest import Spec, make_directory
 
 from paddle_adagc.lab.cli.report import main
 from paddle_adagc.lab.record.files import update_run_json
-from paddle_adagc.lab.report.own_runs import compare_runs
+from paddle_adagc.lab.report.experiment import compare_runs
 
 TOOL = Path(__file__).parents[3] / "tools" / "report.py"
 

@@ -18,6 +18,7 @@ from paddle_adagc.lab.record.files import (
     RunWriter,
     update_run_json,
 )
+from paddle_adagc.lab.report.experiment import Experiment
 
 LAYER_TENSORS = (
     "attention.q_proj",
@@ -67,6 +68,25 @@ class Spec:
     """Layers whose tensors are logged; 0 logs no tensors."""
 
     status: str = "finished"
+
+
+def make_experiment(
+    runs: dict[str, list[RunRecord]],
+    *,
+    skip_steps: int = 60,
+    windows: tuple[int, ...] = (100, 40),
+    last_steps: int = 20,
+    **fields: Any,
+) -> Experiment:
+    """An experiment of short runs."""
+    fields = {"title": "Test", "description": "A test.", **fields}
+    return Experiment(
+        runs=runs,
+        skip_steps=skip_steps,
+        windows=windows,
+        last_steps=last_steps,
+        **fields,
+    )
 
 
 def losses(spec: Spec) -> np.ndarray:

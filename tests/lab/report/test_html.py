@@ -11,13 +11,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from lab.report.conftest import make_experiment
 
 from paddle_adagc.lab.report import html as report_html
-from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.html import write_report
 from paddle_adagc.lab.report.tables import comparison_table
-
-WINDOWS = (100, 40)
 
 
 class Page(html.parser.HTMLParser):
@@ -73,17 +71,6 @@ class Page(html.parser.HTMLParser):
         return groups
 
 
-def experiment(runs, **fields):
-    settings = {
-        "title": "Test",
-        "description": "A test.",
-        "skip_steps": 60,
-        "windows": WINDOWS,
-        "last_steps": 20,
-    }
-    return Experiment(runs=runs, **(settings | fields))
-
-
 def write(tmp_path, *experiments):
     path = write_report(tmp_path / "out" / "report.html", "T", experiments)
     text = path.read_text(encoding="utf-8")
@@ -109,7 +96,7 @@ def pair(make_run):
 
 @pytest.mark.usefixtures("unrendered")
 def test_numbers_of_one_seed(pair, tmp_path):
-    _, page = write(tmp_path, experiment(pair))
+    _, page = write(tmp_path, make_experiment(pair))
     table = page.comparison()
     loss = pair["GlobalGC"][0].loss
     jump = loss[250] - np.median(loss[200:250])
@@ -128,21 +115,46 @@ def test_numbers_of_one_seed(pair, tmp_path):
     assert table["The run"]["Steps"] == ["400", "400"]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_several_seeds(make_run, tmp_path):
+    seeds = (3, 4, 5)
     runs = {
-        method: [make_run(method=method, seed=s) for s in (3, 4, 5)]
-        for method in ("GlobalGC", "AdaGC", "Global AdaGC")
+        "GlobalGC": [
+            make_run(method="GlobalGC", seed=seed, spikes={250: 2.0})
+            for seed in seeds
+        ],
+        "AdaGC": [
+            make_run(seed=seed, floor=floor)
+            for seed, floor in zip(seeds, (0.9, 1.01, 0.9), strict=True)
+        ],
     }
-    text, page = write(tmp_path, experiment(runs))
-    table = page.comparison()
-    assert table["Spikes, window 40 steps"]["Spikes"] == ["0 / 0 / 0"] * 3
+    text, page = write(tmp_path, make_experiment(runs))
+    table, winners = page.comparison(), page.winners()
+    events = table["Spikes, window 100 steps"]["Spike events"]
+    assert events == ["1 / 1 / 1", "0 / 0 / 0"]
     ends = [run.loss[-20:].mean() for run in runs["AdaGC"]]
     assert table["At the end"]["Training loss (nat)"][1] == (
         f"{np.mean(ends):.4f} ± {np.std(ends, ddof=1):.4f}"
     )
+    assert winners["Training loss (nat)"][-1] == "AdaGC, in 2 of 3 seeds"
+    assert winners["Spike events, window 100"][:2] == events
     assert "3 seeds (3, 4, 5)" in text
     assert "fewer than 3 seeds" not in text
+    data = chart_data(text)
+    line = data["experiment-1-curves-0"]["lines"][0]
+    series = np.array([run.loss for run in runs["GlobalGC"]])
+    for name, reduced in (
+        ("values", series.mean(0)),
+        ("low", series.min(0)),
+        ("high", series.max(0)),
+    ):
+        np.testing.assert_allclose(line[name], reduced, rtol=1e-4)
+    assert 250 in [step for step, _ in line["marks"]]
+    assert [chart["label"] for chart in data.values()][:3] == [
+        "Training loss (nat)",
+        "Tensors clipped (%)",
+        "Validation loss (nat)",
+    ]
 
 
 @pytest.mark.slow
@@ -160,7 +172,7 @@ def test_faults_and_paired_excess(make_run, tmp_path):
     }
     runs = {m: [make_run(method=m, **s)] for m, s in spec.items()}
     clean = {m: [make_run(method=m)] for m in spec}
-    text, page = write(tmp_path, experiment(runs, clean_runs=clean))
+    text, page = write(tmp_path, make_experiment(runs, clean_runs=clean))
     table = page.comparison()
     excess = table["Excess over the same run without faults"]
     assert excess["Excess events above 0.5 nat"] == ["2", "0"]
@@ -171,14 +183,7 @@ def test_faults_and_paired_excess(make_run, tmp_path):
     assert largest == pytest.approx(expected, abs=0.005)
     assert table["Damage to the loss"]["… at step"][0] == "253"
     assert "repeated_token" in text
-    assert "left out of all measures" in text
-
-
-@pytest.mark.usefixtures("unrendered")
-def test_without_faults_nothing_is_said_about_them(pair, tmp_path):
-    text, page = write(tmp_path, experiment(pair))
-    assert "injected fault" not in text.lower()
-    assert "Excess over the same run without faults" not in page.comparison()
+    assert "of all measures; what counts is the damage" in text
 
 
 @pytest.mark.slow
@@ -190,7 +195,7 @@ def test_diverged_run(make_run, tmp_path):
         ],
         "AdaGC": [make_run(method="AdaGC")],
     }
-    _, page = write(tmp_path, experiment(runs))
+    _, page = write(tmp_path, make_experiment(runs))
     table = page.comparison()
     assert table["Spikes, window 100 steps"]["Spikes"] == ["5", "0"]
     assert table["Damage to the loss"]["Worst loss jump (nat)"][0] == "∞"
@@ -219,7 +224,7 @@ def test_diverged_run_is_infinitely_above_its_clean_twin(make_run, tmp_path):
         ]
     }
     clean = {"GlobalGC": [make_run(method="GlobalGC")]}
-    _, page = write(tmp_path, experiment(runs, clean_runs=clean))
+    _, page = write(tmp_path, make_experiment(runs, clean_runs=clean))
     excess = page.comparison()["Excess over the same run without faults"]
     assert excess["Largest excess (nat)"] == ["∞"]
     assert excess["Steps until it is gone"] == ["never"]
@@ -228,16 +233,16 @@ def test_diverged_run_is_infinitely_above_its_clean_twin(make_run, tmp_path):
 @pytest.mark.slow
 def test_run_without_tensors_has_no_figures_of_tensors(make_run, tmp_path):
     runs = {"AdaGC": [make_run(layers=0)]}
-    text, _ = write(tmp_path, experiment(runs))
+    text, _ = write(tmp_path, make_experiment(runs))
     assert (text.count("<picture>"), text.count("data-chart=")) == (0, 3)
     runs = {"AdaGC": [make_run(layers=1)]}
-    text, _ = write(tmp_path, experiment(runs))
+    text, _ = write(tmp_path, make_experiment(runs))
     assert (text.count("<picture>"), text.count("data-chart=")) == (2, 9)
 
 
 def test_run_too_short_to_judge(make_run, tmp_path):
     runs = {"GlobalGC": [make_run(method="GlobalGC", steps=30)]}
-    _, page = write(tmp_path, experiment(runs))
+    _, page = write(tmp_path, make_experiment(runs))
     table = page.comparison()
     assert "Damage to the loss" not in table
     assert table["Spikes, window 100 steps"]["Judged steps"] == ["–"]
@@ -247,20 +252,16 @@ def test_run_too_short_to_judge(make_run, tmp_path):
 
 @pytest.mark.slow
 def test_loads_nothing(pair, tmp_path):
-    text, page = write(tmp_path, experiment(pair), experiment(pair))
+    text, page = write(tmp_path, make_experiment(pair), make_experiment(pair))
     for _, name, value in page.attributes:
         if name in ("src", "srcset", "href", "poster", "data", "action"):
             assert value.startswith(("data:", "#")), value[:60]
     assert "default-src 'none'" in text
     own = text.replace("/*! https://github.com/leeoniya/uPlot (v1.6.32) */", "")
     assert not re.search(r"https?://|@import|url\(", own)
-
-
-@pytest.mark.slow
-def test_pictures_follow_the_colour_scheme(pair, tmp_path):
-    _, page = write(tmp_path, experiment(pair))
+    # Pictures follow the colour scheme.
     uris = [v for _, name, v in page.attributes if name in ("src", "srcset")]
-    assert len(uris) == 6
+    assert len(uris) == 12
     for uri in uris:
         prefix, encoded = uri.split(",", 1)
         assert prefix == "data:image/svg+xml;base64"
@@ -271,125 +272,42 @@ def test_pictures_follow_the_colour_scheme(pair, tmp_path):
         assert svg.count("#ffffff") == svg.count("#24292f") == 1
 
 
-@pytest.mark.usefixtures("unrendered")
-def test_winners_by_seed(make_run, tmp_path):
-    runs = {
-        "GlobalGC": [make_run(method="GlobalGC", seed=s) for s in (3, 4, 5)],
-        "AdaGC": [
-            make_run(seed=3, floor=0.9),
-            make_run(seed=4, floor=1.01),
-            make_run(seed=5, floor=0.9),
-        ],
-    }
-    _, page = write(tmp_path, experiment(runs))
-    winners = page.winners()
-    assert winners["Training loss (nat)"][-1] == "AdaGC, in 2 of 3 seeds"
-    assert winners["Spike events, window 100"] == ["0 / 0 / 0"] * 2 + ["–"]
-
-
 def chart_data(text):
     start = text.index('id="chart-data">') + len('id="chart-data">')
     return json.loads(text[start : text.index("</script>", start)])
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_charts_hold_the_curves(make_run, tmp_path):
-    runs = {"AdaGC": [make_run(seed=s, spikes={250: 2.0}) for s in (1, 2, 3)]}
-    text, _ = write(tmp_path, experiment(runs))
-    data = chart_data(text)
-    loss = data["experiment-1-curves-0"]
-    (line,) = loss["lines"]
-    series = np.array([run.loss for run in runs["AdaGC"]])
-    for name, reduce in (
-        ("values", np.mean),
-        ("low", np.min),
-        ("high", np.max),
-    ):
-        np.testing.assert_allclose(line[name], reduce(series, 0), rtol=1e-4)
-    assert 250 in [step for step, _ in line["marks"]]
-    labels = [chart["label"] for chart in data.values()]
-    assert labels[:3] == [
-        "Training loss (nat)",
-        "Tensors clipped (%)",
-        "Validation loss (nat)",
-    ]
-
-
-@pytest.mark.usefixtures("unrendered")
 def test_validation_of_memorised_data_is_not_shown(make_run, tmp_path):
     run = make_run()
     run.run["config"]["data"] = {"kind": "fixed_sequences"}
-    text, page = write(tmp_path, experiment({"AdaGC": [run]}))
+    text, page = write(tmp_path, make_experiment({"AdaGC": [run]}))
     assert "Validation loss (nat)" not in page.comparison()["At the end"]
     labels = {chart["label"] for chart in chart_data(text).values()}
     assert "Validation loss (nat)" not in labels
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
-def test_config_versions_and_raw_files(pair, tmp_path):
-    text, page = write(tmp_path, experiment(pair, directory=tmp_path))
-    rows = [tuple(row) for table in page.tables for row in table]
-    assert ("clip.beta", "–", "0.9") in rows
-    assert ("optimizer.beta2", "0.999") in rows
-    assert ("paddlepaddle", "3.3.1") in rows
-    assert ("num_cores", "2") in rows
-    assert "<code>../AdaGC-seed1</code>" in text
-    assert str(tmp_path) not in text
-
-
-@pytest.mark.usefixtures("unrendered")
-def test_text_is_escaped(pair, tmp_path):
-    runs = {"<b>A&B</b>": pair["AdaGC"]}
-    text, page = write(tmp_path, experiment(runs, title="1 < 2"))
-    assert "<b>A&B</b>" not in text
-    assert "1 &lt; 2" in text
-    assert "<b>A&B</b>" in "".join(page.text)
-
-
-@pytest.mark.usefixtures("unrendered")
-def test_two_experiments_have_their_own_numbers(pair, make_run, tmp_path):
-    calm = {"AdaGC": [make_run(floor=2.0)]}
-    text, page = write(tmp_path, experiment(pair), experiment(calm))
-    ends = page.comparison(1)["At the end"]["Training loss (nat)"]
-    assert ends == [f"{calm['AdaGC'][0].loss[-20:].mean():.4f}"]
-    assert 'href="#experiment-2"' in text
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("unrendered")
-def test_a_failing_report_leaves_the_old_one(pair, tmp_path, monkeypatch):
+def test_the_page_replaces_an_old_one_once_it_is_complete(
+    pair, tmp_path, monkeypatch
+):
     path = tmp_path / "report.html"
     path.write_text("old")
+    seen = []
 
-    def fail(*_args, **_kwargs):
+    def fail(source, _target):
+        seen.append(source.read_text(encoding="utf-8"))
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_report(path, "T", [experiment(pair)])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            write_report(path, "T", [make_experiment(pair)])
     assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.glob("*.tmp")] == []
-    assert [p.name for p in tmp_path.glob(".*")] == []
-
-
-@pytest.mark.usefixtures("unrendered")
-def test_the_page_appears_complete(pair, tmp_path, monkeypatch):
-    path = tmp_path / "report.html"
-    seen = []
-    replace = Path.replace
-
-    def spy(source, target):
-        seen.append((path.exists(), source.read_text(encoding="utf-8")))
-        return replace(source, target)
-
-    monkeypatch.setattr(Path, "replace", spy)
-    write_report(path, "T", [experiment(pair)])
-    assert len(seen) == 1
-    existed, text = seen[0]
-    assert not existed
-    assert text.rstrip().endswith("</html>")
-    assert path.read_text(encoding="utf-8") == text
+    assert [*tmp_path.glob("*.tmp"), *tmp_path.glob(".*")] == []
+    write_report(path, "T", [make_experiment(pair)])
+    assert seen == [path.read_text(encoding="utf-8")]
+    assert seen[0].rstrip().endswith("</html>")
 
 
 def test_no_experiments_is_an_error(tmp_path):
@@ -398,10 +316,30 @@ def test_no_experiments_is_an_error(tmp_path):
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_table_in_the_page_is_the_markdown_table(pair, tmp_path):
-    exp = experiment(pair)
-    markdown = comparison_table(exp).to_markdown()
-    _, page = write(tmp_path, exp)
+def test_config_versions_and_raw_files(pair, make_run, tmp_path):
+    title = "1 < <b>A&B</b>"
+    first = make_experiment(pair, title=title, directory=tmp_path)
+    calm = {"AdaGC": [make_run(floor=2.0)]}
+    text, page = write(tmp_path, first, make_experiment(calm))
+    rows = [tuple(row) for table in page.tables for row in table]
+    assert ("clip.beta", "–", "0.9") in rows
+    assert ("optimizer.beta2", "0.999") in rows
+    assert ("paddlepaddle", "3.3.1") in rows
+    assert ("num_cores", "2") in rows
+    assert "<code>../AdaGC-seed1</code>" in text
+    assert str(tmp_path) not in text
+    # Without faults nothing is said about them.
+    assert "injected fault" not in text.lower()
+    assert "Excess over the same run without faults" not in page.comparison()
+    # Text is escaped.
+    assert "<b>A&B</b>" not in text
+    assert "1 &lt; &lt;b&gt;A" in text
+    assert title in "".join(page.text)
+    # The numbers are those of the Markdown table; each experiment has its own.
+    markdown = comparison_table(first).to_markdown()
     for group in page.comparison().values():
         for label, cells in group.items():
             assert f"| {label} | {' | '.join(cells)} |" in markdown
+    ends = page.comparison(1)["At the end"]["Training loss (nat)"]
+    assert ends == [f"{calm['AdaGC'][0].loss[-20:].mean():.4f}"]
+    assert 'href="#experiment-2"' in text

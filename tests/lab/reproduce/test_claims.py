@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from paddle_adagc.lab.reproduce.catalogue import Catalogue
 from paddle_adagc.lab.reproduce.claims import (
     NUM_PRIMARY,
     SPIKE_EVENTS,
     load_claims,
     targets_of,
 )
-from paddle_adagc.lab.reproduce.comparison import MIN_SEEDS
-from paddle_adagc.lab.reproduce.grid_file import load_target
+from paddle_adagc.lab.reproduce.comparisons import MIN_SEEDS
+from paddle_adagc.lab.reproduce.grid import load_target
+from paddle_adagc.lab.reproduce.pool import Catalogue
 from paddle_adagc.lab.reproduce.timing import PLAN, gpu_hours
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -102,10 +102,12 @@ def test_arms_are_the_same_whoever_asks():
 
 def test_alike_experiments_are_one_setting():
     settings = Catalogue(GRIDS).settings(["table-spike-score", "ablation-init"])
-    (llama,) = (s for s in settings if s.name == "llama-low-noise")
+    (llama,) = (s for s in settings if s.first.name == "llama-low-noise")
     assert {"GlobalGC", "AdaGC", "SPAM"} - {*llama.arms} == {"SPAM"}
     assert {"Clippy", "no warm-up"} <= {*llama.arms}
-    faults = [s for s in settings if s.name.startswith("ernie-moe-faults")]
+    faults = [
+        s for s in settings if s.first.name.startswith("ernie-moe-faults")
+    ]
     assert len(faults) == 2
     first, second = (s.arms["GlobalGC"] for s in faults)
     assert not first.takes(second)
@@ -119,6 +121,12 @@ CONDITION = {
 }
 
 
+def ruled(**changes):
+    """A claim with a condition that is changed."""
+    condition = {**CONDITION, **changes}
+    return {"target": "t", "experiment": "e", "reproduced_if": [condition]}
+
+
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
@@ -126,48 +134,22 @@ CONDITION = {
         ({"target": "t"}, "reproduced_if go together"),
         ({"target": "t", "experment": "e"}, "did you mean 'experiment'"),
         ({"target": "t", "reproduced_if": [CONDITION]}, "names no experiment"),
+        ({"not_testable": "Too large."}, f"expected {NUM_PRIMARY}"),
+        (ruled(expect="lowest"), "expect must be one of lower, higher"),
+        (ruled(to=[]), "needs methods in `to`"),
+        (ruled(bound=1.0), "`at most` goes with a bound"),
+        (ruled(expect="zero"), "is about spike_events, not loss"),
+        (ruled(methods=[]), "methods must not be empty"),
+        (ruled(margin=0), "margin must be greater than 0"),
+        (ruled(mesure="m"), r"did you mean 'reproduced_if\.0\.measure'"),
+        (ruled(measure="spike_events", expect="occurs"), "takes no `to`"),
+        ("spikes", r"claims\.0 must be a map .* got 'spikes'"),
     ],
 )
 def test_bad_claims_are_named(tmp_path, claim, message):
-    with pytest.raises(ValueError, match=message):
-        load_claims(written(tmp_path, claim))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"expect": "lowest"}, "expect: .*'lower', 'higher'"),
-        ({"to": []}, "needs methods in `to`"),
-        ({"bound": 1.0}, "`at most` goes with a bound"),
-        ({"expect": "zero"}, "is about spike_events, not loss"),
-        ({"methods": []}, "methods: .*at least 1 item"),
-        ({"margin": 0}, "margin: .*greater than 0"),
-        ({"mesure": "m"}, "did you mean 'measure'"),
-        ({"measure": "spike_events", "expect": "occurs"}, "takes no `to`"),
-    ],
-)
-def test_bad_conditions_are_named(tmp_path, change, message):
-    condition = {**CONDITION, **change}
-    claim = {"target": "t", "experiment": "e", "reproduced_if": [condition]}
-    with pytest.raises(ValueError, match=message):
-        load_claims(written(tmp_path, claim))
-
-
-def test_a_claim_that_is_no_mapping_is_named(tmp_path):
+    if claim != "spikes":
+        claim = {"id": "c", "where": "w", "claim": "s", **claim}
     path = tmp_path / "claims.yaml"
-    path.write_text("margins: {}\nclaims: [spikes]\n")
-    with pytest.raises(ValueError, match=r"claim 'spikes': .*dictionary"):
+    OmegaConf.save(OmegaConf.create({"margins": {}, "claims": [claim]}), path)
+    with pytest.raises(ValueError, match=message):
         load_claims(path)
-
-
-def test_the_number_of_primary_claims_is_fixed(tmp_path):
-    path = written(tmp_path, {"not_testable": "Too large."})
-    with pytest.raises(ValueError, match=f"expected {NUM_PRIMARY}"):
-        load_claims(path)
-
-
-def written(tmp_path, claim):
-    path = tmp_path / "claims.yaml"
-    full = {"id": "c", "where": "w", "claim": "s", **claim}
-    OmegaConf.save(OmegaConf.create({"margins": {}, "claims": [full]}), path)
-    return path

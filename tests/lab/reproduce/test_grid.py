@@ -5,51 +5,24 @@
 from pathlib import Path
 
 import pytest
+from lab.reproduce.conftest import EXPERIMENT
 from omegaconf import OmegaConf
 
 from paddle_adagc.lab.reproduce.grid import (
+    GridConfig,
     as_json,
     digest,
+    load_target,
     make_cells,
 )
-from paddle_adagc.lab.reproduce.grid_file import GridConfig, load_target
 
 EXPERIMENTS = Path(__file__).parents[3] / "configs/experiments"
-RUN = {
-    "model": {
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    },
-    "clip": {"name": "adagc", "beta": 0.5},
-    "train": {"output_dir": "unused", "max_steps": 20},
-}
-EXPERIMENT = {
-    "name": "tiny",
-    "title": "Tiny",
-    "description": "A tiny model.",
-    "config": "run.yaml",
-    "seeds": [3, 4],
-    "methods": {
-        "GlobalGC": {"clip": {"name": "global_norm", "lambda_abs": 0.5}},
-        "AdaGC": {"clip": {"name": "adagc", "t_start": 4}},
-    },
-    "faults": [{"kind": "random_tokens", "start": 8, "every": 4}],
-}
+FAULTS = {"faults": [{"kind": "random_tokens", "start": 8, "every": 4}]}
 
 
 @pytest.fixture
-def grid_file(tmp_path):
-    OmegaConf.save(OmegaConf.create(RUN), tmp_path / "run.yaml")
-    return write_grid(tmp_path)
-
-
-def write_grid(directory, file="grid.yaml", **changes):
-    grid = {"title": "Grid", "experiments": [{**EXPERIMENT, **changes}]}
-    path = directory / file
-    OmegaConf.save(OmegaConf.create(grid), path)
-    return path
+def grid_file(write_grid):
+    return write_grid("grid.yaml", FAULTS)
 
 
 def cells_of(path, **limits):
@@ -82,30 +55,27 @@ def test_cells_are_paired(grid_file):
     ]
 
 
-def test_no_twins_where_the_experiment_wants_none(grid_file):
+def test_no_twins_where_the_experiment_wants_none(grid_file, write_grid):
     faulty = [c for c in cells_of(grid_file) if not c.is_clean_twin]
-    write_grid(grid_file.parent, twins=False)
-    assert cells_of(grid_file) == faulty
+    path = write_grid("grid.yaml", {**FAULTS, "twins": False})
+    assert cells_of(path) == faulty
 
 
-def test_a_directory_is_named_after_what_is_run(grid_file, tmp_path):
+def test_a_directory_is_named_after_what_is_run(grid_file, write_grid):
     first = cells_of(grid_file)
-    other = cells_of(
-        write_grid(
-            tmp_path,
-            "other.yaml",
-            name="other",
-            seeds=[4],
-            methods={"of another name": EXPERIMENT["methods"]["AdaGC"]},
-        )
-    )
+    other = {
+        "name": "other",
+        "seeds": [4],
+        "methods": {"of another name": EXPERIMENT["methods"]["AdaGC"]},
+    }
+    other = cells_of(write_grid("other.yaml", {**FAULTS, **other}))
     shared = {c.directory for c in first} & {c.directory for c in other}
     assert len(shared) == len(other) == 2
     for cell in first:
         assert cell.directory.name == digest(as_json(cell.config))
 
 
-def test_grid_of_values_becomes_methods(grid_file, tmp_path):
+def test_grid_of_values_becomes_methods(write_grid):
     grid = GridConfig(
         method={"clip": {"name": "adagc", "t_start": 4}},
         values={"clip.beta": [0.9, 0.99], "optimizer.beta2": [0.999]},
@@ -117,12 +87,8 @@ def test_grid_of_values_becomes_methods(grid_file, tmp_path):
         }
         for beta in (0.9, 0.99)
     }
-    path = write_grid(
-        tmp_path,
-        grid={"method": grid.method, "values": grid.values},
-        faults=[],
-    )
-    cells = cells_of(path)
+    values = {"method": grid.method, "values": grid.values}
+    cells = cells_of(write_grid("grid.yaml", {"grid": values}))
     assert [c.method for c in cells[:4]] == [
         "GlobalGC",
         "AdaGC",
@@ -133,31 +99,12 @@ def test_grid_of_values_becomes_methods(grid_file, tmp_path):
     assert cells[3].name == "beta-0.99-beta2-0.999-seed3"
 
 
-def test_faults_move_with_the_length_of_the_runs(grid_file):
-    cells = cells_of(grid_file, max_steps=40)
+def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
+    cells = cells_of(grid_file, max_steps=40, num_seeds=1)
     (fault,) = cells[1].config.faults
     assert (fault.start, fault.every) == (16, 8)
     assert cells[1].config.train.max_steps == 40
-
-
-def test_seeds_are_cut(grid_file):
-    assert {cell.seed for cell in cells_of(grid_file, num_seeds=1)} == {3}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"seed": [1]}, r"seed', did you mean 'experiments\.0\.seeds'"),
-        ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
-        ({"seeds": [1, 1]}, "repeats"),
-        ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
-        ({"grid": {"method": {}}}, "values"),
-    ],
-)
-def test_bad_grids_are_named(grid_file, changes, message):
-    write_grid(grid_file.parent, **changes)
-    with pytest.raises(ValueError, match=message):
-        load_target(grid_file)
+    assert {cell.seed for cell in cells} == {3}
 
 
 @pytest.mark.parametrize(
@@ -170,6 +117,19 @@ def test_bad_grids_are_named(grid_file, changes, message):
             "either config or tensors",
         ),
         ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
+        *(
+            (
+                {"title": "T", "experiments": [{**EXPERIMENT, **changes}]},
+                message,
+            )
+            for changes, message in (
+                ({"seed": [1]}, r"did you mean 'experiments\.0\.seeds'"),
+                ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
+                ({"seeds": [1, 1]}, "repeats"),
+                ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
+                ({"grid": {"method": {}}}, "values"),
+            )
+        ),
     ],
 )
 def test_bad_files_are_named(tmp_path, grid, message):

@@ -2,22 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages, tables, collected results, and the command line."""
 
-import json
-import math
 from pathlib import Path
 
 import pytest
 
 from paddle_adagc.lab.cli import reproduce as command
-from paddle_adagc.lab.reproduce.catalogue import Catalogue
 from paddle_adagc.lab.reproduce.claims import Claim, Condition, load_claims
-from paddle_adagc.lab.reproduce.markdown import Table, table_markdown
 from paddle_adagc.lab.reproduce.pages import (
     Pages,
     collect_results,
     load_all_results,
     made_files,
+    table_markdown,
 )
+from paddle_adagc.lab.reproduce.pool import Catalogue
 from paddle_adagc.lab.reproduce.results import (
     CellResult,
     ExperimentResult,
@@ -69,8 +67,7 @@ def test_pages_are_what_the_committed_results_give():
 
 
 def test_table_has_a_line_per_method_rates_and_paired_differences():
-    table = Table.of(result().experiments[0])
-    lines = table_markdown(table).splitlines()
+    lines = table_markdown(result().experiments[0]).splitlines()
     assert lines[0] == "#### Low noise"
     assert "3 seeds (0, 1, 2) of 2,500 steps" in lines[2]
     assert "processor: recorded before" in lines[2]
@@ -107,31 +104,6 @@ def test_claims_and_labels_are_escaped_and_counted(write_grid):
     page = Pages([claim], Catalogue({"t": path}), {}).results_page()
     assert r"AdaGC has no spikes. (0 \| none) | **undecided** |" in page
     assert "Of 1 claims of the paper: 1 undecided." in page
-
-
-def test_results_come_back_from_their_file(tmp_path):
-    first = result()
-    first.experiments[0].cells[0].measures["final_loss"] = math.inf
-    path = write_results(tmp_path / "deep/t.jsonl", first)
-    assert read_results(path) == first
-    for line in path.read_text().splitlines():
-        json.loads(line, parse_constant=lambda name: pytest.fail(name))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is empty"),
-        ("{", "line 1"),
-        ('{"kind": "cell", "method": "A"}', "line 1"),
-        ('{"kind": "target", "target": "t", "titel": "T"}', "titel"),
-    ],
-)
-def test_bad_results_are_named(tmp_path, text, message):
-    path = tmp_path / "t.jsonl"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_results(path)
 
 
 def test_collecting_adds_to_what_is_committed(tmp_path):

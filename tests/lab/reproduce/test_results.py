@@ -1,20 +1,163 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of runs, as the results keep them."""
+"""Results: found by config, merged, stored and read, with their losses."""
 
+import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
-from lab.report.conftest import Spec, make_directory
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from lab.report.conftest import Spec, make_directory, make_experiment
 
-from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.reproduce.pool import Arm, Pool
 from paddle_adagc.lab.reproduce.results import (
+    LAST_CODE,
+    CellResult,
+    ExperimentResult,
     TargetResult,
+    decode_losses,
+    encode_losses,
+    longest,
+    merge_results,
+    paired,
     read_results,
     write_results,
 )
-from paddle_adagc.lab.reproduce.series import decode_losses
-from paddle_adagc.lab.reproduce.summary import summarise_experiment
+from paddle_adagc.lab.reproduce.targets import summarise_experiment
+from paddle_adagc.stability import WATCHES, Monitor
+from paddle_adagc.stability.spike_score import spike_score
+
+ERNIE = Path(__file__).parents[3] / "results/ernie.jsonl"
+CONFIG = {"schedule.kind": "constant", "train.max_steps": 2500, "a": 1}
+
+
+def cell(
+    key, method="A", seed=1, steps=2500, config=None, cpu=None, **measures
+):
+    return CellResult(
+        method=method,
+        seed=seed,
+        key=key,
+        measures={"steps": float(steps), **measures},
+        config=config or {},
+        machine={"processor": cpu, "instruction_sets": []} if cpu else {},
+    )
+
+
+def result(*cells, target="t", config=CONFIG):
+    experiment = ExperimentResult(
+        name="e", title="E", config=config, cells=[*cells]
+    )
+    return TargetResult(target=target, title="T", experiments=[experiment])
+
+
+def test_every_file_is_searched_and_a_run_counts_once():
+    adagc = {"clip.name": "adagc"}
+    first = result(cell("x", config=adagc), cell("y", seed=2, config=adagc))
+    second = result(
+        cell("x", config=adagc),
+        cell("z", seed=3, config={**adagc, "clip.beta": 0.99}),
+        cell("other", config={"clip.name": "global_norm"}),
+        target="u",
+    )
+    pool = Pool([first, second])
+    runs = pool.runs(Arm.of({**CONFIG, **adagc}))
+    assert [run.key for run in runs] == ["x", "y", "z"]
+    strict = Arm.of({**CONFIG, **adagc, "clip.beta": 0.98})
+    assert pool.runs(strict) == []
+
+
+def test_lengths_pool_under_a_constant_schedule_alone():
+    for kind, expected in (
+        ("constant", ["short", "long"]),
+        ("cosine", ["short"]),
+    ):
+        config = {**CONFIG, "schedule.kind": kind}
+        del config["train.max_steps"]
+        pool = Pool(
+            [
+                result(
+                    cell("short", config={"train.max_steps": 2500}),
+                    cell("long", steps=4000, config={"train.max_steps": 4000}),
+                    config=config,
+                )
+            ]
+        )
+        arm = Arm.of({**CONFIG, "schedule.kind": kind})
+        assert [run.key for run in pool.runs(arm)] == expected
+
+
+def test_pairs_share_seed_length_and_processor():
+    runs = [
+        cell("a", loss=1),
+        cell("b", steps=4000, loss=1),
+        cell("c", seed=2, cpu="X", loss=1),
+        cell("d", seed=3, loss=1),
+    ]
+    others = [
+        cell("A", loss=2),
+        cell("C", seed=2, cpu="Y", loss=2),
+        cell("D", seed=3),
+    ]
+    assert [run.key for run in longest(runs)] == ["b", "c", "d"]
+    assert paired(runs, others, "loss") == [(runs[0], others[0])]
+    assert len(paired(runs, others)) == 2
+
+
+def test_a_run_whose_processor_was_recorded_comes_first():
+    runs = [cell("a", loss=1), cell("a", cpu="X", loss=3)]
+    others = [cell("b", loss=2)]
+    assert longest(runs) == [runs[1]]
+    assert paired(runs, others) == [(runs[0], others[0])]
+    others += [cell("b", cpu="X", loss=5)]
+    assert paired(runs, others) == [(runs[1], others[1])]
+    assert [run.run_id for run in runs] == ["a", "a on X"]
+
+
+def test_merging_keeps_all_runs_and_their_configs():
+    old = result(cell("x", loss=1), cell("y", seed=2))
+    config = {**CONFIG, "a": 2}
+    new = result(cell("x", loss=3), cell("z", seed=3), config=config)
+    merged = merge_results(old, new)
+    (experiment,) = merged.experiments
+    assert {c.key: c.config.get("a") for c in experiment.cells} == {
+        "x": 2,
+        "y": 1,
+        "z": 2,
+    }
+    assert "a" not in experiment.config
+    x, y = (Pool([merged]).runs(Arm.of({**CONFIG, "a": a})) for a in (2, 1))
+    assert [run.key for run in x] == ["x", "z"]
+    assert x[0].measures["loss"] == 3
+    assert [run.key for run in y] == ["y"]
+
+
+def test_results_come_back_from_their_file(tmp_path):
+    first = result(cell("x", loss=math.inf), cell("y", loss=-math.inf))
+    path = write_results(tmp_path / "deep/t.jsonl", first)
+    assert read_results(path) == first
+    for line in path.read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("{", "line 1"),
+        ('{"kind": "cell", "method": "A"}', "line 1"),
+        ('{"kind": "target", "target": "t", "titel": "T"}', "titel"),
+    ],
+)
+def test_bad_results_are_named(tmp_path, text, message):
+    path = tmp_path / "t.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_results(path)
 
 
 @pytest.fixture
@@ -22,8 +165,11 @@ def summarise(tmp_path):
     def make(config=None, **fields):
         record = make_directory(tmp_path / "run", Spec(**fields))
         record.run["config"] = config or {}
-        experiment = Experiment(
-            title="T", description="D", runs={"AdaGC": [record]}, skip_steps=20
+        experiment = make_experiment(
+            {"AdaGC": [record]},
+            skip_steps=20,
+            windows=(1000, 200),
+            last_steps=100,
         )
         result = summarise_experiment(experiment, "e")
         path = write_results(
@@ -82,3 +228,100 @@ def test_a_line_holds_its_losses_and_where_they_come_from(summarise):
     assert cell.series["faults"] == cell.series["left_out"] == []
     assert cell.machine == {"num_cores": 2}
     assert cell.cpu_model == "recorded before"
+
+
+def noisy_run(seed, level, noise, num_steps=2500):
+    """A descent to ``level`` with relative noise and a few jumps."""
+    rng = np.random.default_rng(seed)
+    loss = level + 5 * np.exp(-np.arange(num_steps) / 100)
+    loss *= np.exp(noise * rng.normal(size=num_steps))
+    loss[rng.integers(1300, num_steps, 5)] *= rng.uniform(1.5, 8, 5)
+    return loss
+
+
+def relative_error(packed):
+    """Largest relative error of the finite losses."""
+    return np.expm1((packed["high"] - packed["low"]) / (2 * LAST_CODE))
+
+
+@given(
+    hnp.arrays(
+        np.float64,
+        st.integers(0, 50),
+        elements=st.floats(1e-3, 1e3) | st.sampled_from([np.nan, np.inf]),
+    )
+)
+def test_losses_come_back_within_the_stated_error(losses):
+    packed = encode_losses(losses)
+    back = decode_losses(packed)
+    finite = np.isfinite(losses)
+    np.testing.assert_array_equal(back[~finite], losses[~finite])
+    error = np.abs(back[finite] / losses[finite] - 1)
+    assert (error <= relative_error(packed) * (1 + 1e-6) + 1e-12).all()
+
+
+@pytest.mark.parametrize(("level", "noise"), [(0.06, 0.1), (1.5, 0.05)])
+def test_size_error_and_spike_counts(level, noise):
+    for seed in range(4):
+        losses = noisy_run(seed, level, noise)
+        packed = encode_losses(losses)
+        assert len(packed["data"]) < 7000
+        assert relative_error(packed) < 6e-5
+        back = decode_losses(packed)
+        for window in (1000, 200):
+            stored, raw = (
+                spike_score(series, window, skip=200)
+                for series in (back, losses)
+            )
+            assert stored.indices.tolist() == raw.indices.tolist()
+
+
+def test_what_was_stored_is_stored_alike_again():
+    back = decode_losses(encode_losses(noisy_run(0, 0.06, 0.1)))
+    np.testing.assert_allclose(
+        decode_losses(encode_losses(back)), back, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"encoding": "float16"}, "'float16' is unknown"),
+        ({"data": "AAAA"}, "damaged"),
+        ({"num_steps": 4}, "expected 8"),
+    ],
+)
+def test_damaged_series_are_named(change, message):
+    packed = encode_losses(np.array([1.0, 2.0, 3.0]))
+    with pytest.raises(ValueError, match=message):
+        decode_losses({**packed, **change})
+
+
+def test_a_negative_loss_is_named():
+    with pytest.raises(ValueError, match=r"-0\.5 is negative"):
+        encode_losses(np.array([1.0, -0.5]))
+
+
+def calm_losses(path, experiment):
+    """Stored losses of an experiment's runs without a fault or a spike."""
+    current = None
+    for row in map(json.loads, path.read_text().splitlines()):
+        current = row["name"] if row["kind"] == "experiment" else current
+        series = row.get("series")
+        if current == experiment and series and not series["faults"]:
+            losses = decode_losses(series["loss"])
+            if np.isfinite(losses).all() and not spike_score(losses).num_spikes:
+                yield losses
+
+
+def test_a_monitor_is_quiet_on_the_committed_losses():
+    """docs/quickstart.md says how quiet."""
+    series = [*calm_losses(ERNIE, "recipe")]
+    alarms = [
+        alarm
+        for losses in series
+        for alarm in Monitor({"loss": WATCHES["loss"]}).update(
+            (step, {"loss": loss}) for step, loss in enumerate(losses.tolist())
+        )
+    ]
+    assert (len(series), sum(map(len, series)), len(alarms)) == (24, 60_000, 1)

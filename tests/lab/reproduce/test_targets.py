@@ -5,30 +5,22 @@
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from paddle_adagc.lab.record.files import RunRecord, update_run_json
-from paddle_adagc.lab.reproduce import running
+from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.reproduce.claims import Claim, Condition
-from paddle_adagc.lab.reproduce.grid import make_cells
-from paddle_adagc.lab.reproduce.grid_file import load_target
-from paddle_adagc.lab.reproduce.results import read_results
-from paddle_adagc.lab.reproduce.running import (
-    run_cells,
-    run_process,
-)
+from paddle_adagc.lab.reproduce.results import RESULTS, read_results
 from paddle_adagc.lab.reproduce.targets import (
+    REPORT,
     STORE,
+    TABLES,
     Reproduction,
 )
 from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
-from paddle_adagc.lab.reproduce.writing import REPORT, RESULTS, TABLES
 
 ROOT = Path(__file__).parents[3]
 LOWER = Claim(
@@ -68,14 +60,6 @@ def reproduction(tmp_path):
     return make
 
 
-def cells_of(path, store):
-    return [
-        cell
-        for experiment in load_target(path).experiments
-        for cell in make_cells(experiment, path, store)
-    ]
-
-
 def test_results_and_verdicts_follow_from_the_runs(
     write_grid, fake_runs, reproduction, tmp_path
 ):
@@ -103,8 +87,8 @@ def test_results_and_verdicts_follow_from_the_runs(
     assert "(p 0.0078)" in row
     assert "AdaGC ends lower." in (done.directory / REPORT).read_text()
     (condition,) = LOWER.reproduced_if
-    higher = condition.model_copy(update={"expect": "higher"})
-    claim = LOWER.model_copy(update={"reproduced_if": (higher,)})
+    higher = dataclasses.replace(condition, expect="higher")
+    claim = dataclasses.replace(LOWER, reproduced_if=(higher,))
     (again,) = reproduction(runs, path, claims=[claim]).reproduce()
     assert [v.verdict for v in again.verdicts] == [CONTRADICTED]
     assert len(runs.begun) == 16
@@ -236,54 +220,6 @@ def test_timings_and_the_plan_are_results(write_grid, tmp_path):
     assert "| Llama-2 7B, DP | 1,468.2 | 1,402.4 |" in done.text
     (again,) = target.reproduce()
     assert again.result == done.result
-
-
-@pytest.mark.slow
-def test_run_that_fails_is_reported_with_its_log(write_grid, tmp_path):
-    path = write_grid("grid.yaml", {"changes": {"model": {"vocab_size": 100}}})
-    cells = cells_of(path, tmp_path / STORE)
-    with pytest.raises(RuntimeError, match=r"vocab_size=100.*\.log"):
-        run_cells(cells[:1], 1)
-
-
-def test_running_cell_is_stopped(write_grid, tmp_path):
-    cell = cells_of(write_grid(), tmp_path / STORE)[0]
-    stop = threading.Event()
-    stop.set()
-    run_process(cell, stop)
-    assert not (cell.directory / "run.json").exists()
-
-
-def test_runs_are_stopped_with_the_command(write_grid, tmp_path):
-    cells = cells_of(write_grid(), tmp_path / STORE)
-    stopped = []
-
-    def run(cell, stop):
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        stop.wait()
-        stopped.append(cell)
-
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with pytest.raises(SystemExit, match="143"):
-            run_cells(cells, 1, run)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    assert stopped == cells[:1]
-
-
-def test_pieces_of_a_run_add_up(write_grid, tmp_path, monkeypatch):
-    cell = cells_of(write_grid(), tmp_path / STORE)[0]
-    commits = iter(["one", "two", "two"])
-    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0, 21.0])
-    monkeypatch.setattr(running, "commit", lambda: next(commits))
-    monkeypatch.setattr(running, "run_until", lambda *_, **__: None)
-    monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
-    update_run_json(cell.directory, status="running")
-    for _ in range(3):
-        run_process(cell, threading.Event())
-    run = json.loads((cell.directory / "run.json").read_text())
-    assert (run["commit"], run["elapsed_seconds"]) == ("one, two", 8.0)
 
 
 def test_fixed_steps_are_said(write_grid, fake_runs, reproduction):

@@ -1,11 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures show: lines, marks, and the rows of the heat map."""
+"""What the figures show: focus, lines, marks, the rows of the heat map."""
 
 import dataclasses
 
 import numpy as np
 import pytest
+from lab.report.conftest import make_experiment
 from matplotlib.colors import to_rgba
 
 from paddle_adagc.lab.report.charts import (
@@ -16,40 +17,33 @@ from paddle_adagc.lab.report.charts import (
     moment_charts,
     smooth,
 )
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.heatmap import (
+from paddle_adagc.lab.report.figures import (
+    adagc_option,
     bin_steps,
+    clip_threshold,
     describe_h,
-    heatmap_figure,
-)
-from paddle_adagc.lab.report.plots import (
     difference_figure,
     draw_chart,
+    heatmap_figure,
+    norm_figure,
     rate_figure,
     rate_interval,
 )
+from paddle_adagc.lab.report.focus import (
+    choose_focus,
+    group_tensors,
+    tensor_label,
+)
 from paddle_adagc.lab.report.style import FAULT_COLOR, method_colors
-from paddle_adagc.lab.report.tensor_plots import clip_threshold, norm_figure
 
 HIT = "layers.0.mlp.up_proj.weight"
-
-
-def experiment(runs):
-    return Experiment(
-        title="Test",
-        description="A test.",
-        runs=runs,
-        skip_steps=60,
-        windows=(100,),
-    )
 
 
 @pytest.fixture
 def faulty(make_run):
     """Two methods with one gradient fault, which only GlobalGC feels."""
     faults = {300: {"kind": "gradient_scale", "tensors": [HIT]}}
-    return experiment(
+    return make_experiment(
         {
             "GlobalGC": [
                 make_run(method="GlobalGC", spikes={301: 3.0}, faults=faults)
@@ -87,7 +81,7 @@ def test_loss_figure_marks_spikes_and_faults(faulty):
 
 def test_several_seeds_are_a_mean_and_a_band(make_run):
     runs = [make_run(seed=s) for s in (1, 2, 3)]
-    ax = loss_axes(experiment({"AdaGC": runs}))
+    ax = loss_axes(make_experiment({"AdaGC": runs}))
     series = np.array([run.loss for run in runs])
     (mean,) = line_data(ax)
     np.testing.assert_allclose(mean, series.mean(0))
@@ -101,23 +95,20 @@ def test_several_seeds_are_a_mean_and_a_band(make_run):
 def test_loss_axis_is_logarithmic_if_the_loss_falls_far(make_run):
     for floor, scale in ((0.05, "log"), (2.0, "linear")):
         runs = {"AdaGC": [make_run(floor=floor, noise=0.001)]}
-        assert loss_axes(experiment(runs)).get_yscale() == scale
+        assert loss_axes(make_experiment(runs)).get_yscale() == scale
 
 
 def test_diverged_loss_ends_in_a_cross(make_run):
     run = make_run(method="GlobalGC", nan_from=300)
-    ax = loss_axes(experiment({"GlobalGC": [run]}))
+    ax = loss_axes(make_experiment({"GlobalGC": [run]}))
     assert marked(ax, "X") == [299]
 
 
 def test_excess_is_that_over_the_run_without_faults(make_run):
     faults = {250: {"kind": "gradient_scale", "tensors": [HIT]}}
-    exp = Experiment(
-        title="Test",
-        description="A test.",
-        runs={"AdaGC": [make_run(spikes={251: 2.0}, faults=faults)]},
+    exp = make_experiment(
+        {"AdaGC": [make_run(spikes={251: 2.0}, faults=faults)]},
         clean_runs={"AdaGC": [make_run()]},
-        windows=(100,),
     )
     (line,) = excess_chart(exp).lines
     assert np.allclose(line.values[:251], 0)
@@ -194,7 +185,7 @@ def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
 def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
     faults = {200: {"kind": "random_tokens", "tensors": []}}
     run = make_run(faults=faults)
-    (drawn,) = line_data(loss_axes(experiment({"AdaGC": [run]})))
+    (drawn,) = line_data(loss_axes(make_experiment({"AdaGC": [run]})))
     assert np.flatnonzero(np.isnan(drawn)).tolist() == [200]
 
 
@@ -216,17 +207,13 @@ def test_focus_takes_the_worst_seed_and_the_tensors_that_rose(make_run):
             ),
         ]
     }
-    focus = choose_focus(experiment(runs))
+    focus = choose_focus(make_experiment(runs))
     assert (focus.seed_index, focus.event) == (1, 300)
     run = runs["GlobalGC"][1]
     norm = run.tensors["norm"]
     rise = norm[290:301].max(0) / np.median(norm[260:290], 0)
     expected = [run.tensor_names[i] for i in np.argsort(-rise)[:3]]
     assert focus.tensors == expected
-
-
-def test_focus_without_tensors_is_none(make_run):
-    assert choose_focus(experiment({"AdaGC": [make_run(layers=0)]})) is None
 
 
 def test_norm_figure_shows_norms_before_and_after_the_clip(faulty):
@@ -263,9 +250,6 @@ def test_threshold_is_what_the_clip_left(make_run):
     )
     assert (norm[steps, tensors] > threshold[steps, tensors]).all()
     assert np.isnan(threshold[:20]).all()
-
-
-def test_globalgc_has_no_threshold(make_run):
     assert clip_threshold(make_run(method="GlobalGC")) is None
 
 
@@ -301,7 +285,7 @@ def test_a_tensor_without_gradient_does_not_hide_a_common_scale(make_run):
     for quantity in ("norm", "clipped_norm"):
         run.tensors[quantity].setflags(write=True)
         run.tensors[quantity][295:305, 3] = 0.0
-    ax = heatmap_figure(experiment({"GlobalGC": [run]})).axes[0]
+    ax = heatmap_figure(make_experiment({"GlobalGC": [run]})).axes[0]
     image = ax.images[0].get_array()
     assert image.shape[0] == 1
     assert image.min() == pytest.approx(max(run.h.min(), 0.01), rel=1e-3)
@@ -309,7 +293,7 @@ def test_a_tensor_without_gradient_does_not_hide_a_common_scale(make_run):
 
 def test_heat_map_of_many_tensors_labels_the_layers(make_run):
     runs = {"AdaGC": [make_run(layers=8, steps=120)]}
-    ax = heatmap_figure(experiment(runs)).axes[0]
+    ax = heatmap_figure(make_experiment(runs)).axes[0]
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == [
         "embedding",
@@ -318,9 +302,11 @@ def test_heat_map_of_many_tensors_labels_the_layers(make_run):
     ]
 
 
-def test_heat_map_needs_tensors(make_run):
+def test_runs_without_tensors_have_no_focus_and_no_heat_map(make_run):
+    exp = make_experiment({"AdaGC": [make_run(layers=0)]})
+    assert choose_focus(exp) is None
     with pytest.raises(ValueError, match="seed 1 logged tensors"):
-        heatmap_figure(experiment({"AdaGC": [make_run(layers=0)]}))
+        heatmap_figure(exp)
 
 
 def test_bin_steps_takes_the_minimum():
@@ -340,3 +326,35 @@ def test_method_colors_are_fixed_and_distinct():
     assert colors["AdaGC"] == method_colors(["AdaGC"])["AdaGC"]
     assert colors["GlobalGC"] == method_colors(["GlobalGC"])["GlobalGC"]
     assert len(set(colors.values())) == 4
+
+
+def test_tensors_are_grouped_by_layer_and_kind():
+    names = [
+        "model.embed_tokens.weight",
+        "model.layers.1.input_layernorm.weight",
+        "model.layers.1.mlp.experts.0.up_proj.weight",
+        "model.layers.1.mlp.gate.weight",
+        "model.layers.1.self_attn.q_proj.weight",
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.norm.weight",
+    ]
+    assert tensor_label("model.layers.2.self_attn.q_proj.weight") == (
+        "layer 2 · attention.q_proj"
+    )
+    assert tensor_label("lm_head.weight") == "lm_head"
+    groups = group_tensors(names)
+    assert [(g.label, g.indices) for g in groups] == [
+        ("embedding", [0]),
+        ("layer 0", [5]),
+        ("layer 1", [4, 3, 2, 1]),
+        ("output", [6]),
+    ]
+    assert groups[2].labels[2] == "expert 0 · up_proj"
+
+
+def test_adagc_options_that_are_not_set_have_the_default():
+    assert adagc_option({"clip": {"name": "adagc"}}, "lambda_rel") == 1.04
+    clip = {"name": "adagc", "lambda_rel": 1.1}
+    assert adagc_option({"clip": clip}, "lambda_rel") == 1.1
+    assert adagc_option({"clip": {"name": "global_norm"}}, "t_start") is None
+    assert adagc_option({}, "lambda_rel") is None

@@ -1,0 +1,574 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The figures: curves, paired differences, rates, norms, the heat map of h.
+
+After the paper's optimizer-dynamics figures, those of single tensors show what
+the clip lets through, and how long the optimizer remembers it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from scipy import stats
+
+from paddle_adagc.checks import check_choice
+from paddle_adagc.lab.extensions.robust import argument_default
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.charts import END, SPIKE, Chart, Line
+from paddle_adagc.lab.report.experiment import Experiment
+from paddle_adagc.lab.report.focus import (
+    Focus,
+    TensorGroup,
+    fault_bursts,
+    group_tensors,
+    tensor_label,
+)
+from paddle_adagc.lab.report.judged import model_loss
+from paddle_adagc.lab.report.style import (
+    INK,
+    NEUTRAL,
+    fault_legend,
+    log_axis,
+    mark_faults,
+    method_colors,
+    step_axis,
+    styled,
+)
+
+LEVEL = 0.95
+"""Confidence level of the intervals."""
+
+_MARKS: dict[str, dict[str, Any]] = {
+    SPIKE: {"marker": "o", "markerfacecolor": "none", "markersize": 5},
+    END: {"marker": "X", "markersize": 8},
+}
+_DASHES = (0, (4, 4))
+_COLUMNS = {
+    "norm": "gradient",
+    "clipped_norm": "clipped gradient",
+    "moment1": "first moment",
+    "moment2": "second moment",
+    "global_grad_norm": "all gradients",
+}
+"""Quantity -> heading of its column in the figure of the dynamics."""
+
+LOWEST = 0.01
+"""Smaller values of h have the colour of this one."""
+
+LOW = 0.1
+"""Scales below it are counted in the words about the figure."""
+
+MOST_LABELS = 64
+"""With more tensors only the groups are labelled."""
+
+NUM_BINS = 300
+
+ALIKE = 1e-3
+"""Relative difference up to which tensors count as scaled alike."""
+
+
+@styled
+def draw_chart(chart: Chart, width: float = 9.0) -> Figure:
+    """Draw the curves of a chart, faults shaded, spikes marked.
+
+    The curves of the first two methods are on top; ``width`` is in inches.
+    """
+    figure = Figure(figsize=(width, 3.3), layout="constrained")
+    ax = figure.add_subplot()
+    for line in [*chart.lines[2:], *chart.lines[:2]]:
+        _draw_line(ax, line, chart.start)
+    length = len(chart.lines[0].values)
+    mark_faults(ax, chart.faults, chart.start, chart.start + length)
+    ax.set_ylabel(chart.label)
+    ax.margins(x=0.01)
+    step_axis(ax)
+    if chart.log:
+        log_axis(ax)
+    figure.legend(
+        handles=_legend(chart),
+        loc="outside upper center",
+        ncols=6 if width > 6 else 3,
+    )
+    return figure
+
+
+def _draw_line(ax: Axes, line: Line, start: int) -> None:
+    steps = start + np.arange(len(line.values))
+    if line.low is not None and line.high is not None:
+        ax.fill_between(
+            steps, line.low, line.high, color=line.color, alpha=0.2, linewidth=0
+        )
+    if line.raw is not None:
+        ax.plot(steps, line.raw, color=line.color, linewidth=0.7, alpha=0.4)
+    known = np.isfinite(line.values)
+    is_sparse = 0 < known.sum() < len(known) / 4
+    ax.plot(
+        steps[known] if is_sparse else steps,
+        line.values[known] if is_sparse else line.values,
+        color=line.color,
+        linewidth=1.2,
+        marker="." if is_sparse else None,
+    )
+    for step, value, kind in line.marks:
+        ax.plot(step, value, color=line.color, zorder=4, **_MARKS[kind])
+
+
+def _legend(chart: Chart) -> list[Line2D | Patch]:
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=line.color, linewidth=2, label=line.label)
+        for line in chart.lines
+    ]
+    kinds = {kind for line in chart.lines for *_, kind in line.marks}
+    handles += [
+        Line2D([], [], color=NEUTRAL, linestyle="none", label=kind, **style)
+        for kind, style in _MARKS.items()
+        if kind in kinds
+    ]
+    return [*handles, *([fault_legend()] if chart.faults else [])]
+
+
+def rate_interval(events: int, steps: int) -> tuple[float, float]:
+    """Return the exact Poisson interval of events per 1,000 judged steps."""
+    tail = (1 - LEVEL) / 2
+    low = stats.chi2.ppf(tail, 2 * events) / 2 if events else 0.0
+    high = stats.chi2.ppf(1 - tail, 2 * events + 2) / 2
+    return 1000 * low / steps, 1000 * high / steps
+
+
+@styled
+def difference_figure(
+    differences: Mapping[str, Sequence[float]],
+    label: str,
+    width: float = 9.0,
+) -> Figure:
+    """Draw the paired differences: a dot per seed, their mean and interval.
+
+    The ``label`` says what is subtracted from what, with the unit.
+    """
+    figure, ax = _rows(list(differences), label, width)
+    ax.axvline(0, color=INK, linewidth=0.8)
+    colors = method_colors(differences)
+    for row, (method, values) in enumerate(differences.items()):
+        color = colors[method]
+        ax.plot(
+            values, [row] * len(values), "o", color=color, alpha=0.45, zorder=3
+        )
+        mean = statistics.fmean(values)
+        if len(values) > 1:
+            student = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
+            half = student * stats.sem(values)
+            ax.plot([mean - half, mean + half], [row] * 2, color=color, lw=2)
+        ax.plot(mean, row, "D", color=color, markeredgecolor=INK, zorder=4)
+    return figure
+
+
+@styled
+def rate_figure(
+    counts: Mapping[str, tuple[int, int]], width: float = 9.0
+) -> Figure:
+    """Draw the spike events per 1,000 judged steps with exact intervals.
+
+    ``counts`` are the events and the judged steps of all seeds by method.
+    """
+    label = "spike events per 1,000 judged steps"
+    figure, ax = _rows(list(counts), label, width)
+    colors = method_colors(counts)
+    for row, (method, (events, steps)) in enumerate(counts.items()):
+        color = colors[method]
+        interval = rate_interval(events, steps)
+        ax.plot(interval, [row] * 2, color=color, linewidth=2)
+        ax.plot(
+            1000 * events / steps, row, "D", color=color, markeredgecolor=INK
+        )
+    ax.set_xlim(left=-0.02 * ax.get_xlim()[1])
+    return figure
+
+
+def _rows(methods: list[str], label: str, width: float) -> tuple[Figure, Axes]:
+    """Make axes with a row per method, the first on top."""
+    height = 0.7 + 0.35 * len(methods)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    ax = figure.add_subplot()
+    ax.set_yticks(range(len(methods)), methods)
+    ax.set_ylim(len(methods) - 0.5, -0.5)
+    ax.set_xlabel(label)
+    return figure, ax
+
+
+def clip_threshold(run: RunRecord) -> np.ndarray | None:
+    """Return the norm above which AdaGC clips, ``[num_steps, num_tensors]``.
+
+    Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before. NaN
+    in the warm-up and where the tensor has no gamma; None: another clip.
+    """
+    config = run.run.get("config", {})
+    lambda_rel = adagc_option(config, "lambda_rel")
+    t_start = adagc_option(config, "t_start")
+    if lambda_rel is None or t_start is None:
+        return None
+    gamma = run.tensors["gamma"]
+    threshold = np.full_like(gamma, np.nan)
+    threshold[1:] = lambda_rel * gamma[:-1]
+    threshold[: int(t_start)] = np.nan
+    return threshold
+
+
+def adagc_option(config: Mapping[str, Any], name: str) -> float | None:
+    """Return a number that AdaGC was called with; None: another clip.
+
+    The config's ``clip`` section holds the clip's name and the arguments that
+    are not the defaults.
+    """
+    clip = config.get("clip", {})
+    if clip.get("name") != "adagc":
+        return None
+    return float(clip.get(name, argument_default(clip, name)))
+
+
+@styled
+def norm_figure(
+    experiment: Experiment, focus: Focus, width: float = 9.0
+) -> Figure:
+    """Draw the gradient norms around an event, one column per method.
+
+    The first row is the loss; the others show one tensor each: its norm before
+    and after the clip and, under AdaGC, the threshold ``lambda_rel * gamma``.
+    """
+    methods = list(experiment.runs)
+    rows = 1 + len(focus.tensors)
+    figure = Figure(
+        figsize=(max(width, 2.0 * len(methods)), 0.9 + 1.55 * rows),
+        layout="constrained",
+    )
+    grid = figure.subplots(
+        rows, len(methods), squeeze=False, sharex=True, sharey="row"
+    )
+    colors = method_colors(methods)
+    for column, method in enumerate(methods):
+        run = experiment.runs[method][focus.seed_index]
+        steps = np.arange(focus.start, min(focus.stop, run.num_steps))
+        grid[0, column].set_title(method, color=colors[method])
+        grid[0, column].plot(
+            steps,
+            _finite(model_loss(run)[steps]),
+            color=colors[method],
+            linewidth=1.2,
+        )
+        for ax, tensor in zip(grid[1:, column], focus.tensors, strict=True):
+            if tensor in run.tensor_names:
+                _draw_norms(ax, run, tensor, steps, colors[method])
+    grid[0, 0].set_ylabel("training loss\n(nat)")
+    for ax, tensor in zip(grid[1:, 0], focus.tensors, strict=True):
+        label = tensor_label(tensor).replace(" · ", "\n")
+        ax.set_ylabel(label.replace(".", "\n"))
+        _log_if_positive(ax)
+    runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
+    bursts = sorted({burst for run in runs for burst in fault_bursts(run)})
+    for ax in grid.flat:
+        mark_faults(ax, bursts, focus.start, focus.stop)
+        inches = figure.get_figwidth() / len(methods)
+        step_axis(ax, label=False, num_ticks=3 if inches < 3 else 5)
+        ax.set_xlim(focus.start, focus.stop)
+    figure.supxlabel("optimizer step", fontsize=9)
+    _norm_legend(figure, experiment, focus, list(colors.values()))
+    return figure
+
+
+@styled
+def dynamics_figure(
+    experiment: Experiment, tensor: str, width: float = 9.0
+) -> Figure:
+    """Draw the norms of one tensor in the first seed of every method.
+
+    The figure is at least 8 inches wide. A ValueError names a run that did not
+    record the tensor.
+    """
+    runs = {method: runs[0] for method, runs in experiment.runs.items()}
+    for run in runs.values():
+        check_choice(f"tensor of {run.name}", tensor, run.tensor_names)
+    figure = Figure(
+        figsize=(max(width, 8.0), 0.9 + 1.5 * len(runs)), layout="constrained"
+    )
+    grid = figure.subplots(
+        len(runs), len(_COLUMNS), squeeze=False, sharex=True, sharey="col"
+    )
+    colors = method_colors(runs)
+    for row, (method, run) in zip(grid, runs.items(), strict=True):
+        index = run.tensor_names.index(tensor)
+        for ax, quantity in zip(row, _COLUMNS, strict=True):
+            if quantity in run.tensors:
+                values = run.tensors[quantity][:, index]
+            else:
+                unknown = np.full(run.num_steps, np.nan)
+                values = run.metrics.get(quantity, unknown)
+            known = np.where(values > 0, values, np.nan)
+            ax.plot(known, color=colors[method], linewidth=0.8)
+            if np.isfinite(known).any():
+                log_axis(ax)
+            loss = ax.twinx()
+            loss.plot(model_loss(run), color=INK, linewidth=0.6)
+            loss.set_yticks([])
+            loss.grid(False)
+            step_axis(ax, label=False, num_ticks=3)
+        row[0].set_ylabel(method, color=colors[method])
+    for ax, title in zip(grid[0], _COLUMNS.values(), strict=True):
+        ax.set_title(title)
+    figure.suptitle(f"{tensor_label(tensor)}: norms (black: loss)", fontsize=9)
+    figure.supxlabel("optimizer step", fontsize=9)
+    return figure
+
+
+def _norm_legend(
+    figure: Figure, experiment: Experiment, focus: Focus, colors: list[str]
+) -> None:
+    after = tuple(Line2D([], [], color=c, linewidth=1.4) for c in colors)
+    handles: dict[str, Any] = {
+        "gradient norm before clip": Line2D(
+            [], [], color=NEUTRAL, linewidth=1.4
+        ),
+        "after clip": after,
+        "AdaGC threshold $\\lambda_{rel}\\,\\gamma$": Line2D(
+            [], [], color=INK, linewidth=1.0, linestyle=_DASHES
+        ),
+    }
+    if any(
+        focus.start <= step < focus.stop
+        for runs in experiment.runs.values()
+        for step in runs[focus.seed_index].faults
+    ):
+        handles["injected fault"] = fault_legend()
+    figure.legend(
+        handles=list(handles.values()),
+        labels=list(handles),
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        loc="outside upper center",
+        ncols=2 if figure.get_figwidth() < 6 else 4,
+    )
+
+
+def _draw_norms(
+    ax: Axes, run: RunRecord, tensor: str, steps: np.ndarray, color: str
+) -> None:
+    index = run.tensor_names.index(tensor)
+    before = _finite(run.tensors["norm"][steps, index])
+    after = _finite(run.tensors["clipped_norm"][steps, index])
+    ax.plot(steps, before, color=NEUTRAL, linewidth=1.4)
+    ax.plot(steps, after, color=color, linewidth=2.0)
+    threshold = clip_threshold(run)
+    if threshold is not None:
+        ax.plot(
+            steps,
+            _finite(threshold[steps, index]),
+            color=INK,
+            linewidth=1.0,
+            linestyle=_DASHES,
+        )
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _log_if_positive(ax: Axes) -> None:
+    if any((np.asarray(line.get_ydata()) > 0).any() for line in ax.lines):
+        log_axis(ax)
+
+
+def bin_steps(h: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
+    """Take the minimum of ``h`` over equal bins of steps, ``[bins, tensors]``.
+
+    NaN is left where a bin has no value.
+    """
+    edges = np.linspace(0, len(h), min(num_bins, len(h)) + 1).astype(int)[:-1]
+    if not len(edges):
+        return h
+    lowest = np.minimum.reduceat(np.where(np.isnan(h), np.inf, h), edges, 0)
+    return np.where(np.isinf(lowest), np.nan, lowest)
+
+
+def describe_h(run: RunRecord, skip_steps: int) -> str:
+    """Say in a sentence how often the clip scaled tensors down strongly.
+
+    The steps are split where the share of values below :data:`LOW` changes
+    most; the first ``skip_steps`` are not looked at.
+
+    Returns:
+        For example ``"From step 1,750 on, 18.0% of the tensor-steps have
+        h < 0.1, before it 2.0%; most in layer 0 · attention.q_proj
+        (64.0%)."``; empty if no step is left.
+    """
+    is_low = run.h[skip_steps:] < LOW
+    num_steps = len(is_low)
+    if not is_low.size:
+        return ""
+    share = is_low.mean(axis=1)
+    what = f"of the tensor-steps have h < {LOW:g}"
+    if share.mean() < 0.001:
+        return f"Less than 0.1% {what}."
+    before = np.cumsum(share)[:-1]
+    count = np.arange(1, num_steps)
+    after = (share.sum() - before) / (num_steps - count)
+    change = count * (num_steps - count) * (after - before / count) ** 2
+    margin = max(1, num_steps // 10)
+    text = f"{share.mean():.1%} {what}"
+    if len(change) > 2 * margin:
+        split = margin + int(np.argmax(change[margin:-margin]))
+        start = skip_steps + count[split]
+        text = (
+            f"From step {start:,} on, {after[split]:.1%} {what}, before it "
+            f"{before[split] / count[split]:.1%}"
+        )
+    of_tensor = is_low.mean(axis=0)
+    if of_tensor.min() == of_tensor.max():
+        return f"{text}, in all tensors alike."
+    most = int(np.argmax(of_tensor))
+    name = tensor_label(run.tensor_names[most])
+    return f"{text}; most in {name} ({of_tensor[most]:.1%})."
+
+
+def runs_with_tensors(
+    experiment: Experiment, seed_index: int
+) -> dict[str, RunRecord]:
+    """The runs of a seed that logged the norms of their tensors, by method."""
+    return {
+        method: runs[seed_index]
+        for method, runs in experiment.runs.items()
+        if runs[seed_index].tensor_names and runs[seed_index].num_steps
+    }
+
+
+@styled
+def heatmap_figure(
+    experiment: Experiment, seed_index: int = 0, width: float = 9.0
+) -> Figure:
+    """Draw h of every tensor over the whole run, one panel per method.
+
+    A method that scales all tensors alike, such as GlobalGC, gets one row.
+    """
+    runs = runs_with_tensors(experiment, seed_index)
+    if not runs:
+        raise ValueError(
+            f"no run of seed {experiment.seeds[seed_index]} logged tensors: "
+            "a heat map needs RunWriter(tensor_names=...)"
+        )
+    panels = {method: _panel(run) for method, run in runs.items()}
+    heights = [_panel_height(*panel) for panel in panels.values()]
+    figure = Figure(
+        figsize=(width, max(1.6, sum(heights) + 0.35 * len(panels) + 0.5)),
+        layout="constrained",
+    )
+    grid = figure.subplots(
+        len(panels),
+        1,
+        squeeze=False,
+        sharex=True,
+        gridspec_kw={"height_ratios": heights},
+    )[:, 0]
+    colors = method_colors(experiment.runs)
+    for ax, (method, panel) in zip(grid, panels.items(), strict=True):
+        _draw_panel(ax, *panel)
+        ax.set_title(method, color=colors[method], loc="left")
+        step_axis(ax, label=ax is grid[-1])
+    _add_color_bar(figure, list(grid))
+    return figure
+
+
+def _add_color_bar(figure: Figure, axes: list[Axes]) -> None:
+    bar = figure.colorbar(
+        axes[0].images[0],
+        ax=axes,
+        location="top",
+        shrink=0.5 if figure.get_figwidth() > 6 else 0.9,
+        aspect=35,
+        pad=0.01,
+    )
+    labels = {1.0: "1 (not clipped)", 0.3: "0.3", 0.1: "0.1", 0.03: "0.03"}
+    labels[LOWEST] = f"≤ {LOWEST}"
+    bar.set_ticks(list(labels), labels=list(labels.values()))
+    bar.minorticks_off()
+    bar.outline.set_visible(False)
+    bar.set_label("h, lowest of each bin of steps")
+
+
+def _panel(run: RunRecord) -> tuple[np.ndarray, list[TensorGroup]]:
+    """Return h, ``[num_steps, num_rows]``; no groups: one row for all."""
+    h = np.clip(run.h.astype(np.float64), 0.0, None)
+    # A tensor without a gradient has h = 1 under every method.
+    scaled = np.where(run.tensors["norm"] == 0, np.nan, h)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        common = np.nanmedian(scaled, axis=1, keepdims=True)
+        off = np.nanmax(np.abs(scaled / common - 1), axis=1)
+    # fp32 norms of equally scaled gradients differ in the last digits.
+    if (off[np.isfinite(off)] < ALIKE).all():
+        return common, []
+    return h, group_tensors(run.tensor_names)
+
+
+def _panel_height(h: np.ndarray, groups: list[TensorGroup]) -> float:
+    """Height in inches: room for a label per tensor, or per group."""
+    num_rows = h.shape[1]
+    if not groups:
+        return 0.22
+    if num_rows <= MOST_LABELS:
+        return 0.14 * num_rows + 0.1 * len(groups)
+    return min(9.0, max(0.05 * num_rows, 0.25 * len(groups)))
+
+
+def _draw_panel(ax: Axes, h: np.ndarray, groups: list[TensorGroup]) -> None:
+    order = [i for group in groups for i in group.indices]
+    binned = bin_steps(h[:, order] if order else h)
+    ax.imshow(
+        np.clip(binned.T, LOWEST, 1.0),
+        aspect="auto",
+        interpolation="none",
+        cmap=colormaps["magma"].resampled(64),
+        norm=LogNorm(LOWEST, 1.0),
+        extent=(0, len(h), binned.shape[1] - 0.5, -0.5),
+    )
+    ax.grid(False)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    if groups:
+        _label_rows(ax, groups)
+    else:
+        ax.set_yticks([0], ["all tensors alike"])
+
+
+def _label_rows(ax: Axes, groups: list[TensorGroup]) -> None:
+    labels = [label for group in groups for label in group.labels]
+    starts = np.cumsum([0] + [len(group.indices) for group in groups])
+    for start in starts[1:-1]:
+        ax.axhline(start - 0.5, color="white", linewidth=1.6)
+    if len(labels) > MOST_LABELS:
+        centres = (starts[:-1] + starts[1:] - 1) / 2
+        ax.set_yticks(centres, [group.label for group in groups])
+        return
+    ax.set_yticks(range(len(labels)), labels, fontsize=7)
+    for start, group in zip(starts[:-1], groups, strict=True):
+        if len(group.indices) > 1:
+            middle = start + (len(group.indices) - 1) / 2
+            ax.text(
+                1.008,
+                middle,
+                group.label,
+                transform=ax.get_yaxis_transform(),
+                rotation=90,
+                ha="left",
+                va="center",
+                fontsize=8,
+                color=INK,
+            )

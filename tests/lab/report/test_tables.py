@@ -1,0 +1,153 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as text, the table of measures, who wins, sentences."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from lab.report.conftest import make_experiment
+
+from paddle_adagc.lab.report.formatting import (
+    format_list,
+    format_range,
+    format_same,
+    format_spread,
+)
+from paddle_adagc.lab.report.html import common_and_different, extent
+from paddle_adagc.lab.report.tables import (
+    comparison_table,
+    conclusion,
+    headline,
+)
+
+FIVE = [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (format_list([9, 8, 1200]), "9 / 8 / 1,200"),
+        (format_list([3, None, math.inf]), "3 / – / ∞"),
+        (format_spread([1.0, 2.0, 3.0], ".2f"), "2.00 ± 1.00"),
+        (format_spread([1.0, math.nan], ".2f"), "1.00 / NaN"),
+        (format_spread([None, None], ".2f"), "–"),
+        (format_spread([1.0, None, 3.0], ".2f"), "2.00 ± 1.41 (2 of 3)"),
+        (format_spread([1.0, None], ".2f"), "1.00 / –"),
+        (format_same([400, 400]), "400"),
+        (format_same(["finished", "diverged"]), "finished / diverged"),
+        (format_range(FIVE, ".1f"), "0.1 / 0.2 / 0.3 / 0.4 / 0.5"),
+        (format_range([*FIVE, 0.9], ".2f"), "0.35 (0.10-0.90)"),
+        (format_range([*FIVE, None, 0.9], ".1f"), "0.3 (0.1-0.9) (6 of 7)"),
+        (format_range([0.1, None, 0.3], ".1f"), "0.1 / 0.3 (2 of 3)"),
+        (format_range([None], ".1f"), "–"),
+        (
+            format_range([*FIVE, math.inf], ".1f"),
+            "0.1 / 0.2 / 0.3 / 0.4 / 0.5 / ∞",
+        ),
+    ],
+)
+def test_values_of_several_seeds(text, expected):
+    assert text == expected
+
+
+def test_the_best_follows_the_numbers(make_run):
+    rng = np.random.default_rng(0)
+    loss = 1 + 0.001 * rng.standard_normal(200)
+    spiky = loss.copy()
+    spiky[120:123] = 3.0
+    run = make_run(steps=30, layers=0)
+    high, calm, spiky = (
+        [dataclasses.replace(run, metrics={"loss": series}, faults={})]
+        for series in (loss + 0.25, loss, spiky)
+    )
+
+    def best(*runs):
+        named = dict(zip(("GlobalGC", "AdaGC", "AGC"), runs, strict=True))
+        table = comparison_table(
+            make_experiment(named, skip_steps=0, windows=(50,), last_steps=10)
+        )
+        return {row.measure.name: row.best for row in table.rows}
+
+    found = best(spiky, calm, high)
+    assert found["events_50"] == ["AdaGC", "AGC"]
+    assert found["final_loss"] == ["GlobalGC", "AdaGC"]
+    assert found["status"] == []
+    # The same curves under each other's name: the best goes with the numbers.
+    assert best(high, calm, spiky)["events_50"] == ["GlobalGC", "AdaGC"]
+
+
+def test_markdown_table(make_run):
+    runs = {m: [make_run(method=m, layers=0)] for m in ("GlobalGC", "AdaGC")}
+    table = comparison_table(make_experiment(runs))
+    lines = table.to_markdown().splitlines()
+    assert lines[0] == "|  | GlobalGC | AdaGC |"
+    rows = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {4}
+    assert "| Clip time per step (ms) | 0.50 | 1.20 |" in lines
+    assert {table.winner(row) for row in table.headlines()} == {"–"}
+    explained = {label for label, _ in table.legend()}
+    assert explained == {
+        row.measure.label for row in table.rows if row.measure.group
+    }
+
+
+def test_config_options(make_run):
+    runs = {m: [make_run(method=m, steps=5)] for m in ("GlobalGC", "AdaGC")}
+    common, different = common_and_different(make_experiment(runs))
+    assert common["clip.lambda_abs"] == 1.0
+    assert different == {
+        "clip.name": {"GlobalGC": "global_norm", "AdaGC": "adagc"},
+        "clip.beta": {"AdaGC": 0.9},
+        "clip.t_start": {"AdaGC": 20},
+    }
+
+
+def test_the_shortest_run_is_named(make_run):
+    runs = {
+        "AdaGC": [make_run(steps=10, layers=0)],
+        "GlobalGC": [make_run(steps=40, layers=0)],
+    }
+    assert "10 to 40 steps a run" in extent(make_experiment(runs))
+
+
+def test_spikes_and_damage_are_counted(make_run):
+    runs = {
+        "GlobalGC": [make_run(method="GlobalGC", steps=1500, spikes={1400: 2})],
+        "AdaGC": [make_run(steps=1500)],
+    }
+    experiment = make_experiment(runs, windows=(1000, 200), skip_steps=200)
+    first, second = headline(experiment)
+    assert first.startswith("GlobalGC: ")
+    assert "spikes in 300 judged steps, worst loss jump 2.0" in first
+    assert first.endswith("nat at step 1,400")
+    assert second.startswith("AdaGC: no spikes in 300 judged steps, worst ")
+
+
+def test_the_excess_over_the_clean_run(make_run):
+    fault = {20: {"kind": "random_tokens", "tensors": []}}
+    experiment = make_experiment(
+        {"AdaGC": [make_run(steps=60, spikes={21: 3.0}, faults=fault)]},
+        clean_runs={"AdaGC": [make_run(steps=60)]},
+        skip_steps=6,
+    )
+    (line,) = headline(experiment)
+    assert line.startswith("AdaGC: no step is judged: too few came before, ")
+    assert line.endswith("nat × steps above the same run without faults")
+
+
+def test_the_conclusion_names_jump_and_end_of_each_method(make_run):
+    runs = {
+        "GlobalGC": [make_run(method="GlobalGC", steps=400, spikes={300: 2})],
+        "AdaGC": [make_run(steps=400)],
+    }
+    experiment = make_experiment(runs, title="Tiny")
+    first, last = conclusion([experiment])
+    assert first.startswith("Tiny: worst loss jump 2 nat under GlobalGC, 0.")
+    assert "; final loss " in first
+    assert first.endswith(" nat under AdaGC.")
+    assert last.startswith("Fewer than 3 seeds are an illustration")
+    seeds = [make_run(steps=40, seed=seed) for seed in (1, 2, 3)]
+    several = make_experiment({"AdaGC": seeds})
+    assert len(conclusion([several])) == 1
