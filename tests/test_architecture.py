@@ -112,8 +112,12 @@ def imports_of(sources):
     return found
 
 
-MORE = {f"{LIBRARY}.integrations.paddleformers": {"paddleformers"}}
-"""It derives from a class of PaddleFormers, and is for its users alone."""
+MORE = {
+    f"{LIBRARY}.integrations.paddleformers": {"paddleformers"},
+    f"{LIBRARY}.integrations.paddlefleet": {"paddlefleet"},
+    f"{LIBRARY}.integrations.run": {"yaml"},
+}
+"""They derive from classes of these, or read a file that is in YAML."""
 
 
 def is_lab(module):

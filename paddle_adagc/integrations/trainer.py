@@ -349,15 +349,14 @@ def _state_of_any_rank(
 def newest_checkpoint(trainer: Any, output_dir: str) -> str:
     """Return the newest checkpoint, as the Trainer itself finds it."""
     for kind in type(trainer).__mro__:
-        module = sys.modules[kind.__module__]
-        if kind.__name__ == "Trainer" and hasattr(
-            module, "get_last_checkpoint"
-        ):
-            if Path(output_dir).is_dir():
-                found = module.get_last_checkpoint(output_dir)
-                if found is not None:
-                    return str(found)
-            break
+        find = getattr(
+            sys.modules[kind.__module__], "get_last_checkpoint", None
+        )
+        if kind.__name__ != "Trainer" or find is None:
+            continue
+        found = find(output_dir) if Path(output_dir).is_dir() else None
+        if found is not None:
+            return str(found)
     raise FileNotFoundError(
         f"resume_from_checkpoint=True, and {output_dir} holds no checkpoint"
     )

@@ -60,7 +60,7 @@ def job(tmp_path):
             "logging_steps": 3,
             "learning_rate": 0.01,
             "device": "cpu",
-            "report_to": [],
+            "report_to": "visualdl",
             **values,
         }
         (tmp_path / "job.json").write_text(json.dumps(values))
@@ -187,7 +187,7 @@ def test_the_clip_s_section_is_taken_out(tmp_path, suffix):
     assert yaml.safe_load(copy.read_text()) == values
     assert path.read_text() == text
     if suffix == ".yaml":
-        assert copy.read_text() == "# before\na: 1\nb:\n  c: '1e-5'\n# end\n"
+        assert copy.read_text() == "# before\na: 1\nb:\n  c: 1e-5\n# end\n"
 
 
 def test_ernie_s_former_keys(tmp_path):

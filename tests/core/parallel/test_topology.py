@@ -64,6 +64,10 @@ def test_split_parameters_are_read(settings):
     settings.split_param = True
     assert topology.read_topology().splits_parameters
     assert topology.read_topology().world is None
+    settings.split_param = False
+    strategy = fleet.fleet._user_defined_strategy
+    strategy.use_muon_sharding = True  # PaddleFleet's "V3"
+    assert topology.read_topology().splits_parameters
 
 
 @pytest.mark.usefixtures("settings")
