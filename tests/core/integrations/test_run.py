@@ -17,6 +17,7 @@ SCRIPT = """
 import sys
 import numpy as np, paddle
 from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
+from paddlenlp.trainer.trainer_utils import get_last_checkpoint
 
 class Rows(paddle.io.Dataset):
     def __len__(self):
@@ -42,7 +43,9 @@ class MyTrainer(Trainer):
 paddle.seed(0)
 trainer = MyTrainer(model=Net(), args=args, train_dataset=Rows())
 assert type(trainer).__name__ == "MyTrainer"
-trainer.train(resume_from_checkpoint=len(sys.argv) > 2 or None)
+resumes = len(sys.argv) > 2
+found = get_last_checkpoint(args.output_dir) if resumes else None
+trainer.train(resume_from_checkpoint=found)
 print("clip:", trainer.optimizer._grad_clip)
 """
 
