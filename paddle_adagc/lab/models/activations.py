@@ -33,6 +33,12 @@ buffers of NCCL and of the pipeline, float32 copies inside of unfused operators,
 FP8 copies of weights and of what is saved (an FP8 product saves its bfloat16
 inputs, as :mod:`paddle_adagc.lab.models.fp8.linear` does; PaddleFormers can
 save less), the CUDA context.
+
+CLIP is counted alike. Of width d and with a GELU network of width 4 d a block
+keeps 2 d norms' inputs, 2 d inputs of the projections, 3 d queries, keys and
+values, d attention's output and 8 d around the GELU, 16 d x w in all, and a
+log-sum-exp. Every device also has the logits of its own rows against those of
+all data ranks, 4 bytes each.
 """
 
 from __future__ import annotations
@@ -40,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 
 FLOAT32_BYTES = 4
 
@@ -57,7 +64,7 @@ def stage_bytes(
 
     Args:
         model: The decoder, with its tensor and sequence parallelism.
-        layers: Indices of the stage's layers.
+        layers: Indices of the stage's layers, from 0.
         value_bytes: Bytes of a value.
         num_held: Micro-batches that the stage keeps at the same time.
         has_head: The stage ends in the head.
@@ -73,13 +80,7 @@ def stage_bytes(
 
 
 def layer_bytes(model: DecoderConfig, index: int, value_bytes: int) -> int:
-    """Return the bytes per token of one decoder layer on one rank.
-
-    Args:
-        model: The decoder, with its tensor and sequence parallelism.
-        index: Index of the layer, from 0.
-        value_bytes: Bytes of a value.
-    """
+    """Return the bytes per token of one decoder layer on one rank."""
     hidden, tp = model.hidden_size, model.tensor_parallel_degree
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
@@ -107,3 +108,37 @@ def _head_bytes(model: DecoderConfig, value_bytes: int) -> int:
 def _split(model: DecoderConfig) -> int:
     """Ranks that share the sequence."""
     return model.tensor_parallel_degree if model.sequence_parallel else 1
+
+
+def pair_batch_bytes(
+    model: CLIPConfig,
+    batch_size: int,
+    num_ranks: int,
+    value_bytes: int,
+    *,
+    recompute: bool,
+) -> int:
+    """Return CLIP's bytes on a rank at the peak.
+
+    Args:
+        model: The architecture.
+        batch_size: Pairs of the rank's forward pass.
+        num_ranks: Ranks with pairs of their own.
+        value_bytes: Bytes of a value.
+        recompute: Every block keeps only its input.
+    """
+    kept_patches = max(1, int(model.num_patches * (1 - model.patch_dropout)))
+    lengths = {"vision": kept_patches + 1, "text": model.context_length}
+    total = 0
+    for tower, length in lengths.items():
+        size, heads, layers = (
+            getattr(model, f"{tower}_{name}")
+            for name in ("width", "heads", "layers")
+        )
+        values = (8 + 2 * model.mlp_ratio) * size
+        block = values * value_bytes + heads * FLOAT32_BYTES
+        inputs = layers * size * value_bytes
+        kept = inputs + block if recompute else layers * block
+        total += batch_size * length * kept
+    logits = 2 * batch_size * (batch_size * num_ranks)
+    return total + logits * FLOAT32_BYTES

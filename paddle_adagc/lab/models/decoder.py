@@ -1,9 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder: Llama-2, Qwen3, Mixtral and ERNIE-4.5 MoE by options."""
+"""The decoder and its loss: Llama-2, Qwen3, Mixtral, ERNIE-4.5 by options."""
 
 import numpy as np
 import paddle
+import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 from paddlenlp.transformers import PretrainedModel, register_base_model
@@ -12,17 +13,86 @@ from paddle_adagc.lab.models.attention import Attention
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.layers import (
     GatedMLP,
+    RMSNorm,
+    as_float32,
     column_linear,
-    split_sequence,
     tied_head,
     token_embedding,
+)
+from paddle_adagc.lab.models.moe import MoE
+from paddle_adagc.lab.models.parallel import (
+    check_length,
+    check_parallel,
+    split_sequence,
+    tensor_parallel_degree,
     uses_sequence_parallel,
     whole_sequence,
 )
-from paddle_adagc.lab.models.loss import cross_entropy, training_loss
-from paddle_adagc.lab.models.moe import MoE
-from paddle_adagc.lab.models.parallel import check_length, check_parallel
-from paddle_adagc.lab.models.rms_norm import residual_norm
+
+IGNORED_LABEL = -100
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the labels that count, in float32; 0 if none does.
+
+    `F.cross_entropy` with a negative `ignore_index` would divide by all
+    labels, the ignored ones too.
+
+    Args:
+        logits: [..., vocab]; under tensor parallelism this rank's share of
+            the vocabulary.
+        labels: [...], integer; -100 does not count.
+    """
+    logits = as_float32(logits).reshape([-1, logits.shape[-1]])
+    labels = labels.reshape([-1, 1])
+    if tensor_parallel_degree() > 1:
+        losses = fleet.meta_parallel.ParallelCrossEntropy(
+            ignore_index=IGNORED_LABEL
+        )(logits, labels)
+    else:
+        losses = F.cross_entropy(
+            logits, labels, ignore_index=IGNORED_LABEL, reduction="none"
+        )
+    counted = (labels != IGNORED_LABEL).astype("float32").sum()
+    # Paddle's vectorised CPU softmax makes log(vocab_size) out of NaN
+    # logits: a model that is lost would look alive.
+    lost = 0.0 * logits.detach().sum()
+    return losses.sum() / counted.clip(min=1.0) + lost
+
+
+def training_loss(
+    config: DecoderConfig,
+    lm_loss: Tensor,
+    router_losses: Tensor | None,
+    *,
+    adds_router_losses: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss to minimise, and its parts.
+
+    Args:
+        config: The decoder's config.
+        lm_loss: Result of `cross_entropy`.
+        router_losses: Load-balancing loss and z-loss, averaged over the MoE
+            layers, [2]; None without experts.
+        adds_router_losses: Whether they are part of the loss (in training).
+
+    Returns:
+        A float32 scalar; and by name its parts, detached, without factors.
+    """
+    parts = {"lm_loss": lm_loss.detach()}
+    if router_losses is None:
+        return lm_loss, parts
+    balance, z_loss = paddle.unbind(router_losses)
+    parts["router_aux_loss"] = balance.detach()
+    parts["router_z_loss"] = z_loss.detach()
+    if not adds_router_losses:
+        return lm_loss, parts
+    loss = (
+        lm_loss
+        + config.router_aux_loss_coef * balance
+        + config.router_z_loss_coef * z_loss
+    )
+    return loss, parts
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -45,8 +115,8 @@ class DecoderLayer(nn.Layer):
             if self.has_experts
             else GatedMLP(config, config.intermediate_size, self.is_split)
         )
-        self.input_layernorm = residual_norm(config)
-        self.post_attention_layernorm = residual_norm(config)
+        self.input_layernorm = RMSNorm(config)
+        self.post_attention_layernorm = RMSNorm(config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Map [batch, length, hidden] to the same shape.
@@ -81,7 +151,7 @@ class DecoderModel(DecoderPretrainedModel):
         self.layers = nn.LayerList(
             [DecoderLayer(config, i) for i in range(config.num_hidden_layers)]
         )
-        self.norm = residual_norm(config)
+        self.norm = RMSNorm(config)
         self.enable_recompute = False
 
     def get_input_embeddings(self) -> nn.Layer:

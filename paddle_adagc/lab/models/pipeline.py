@@ -15,18 +15,24 @@ from paddle.distributed.fleet.meta_parallel import (
 from paddlenlp.transformers.model_utils import PipelinePretrainedModel
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderLayer
+from paddle_adagc.lab.models.decoder import (
+    DecoderLayer,
+    cross_entropy,
+    training_loss,
+)
 from paddle_adagc.lab.models.layers import (
+    RMSNorm,
     column_linear,
-    split_sequence,
     tied_head,
     token_embedding,
+)
+from paddle_adagc.lab.models.parallel import (
+    check_length,
+    check_parallel,
+    split_sequence,
     uses_sequence_parallel,
     whole_sequence,
 )
-from paddle_adagc.lab.models.loss import cross_entropy, training_loss
-from paddle_adagc.lab.models.parallel import check_length, check_parallel
-from paddle_adagc.lab.models.rms_norm import RMSNorm
 
 Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """What goes from layer to layer: hidden states; with experts also the sum of
@@ -119,20 +125,10 @@ class DecoderLayerPipe(DecoderLayer):
 class NormPipe(RMSNorm):
     """Final norm; after it sequences are whole again."""
 
-    def __init__(self, config: DecoderConfig) -> None:
-        is_split = uses_sequence_parallel(config)
-        super().__init__(
-            config.hidden_size,
-            config.rms_norm_eps,
-            is_split,
-            config.rms_norm_precision,
-        )
-        self.is_split = is_split
-
     def forward(self, flow: Flow) -> Flow:
         """Map hidden states to [batch, length, hidden]."""
         x = super().forward(flow if isinstance(flow, Tensor) else flow[0])
-        x = whole_sequence(x) if self.is_split else x
+        x = whole_sequence(x) if self.is_shared else x
         return x if isinstance(flow, Tensor) else (x, flow[1])
 
 
@@ -178,10 +174,7 @@ class PipelineLoss(nn.Layer):
         if isinstance(flow, Tensor):
             logits, router_losses = flow, None
         else:
-            num_moe_layers = sum(
-                self.config.is_moe_layer(index)
-                for index in range(self.config.num_hidden_layers)
-            )
+            num_moe_layers = len(self.config.layers_with_experts)
             logits, router_losses = flow[0], flow[1] / num_moe_layers
         loss, parts = training_loss(
             self.config,

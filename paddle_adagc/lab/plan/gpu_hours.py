@@ -22,7 +22,7 @@ class PaperRun:
 
     model: str
     preset: str
-    """Key of :data:`paddle_adagc.lab.models.presets.PRESETS`."""
+    """Key of :data:`paddle_adagc.lab.models.families.PRESETS`."""
 
     dp: int
     tp: int = 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import paddle_adagc
-from paddle_adagc.lab.models.sizes import ModelSize
+from paddle_adagc.lab.models.shapes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
     is_recipe,
     load_recipe,

@@ -75,8 +75,8 @@ def gpu_hours() -> ExperimentResult:
     Nothing is run: the clips' collectives are counted and their time modelled,
     see :mod:`paddle_adagc.lab.plan.gpu_hours`.
     """
-    from paddle_adagc.lab.models.presets import preset
-    from paddle_adagc.lab.models.sizes import model_size
+    from paddle_adagc.lab.models.families import preset
+    from paddle_adagc.lab.models.shapes import model_size
     from paddle_adagc.lab.plan.gpu_hours import compare
     from paddle_adagc.lab.plan.interconnect import Interconnect
 

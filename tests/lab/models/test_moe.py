@@ -14,6 +14,7 @@ from paddle_adagc.lab.models.layers import GatedMLP
 from paddle_adagc.lab.models.moe import (
     MoE,
     Router,
+    _by_expert,
     load_balancing_loss,
     router_z_loss,
 )
@@ -171,3 +172,10 @@ def test_router_is_float32_under_bfloat16_parameters():
     np.testing.assert_allclose(
         logits.numpy(), wide[0] @ wide[1], rtol=1e-5, atol=1e-5
     )
+
+
+def test_rows_from_all_senders_are_grouped_by_expert():
+    # Sender 0 has 2 rows for expert 0 and 1 for expert 1, sender 1 0 and 3.
+    assert _by_expert([[2, 1], [0, 3]]) == [0, 1, 2, 3, 4, 5]
+    assert _by_expert([[1, 2], [2, 1]]) == [0, 3, 4, 1, 2, 5]
+    assert _by_expert([[0, 0], [0, 0]]) == []

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc.lab.cli.plan import main
-from paddle_adagc.lab.models.presets import preset
-from paddle_adagc.lab.models.sizes import model_size
+from paddle_adagc.lab.models.families import preset
+from paddle_adagc.lab.models.shapes import model_size
 from paddle_adagc.lab.plan.cluster import resized
 from paddle_adagc.lab.plan.costs import ADAGC, GLOBAL_GC
 from paddle_adagc.lab.plan.gpu_hours import PAPER_RUNS, compare

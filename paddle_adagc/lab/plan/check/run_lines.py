@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.models.shards import ShardSize
+from paddle_adagc.lab.models.shapes import ShardSize
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
 from paddle_adagc.lab.train.schedule import learning_rate
 

@@ -9,9 +9,9 @@ import numpy as np
 import paddle
 import pytest
 
+from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.models.vision_text.sizes import parameter_shapes
 
 GOLDEN = Path(__file__).parent / "golden"
 _TOWERS = {"visual": "vision_model", "textual": "text_model"}
