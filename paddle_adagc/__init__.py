@@ -12,14 +12,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paddle_adagc.adagc import ClipGradByAdaGC
+    from paddle_adagc.clips.adagc import ClipGradByAdaGC
     from paddle_adagc.clips.agc import ClipGradByAGC
-    from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+    from paddle_adagc.clips.global_clips import (
+        ClipGradByGlobalAdaGC,
+        ClipGradByZClip,
+    )
     from paddle_adagc.clips.registry import make_clip
     from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
-    from paddle_adagc.clips.zclip import ClipGradByZClip
     from paddle_adagc.stability.spike_score import spike_score
-    from paddle_adagc.state_file import load_state, save_state
+    from paddle_adagc.state import load_state, save_state
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,13 +38,13 @@ __all__ = [
 
 _MODULES = {
     "ClipGradByAGC": "clips.agc",
-    "ClipGradByAdaGC": "adagc",
-    "ClipGradByGlobalAdaGC": "clips.global_adagc",
+    "ClipGradByAdaGC": "clips.adagc",
+    "ClipGradByGlobalAdaGC": "clips.global_clips",
     "ClipGradByTensorWiseGC": "clips.tensor_wise",
-    "ClipGradByZClip": "clips.zclip",
-    "load_state": "state_file",
+    "ClipGradByZClip": "clips.global_clips",
+    "load_state": "state",
     "make_clip": "clips.registry",
-    "save_state": "state_file",
+    "save_state": "state",
     "spike_score": "stability.spike_score",
 }
 

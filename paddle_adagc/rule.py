@@ -15,7 +15,6 @@ paper          here
 --             ``deviation``: mean absolute deviation of the norm from gamma
 --             ``lambda_dev``: deviations that a norm may exceed gamma by
 --             ``support``: warm-up steps that agree with gamma, 0 to 10
---             ``outliers``: leaky count of a tensor's outliers
 =============  ==============================================================
 
 ``norm``, ``gamma`` and ``h`` are float32 of shape ``[num_tensors]``.
@@ -42,12 +41,6 @@ from paddle import Tensor
 
 FULL_SUPPORT = 10.0
 """A gamma that so many warm-up steps agree with is settled."""
-
-_MANY_OUTLIERS = 8.0
-"""So many of a tensor's outliers are doubted; from one more on, none is."""
-
-_LEAK = 0.98
-"""Of the count of outliers: it forgets within about 50 steps."""
 
 _FALL, _RISE = -math.log(4.0), math.log(10.0)
 """A step agrees with gamma if the mean log change lies between these."""
@@ -273,36 +266,6 @@ def moving_deviation(
     average = rounded(beta) * deviation + rounded(1.0 - beta) * change
     known = paddle.logical_and(_observed(norm), paddle.isfinite(gamma))
     return paddle.where(known, average, deviation)
-
-
-def doubted_scale(h: Tensor, outliers: Tensor) -> Tensor:
-    """``h ** 4`` while a tensor has few outliers, ``h`` if it has many.
-
-    Not in the paper. The larger an outlier, the less it is believed: cut down
-    to the usual norm it still makes Adam take a full step in its direction. If
-    there are many it is the model that has changed. Continuous, so that ranks
-    whose norms differ by rounding stay together.
-
-    Args:
-        h: Result of :func:`adaptive_scale`.
-        outliers: See :func:`count_outliers`; the value before this step.
-    """
-    doubt = (_MANY_OUTLIERS + 1.0 - outliers).clip(min=0.0, max=1.0)
-    return h * (doubt * (h * h * h) + (1.0 - doubt))
-
-
-def count_outliers(norm: Tensor, h: Tensor, outliers: Tensor) -> Tensor:
-    """Leaky count of a tensor's outliers, each as ``1 - h ** 4``.
-
-    Not in the paper.
-
-    Args:
-        norm: ``||g_i||``; without an observation the count stays.
-        h: Result of :func:`adaptive_scale`.
-        outliers: Previous value, float32 ``[num_tensors]``, 0 at first.
-    """
-    count = _LEAK * outliers + (1.0 - h * (h * h * h))
-    return paddle.where(_observed(norm), count, outliers)
 
 
 def _observed(norm: Tensor) -> Tensor:

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc import kernels
-from paddle_adagc.kernels import build, operators
+from paddle_adagc.kernels import host, operators
 from paddle_adagc.kernels.cuda import driver, tables, tensors
-from paddle_adagc.kernels.facts import CPU
-from paddle_adagc.kernels.host import HostTensors
+from paddle_adagc.kernels.host import CPU, HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
 FOLDER = Path(__file__).parent / "core/kernels/emulator"
@@ -57,7 +56,7 @@ def _compile(folder: Path, source: str, library: Path) -> None:
 def emulated_cuda() -> ctypes.CDLL:
     """The emulated driver with the kernels as they are, compiled once."""
     source = tensors.SOURCE.read_text()
-    files = [*FOLDER.iterdir(), build.SOURCE.with_name("numbers.h")]
+    files = [*FOLDER.iterdir(), host.SOURCE.with_name("numbers.h")]
     parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -65,7 +64,7 @@ def emulated_cuda() -> ctypes.CDLL:
         with tempfile.TemporaryDirectory() as folder:
             _compile(Path(folder), source, library)
 
-    library = build.keep(build.cache_dir() / f"emulator-{name}.so", make)
+    library = host.keep(host.cache_dir() / f"emulator-{name}.so", make)
     return ctypes.CDLL(str(library))
 
 
@@ -91,7 +90,7 @@ def use(name: str, monkeypatch) -> None:
     if name == "cuda":
         use_cuda(monkeypatch)
     elif name == "host":
-        assert build.load_library() is not None, "g++ is needed"
+        assert host.load_library() is not None, "g++ is needed"
         monkeypatch.setattr(kernels, "BACKENDS", (HostTensors, OperatorTensors))
     else:  # as on a device, where reading h would make the host wait
         monkeypatch.setattr(operators, "is_in_host_memory", lambda h: False)

@@ -22,7 +22,7 @@ LAB = "paddle_adagc.lab"
 ROWS = (
     ("checksums", "markdown", "processor", "storage"),
     ("section",),
-    ("gloo", "data", "faults"),
+    ("gloo", "data", "faults", "extensions"),
     ("models",),
     ("record",),
     ("report",),
@@ -221,7 +221,7 @@ def test_a_hole_is_found(sources, module, line, problem):
 @pytest.mark.parametrize(
     "line",
     [
-        "from paddle_adagc.adagc import ClipGradByAdaGC",
+        "from paddle_adagc.clips.adagc import ClipGradByAdaGC",
         "def f():\n    from paddle_adagc import ClipGradByAdaGC",
     ],
 )

@@ -15,9 +15,12 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.gradients import GradientList, changing_gradients
+from paddle_adagc.clips.gradients import (
+    GradientList,
+    NonFinite,
+    changing_gradients,
+)
 from paddle_adagc.clips.memory import Kept
-from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.kernels.operators import dense_float
 from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout

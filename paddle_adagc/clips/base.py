@@ -21,13 +21,10 @@ from paddle import Tensor
 from paddle.distributed.communication.group import Group
 
 from paddle_adagc import rule
-from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.memory import Kept
-from paddle_adagc.clips.metrics import Call
-from paddle_adagc.clips.nonfinite import NonFinite
-from paddle_adagc.clips.numerics import unchecked
+from paddle_adagc.clips.gradients import GradientList, NonFinite
+from paddle_adagc.clips.memory import Call, Kept
 from paddle_adagc.clips.stateful import StatefulClip
-from paddle_adagc.eager import eager
+from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.parallel.auto import (
     any_is_distributed,
     fuses_tensors,

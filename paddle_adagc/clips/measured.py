@@ -15,9 +15,8 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.memory import Kept
-from paddle_adagc.clips.metrics import Rows
-from paddle_adagc.eager import eager
+from paddle_adagc.clips.memory import Kept, Rows
+from paddle_adagc.guards import eager
 
 _ROUNDING = 1e-6  # of a tensor's norm, measured before and after the clip
 

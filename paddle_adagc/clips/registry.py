@@ -5,18 +5,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import paddle
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.adagc import LAMBDA_REL, ClipGradByAdaGC
 from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
-from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.clips.global_clips import (
+    ClipGradByGlobalAdaGC,
+    ClipGradByZClip,
+)
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
-from paddle_adagc.clips.zclip import ClipGradByZClip
 
 
 class NoClip(ClipGradBase):
@@ -67,10 +69,19 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
     """
     if name is None:
         raise ValueError(f"clip has no name: use one of {[*CLIPS]}")
-    make = CLIPS[check_choice("clip.name", name, CLIPS)]
+    check_arguments(check_choice("clip.name", name, CLIPS), values)
+    return CLIPS[name](**values)
+
+
+def check_arguments(name: str, values: Iterable[str]) -> None:
+    """Check the names of arguments of the clip called ``name``.
+
+    Raises:
+        ValueError: The clip does not take one; the message has the nearest.
+    """
     known = [
         argument.name
-        for argument in inspect.signature(make).parameters.values()
+        for argument in inspect.signature(CLIPS[name]).parameters.values()
         if argument.kind is not argument.VAR_POSITIONAL
     ]
     for key in values:
@@ -78,20 +89,3 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
             raise ValueError(
                 f"clip {name!r} takes no {key!r}{suggestion(key, known)}"
             )
-    return make(**values)
-
-
-def argument_default(clip: Mapping[str, Any], argument: str) -> Any:
-    """Return the default of a clip's argument.
-
-    Args:
-        clip: The clip's ``name``, and the arguments that it is called with.
-        argument: Name of the argument.
-
-    Raises:
-        KeyError: The clip takes no such argument.
-    """
-    make = CLIPS[clip["name"]]
-    if make is ClipGradByAdaGC and argument == "lambda_rel":
-        return LAMBDA_REL[clip.get("preset", "paper")]
-    return inspect.signature(make).parameters[argument].default

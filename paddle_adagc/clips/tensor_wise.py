@@ -13,8 +13,8 @@ from paddle import Tensor
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.memory import Kept
-from paddle_adagc.clips.nonfinite import NonFinite
 
 Share = Literal["size", "sqrt_size"]
 

@@ -26,10 +26,10 @@ from paddleformers.trainer.integrations import (
 )
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.integrations.histograms import add_histograms
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.integrations.trainer import (
     MissingState,
+    add_histograms,
     check_missing_state,
     clip_logs,
     clip_summary,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.integrations.histograms import add_histograms
 from paddle_adagc.integrations.trainer import (
     MissingState,
+    add_histograms,
     check_missing_state,
     clip_logs,
     clip_summary,
@@ -41,7 +41,7 @@ class ClippingMixin(Trainer):
     process finds serves all. Every training log gets ``clip_...`` numbers of
     the last step, over all ranks, from :meth:`TensorScalingClip.summary`; the
     backends in ``report_to`` also get :func:`histograms of the tensors
-    <paddle_adagc.integrations.histograms.add_histograms>`.
+    <paddle_adagc.integrations.trainer.add_histograms>`.
 
     Args:
         *args: Arguments of the Trainer.

@@ -20,8 +20,7 @@ import numpy as np
 from paddle import Tensor
 
 from paddle_adagc.kernels.cuda.tensors import DeviceTensors
-from paddle_adagc.kernels.facts import NOTHING, describe
-from paddle_adagc.kernels.host import HostTensors
+from paddle_adagc.kernels.host import NO_TENSOR, HostTensors, describe
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
@@ -29,7 +28,7 @@ class TensorList(Protocol):
     """A backend's hold on a list of tensors, with gaps."""
 
     def __init__(
-        self, tensors: list[Tensor | None], facts: np.ndarray
+        self, tensors: list[Tensor | None], descriptors: np.ndarray
     ) -> None: ...
 
     @staticmethod
@@ -37,7 +36,7 @@ class TensorList(Protocol):
         """Whether this process can use the backend now."""
 
     @staticmethod
-    def can_take(facts: np.ndarray) -> np.ndarray:
+    def can_take(descriptors: np.ndarray) -> np.ndarray:
         """Which tensors the backend can work on, bool ``[num_tensors]``."""
 
     def squared_norms(self) -> Tensor:
@@ -63,7 +62,7 @@ def split(tensors: Iterable[Tensor | None]) -> list[TensorList]:
         another backend has the tensor.
     """
     rest = list(tensors)
-    facts = describe(rest)
+    descriptors = describe(rest)
     is_left = np.array([tensor is not None for tensor in rest], bool)
     parts = []
     for backend in BACKENDS:
@@ -71,11 +70,11 @@ def split(tensors: Iterable[Tensor | None]) -> list[TensorList]:
             break
         if not backend.is_available():
             continue
-        taken = is_left & backend.can_take(facts)
+        taken = is_left & backend.can_take(descriptors)
         if taken.all():
-            return [backend(rest, facts)]
+            return [backend(rest, descriptors)]
         if taken.any():
-            mine = np.where(taken, facts, NOTHING)
+            mine = np.where(taken, descriptors, NO_TENSOR)
             parts.append(
                 backend(
                     [

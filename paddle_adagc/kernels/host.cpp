@@ -64,8 +64,8 @@ void scale(void* tensor, int64_t size, float h, bool is_discarded) {
 #define WIDEST
 #endif
 
-// A tensor as facts.py describes it.
-struct Facts {
+// A tensor as host.py describes it.
+struct Descriptor {
   void* values;
   int64_t size;
   int64_t dtype;  // -1: none that the loops know, or not contiguous
@@ -96,7 +96,7 @@ int64_t dtype_of(const DlTensor& tensor) {
   }
 }
 
-Facts facts_of(const DlTensor& tensor) {
+Descriptor descriptor_of(const DlTensor& tensor) {
   int64_t size = 1;
   bool is_contiguous = true;
   for (int i = tensor.num_dims - 1; i >= 0; --i) {
@@ -117,24 +117,24 @@ extern "C" {
 // What DLPack's exchange function says of each Python object but None. Gives
 // the number of objects described: fewer than count if one made it fail.
 int64_t adagc_describe(void* const* objects, int64_t count, const void* none,
-                       int (*exchange)(void*, DlTensor*), Facts* out) {
+                       int (*exchange)(void*, DlTensor*), Descriptor* out) {
   for (int64_t i = 0; i < count; ++i) {
     if (objects[i] == none) continue;
     DlTensor tensor;
     if (exchange(objects[i], &tensor) != 0) return i;
-    out[i] = facts_of(tensor);
+    out[i] = descriptor_of(tensor);
   }
   return count;
 }
 
 // out[i] = squared L2 norm of tensor i.
-WIDEST void adagc_squared_norms(const Facts* tensors, int64_t num_tensors,
+WIDEST void adagc_squared_norms(const Descriptor* tensors, int64_t num_tensors,
                          float* out) {
   for (int64_t i = 0; i < num_tensors; ++i) {
-    const Facts& t = tensors[i];
+    const Descriptor& t = tensors[i];
     double sum = 0.0;
     if (t.size != 0) {
-      switch (t.dtype) {  // the codes of facts.py
+      switch (t.dtype) {  // the codes of host.py
         case 0: sum = squared_norm<float>(t.values, t.size); break;
         case 1: sum = squared_norm<double>(t.values, t.size); break;
         case 2: sum = squared_norm<Bfloat16>(t.values, t.size); break;
@@ -148,10 +148,10 @@ WIDEST void adagc_squared_norms(const Facts* tensors, int64_t num_tensors,
 // Tensor i is multiplied by h[i], and rounded once; set to 0 where discard[i].
 // A tensor with h[i] == 1 is not touched. discard may be null. changed[i] says
 // whether tensor i was written to.
-WIDEST void adagc_scale(const Facts* tensors, int64_t num_tensors,
+WIDEST void adagc_scale(const Descriptor* tensors, int64_t num_tensors,
                         const float* h, const bool* discard, bool* changed) {
   for (int64_t i = 0; i < num_tensors; ++i) {
-    const Facts& t = tensors[i];
+    const Descriptor& t = tensors[i];
     const bool is_discarded = discard != nullptr && discard[i];
     changed[i] = t.size != 0 && (h[i] != 1.0f || is_discarded);
     if (!changed[i]) continue;

@@ -1,18 +1,264 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled loops on a list of gradients."""
+"""The loops of ``host.cpp``: compiled when they are first needed, and called.
+
+Paddle's operators cost some microseconds per tensor, which is most of a clip
+step for models with thousands of tensors. The compiled loops take the whole
+list at once. They need a C++ compiler, once: the library is kept in
+``$XDG_CACHE_HOME/paddle_adagc``. Without a compiler, or with
+``PADDLE_ADAGC_NATIVE=0``, the clip uses Paddle's operators.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import hashlib
 import itertools
-from collections.abc import Sequence
+import logging
+import math
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.kernels.build import load_library
-from paddle_adagc.kernels.facts import CPU, current_memory
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("host.cpp")
+FLAGS = (
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-shared",
+    "-fPIC",
+)
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL | None:
+    """Return the compiled loops; None if switched off or impossible."""
+    if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
+        return None
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    if compiler is None:
+        logger.info("no C++ compiler: the clip uses Paddle's operators")
+        return None
+    try:
+        path = build(compiler, cache_dir())
+        try:
+            return _declared(ctypes.CDLL(str(path)))
+        except (OSError, AttributeError):  # damaged: make it again, once
+            path.unlink()
+            path = build(compiler, cache_dir())
+            return _declared(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
+        logger.warning(
+            "the compiled loops cannot be used (%s): the clip uses Paddle's "
+            "operators",
+            error,
+        )
+        return None
+
+
+def build(compiler: str, cache_dir: Path) -> Path:
+    """Compile the library unless it is in ``cache_dir``; gives its path.
+
+    Raises:
+        OSError: The folder cannot be written, the compiler cannot be run.
+        subprocess.CalledProcessError: The compiler failed.
+    """
+
+    def make(output: Path) -> None:
+        subprocess.run(
+            [*shlex.split(compiler), *FLAGS, str(SOURCE), "-o", str(output)],
+            check=True,
+            capture_output=True,
+        )
+
+    return keep(cache_dir / f"host-{_fingerprint(compiler)}.so", make)
+
+
+def keep(target: Path, make: Callable[[Path], None]) -> Path:
+    """Make a file unless it is there.
+
+    It appears whole or not at all, so that processes may make it at once.
+
+    Args:
+        target: Path of the file.
+        make: Writes it to another path.
+
+    Returns:
+        ``target``.
+
+    Raises:
+        OSError: The folder cannot be written, or others than this user could
+            have put code there.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_private(target.parent)
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        output = Path(scratch) / target.name
+        make(output)
+        output.replace(target)
+    return target
+
+
+def _check_private(folder: Path) -> None:
+    """Refuse a folder from which another user's code could be loaded."""
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(
+            f"{folder} belongs to another user, or others can write to it: "
+            f"chmod 700 {folder}, or set XDG_CACHE_HOME to a folder of yours"
+        )
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
+    library.adagc_squared_norms.argtypes = [pointer, count, pointer]
+    library.adagc_squared_norms.restype = None
+    library.adagc_scale.argtypes = [pointer, count, *[pointer] * 3]
+    library.adagc_scale.restype = None
+    return library
+
+
+def cache_dir() -> Path:
+    """Where compiled code is kept."""
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise OSError(f"{error}: set XDG_CACHE_HOME") from error
+    return Path(root) / "paddle_adagc"
+
+
+def _fingerprint(compiler: str) -> str:
+    """Hash the source, the flags, the compiler and the architecture."""
+    header = SOURCE.with_name("numbers.h")
+    parts = [
+        SOURCE.read_text(),
+        header.read_text(),
+        *FLAGS,
+        compiler,
+        platform.machine(),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+DTYPES = (paddle.float32, paddle.float64, paddle.bfloat16, paddle.float16)
+"""In the order of their codes; as in ``host.cpp``."""
+
+CPU, CUDA = 1, 2  # DLPack's device types
+DESCRIPTOR = np.dtype(
+    [(name, np.int64) for name in ("address", "size", "dtype", "device")]
+)
+"""``address`` and ``size`` (number of values) are 0 where there is no tensor.
+``dtype`` is an index of :data:`DTYPES`; -1 for any other dtype, for a tensor
+that is not contiguous, and for none. ``device``: DLPack's type << 8 | index."""
+
+NO_TENSOR = np.array((0, 0, -1, 0), DESCRIPTOR)
+"""Descriptors of no tensor."""
+
+
+def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
+    """Read the descriptors.
+
+    Args:
+        tensors: Dense, not SelectedRows; None stands for no tensor.
+
+    Returns:
+        :data:`DESCRIPTOR` ``[num_tensors]``.
+    """
+    descriptors = np.full(len(tensors), NO_TENSOR)
+    fast = _fast_reader()
+    if fast is None or not fast(tensors, descriptors):
+        for i, tensor in enumerate(tensors):
+            if tensor is not None:
+                descriptors[i] = _read(tensor)
+    return descriptors
+
+
+def current_memory() -> int:
+    """Where new tensors lie, as in a descriptor; 0: neither CPU nor CUDA."""
+    kind, _, index = paddle.device.get_device().partition(":")
+    if kind == "cpu":
+        return CPU << 8
+    if kind == "gpu" and not paddle.is_compiled_with_rocm():
+        return CUDA << 8 | int(index)
+    return 0
+
+
+def _read(tensor: Tensor) -> tuple[int, int, int, int]:
+    place = tensor.place
+    device = 0
+    if place.is_cpu_place():
+        device = CPU << 8
+    elif place.is_gpu_place():
+        device = CUDA << 8 | place.gpu_device_id()
+    is_known = tensor.dtype in DTYPES and tensor.is_contiguous()
+    return (
+        tensor.data_ptr(),
+        math.prod(tensor.shape),
+        DTYPES.index(tensor.dtype) if is_known else -1,
+        device,
+    )
+
+
+@functools.cache
+def _fast_reader() -> (
+    Callable[[Sequence[Tensor | None], np.ndarray], bool] | None
+):
+    """Fill in descriptors by the compiled library; None if it cannot be had."""
+    library = load_library()
+    exchange = _exchange_function()
+    if library is None or exchange is None:
+        return None
+    # Python's lock stays held: the function looks into Python's objects.
+    describe_all = ctypes.PyDLL(library._name).adagc_describe
+    describe_all.restype = ctypes.c_int64
+    describe_all.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        *[ctypes.c_void_p] * 3,
+    ]
+
+    def read(tensors: Sequence[Tensor | None], descriptors: np.ndarray) -> bool:
+        count = len(tensors)
+        objects = np.fromiter(tensors, object, count)
+        done = describe_all(
+            objects.ctypes.data,
+            count,
+            id(None),
+            exchange,
+            descriptors.ctypes.data,
+        )
+        return bool(done == count)
+
+    return read
+
+
+def _exchange_function() -> int | None:
+    """Address of DLPack 1's ``dltensor_from_py_object_no_sync``."""
+    capsule = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    table = get_pointer(capsule, b"dlpack_exchange_api")
+    major = ctypes.c_uint32.from_address(table).value
+    return (
+        ctypes.c_void_p.from_address(table + 40).value if major == 1 else None
+    )
 
 
 class HostTensors:
@@ -20,17 +266,17 @@ class HostTensors:
 
     Args:
         tensors: None stands for no tensor.
-        facts: :data:`paddle_adagc.kernels.facts.FACTS` of each.
+        descriptors: :data:`paddle_adagc.kernels.host.DESCRIPTOR` of each.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+        self, tensors: Sequence[Tensor | None], descriptors: np.ndarray
     ) -> None:
         library = load_library()
         assert library is not None
         self._library = library
         self._held = tensors  # so that the addresses stay theirs
-        self._facts = np.ascontiguousarray(facts)
+        self._descriptors = np.ascontiguousarray(descriptors)
 
     @staticmethod
     def is_available() -> bool:
@@ -42,25 +288,27 @@ class HostTensors:
         return current_memory() == CPU << 8 and load_library() is not None
 
     @staticmethod
-    def can_take(facts: np.ndarray) -> np.ndarray:
+    def can_take(descriptors: np.ndarray) -> np.ndarray:
         """Which tensors the loops are made for, bool ``[num_tensors]``."""
-        return (facts["dtype"] >= 0) & (facts["device"] >> 8 == CPU)
+        return (descriptors["dtype"] >= 0) & (descriptors["device"] >> 8 == CPU)
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""
-        out = paddle.empty([len(self._facts)], dtype="float32")
+        out = paddle.empty([len(self._descriptors)], dtype="float32")
         self._library.adagc_squared_norms(
-            self._facts.ctypes.data, len(self._facts), out.data_ptr()
+            self._descriptors.ctypes.data,
+            len(self._descriptors),
+            out.data_ptr(),
         )
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
-        changed = np.empty(len(self._facts), bool)
+        changed = np.empty(len(self._descriptors), bool)
         self._library.adagc_scale(
-            self._facts.ctypes.data,
-            len(self._facts),
+            self._descriptors.ctypes.data,
+            len(self._descriptors),
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
             changed.ctypes.data,

@@ -29,7 +29,7 @@ import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.kernels.facts import DTYPES
+from paddle_adagc.kernels.host import DTYPES
 
 
 class OperatorTensors:
@@ -37,14 +37,14 @@ class OperatorTensors:
 
     Args:
         tensors: None stands for no tensor.
-        facts: Unused.
+        descriptors: Unused.
 
     Raises:
         TypeError: A tensor is complex, or of integers.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+        self, tensors: Sequence[Tensor | None], descriptors: np.ndarray
     ) -> None:
         self._tensors = tensors
         for tensor in tensors:
@@ -60,9 +60,9 @@ class OperatorTensors:
         return True
 
     @staticmethod
-    def can_take(facts: np.ndarray) -> np.ndarray:
+    def can_take(descriptors: np.ndarray) -> np.ndarray:
         """Every tensor, bool ``[num_tensors]``."""
-        return np.ones(len(facts), bool)
+        return np.ones(len(descriptors), bool)
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""

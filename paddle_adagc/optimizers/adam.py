@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.optimizers.decoupled import DecoupledOptimizer, assign_
+from paddle_adagc.optimizers.base import DecoupledOptimizer, assign_
 
 _NAMES = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
 

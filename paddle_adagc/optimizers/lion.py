@@ -12,7 +12,7 @@ from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 from paddle.optimizer.lr import LRScheduler
 
-from paddle_adagc.optimizers.decoupled import (
+from paddle_adagc.optimizers.base import (
     DecoupledOptimizer,
     Parameters,
     assign_,
@@ -64,7 +64,7 @@ class Lion(DecoupledOptimizer):
         beta1: Share of the moment in the update's direction.
         beta2: Decay of the moment.
         parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.decoupled.DecoupledOptimizer`).
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
         apply_decay_param_fun: Parameter name -> whether the weight decays;
             None: all do.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -16,8 +17,38 @@ from paddle.optimizer.lr import LRScheduler
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.optimizers.adam import AdamOptimizer, adamw_step_
 from paddle_adagc.optimizers.arguments import Scaling
-from paddle_adagc.optimizers.decoupled import Parameters, assign_
-from paddle_adagc.optimizers.tensor_parts import Parts
+from paddle_adagc.optimizers.base import Parameters, Parts, assign_
+from paddle_adagc.parallel.layout import read_layout, unwrap
+
+_NOT_HIDDEN = re.compile(
+    r"(^|\.)lm_head\."
+    r"|\.(mlp|block_sparse_moe)\.(shared_expert_)?gate\."
+    r"|^visual\.proj$|^textual\.text_projection$"
+)
+"""Heads and routers, by the keys of the decoder, of CLIP, and of PaddleNLP's
+decoders."""
+
+
+def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
+    """Muon's ``is_matrix_fun`` for the decoder, CLIP, and PaddleNLP's decoders.
+
+    Args:
+        model: Spread over ranks or not; before fleet wraps it or after.
+
+    Returns:
+        Whether the parameter of this name is the weight of a linear map of a
+        hidden layer: has two axes, and is no embedding, head or router.
+    """
+    layout = read_layout(model)
+    matrices = {
+        parameter.name
+        for parameter in unwrap(model).parameters()
+        if parameter.ndim == 2
+        and not layout[parameter.name].is_embedding
+        and not _NOT_HIDDEN.search(layout[parameter.name].key)
+    }
+    return lambda name: name in matrices
+
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _SMALLEST_NORM = 1e-7
@@ -111,14 +142,14 @@ class Muon(AdamOptimizer):
         scaling: See :func:`update_scale`. With ``"rms"`` AdamW's learning rate
             and weight decay fit both kinds of weights.
         parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.decoupled.DecoupledOptimizer`).
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay, of both kinds.
         adamw_beta1: AdamW's decay of the first moment.
         adamw_beta2: AdamW's decay of the second moment.
         adamw_epsilon: AdamW's epsilon.
         is_matrix_fun: Whether the parameter of this name is a matrix to
             orthogonalise; the embedding, the head and routers should not be.
-            :func:`~paddle_adagc.optimizers.matrices.hidden_matrices` makes one
+            :func:`~paddle_adagc.optimizers.muon.hidden_matrices` makes one
             from a model. None: every parameter with two axes is.
         apply_decay_param_fun: Parameter name -> whether the weight decays;
             None: all do.

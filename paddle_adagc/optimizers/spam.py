@@ -22,7 +22,7 @@ from paddle_adagc.optimizers.adam import (
     square_root,
 )
 from paddle_adagc.optimizers.arguments import check_clip_start
-from paddle_adagc.optimizers.decoupled import Parameters, assign_
+from paddle_adagc.optimizers.base import Parameters, assign_
 
 _STEP = "step"
 _DEPTH = 0.99
@@ -112,7 +112,7 @@ class SPAM(AdamOptimizer):
         clip_start: Steps from the start and from a reset on without clipping;
             20 in the authors' code.
         parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.decoupled.DecoupledOptimizer`).
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
         apply_decay_param_fun: Parameter name -> whether the weight decays;
             None: all do.

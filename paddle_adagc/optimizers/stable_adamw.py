@@ -19,8 +19,7 @@ from paddle_adagc.optimizers.adam import (
     next_moments,
     square_root,
 )
-from paddle_adagc.optimizers.decoupled import Parameters, assign_
-from paddle_adagc.optimizers.tensor_parts import Parts
+from paddle_adagc.optimizers.base import Parameters, Parts, assign_
 
 
 def stable_learning_rate(
@@ -68,7 +67,7 @@ class StableAdamW(AdamOptimizer):
         epsilon: Added to the square root of the second moment; its square
             bounds the second moment in the RMS.
         parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.decoupled.DecoupledOptimizer`).
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
         apply_decay_param_fun: Parameter name -> whether the weight decays;
             None: all do.

@@ -24,11 +24,9 @@ from paddle.distributed.auto_parallel.process_mesh import (
 )
 from paddle.distributed.communication.group import Group
 
-from paddle_adagc.parallel.callers import is_called_by
-from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.layout import Ranks, Spread, TensorLayout, spread_of
 from paddle_adagc.parallel.reduce import Reducer, Reduction, ReductionPlan
-from paddle_adagc.parallel.spread import Ranks, Spread, spread_of
-from paddle_adagc.parallel.topology import Axis
+from paddle_adagc.parallel.topology import Axis, is_called_by
 
 
 class Meshes:

@@ -3,17 +3,22 @@
 """Each tensor's layout, read from the model before fleet wraps anything.
 
 Fleet's sharding V2 replaces the parameters by slices that keep their names but
-lose their marks, so the marks are read from the model.
+lose their marks, so the marks are read from the model. Auto-parallel says how a
+tensor lies over a mesh of processes, and fleet's ``fuse_optimizer`` joins
+several tensors in one buffer.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import math
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import paddle
-from paddle import Tensor
+import paddle.distributed as dist
+from paddle import Tensor, _C_ops
 from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
     SharedLayerDesc,
@@ -28,7 +33,47 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 )
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
-from paddle_adagc.parallel.spread import Spread, spread_of
+Ranks = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """The ranks of a ``DistTensor``'s mesh, and those that hold its parts."""
+
+    ranks: Ranks
+    """All ranks of the mesh."""
+
+    groups: tuple[tuple[int, Ranks], ...] = ()
+    """For each mesh dimension on which the placement is ``Shard``: its index
+    and the ranks along it, this one among them. None on a rank outside of the
+    mesh, and for a dimension of one rank."""
+
+
+_spreads: dict[tuple[Ranks, Ranks, str], Spread] = {}
+
+
+def spread_of(tensor: Tensor) -> Spread | None:
+    """Where a tensor lies; None: it is no ``DistTensor``."""
+    if not tensor.is_dist():
+        return None
+    mesh, placements = tensor.process_mesh, tensor.placements
+    key = (tuple(mesh.process_ids), tuple(mesh.shape), str(placements))
+    if key not in _spreads:
+        ranks = np.reshape(mesh.process_ids, mesh.shape)
+        _spreads[key] = _read(ranks, placements, dist.get_rank())
+    return _spreads[key]
+
+
+def _read(ranks: np.ndarray, placements: list[Any], rank: int) -> Spread:
+    groups = []
+    place = np.argwhere(ranks == rank)
+    for axis, placement in enumerate(placements if len(place) else ()):
+        if placement.is_shard() and ranks.shape[axis] > 1:
+            line: list[Any] = [*place[0]]
+            line[axis] = slice(None)
+            groups.append((axis, tuple(ranks[tuple(line)].tolist())))
+    return Spread(tuple(ranks.flatten().tolist()), tuple(groups))
+
 
 _EXPERT_COLOR = "moe_expert"
 _WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
@@ -310,3 +355,58 @@ def _first_key(
         for name, parameter in layer.named_parameters()
         if parameter is tensor
     )
+
+
+Member = tuple[Tensor, int]
+"""A parameter and its first element in the buffer."""
+
+
+class FusedBuffers:
+    """Finds a model's parameters in the buffers that an optimizer works on.
+
+    Args:
+        parameters: The model's.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
+        self._parameters = list(parameters)
+        self._members: dict[int, list[Member]] = {}  # by a buffer's address
+
+    def unfold(
+        self,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        known: Container[str],
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Replace each buffer by the tensors in it.
+
+        Args:
+            pairs: Parameters or buffers, with their gradients.
+            known: Names of the parameters that are no buffers.
+
+        Returns:
+            Parameters and gradients, views into the buffers of gradients.
+        """
+        unfolded = []
+        for parameter, gradient in pairs:
+            members = [] if parameter.name in known else self._find(parameter)
+            if not members:
+                unfolded.append((parameter, gradient))
+            for member, start in members:
+                end = start + math.prod(member.shape)
+                piece = _C_ops.view_slice(gradient, start, end)
+                unfolded.append(
+                    (member, _C_ops.view_shape(piece, member.shape))
+                )
+        return unfolded
+
+    def _find(self, buffer: Tensor) -> list[Member]:
+        first = buffer.data_ptr()
+        if first not in self._members:
+            size = buffer.element_size()
+            last = first + math.prod(buffer.shape) * size
+            self._members[first] = [
+                (parameter, (parameter.data_ptr() - first) // size)
+                for parameter in self._parameters
+                if first <= parameter.data_ptr() < last
+            ]
+        return self._members[first]

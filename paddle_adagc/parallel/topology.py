@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import paddle.distributed as dist
@@ -13,6 +16,16 @@ from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
+
+
+def is_called_by(function: Callable[..., Any]) -> bool:
+    """Whether a Python function is among the callers."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is function.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @dataclasses.dataclass(frozen=True)

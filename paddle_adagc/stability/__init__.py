@@ -3,11 +3,12 @@
 """How stable a run is: spike scores, a monitor, paired excess. NumPy alone."""
 
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
-from paddle_adagc.stability.events import EVENT_GAP, group_events
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.monitor import Spike, SpikeMonitor
 from paddle_adagc.stability.spike_score import (
+    EVENT_GAP,
     SpikeScore,
+    group_events,
     robust_spike_score,
     spike_score,
 )

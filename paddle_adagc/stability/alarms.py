@@ -21,9 +21,11 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
-from paddle_adagc.stability.events import EVENT_GAP
-from paddle_adagc.stability.spike_rule import DIRECTIONS
-from paddle_adagc.stability.spike_score import NORMAL_CONSISTENCY
+from paddle_adagc.stability.spike_score import (
+    DIRECTIONS,
+    EVENT_GAP,
+    NORMAL_CONSISTENCY,
+)
 
 _SMALLEST = 1e-30
 

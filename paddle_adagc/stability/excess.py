@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paddle_adagc.checks import check_integer, check_positive, check_series
-from paddle_adagc.stability.events import (
+from paddle_adagc.stability.spike_score import (
     EVENT_GAP,
     count_events,
     group_events,

@@ -9,10 +9,13 @@ import math
 from typing import Any
 
 from paddle_adagc.checks import check_integer, check_real
-from paddle_adagc.stability.events import EVENT_GAP
-from paddle_adagc.stability.rolling import ExactWindow
-from paddle_adagc.stability.spike_rule import SpikeRule
-from paddle_adagc.stability.spike_score import SpikeScore, make_score
+from paddle_adagc.stability.spike_score import (
+    EVENT_GAP,
+    ExactWindow,
+    SpikeRule,
+    SpikeScore,
+    make_score,
+)
 
 
 @dataclasses.dataclass(frozen=True)

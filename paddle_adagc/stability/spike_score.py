@@ -5,15 +5,229 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from paddle_adagc.checks import check_series
-from paddle_adagc.stability.events import EVENT_GAP, group_events
-from paddle_adagc.stability.rolling import ExactWindow
-from paddle_adagc.stability.spike_rule import SpikeRule
+from paddle_adagc.checks import (
+    check_choice,
+    check_integer,
+    check_positive,
+    check_series,
+)
+
+EVENT_GAP = 10
+"""Default largest distance, in steps, between neighbours of one event."""
+
+
+def group_events(
+    steps: Iterable[int], event_gap: int = EVENT_GAP
+) -> tuple[tuple[int, int], ...]:
+    """Merge neighbouring steps into events.
+
+    A step belongs to the event of the step before it in the list if it comes
+    at most ``event_gap`` steps later; otherwise it starts an event. So 1 merges
+    consecutive steps alone, and an event may last longer than ``event_gap``.
+
+    Args:
+        steps: Ascending.
+        event_gap: At least 1.
+
+    Returns:
+        First and last step of every event, in order.
+    """
+    events: list[tuple[int, int]] = []
+    for step in steps:
+        step = int(step)
+        if events and step - events[-1][1] <= event_gap:
+            events[-1] = (events[-1][0], step)
+        else:
+            events.append((step, step))
+    return tuple(events)
+
+
+def count_events(
+    steps: np.ndarray,
+    values: np.ndarray,
+    thresholds: Sequence[float],
+    event_gap: int = EVENT_GAP,
+) -> dict[float, int]:
+    """Count events above each threshold; a higher one never has more.
+
+    Events are delimited once, at the lowest threshold: an event ends when the
+    values stay at or below it for more than ``event_gap`` steps. Above a
+    higher threshold count the events whose largest value exceeds it.
+    (Delimited at every threshold anew, one event with a dip would be one event
+    at a low threshold and two at a higher one.)
+
+    Args:
+        steps: ``[num_values]``, ascending.
+        values: ``[num_values]``.
+        thresholds: At least one.
+        event_gap: At least 1.
+    """
+    high = values > min(thresholds)
+    events = group_events(steps[high].tolist(), event_gap)
+    largest = [
+        values[(steps >= first) & (steps <= last)].max()
+        for first, last in events
+    ]
+    return {
+        threshold: sum(peak > threshold for peak in largest)
+        for threshold in thresholds
+    }
+
+
+DIRECTIONS = ("both", "up", "down")
+DEVIATIONS = ("sample", "population")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpikeRule:
+    """When a value spikes against the values before it; the paper's defaults.
+
+    A finite value is a spike if it differs from the mean of the window by at
+    least ``sigma`` standard deviations of the window; a value equal to the mean
+    never is. The window holds the ``window`` finite values before the value.
+    Until it is full no finite value is judged. NaN and Inf need no window:
+    they are spikes wherever they stand, and never enter it.
+
+    Raises:
+        TypeError: A count is not an integer, or ``sigma`` is not a number.
+        ValueError: A value out of its range, named in the message.
+    """
+
+    window: int = 1000
+    """Number of preceding finite values to compare with, at least 2."""
+
+    sigma: float = 10.0
+    """Least distance from the window's mean, in standard deviations, > 0."""
+
+    direction: str = "both"
+    """``"both"``, ``"up"`` (above the mean only) or ``"down"``."""
+
+    deviation: str = "sample"
+    """``"sample"`` (divide by window - 1) or ``"population"`` (by window)."""
+
+    skip: int = 0
+    """Number of first values to leave out: never judged, not in a window."""
+
+    event_gap: int = EVENT_GAP
+    """Spikes at most this many steps after the one before are one event."""
+
+    def __post_init__(self) -> None:
+        """Validate every field, and make counts plain integers."""
+        for name, minimum in (("window", 2), ("skip", 0), ("event_gap", 1)):
+            number = check_integer(name, getattr(self, name), minimum)
+            object.__setattr__(self, name, number)
+        object.__setattr__(self, "sigma", check_positive("sigma", self.sigma))
+        check_choice("direction", self.direction, DIRECTIONS)
+        check_choice("deviation", self.deviation, DEVIATIONS)
+
+
+class ExactWindow:
+    """The last ``rule.window`` finite values, their sum and sum of squares.
+
+    A float64 is an integer over a power of two. Over one common power of two
+    both sums are integers, which Python keeps exact: the subtraction
+    ``window * sum_of_squares - sum**2`` loses no digits, a window of equal
+    values has a deviation of exactly 0, and the sums depend on the values in
+    the window alone, not on how they came there. A step costs O(1) operations
+    on integers of a few machine words.
+
+    Args:
+        rule: Window length, sigma, direction and deviation.
+        values: First content, finite, oldest first.
+    """
+
+    def __init__(self, rule: SpikeRule, values: Iterable[float] = ()) -> None:
+        self._size = rule.window
+        self._divisor = rule.window - (rule.deviation == "sample")
+        self._up = rule.direction != "down"
+        self._down = rule.direction != "up"
+        numerator, denominator = rule.sigma.as_integer_ratio()
+        self._distance_factor = denominator**2 * self._divisor
+        self._spread_factor = numerator**2 * self._size
+        self._bits = 0
+        self._integers: deque[int] = deque()
+        self._sum = 0
+        self._sum_of_squares = 0
+        for value in values:
+            self.push(value)
+
+    def __len__(self) -> int:
+        """Return the number of values in the window."""
+        return len(self._integers)
+
+    @property
+    def full(self) -> bool:
+        """Whether the window holds enough values to judge the next one."""
+        return len(self._integers) == self._size
+
+    @property
+    def values(self) -> list[float]:
+        """Content, oldest first."""
+        unit = 1 << self._bits
+        return [integer / unit for integer in self._integers]
+
+    def push(self, value: float) -> None:
+        """Let a finite value in, and the oldest one out of a full window."""
+        new = self._to_integer(value)
+        if len(self._integers) == self._size:
+            old = self._integers.popleft()
+            self._sum -= old
+            self._sum_of_squares -= old * old
+        self._integers.append(new)
+        self._sum += new
+        self._sum_of_squares += new * new
+
+    def is_spike(self, value: float) -> bool:
+        """Whether a finite value deviates by sigma or more; no if not full."""
+        if len(self._integers) < self._size:
+            return False
+        distance = self._size * self._to_integer(value) - self._sum
+        if not (self._up if distance > 0 else self._down and distance < 0):
+            return False
+        # (x - mean)^2 >= sigma^2 * variance, times everything that divides.
+        return (
+            self._distance_factor * distance * distance
+            >= self._spread_factor * self._spread()
+        )
+
+    def mean(self) -> float:
+        """Mean of a full window, NaN before."""
+        if not self.full:
+            return math.nan
+        return self._sum / (self._size << self._bits)
+
+    def standard_deviation(self) -> float:
+        """Return the standard deviation of a full window, NaN before."""
+        if not self.full:
+            return math.nan
+        extra = 64
+        variance = (self._spread() << 2 * extra) // (self._size * self._divisor)
+        try:
+            return math.isqrt(variance) / (1 << self._bits + extra)
+        except OverflowError:
+            return math.inf
+
+    def _spread(self) -> int:
+        return self._size * self._sum_of_squares - self._sum * self._sum
+
+    def _to_integer(self, value: float) -> int:
+        """``value * 2**bits``; more bits first if it needs them."""
+        numerator, denominator = value.as_integer_ratio()
+        bits = denominator.bit_length() - 1
+        if bits > self._bits:
+            shift = bits - self._bits
+            self._integers = deque(x << shift for x in self._integers)
+            self._sum <<= shift
+            self._sum_of_squares <<= 2 * shift
+            self._bits = bits
+        return numerator << (self._bits - bits)
+
 
 NORMAL_CONSISTENCY = 1.482602218505602
 """Standard deviation of a normal distribution over its MAD."""

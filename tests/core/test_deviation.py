@@ -8,7 +8,7 @@ from helpers import clip_arrays, gammas, make_parameters
 from reference.adagc import adagc_with_deviation_step
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state import load_state, save_state
 
 SHAPES = [[7, 5], [5], [3, 4, 2], [1]]
 

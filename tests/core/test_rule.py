@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc import rule
-from paddle_adagc.kernels.cuda.adaptive import adaptive_step
+from paddle_adagc.kernels.cuda.tensors import adaptive_step
 
 positive = st.floats(2**-20, 2**20, width=32)
 vectors = st.lists(st.tuples(positive, positive), min_size=1, max_size=8)
@@ -183,14 +183,12 @@ gamma_values = positive | st.just(np.inf)
     st.sampled_from([0.0, 0.9, 0.99]),
     st.sampled_from([0.0, 2.5]),
     st.booleans(),
-    st.booleans(),
 )
 @settings(deadline=None, max_examples=100)
 def test_fused_step_has_the_bits_of_the_rule(
-    tensors, lambda_rel, beta, lambda_dev, doubts, zeroes_nonfinite
+    tensors, lambda_rel, beta, lambda_dev, zeroes_nonfinite
 ):
     squared, gamma, deviation = map(vector, zip(*tensors, strict=True))
-    outliers = deviation % 12
     squared = squared * squared
     count = paddle.full([len(tensors)], 5, "int32")
     with pytest.MonkeyPatch.context() as patch:
@@ -199,7 +197,6 @@ def test_fused_step_has_the_bits_of_the_rule(
             squared,
             gamma,
             deviation if lambda_dev else None,
-            outliers if doubts else None,
             count,
             lambda_rel=lambda_rel,
             beta=beta,
@@ -209,11 +206,10 @@ def test_fused_step_has_the_bits_of_the_rule(
     norm = rule.square_root(squared)
     margin = lambda_dev * deviation if lambda_dev else None
     h = rule.adaptive_scale(norm, gamma, lambda_rel, margin)
-    passed = rule.doubted_scale(h, outliers) if doubts else h
     lost = ~np.isfinite(norm.numpy())
     expected = [
         (fused.norm, norm.numpy()),
-        (fused.h, np.where(lost, not zeroes_nonfinite, passed.numpy())),
+        (fused.h, np.where(lost, not zeroes_nonfinite, h.numpy())),
         (fused.gamma, rule.moving_average(h * norm, gamma, beta).numpy()),
         (fused.num_nonfinite, 5 + lost),
     ]
@@ -222,14 +218,5 @@ def test_fused_step_has_the_bits_of_the_rule(
     if lambda_dev:
         spread = rule.moving_deviation(h * norm, gamma, deviation, beta)
         expected.append((fused.deviation, spread.numpy()))
-    if doubts:
-        counted = rule.count_outliers(norm, h, outliers)
-        expected.append((fused.outliers, counted.numpy()))
     for got, wanted in expected:
         np.testing.assert_array_equal(got.numpy(), wanted)
-
-
-def test_doubt_of_outliers_ends_from_the_eighth_to_the_ninth():
-    outliers = paddle.to_tensor([0.0, 8.0, 8.5, 9.0])
-    h = rule.doubted_scale(paddle.full([4], 0.5), outliers)
-    assert h.tolist() == [0.0625, 0.0625, 0.28125, 0.5]

@@ -19,11 +19,10 @@ from safetensors.numpy import save_file
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
-from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.clips.global_clips import ClipGradByGlobalAdaGC
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel.layout import unwrap
-from paddle_adagc.state import ClipState
-from paddle_adagc.state_file import STATE_FILE, load_state, save_state
+from paddle_adagc.state import STATE_FILE, ClipState, load_state, save_state
 
 
 def make_model():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.clips.tensor_table import StepCount
 
 
 def after(calls, one_group=""):

@@ -8,7 +8,7 @@ from helpers import clip_arrays, gammas, make_parameters
 from reference.adagc import voted_warm_up
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state import load_state, save_state
 
 NUM_TENSORS, T_START = 12, 40
 

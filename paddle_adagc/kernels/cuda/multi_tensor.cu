@@ -250,8 +250,6 @@ extern "C" __global__ void store_addresses(
 
 // ---- Algorithm 1 after the warm-up ----------------------------------------
 
-constexpr float kManyOutliers = 8.0f, kLeak = 0.98f;  // as in rule.py
-
 struct Rule {  // as in rule.py, of which this is the fast twin
   float lambda_rel;
   float beta;
@@ -264,13 +262,12 @@ __device__ inline bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// deviation and outliers may be null, and lost, which says whose gradient
-// becomes 0.
+// deviation may be null, and lost, which says whose gradient becomes 0.
 extern "C" __global__ void adaptive_step(
     const float* squared_norm, int num_tensors, const Rule rule,
-    const float* gamma, const float* deviation, const float* outliers,
-    float* norm_out, float* h_out, float* gamma_out, float* deviation_out,
-    float* outliers_out, bool* lost, const int* count, int* count_out) {
+    const float* gamma, const float* deviation, float* norm_out, float* h_out,
+    float* gamma_out, float* deviation_out, bool* lost, const int* count,
+    int* count_out) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= num_tensors) return;
   const float norm =
@@ -280,19 +277,11 @@ extern "C" __global__ void adaptive_step(
   float threshold = rule.lambda_rel * old;
   if (deviation != nullptr)
     threshold = fmaxf(threshold, old + rule.lambda_dev * deviation[i]);
-  float h = is_sound ? fminf(threshold / norm, 1.0f) : 0.0f;
+  const float h = is_sound ? fminf(threshold / norm, 1.0f) : 0.0f;
   const float clipped = h * norm;
   const bool is_observed = is_finite(clipped) && clipped > 0.0f;
   const float average = old + rule.one_minus_beta * (clipped - old);
   const float observed = is_finite(old) ? average : clipped;
-  if (outliers != nullptr) {
-    const float cubed = h * h * h;
-    const float number = kLeak * outliers[i] + (1.0f - h * cubed);
-    const float doubt =
-        fminf(fmaxf(kManyOutliers + 1.0f - outliers[i], 0.0f), 1.0f);
-    outliers_out[i] = is_sound && norm > 0.0f ? number : outliers[i];
-    h *= doubt * cubed + (1.0f - doubt);
-  }
   norm_out[i] = norm;
   h_out[i] = is_sound ? h : rule.h_of_nonfinite;
   gamma_out[i] = is_observed ? observed : old;

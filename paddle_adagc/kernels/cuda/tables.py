@@ -212,10 +212,9 @@ def launch_adaptive_step(
         num_tensors: Length of the vectors.
         rule: Its numbers.
         squared_norm: Address of the squared norms, float32.
-        pointers: Addresses of gamma, deviation, outliers, norm, h, new gamma,
-            new deviation, new outliers (all float32), lost (bool), count of
-            non-finite norms before and after (int32). The deviations may be
-            None, and so may the outliers, and lost.
+        pointers: Addresses of gamma, deviation, norm, h, new gamma, new
+            deviation (all float32), lost (bool), count of non-finite norms
+            before and after (int32). The deviations may be None, and lost.
     """
     module.launch(
         "adaptive_step",

@@ -21,23 +21,34 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.base import libpaddle
 
-from paddle_adagc.kernels.build import cache_dir, keep
 from paddle_adagc.kernels.cuda import driver
-from paddle_adagc.kernels.cuda.tables import DEFINES, Launcher, Tables
-from paddle_adagc.kernels.facts import CUDA, current_memory
+from paddle_adagc.kernels.cuda.tables import (
+    DEFINES,
+    Launcher,
+    Rule,
+    Tables,
+    launch_adaptive_step,
+)
+from paddle_adagc.kernels.host import (
+    CUDA,
+    cache_dir,
+    current_memory,
+    describe,
+    keep,
+)
 
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("multi_tensor.cu")
 _NAMES = ("float32", "float64", "bfloat16", "float16")
-"""In the order of the codes in ``facts.py``."""
+"""In the order of the codes in ``host.py``."""
 
 
 class DeviceTensors:
@@ -45,24 +56,24 @@ class DeviceTensors:
 
     Args:
         tensors: None stands for no tensor.
-        facts: :data:`paddle_adagc.kernels.facts.FACTS` of each.
+        descriptors: :data:`paddle_adagc.kernels.host.DESCRIPTOR` of each.
 
     Attributes:
         addresses: uint64 ``[num_tensors]``.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor | None], facts: np.ndarray
+        self, tensors: Sequence[Tensor | None], descriptors: np.ndarray
     ) -> None:
         self._held = tensors  # so that the addresses stay theirs
-        self.addresses = facts["address"].astype(np.uint64)
+        self.addresses = descriptors["address"].astype(np.uint64)
         device = current_device()
         assert device is not None
         self._lists = _lists(
             device,
             current_stream(device),
-            facts["dtype"].tobytes(),
-            facts["size"].tobytes(),
+            descriptors["dtype"].tobytes(),
+            descriptors["size"].tobytes(),
         )
 
     @staticmethod
@@ -72,9 +83,11 @@ class DeviceTensors:
         return device is not None and load_module(device) is not None
 
     @staticmethod
-    def can_take(facts: np.ndarray) -> np.ndarray:
+    def can_take(descriptors: np.ndarray) -> np.ndarray:
         """Which tensors the kernels are made for, bool ``[num_tensors]``."""
-        return (facts["dtype"] >= 0) & (facts["device"] == current_memory())
+        return (descriptors["dtype"] >= 0) & (
+            descriptors["device"] == current_memory()
+        )
 
     def squared_norms(self) -> Tensor:
         """float32 ``[num_tensors]``; 0 for None."""
@@ -190,3 +203,86 @@ def _stream_reader() -> Callable[[int], int]:
     # Paddle before 3.3.
     get_stream = library._get_current_stream
     return lambda device: get_stream(device).cuda_stream
+
+
+class AdaptiveStep(NamedTuple):
+    """Result of the rule, each ``[num_tensors]``, float32 unless said."""
+
+    norm: Tensor
+    h: Tensor
+    gamma: Tensor
+    deviation: Tensor | None
+    lost: Tensor | None
+    """bool; whose gradient becomes 0."""
+
+    num_nonfinite: Tensor
+    """int32."""
+
+
+def adaptive_step(
+    squared_norm: Tensor,
+    gamma: Tensor,
+    deviation: Tensor | None,
+    num_nonfinite: Tensor,
+    *,
+    lambda_rel: float,
+    beta: float,
+    lambda_dev: float,
+    zeroes_nonfinite: bool,
+) -> AdaptiveStep | None:
+    """Apply :mod:`paddle_adagc.rule` on the current NVIDIA GPU, with its bits.
+
+    Args:
+        squared_norm: float32 ``[num_tensors]``.
+        gamma: float32 ``[num_tensors]``.
+        deviation: float32 ``[num_tensors]``; None without ``lambda_dev``.
+        num_nonfinite: int32 ``[num_tensors]``; how often each norm was not
+            finite.
+        lambda_rel: See :mod:`paddle_adagc.rule`.
+        beta: See :mod:`paddle_adagc.rule`.
+        lambda_dev: See :mod:`paddle_adagc.rule`.
+        zeroes_nonfinite: A tensor with a non-finite norm is ``lost``; else its
+            ``h`` is 1.
+
+    Returns:
+        New vectors; None if this is no NVIDIA GPU, has no kernels, or a vector
+        is of no tensors or lies elsewhere: Paddle's operators then move it.
+    """
+    device = current_device()
+    module = None if device is None else load_module(device)
+    kept = (squared_norm, gamma, deviation, num_nonfinite)
+    if device is None or module is None or not _lie_there(kept):
+        return None
+    norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
+    new_deviation = None if deviation is None else paddle.empty_like(deviation)
+    lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
+    count = paddle.empty_like(num_nonfinite)
+    vectors = (
+        *(gamma, deviation, norm, h, new_gamma, new_deviation),
+        *(lost, num_nonfinite, count),
+    )
+    launch_adaptive_step(
+        module,
+        current_stream(device),
+        gamma.shape[0],
+        Rule(
+            lambda_rel,
+            beta,
+            1.0 - beta,
+            lambda_dev,
+            0.0 if zeroes_nonfinite else 1.0,
+        ),
+        squared_norm.data_ptr(),
+        [None if vector is None else vector.data_ptr() for vector in vectors],
+    )
+    return AdaptiveStep(norm, h, new_gamma, new_deviation, lost, count)
+
+
+def _lie_there(vectors: Sequence[Tensor | None]) -> bool:
+    """Whether all vectors hold something and lie on the current GPU."""
+    known = [vector for vector in vectors if vector is not None]
+    descriptors = describe(known)
+    return bool(
+        (descriptors["device"] == current_memory()).all()
+        and (descriptors["size"] > 0).all()
+    )

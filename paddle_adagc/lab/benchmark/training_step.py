@@ -15,9 +15,9 @@ import paddle
 from tqdm import tqdm
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
 from paddle_adagc.lab.data.datasets import collate_batch
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles

@@ -19,7 +19,7 @@ from paddle.nn import ClipGradByGlobalNorm
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_directory
-from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.paddleformers.recipe import load_recipe
 
 

@@ -35,13 +35,13 @@ from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
 from paddle.distributed.fleet.utils.log_util import logger
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips import ranks as clip_ranks
-from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.clips import stateful
 from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.train import language, processes
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.optimizers.matrices import hidden_matrices
+from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 WARM_UP, ADAPTIVE = "warm-up", "adaptive"
@@ -157,7 +157,7 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[list[tuple[int, ...]]]:
             mock.patch.object(CommunicateTopology, "get_axis_list", axis_list),
             mock.patch.object(processes, "enable"),
             # One step's, in which ranks wait for each other.
-            mock.patch.object(clip_ranks, "compare_with_other_ranks"),
+            mock.patch.object(stateful, "compare_with_other_ranks"),
             mock.patch.object(logger, "disabled", True),
             mock.patch.dict(fleet.fleet.__dict__),
             mock.patch.object(fleet_topology, "_HYBRID_PARALLEL_GROUP", None),

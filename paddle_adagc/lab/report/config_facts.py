@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paddle_adagc.clips.registry import argument_default
+from paddle_adagc.lab.extensions.robust import argument_default
 from paddle_adagc.lab.report.experiment import Experiment
 
 _PER_RUN = ("seed", "output_dir")

@@ -11,7 +11,7 @@ import numpy as np
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.judged import Jump, worst_jump
-from paddle_adagc.stability.events import group_events
+from paddle_adagc.stability.spike_score import group_events
 
 STEPS_BEFORE = 40
 STEPS_AFTER = 120

@@ -15,7 +15,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from paddle_adagc.clips.registry import CLIPS, argument_default
+from paddle_adagc.clips.registry import CLIPS
+from paddle_adagc.lab.extensions.robust import argument_default
 from paddle_adagc.lab.reproduce.results import (
     RECORDED_BEFORE,
     CellResult,

@@ -11,7 +11,7 @@ corpus' SHA-256 and the losses of all steps in 16 bits
 read without them. Numbers that are not finite are the strings ``"inf"``,
 ``"-inf"`` and ``"nan"``. In older lines ``excess_events_*`` counts events anew
 at every threshold; newer ones have ``events_above_*``
-(:func:`paddle_adagc.stability.events.count_events`).
+(:func:`paddle_adagc.stability.spike_score.count_events`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from paddle_adagc.lab.report.measuring import stored_numbers
 from paddle_adagc.lab.reproduce.grid import digest
 from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
 from paddle_adagc.lab.reproduce.series import decode_losses, encode_losses
-from paddle_adagc.stability.events import group_events
+from paddle_adagc.stability.spike_score import group_events
 
 _PER_RUN = ("train.seed", "data.seed")
 

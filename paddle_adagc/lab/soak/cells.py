@@ -20,10 +20,10 @@ import numpy as np
 import paddle
 from paddle.utils import unique_name
 
-from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.corpus import VOCAB_SIZE
 from paddle_adagc.lab.data.datasets import build_datasets, collate_batch
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.faults import (
     REPEATED_BATCH,
     FaultSchedule,

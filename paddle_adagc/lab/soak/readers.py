@@ -51,7 +51,7 @@ from paddle_adagc.lab.reproduce.results import (
 from paddle_adagc.lab.soak.inputs import Reader
 from paddle_adagc.lab.train.checkpoints import read_complete
 from paddle_adagc.lab.train.parse import load_config, read_overrides
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state import load_state, save_state
 
 
 def _writes(name: str, content: bytes | str) -> Callable[[Path], Path]:

@@ -28,7 +28,7 @@ from paddle_adagc.lab.checksums import (
 )
 from paddle_adagc.lab.models.safe_pickle import check_pickle
 from paddle_adagc.lab.record.files import NAMES, TENSORS, read_run_json
-from paddle_adagc.state_file import STATE_FILE, read_state
+from paddle_adagc.state import STATE_FILE, read_state
 
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""

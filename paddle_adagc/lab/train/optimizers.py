@@ -25,13 +25,16 @@ from paddle_adagc.lab.train.optimizer_config import (
     SPAMConfig,
     StableAdamWConfig,
 )
-from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
 from paddle_adagc.optimizers.lion import Lion
-from paddle_adagc.optimizers.matrices import hidden_matrices
-from paddle_adagc.optimizers.muon import Muon
+from paddle_adagc.optimizers.muon import Muon, hidden_matrices
 from paddle_adagc.optimizers.spam import SPAM
 from paddle_adagc.optimizers.stable_adamw import StableAdamW
-from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers.update_clips import (
+    AGC,
+    ClippedAdamW,
+    Clippy,
+    RMSClip,
+)
 from paddle_adagc.parallel.layout import read_layout
 
 _HEAD = "lm_head.weight"

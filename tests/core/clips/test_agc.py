@@ -87,7 +87,7 @@ def test_metrics_give_the_share_of_the_norm_that_is_left():
 def test_sharding_that_splits_tensors_is_refused(monkeypatch):
     topology = Topology(sharding=Axis(0, 2), splits_parameters=True)
     monkeypatch.setattr(
-        "paddle_adagc.clips.ranks.read_topology", lambda: topology
+        "paddle_adagc.clips.stateful.read_topology", lambda: topology
     )
     with pytest.raises(ValueError, match="cuts through units"):
         ClipGradByAGC().bind(paddle.nn.Linear(2, 2))
@@ -114,7 +114,7 @@ def test_float64_units_within_the_bound_keep_their_bits():
 def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
     topology = Topology(model=Axis(0, 2))
     monkeypatch.setattr(
-        "paddle_adagc.clips.ranks.read_topology", lambda: topology
+        "paddle_adagc.clips.stateful.read_topology", lambda: topology
     )
     model = paddle.nn.Linear(2, 3)
     model.weight.is_distributed = True

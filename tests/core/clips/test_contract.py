@@ -13,10 +13,12 @@ from helpers import (
 )
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.clips.global_clips import (
+    ClipGradByGlobalAdaGC,
+    ClipGradByZClip,
+)
 from paddle_adagc.clips.registry import CLIPS
-from paddle_adagc.clips.zclip import ClipGradByZClip
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state import load_state, save_state
 
 RULES = [
     clip

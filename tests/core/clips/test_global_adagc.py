@@ -8,7 +8,7 @@ from helpers import clip_arrays, gammas, make_parameters
 from reference.adagc import adagc_step
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips.global_adagc import ClipGradByGlobalAdaGC
+from paddle_adagc.clips.global_clips import ClipGradByGlobalAdaGC
 
 
 def test_equals_adagc_on_the_concatenated_gradient():

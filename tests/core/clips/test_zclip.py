@@ -6,7 +6,7 @@ import pytest
 from helpers import clip_arrays, make_parameters
 from reference.clips import ZClip
 
-from paddle_adagc.clips.zclip import ClipGradByZClip
+from paddle_adagc.clips.global_clips import ClipGradByZClip
 
 
 def series(num_steps, seed=0):

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from paddle_adagc.integrations.histograms import add_histograms
+from paddle_adagc.integrations.trainer import add_histograms
 
 
 class Writer:

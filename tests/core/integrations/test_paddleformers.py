@@ -18,7 +18,7 @@ from paddle.distributed import fleet
 from paddle.distributed.parallel import parallel_helper
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.state_file import STATE_FILE
+from paddle_adagc.state import STATE_FILE
 
 if importlib.util.find_spec("paddleformers") is None:
     pytest.skip("PaddleFormers is not installed", allow_module_level=True)

@@ -12,7 +12,7 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets, collate_batch
-from paddle_adagc.state_file import STATE_FILE
+from paddle_adagc.state import STATE_FILE
 
 
 class Logged(Trainer):

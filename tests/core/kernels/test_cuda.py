@@ -227,9 +227,7 @@ def operators_called(step):
 
 
 @pytest.mark.parametrize(("count", "launches"), [(3, 5), (196, 5), (481, 6)])
-@pytest.mark.parametrize(
-    "values", [{}, {"lambda_dev": 2.0}, {"preset": "robust"}], ids=str
-)
+@pytest.mark.parametrize("values", [{}, {"lambda_dev": 2.0}], ids=str)
 def test_adaptive_step_is_a_few_launches(
     cuda, monkeypatch, count, launches, values
 ):

@@ -15,10 +15,10 @@ from paddle import _C_ops
 
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels import build, operators
+from paddle_adagc.kernels import host, operators
 from paddle_adagc.kernels.cuda import driver, tensors
-from paddle_adagc.kernels.cuda.adaptive import adaptive_step
-from paddle_adagc.kernels.facts import CUDA, NOTHING
+from paddle_adagc.kernels.cuda.tensors import adaptive_step
+from paddle_adagc.kernels.host import CUDA, NO_TENSOR
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
@@ -56,7 +56,7 @@ def assert_operators(gradient=None):
 def test_other_devices_are_not_asked_for_cuda(monkeypatch, device, rocm):
     pretend_gpu(monkeypatch, device=device, rocm=rocm)
     assert tensors.current_device() is None
-    build.load_library()  # that of the host is kept
+    host.load_library()  # that of the host is kept
     monkeypatch.setattr(ctypes, "CDLL", None)
     assert_operators()
 
@@ -234,7 +234,7 @@ def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
 
     def step(size):
         ones, zeros = paddle.ones([size]), paddle.zeros([size], "int32")
-        return adaptive_step(ones, ones, None, None, zeros, **rule)
+        return adaptive_step(ones, ones, None, zeros, **rule)
 
     assert step(2) is not None
     assert step(0) is None
@@ -263,7 +263,7 @@ def test_operators_on_a_cpu_leave_what_needs_no_scaling(monkeypatch):
         operators, "_scale_", lambda tensor, factor: scaled.append(tensor)
     )
     first, second, lost = (paddle.full([2], np.nan) for _ in range(3))
-    OperatorTensors([first, second, lost], NOTHING).scale_(
+    OperatorTensors([first, second, lost], NO_TENSOR).scale_(
         paddle.to_tensor([1.0, 0.5, 1.0]),
         paddle.to_tensor([False, False, True]),
     )
@@ -289,7 +289,7 @@ def test_operators_are_given_contiguous_values(monkeypatch, is_lost):
     before = gradient.numpy()
     for name in ("squared_l2_norm", "multiply_", "masked_fill_"):
         watch(name)
-    listed = OperatorTensors([gradient], NOTHING)
+    listed = OperatorTensors([gradient], NO_TENSOR)
     listed.squared_norms()
     listed.scale_(paddle.to_tensor([0.5]), paddle.to_tensor([is_lost]))
     assert given == [True] * (3 if is_lost else 2)
@@ -306,7 +306,7 @@ def test_paddle_whose_cast_writes_nowhere_scales_in_place(monkeypatch):
     )
     gradient = paddle.full([3], 3.0, "bfloat16")
     address = gradient.data_ptr()
-    listed = OperatorTensors([gradient], NOTHING)
+    listed = OperatorTensors([gradient], NO_TENSOR)
     listed.scale_(paddle.to_tensor([0.5]), None)
     assert gradient.data_ptr() == address
     assert gradient.astype("float32").tolist() == [1.5] * 3

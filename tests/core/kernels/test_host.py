@@ -16,8 +16,7 @@ from helpers import strided_gradient
 
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels import build as library
-from paddle_adagc.kernels import facts, host
+from paddle_adagc.kernels import host
 from paddle_adagc.kernels.host import HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -25,11 +24,11 @@ from paddle_adagc.kernels.operators import OperatorTensors
 @pytest.fixture(autouse=True)
 def forget():
     """No library stays loaded from one test to the next."""
-    library.load_library.cache_clear()
-    facts._fast_reader.cache_clear()
+    host.load_library.cache_clear()
+    host._fast_reader.cache_clear()
     yield
-    library.load_library.cache_clear()
-    facts._fast_reader.cache_clear()
+    host.load_library.cache_clear()
+    host._fast_reader.cache_clear()
 
 
 @pytest.fixture
@@ -40,22 +39,22 @@ def cache(monkeypatch, tmp_path):
 
 
 def test_library_is_built_once(monkeypatch, cache):
-    assert library.load_library() is not None
+    assert host.load_library() is not None
     (built,) = cache.iterdir()
-    library.load_library.cache_clear()
-    monkeypatch.setattr(library.subprocess, "run", None)
-    assert library.load_library() is not None
+    host.load_library.cache_clear()
+    monkeypatch.setattr(host.subprocess, "run", None)
+    assert host.load_library() is not None
     assert [*built.parent.iterdir()] == [built]
 
 
 def test_other_source_is_another_library(tmp_path, monkeypatch, cache):
-    library.load_library()
+    host.load_library()
     source = tmp_path / "changed.cpp"
-    shutil.copy(library.SOURCE.with_name("numbers.h"), tmp_path)
-    source.write_text(library.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(library, "SOURCE", source)
-    library.load_library.cache_clear()
-    library.load_library()
+    shutil.copy(host.SOURCE.with_name("numbers.h"), tmp_path)
+    source.write_text(host.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(host, "SOURCE", source)
+    host.load_library.cache_clear()
+    host.load_library()
     assert len([*cache.iterdir()]) == 2
 
 
@@ -71,7 +70,7 @@ def test_compiler_that_fails_leaves_paddle_s_operators(
 ):
     monkeypatch.setenv("CXX", compiler)
     with caplog.at_level(logging.WARNING):
-        assert library.load_library() is None
+        assert host.load_library() is None
     assert message in caplog.text
     assert not [*cache.iterdir()]
     norms = GradientList([paddle.ones([3])]).squared_norms()
@@ -80,10 +79,10 @@ def test_compiler_that_fails_leaves_paddle_s_operators(
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign"])
 def test_damaged_library_is_built_again(tmp_path, damage, cache):
-    library.load_library()
+    host.load_library()
     (built,) = cache.iterdir()
     whole = built.read_bytes()
-    library.load_library.cache_clear()
+    host.load_library.cache_clear()
     built.unlink()  # a loaded file must not change
     if damage == "truncated":
         built.write_bytes(whole[:1000])
@@ -94,7 +93,7 @@ def test_damaged_library_is_built_again(tmp_path, damage, cache):
             ["g++", "-shared", "-fPIC", str(source), "-o", str(built)],
             check=True,
         )
-    assert library.load_library() is not None
+    assert host.load_library() is not None
     assert ctypes.CDLL(str(built)).adagc_scale
 
 
@@ -102,18 +101,18 @@ def test_code_that_others_could_have_written_is_not_loaded(caplog, cache):
     cache.mkdir(mode=0o777)
     cache.chmod(0o777)
     with caplog.at_level(logging.WARNING):
-        assert library.load_library() is None
+        assert host.load_library() is None
     assert "chmod 700" in caplog.text
 
 
 def test_cache_folder_is_the_user_s_alone(cache):
-    library.load_library()
+    host.load_library()
     assert cache.stat().st_mode & 0o077 == 0
 
 
 def test_compiler_may_be_a_command_line(monkeypatch, cache):
     monkeypatch.setenv("CXX", "env LANG=C g++")
-    assert library.load_library() is not None
+    assert host.load_library() is not None
 
 
 def test_without_a_home_directory_the_operators_are_used(
@@ -123,15 +122,15 @@ def test_without_a_home_directory_the_operators_are_used(
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(library.Path, "home", no_home)
+    monkeypatch.setattr(host.Path, "home", no_home)
     with caplog.at_level(logging.WARNING):
-        assert library.load_library() is None
+        assert host.load_library() is None
     assert "XDG_CACHE_HOME" in caplog.text
 
 
 def test_switch(monkeypatch, cache):
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
-    assert library.load_library() is None
+    assert host.load_library() is None
     assert not HostTensors.is_available()
     (part,) = kernels.split([paddle.ones([1])])
     assert isinstance(part, OperatorTensors)
@@ -178,7 +177,7 @@ def test_norms_and_scales_equal_those_of_the_operators(monkeypatch, dtype):
     results = []
     for switch in ("1", "0"):
         monkeypatch.setenv("PADDLE_ADAGC_NATIVE", switch)
-        library.load_library.cache_clear()
+        host.load_library.cache_clear()
         gradients = GradientList(tensors := [a.clone() for a in arrays])
         norms = gradients.squared_norms().numpy()
         gradients.scale_(h, discard)
@@ -197,10 +196,10 @@ def test_sums_are_the_same_bits_at_every_vector_width(monkeypatch):
         for n in (1, 31, 33, 300, 2047, 2048, 2049, 100_003)
         for dtype in ("float32", "float64", "bfloat16", "float16")
     ]
-    sums, flags = set(), library.FLAGS
+    sums, flags = set(), host.FLAGS
     for narrow in ((), ("-DADAGC_NARROW",)):
-        monkeypatch.setattr(library, "FLAGS", (*flags, *narrow))
-        library.load_library.cache_clear()
+        monkeypatch.setattr(host, "FLAGS", (*flags, *narrow))
+        host.load_library.cache_clear()
         sums.add(GradientList(tensors).squared_norms().numpy().tobytes())
     assert len(sums) == 1
 
@@ -246,7 +245,7 @@ exec g++ "$@"
 _BUILD = """
 import sys
 from pathlib import Path
-from paddle_adagc.kernels.build import build
+from paddle_adagc.kernels.host import build
 print(build(sys.argv[1], Path(sys.argv[2])))
 """
 
@@ -277,8 +276,8 @@ def test_processes_may_build_at_once(tmp_path):
 
 
 def test_tensor_in_a_device_s_memory_is_not_taken():
-    known = facts.describe([paddle.ones([2])] * 2)
-    known["device"][1] = facts.CUDA << 8
+    known = host.describe([paddle.ones([2])] * 2)
+    known["device"][1] = host.CUDA << 8
     assert HostTensors.can_take(known).tolist() == [True, False]
 
 

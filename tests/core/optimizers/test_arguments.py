@@ -10,12 +10,16 @@ from core.optimizers.runs import make_weights, run
 from helpers import make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM
 from paddle_adagc.optimizers.stable_adamw import StableAdamW
-from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers.update_clips import (
+    AGC,
+    ClippedAdamW,
+    Clippy,
+    RMSClip,
+)
 
 
 def test_sparse_gradients_are_refused():

@@ -12,13 +12,17 @@ from core.optimizers.runs import make_weights, run, set_gradients, values
 from helpers import make_parameters, no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.optimizers import decoupled
-from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
+from paddle_adagc.optimizers import base
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM
 from paddle_adagc.optimizers.stable_adamw import StableAdamW
-from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers.update_clips import (
+    AGC,
+    ClippedAdamW,
+    Clippy,
+    RMSClip,
+)
 
 OPTIMIZERS = {
     "Lion": Lion,
@@ -360,7 +364,7 @@ def test_muon_takes_the_matrices_that_it_is_told():
 def test_sharding_is_asked_about_new_tensors_once(monkeypatch, name, asks):
     asked = []
     monkeypatch.setattr(
-        decoupled,
+        base,
         "check_whole_tensors",
         lambda rule, names: asked.append(names),
     )

@@ -11,8 +11,8 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.optimizers import tensor_parts
-from paddle_adagc.optimizers.matrices import hidden_matrices
+from paddle_adagc.optimizers import base
+from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import read_layout
 from paddle_adagc.parallel.topology import Axis, Topology
 
@@ -116,15 +116,15 @@ def test_routers_of_paddlenlp_s_models_are_no_hidden_matrices():
 @pytest.mark.parametrize("split_axis", [1, -1])
 def test_an_axis_counted_from_the_end_is_reduced_over(monkeypatch, split_axis):
     topology = Topology(model=Axis(0, 2, object()))
-    monkeypatch.setattr(tensor_parts, "read_topology", lambda: topology)
+    monkeypatch.setattr(base, "read_topology", lambda: topology)
     monkeypatch.setattr(
-        tensor_parts.dist,
+        base.dist,
         "all_reduce",
         lambda value, op, group: value.scale_(2.0),  # both ranks hold the same
     )
     (weight,) = make_parameters([[2, 3]])
     weight.is_distributed, weight.split_axis = True, split_axis
-    parts = tensor_parts.Parts(weight)
+    parts = base.Parts(weight)
     ones = paddle.ones([2, 3])
     assert float(parts.mean(ones)) == 1.0
     np.testing.assert_array_equal(parts.sum(ones, [1]).numpy(), [[6.0], [6.0]])
@@ -135,8 +135,8 @@ def test_slices_and_joined_tensors_are_refused(monkeypatch):
     def check(**place):
         sharding = Axis(0, 2, object())
         topology = Topology(sharding=sharding, **place)
-        monkeypatch.setattr(tensor_parts, "read_topology", lambda: topology)
-        tensor_parts.check_whole_tensors("Muon", ["linear_0.w_0"])
+        monkeypatch.setattr(base, "read_topology", lambda: topology)
+        base.check_whole_tensors("Muon", ["linear_0.w_0"])
 
     check()  # V1
     with pytest.raises(ValueError, match=r"Muon .*split_param to False"):
@@ -145,7 +145,7 @@ def test_slices_and_joined_tensors_are_refused(monkeypatch):
         check(fuses_parameters=True)
     check()
     with pytest.raises(ValueError, match=r"slice@linear_0.*stage 3"):
-        tensor_parts.check_whole_tensors("Muon", ["slice@linear_0.w_0"])
+        base.check_whole_tensors("Muon", ["slice@linear_0.w_0"])
 
 
 @pytest.fixture
@@ -153,21 +153,19 @@ def two_ranks(monkeypatch):
     """The second of two tensor-parallel ranks, which hold the same values."""
     group = object()
     topology = Topology(model=Axis(1, 2, group))
-    monkeypatch.setattr(tensor_parts, "read_topology", lambda: topology)
+    monkeypatch.setattr(base, "read_topology", lambda: topology)
 
     def all_gather(parts, part, group=None):
         parts += [part, part] if group is topology.model.group else []
 
-    monkeypatch.setattr(tensor_parts.dist, "all_gather", all_gather)
-    monkeypatch.setattr(
-        tensor_parts.dist, "all_reduce", lambda value, op, group: None
-    )
+    monkeypatch.setattr(base.dist, "all_gather", all_gather)
+    monkeypatch.setattr(base.dist, "all_reduce", lambda value, op, group: None)
 
 
 def parts_of(weight, **marks):
     for name, value in marks.items():
         setattr(weight, name, value)
-    return tensor_parts.Parts(weight)
+    return base.Parts(weight)
 
 
 @pytest.mark.usefixtures("two_ranks")

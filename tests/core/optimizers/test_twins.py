@@ -11,12 +11,16 @@ from core.optimizers.draws import SHAPES, draw_gradients
 from core.optimizers.runs import make_weights, run, run_twins
 from reference import optimizers as twins
 
-from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM
 from paddle_adagc.optimizers.stable_adamw import StableAdamW
-from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers.update_clips import (
+    AGC,
+    ClippedAdamW,
+    Clippy,
+    RMSClip,
+)
 
 LR = 0.01
 NUM_STEPS = 100

@@ -10,7 +10,7 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import reduce
-from paddle_adagc.parallel.gather import merge
+from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Axis
 
@@ -39,7 +39,7 @@ class Ranks:
         self.lock = threading.Lock()
         monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
         monkeypatch.setattr(
-            "paddle_adagc.clips.ranks.read_topology",
+            "paddle_adagc.clips.stateful.read_topology",
             lambda: self.local.topology,
         )
 

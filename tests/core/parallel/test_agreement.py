@@ -13,7 +13,7 @@ from paddle.distributed import fleet
 from paddle.distributed.fleet.utils.sequence_parallel_utils import ScatterOp
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips import ranks
+from paddle_adagc.clips import stateful
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel import agreement
 from paddle_adagc.parallel.agreement import RankView, compare
@@ -107,7 +107,7 @@ def test_norms_are_compared_once_after_the_warm_up(monkeypatch, make, step):
         compared.append((keys, squared_norm.tolist()))
 
     monkeypatch.setattr(
-        ranks, "compare_with_other_ranks", compare_with_other_ranks
+        stateful, "compare_with_other_ranks", compare_with_other_ranks
     )
     model = paddle.nn.Linear(1, 1)
     clip = make()

@@ -12,7 +12,7 @@ from core.parallel.training import DENSE, Layout, assert_same_run
 from helpers import long_but
 
 from paddle_adagc.lab.models.shapes import split_axis
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.state import load_state, save_state
 
 CASES = {
     "tp2": MeshLayout(mp=2),

@@ -20,7 +20,7 @@ from paddle_adagc.parallel.topology import Topology
 )
 def test_experts_over_data_parallel_ranks_need_bind(monkeypatch, mark, value):
     monkeypatch.setattr(
-        "paddle_adagc.clips.ranks.read_topology",
+        "paddle_adagc.clips.stateful.read_topology",
         lambda: Topology(data=axis(0, 0, 1), world=(0, 1)),
     )
     dense, expert = make_parameters([[1], [1]])

@@ -7,7 +7,7 @@ import paddle
 from helpers import make_parameters
 from paddle import _C_ops
 
-from paddle_adagc.parallel.fused import FusedBuffers
+from paddle_adagc.parallel.layout import FusedBuffers
 
 
 def test_a_buffer_is_replaced_by_its_parameters():

@@ -11,7 +11,7 @@ from paddle.distributed import fleet
 from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 
 from paddle_adagc.parallel import topology
-from paddle_adagc.parallel.spread import Spread, _read
+from paddle_adagc.parallel.layout import Spread, _read
 from paddle_adagc.parallel.topology import Axis, Topology
 
 

@@ -5,14 +5,14 @@
 import pytest
 from helpers import make_parameters
 
-from paddle_adagc.parallel import unbound
-from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Axis, Topology
-from paddle_adagc.parallel.unbound import (
+from paddle_adagc.parallel import agreement
+from paddle_adagc.parallel.agreement import (
     check_alone,
     check_unbound,
     refuse_unknown_owners,
 )
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Axis, Topology
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def expert():
 
 
 def ranks(monkeypatch, count):
-    monkeypatch.setattr(unbound.dist, "get_world_size", lambda: count)
+    monkeypatch.setattr(agreement.dist, "get_world_size", lambda: count)
 
 
 def test_an_unbound_clip_sees_all_or_is_refused(expert, monkeypatch):
@@ -51,9 +51,9 @@ def test_experts_on_ranks_without_fleet_are_refused(monkeypatch):
 
 
 def test_stage_2_needs_a_known_group(monkeypatch):
-    monkeypatch.setattr(unbound, "is_called_by", lambda step: False)
+    monkeypatch.setattr(agreement, "is_called_by", lambda step: False)
     refuse_unknown_owners("C", None)
-    monkeypatch.setattr(unbound, "is_called_by", lambda step: True)
+    monkeypatch.setattr(agreement, "is_called_by", lambda step: True)
     refuse_unknown_owners("C", Topology(sharding=Axis(0, 2)))
     for topology in (None, Topology()):
         with pytest.raises(RuntimeError, match=r"C needs .* stage 2"):

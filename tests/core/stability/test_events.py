@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddle_adagc.stability.events import count_events, group_events
+from paddle_adagc.stability.spike_score import count_events, group_events
 
 
 def test_gap_joins_and_parts():

@@ -11,7 +11,7 @@ import paddle
 import pytest
 
 from paddle_adagc.stability import SpikeMonitor, spike_score
-from paddle_adagc.stability.spike_rule import SpikeRule
+from paddle_adagc.stability.spike_score import SpikeRule
 
 
 def random_losses(seed, num_steps=1500):

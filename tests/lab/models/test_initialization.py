@@ -23,7 +23,7 @@ from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
     load_weights,
 )
-from paddle_adagc.optimizers.matrices import hidden_matrices
+from paddle_adagc.optimizers.muon import hidden_matrices
 
 HIDDEN, LAYERS = 128, 3
 SIZES = {

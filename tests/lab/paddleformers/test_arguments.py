@@ -18,7 +18,7 @@ from lab.paddleformers.runs import RECIPES
 from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
 
-from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.paddleformers.launch import formers_settings
 from paddle_adagc.lab.paddleformers.recipe import load_recipe
 

@@ -12,7 +12,7 @@ import numpy as np
 from core.parallel.ranks import run_on_ranks
 from lab.paddleformers.runs import pretrain, write_toy
 
-from paddle_adagc.state_file import load_state
+from paddle_adagc.state import load_state
 
 EP2 = [
     "sharding_parallel_size=2",

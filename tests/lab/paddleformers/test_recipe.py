@@ -14,7 +14,7 @@ pytest.importorskip("paddlenlp")
 import paddle
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.shapes import model_size

@@ -13,7 +13,7 @@ from core.parallel.ranks import run_on_ranks
 from lab.train.runs import make_values, run
 from lab.train.test_stopping import start, wait_for_step
 
-from paddle_adagc.clips.metrics import Snapshot
+from paddle_adagc.clips.memory import Snapshot
 from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.record import flight
 from paddle_adagc.lab.record.flight import load_event

@@ -21,11 +21,11 @@ from paddle_adagc.lab.train.optimizer_config import (
 )
 from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.optimizers.clipped_adamw import ClippedAdamW
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM
 from paddle_adagc.optimizers.stable_adamw import StableAdamW
+from paddle_adagc.optimizers.update_clips import ClippedAdamW
 
 MODEL = DecoderConfig(
     hidden_size=16,

@@ -16,7 +16,7 @@ from lab.train.runs import losses
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.parse import load_config, parse_config
 from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.state_file import load_state
+from paddle_adagc.state import load_state
 
 ROOT = Path(__file__).parents[3]
 ERNIE = ROOT / "configs/proxy/ernie_moe.yaml"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paddle_adagc.clips.registry import CLIPS, make_clip
+from paddle_adagc.clips.registry import CLIPS
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.models.families import decoder_config
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.optimizer_config import LionConfig

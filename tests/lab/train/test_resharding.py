@@ -24,7 +24,7 @@ from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.stopping import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
-from paddle_adagc.state_file import load_state
+from paddle_adagc.state import load_state
 
 ERNIE = Path(__file__).parents[3] / "configs/proxy/ernie_moe.yaml"
 NUM_STEPS = 10

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paddle_adagc.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.registry import make_clip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.plan.check import machine, run_lines
 from paddle_adagc.lab.plan.check.report import CheckReport

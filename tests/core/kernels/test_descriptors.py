@@ -7,8 +7,8 @@ import paddle
 import pytest
 from helpers import make_parameters, strided_gradient
 
-from paddle_adagc.kernels import facts
-from paddle_adagc.kernels.build import load_library
+from paddle_adagc.kernels import host
+from paddle_adagc.kernels.host import load_library
 
 SHAPES = [[], [1], [3], [2, 3], [4, 1, 2], [0, 3]]
 
@@ -27,7 +27,7 @@ def tensors():
 
 
 def slow(monkeypatch):
-    monkeypatch.setattr(facts, "_fast_reader", lambda: None)
+    monkeypatch.setattr(host, "_fast_reader", lambda: None)
 
 
 def test_fast_and_slow_reading_agree(monkeypatch):
@@ -35,10 +35,10 @@ def test_fast_and_slow_reading_agree(monkeypatch):
     exchange = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None or load_library() is None:
         pytest.skip("Paddle before 3.3, or no compiler")
-    fast = np.full(len(read), facts.NOTHING)
-    assert facts._fast_reader()(read, fast)
+    fast = np.full(len(read), host.NO_TENSOR)
+    assert host._fast_reader()(read, fast)
     slow(monkeypatch)
-    np.testing.assert_array_equal(fast, facts.describe(read))
+    np.testing.assert_array_equal(fast, host.describe(read))
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
@@ -47,7 +47,7 @@ def test_facts(monkeypatch, is_fast):
         slow(monkeypatch)
     memory = paddle.zeros([6, 2], "float16")
     read = [memory, None, memory[2:], memory.T, paddle.ones([2], "int64")]
-    known = facts.describe(read)
+    known = host.describe(read)
     start = memory.data_ptr()
     assert known["address"].tolist()[:4] == [start, 0, start + 8, start]
     assert known["size"].tolist() == [12, 0, 8, 12, 2]
@@ -57,11 +57,11 @@ def test_facts(monkeypatch, is_fast):
 
 def test_what_the_fast_reader_refuses_is_read_slowly(monkeypatch):
     read = [paddle.ones([3]), paddle.ones([2])]
-    expected = facts.describe(read)
+    expected = host.describe(read)
     monkeypatch.setattr(
-        facts, "_fast_reader", lambda: lambda tensors, facts: False
+        host, "_fast_reader", lambda: lambda tensors, descriptors: False
     )
-    np.testing.assert_array_equal(facts.describe(read), expected)
+    np.testing.assert_array_equal(host.describe(read), expected)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_the_fast_reader_refuses_is_read_slowly(monkeypatch):
 def test_memory_has_the_number_of_dlpack(monkeypatch, device, is_rocm, memory):
     monkeypatch.setattr(paddle.device, "get_device", lambda: device)
     monkeypatch.setattr(paddle, "is_compiled_with_rocm", lambda: is_rocm)
-    assert facts.current_memory() == memory
+    assert host.current_memory() == memory
 
 
 class OnDevice:
@@ -106,16 +106,16 @@ class OnDevice:
 
 def test_tensors_on_devices(monkeypatch):
     slow(monkeypatch)
-    known = facts.describe([OnDevice(3), OnDevice(None)])
+    known = host.describe([OnDevice(3), OnDevice(None)])
     assert known.tolist() == [(64, 6, 3, (2 << 8) + 3), (64, 6, 3, 0)]
 
 
 @pytest.fixture
 def no_cached_reader():
     """A reader that is looked for anew."""
-    facts._fast_reader.cache_clear()
+    host._fast_reader.cache_clear()
     yield
-    facts._fast_reader.cache_clear()
+    host._fast_reader.cache_clear()
 
 
 @pytest.mark.usefixtures("no_cached_reader")
@@ -123,11 +123,11 @@ def test_without_dlpack_s_exchange_there_is_no_fast_reader(monkeypatch):
     monkeypatch.setattr(
         paddle.Tensor, "__dlpack_c_exchange_api__", None, raising=False
     )
-    assert facts._exchange_function() is None
-    assert facts._fast_reader() is None
+    assert host._exchange_function() is None
+    assert host._fast_reader() is None
 
 
 @pytest.mark.usefixtures("no_cached_reader")
 def test_without_the_library_there_is_no_fast_reader(monkeypatch):
-    monkeypatch.setattr(facts, "load_library", lambda: None)
-    assert facts._fast_reader() is None
+    monkeypatch.setattr(host, "load_library", lambda: None)
+    assert host._fast_reader() is None

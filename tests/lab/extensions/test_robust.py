@@ -5,6 +5,7 @@
 import math
 
 import numpy as np
+import paddle
 import pytest
 from helpers import clip_arrays, gammas, make_parameters
 from hypothesis import given, settings
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from reference.adagc import robust_step
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.state_file import load_state, save_state
+from paddle_adagc.lab.extensions.robust import (
+    RobustAdaGC,
+    doubted_scale,
+    make_clip,
+)
+from paddle_adagc.parallel.agreement import merge
+from paddle_adagc.state import ClipState, load_state, save_state
 
 SHAPES = [[7, 5], [5], [3, 4, 2], [1]]
 
@@ -35,7 +42,7 @@ def run(clip, norms):
 def test_equals_the_numpy_twin(t_start):
     rng = np.random.default_rng(0)
     values = {"t_start": t_start, "lambda_abs": 1.0}
-    clip = ClipGradByAdaGC(preset="robust", strict=True, **values)
+    clip = RobustAdaGC(strict=True, **values)
     parameters = make_parameters(SHAPES)
     gamma, count = None, [0.0] * len(SHAPES)
     for t in range(150):
@@ -56,7 +63,7 @@ def test_equals_the_numpy_twin(t_start):
 
 def test_norms_below_twice_gamma_pass_untouched():
     norms = np.random.default_rng(0).uniform(0.7, 1.3, 300)
-    clip = ClipGradByAdaGC(preset="robust", t_start=1, lambda_abs=10.0)
+    clip = RobustAdaGC(t_start=1, lambda_abs=10.0)
     np.testing.assert_array_equal(run(clip, norms), norms.astype("float32"))
     assert outliers(clip) == 0
 
@@ -64,7 +71,7 @@ def test_norms_below_twice_gamma_pass_untouched():
 def test_the_larger_an_outlier_the_less_passes():
     passed = []
     for norm in (3.0, 10.0, 1e3, 1e6):
-        clip = ClipGradByAdaGC(preset="robust", t_start=1, lambda_abs=10.0)
+        clip = RobustAdaGC(t_start=1, lambda_abs=10.0)
         passed.append(run(clip, [1.0] * 20 + [norm])[-1])
     assert passed == sorted(passed, reverse=True)
     np.testing.assert_allclose(passed[:2], [16 / 27, 0.016], rtol=1e-5)
@@ -73,7 +80,7 @@ def test_the_larger_an_outlier_the_less_passes():
 
 @pytest.mark.parametrize("change", [10.0, 1e4])
 def test_a_lasting_change_is_believed_after_nine_steps(change):
-    clip = ClipGradByAdaGC(preset="robust", t_start=1, lambda_abs=10.0)
+    clip = RobustAdaGC(t_start=1, lambda_abs=10.0)
     h = run(clip, [1.0] * 20 + [change] * 20)[20:] / change
     plain = 2 * 1.01 ** np.arange(20) / change
     np.testing.assert_allclose(h[:9], plain[:9] ** 4, rtol=1e-4)
@@ -84,7 +91,7 @@ def test_a_lasting_change_is_believed_after_nine_steps(change):
 @settings(deadline=None, max_examples=15)
 def test_no_tensor_freezes(norm, gamma, count):
     """Constant norms pass soon, from any state: gamma grows by 1% a step."""
-    clip = ClipGradByAdaGC(preset="robust", t_start=1)
+    clip = RobustAdaGC(t_start=1)
     key = PARAMETER.name
     state = {"step": 5, "gamma": {key: gamma}, "outliers": {key: count}}
     clip.set_state_dict({**state, "config": {}})
@@ -95,7 +102,7 @@ def test_no_tensor_freezes(norm, gamma, count):
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
 def test_a_norm_that_says_nothing_is_not_counted(value):
-    clip = ClipGradByAdaGC(preset="robust", t_start=1)
+    clip = RobustAdaGC(t_start=1)
     run(clip, [1.0, 9.0, 9.0])
     before = outliers(clip)
     assert before > 1.9
@@ -110,13 +117,13 @@ def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
         for t in range(30)
     ]
     parameters = make_parameters(SHAPES)
-    clip = ClipGradByAdaGC(preset="robust", t_start=5)
+    clip = RobustAdaGC(t_start=5)
     for grads in series[:20]:
         clip_arrays(clip, parameters, grads)
     save_state(clip.state_dict(), tmp_path)
     state = load_state(tmp_path)
 
-    again = ClipGradByAdaGC(preset="robust", t_start=5)
+    again = RobustAdaGC(t_start=5)
     again.set_state_dict(state)
     for grads in series[20:]:
         left = clip_arrays(clip, parameters, grads)
@@ -127,19 +134,48 @@ def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
     assert outliers(clip).any()
 
     plain = ClipGradByAdaGC(t_start=5)
-    with pytest.warns(UserWarning, match="preset"):
+    with pytest.raises(ValueError, match="outliers"):
         plain.set_state_dict(state)
-    assert "outliers" not in plain.state_dict()
-    with pytest.warns(UserWarning, match="preset"):
+    clip_arrays(plain, parameters, series[0])
+    with pytest.warns(UserWarning, match="lambda_rel"):
         again.set_state_dict(plain.state_dict())
     assert not outliers(again).any()
 
 
-def test_the_presets_values():
-    paper = ClipGradByAdaGC()
-    values = (paper.lambda_rel, paper.beta, paper.lambda_abs, paper.t_start)
-    assert values == (1.04, 0.99, 1.0, 100)
-    assert ClipGradByAdaGC(preset="robust").lambda_rel == 2.0
-    assert ClipGradByAdaGC(preset="robust", lambda_rel=3).lambda_rel == 3.0
+def test_configs_name_it_as_a_preset():
+    assert type(make_clip("adagc")) is ClipGradByAdaGC
+    assert type(make_clip("adagc", preset="paper")) is ClipGradByAdaGC
+    clip = make_clip("adagc", preset="robust", t_start=7)
+    assert (type(clip), clip.lambda_rel, clip.t_start) == (RobustAdaGC, 2.0, 7)
+    assert make_clip("adagc", preset="robust", lambda_rel=3).lambda_rel == 3.0
     with pytest.raises(ValueError, match="preset must be one of paper, robust"):
-        ClipGradByAdaGC(preset="Robust")
+        make_clip("adagc", preset="Robust")
+    with pytest.raises(ValueError, match="takes no 'lamda_abs', did you mean"):
+        make_clip("adagc", preset="robust", lamda_abs=1.0)
+    with pytest.raises(ValueError, match="takes no 'preset'"):
+        make_clip("global_norm", preset="robust")
+
+
+def test_doubt_of_outliers_ends_from_the_eighth_to_the_ninth():
+    outliers = paddle.to_tensor([0.0, 8.0, 8.5, 9.0])
+    h = doubted_scale(paddle.full([4], 0.5), outliers)
+    assert h.tolist() == [0.0625, 0.0625, 0.28125, 0.5]
+
+
+def test_counts_of_outliers_may_differ_a_little():
+    quantities = RobustAdaGC(strict=True)._kept_quantities()
+
+    def counted(outliers):
+        values = {"gamma": np.ones(1), "outliers": np.array([outliers])}
+        return ClipState(3, {}, ("a",), values, {}), "a"
+
+    merge([counted(0.5), counted(0.509)], quantities)
+    with pytest.raises(RuntimeError, match="outliers of 'a'"):
+        merge([counted(0.5), counted(0.52)], quantities)
+
+
+def test_metrics_do_not_show_the_count():
+    clip = RobustAdaGC(t_start=1)
+    run(clip, [1.0, 9.0])
+    (row,) = clip.metrics()["tensors"].values()
+    assert row.keys() == {"norm", "gamma", "h"}

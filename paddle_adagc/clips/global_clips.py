@@ -1,9 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""ZClip: global clipping by the z-score of the norm."""
+"""Clips by the norm over all tensors: Global AdaGC and ZClip."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import paddle
@@ -11,10 +12,96 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
-from paddle_adagc.clips.global_norm import GlobalNormClip
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.memory import Kept
-from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.state import Quantity
+
+
+class GlobalNormClip(TensorScalingClip):
+    """A clip whose one state follows the norm over all tensors.
+
+    A step with a non-finite tensor is no observation: the norm of the others is
+    not the model's. Takes one parameter group. In a hybrid-parallel run every
+    step sums two numbers over all ranks, in one all-reduce.
+    """
+
+    _keeps_one_state = True
+
+    def _observed_norm(self, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """L2 norm over the finite tensors of all ranks, and if that is all.
+
+        Args:
+            norm: float32 ``[num_tensors]``.
+
+        Returns:
+            The norm, float32 ``[1]``; bool ``[1]``, no tensor is lost.
+        """
+        reducer = self._known_reducer()
+        counted = reducer.counted(norm)
+        lost = paddle.logical_not(paddle.isfinite(counted)).astype("float64")
+        total, num_lost = reducer.global_sum(
+            paddle.concat(
+                [rule.global_squared_norm(counted), lost.sum(keepdim=True)]
+            )
+        ).split(2)
+        return total.sqrt().astype("float32"), num_lost == 0
+
+
+class ClipGradByGlobalAdaGC(GlobalNormClip):
+    """AdaGC's rule with one gamma on the norm over all tensors.
+
+    Adaptive but not local: the variant that the paper's ablation ("Adaptivity
+    Efficacy and Locality Granularity") compares AdaGC with. Arguments, warm-up,
+    and the treatment of non-finite gradients are those of
+    :class:`paddle_adagc.ClipGradByAdaGC` with ``strict=True``; gamma stays in a
+    step that has one.
+    """
+
+    def __init__(
+        self,
+        lambda_rel: float = 1.04,
+        beta: float = 0.99,
+        lambda_abs: float = 1.0,
+        t_start: int = 100,
+        *,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
+        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
+        self.beta = check_decay("beta", beta)
+        self.t_start = check_integer("t_start", t_start, 0)
+        self.num_warmup_steps = self.t_start
+        self._keep(
+            Quantity(
+                name="gamma", start=math.inf, is_global=True, is_positive=True
+            )
+        )
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "lambda_rel": self.lambda_rel,
+            "beta": self.beta,
+            "lambda_abs": self.lambda_abs,
+            "t_start": self.t_start,
+            **super()._config(),
+        }
+
+    def _advance(
+        self, step: int, norm: Tensor, kept: Kept
+    ) -> tuple[Tensor, Kept]:
+        total, is_whole = self._observed_norm(norm)
+        gamma = kept["gamma"]
+        if step < self.t_start:
+            h = rule.global_scale(total, self.lambda_abs)
+            new = rule.running_minimum(h * total, gamma)
+        else:
+            h = rule.adaptive_scale(total, gamma, self.lambda_rel)
+            new = rule.moving_average(h * total, gamma, self.beta)
+        new = paddle.where(is_whole, new, gamma)
+        return h.expand_as(norm), {"gamma": new}
+
 
 _EPSILON = 1e-6
 

@@ -16,23 +16,19 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import (
     check_bool,
-    check_choice,
     check_decay,
     check_integer,
     check_not_negative,
     check_positive,
 )
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.memory import Kept
-from paddle_adagc.clips.nonfinite import NonFinite
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.kernels.cuda.adaptive import adaptive_step
+from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.state import Quantity
 
 Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
-Preset = Literal["paper", "robust"]
-LAMBDA_REL = {"paper": 1.04, "robust": 2.0}
-"""Default of ``lambda_rel`` by preset."""
 
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
 _OF_TENSORS = {
@@ -76,15 +72,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     until the end of the warm-up.
 
     Args:
-        preset: ``"paper"`` (the default), or ``"robust"``, which is not in the
-            paper: ``lambda_rel`` is 2, and a tensor's outliers are scaled by
-            :math:`h_i^4` while there are fewer than 8 in the leaky count
-            :math:`o_i \leftarrow 0.98\, o_i + 1 - h_i^4`.
-            :math:`\gamma_i` is fed :math:`\|h_i g_i\|` as before, and can
-            double in 70 steps. Costs 4 more bytes per tensor.
         lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
-            reference by this factor. Greater than 0. Default: the preset's,
-            1.04 or 2.
+            reference by this factor. Greater than 0.
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
         lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
         t_start: :math:`T_{start}`, number of warm-up steps.
@@ -143,11 +132,16 @@ class ClipGradByAdaGC(TensorScalingClip):
         ['bias', 'weight']
     """
 
+    _optional: Sequence[str] = ("deviation", "support")
+    """Quantities that a loaded state may lack, or have without use."""
+
+    _unshown: Sequence[str] = ("support",)
+    """Quantities that are no metrics."""
+
     def __init__(
         self,
         *positional: Any,
-        preset: Preset = "paper",
-        lambda_rel: float | None = None,
+        lambda_rel: float = 1.04,
         beta: float = 0.99,
         lambda_abs: float = 1.0,
         t_start: int = 100,
@@ -165,9 +159,6 @@ class ClipGradByAdaGC(TensorScalingClip):
                 f"{positional}: the clip_norm of ClipGradByGlobalNorm is "
                 "lambda_abs here"
             )
-        self.preset = check_choice("preset", preset, get_args(Preset))
-        if lambda_rel is None:
-            lambda_rel = LAMBDA_REL[preset]
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
@@ -183,10 +174,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         )
         self._awaits_tensors = bool(self.overrides.settings)
         self._warn_of_shrinking()
-        self._keep(
-            *self._kept_quantities(),
-            optional=["deviation", "support", "outliers"],
-        )
+        self._keep(*self._kept_quantities(), optional=self._optional)
 
     def _warn_of_shrinking(self) -> None:
         own = self.overrides.settings.items()
@@ -223,7 +211,6 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     def _config(self) -> dict[str, Any]:
         return {
-            "preset": self.preset,
             "lambda_rel": self.lambda_rel,
             "beta": self.beta,
             "lambda_abs": self.lambda_abs,
@@ -246,15 +233,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         if self.init == "warmup_min" and not self.strict:
             full = rule.FULL_SUPPORT
             kept += [Quantity(name="support", start=0.0, absent=full)]
-        if self.preset == "robust":
-            kept += [Quantity(name="outliers", start=0.0, absent=0.0)]
         return kept
 
     def _tensor_metrics(self) -> Kept:
         metrics = super()._tensor_metrics()
-        for name in ("support", "outliers"):
-            metrics.pop(name, None)
-        return metrics
+        return {k: v for k, v in metrics.items() if k not in self._unshown}
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]
@@ -291,13 +274,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         self, step: int, norm: Tensor, kept: Kept
     ) -> tuple[Tensor, Kept]:
         gamma, deviation = kept["gamma"], kept.get("deviation")
-        outliers = kept.get("outliers")
         values = {name: getattr(self, name) for name in _OF_TENSORS}
         if self.overrides.names:
             values |= self.overrides.vectors(self._table.keys, values)
         beta: rule.PerTensor = values["beta"]
-        is_adaptive = step >= self.t_start or self.init == "constant"
-        if is_adaptive:
+        if self._is_adaptive(step):
             margin = None
             if deviation is not None:
                 margin = rule.margin(deviation, values["lambda_dev"])
@@ -316,12 +297,10 @@ class ClipGradByAdaGC(TensorScalingClip):
             new["deviation"] = rule.moving_deviation(
                 h * norm, gamma, deviation, beta
             )
-        if outliers is not None:
-            new["outliers"] = outliers
-            if is_adaptive:
-                new["outliers"] = rule.count_outliers(norm, h, outliers)
-                h = rule.doubted_scale(h, outliers)
         return h, new
+
+    def _is_adaptive(self, step: int) -> bool:
+        return step >= self.t_start or self.init == "constant"
 
     def _warm_up(self, norm: Tensor, kept: Kept) -> tuple[Tensor, Kept]:
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
@@ -350,9 +329,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _fused_advance(
         self, step: int, squared_norm: Tensor, kept: Kept
     ) -> tuple[Tensor, Tensor, Tensor | None, Kept] | None:
-        is_adaptive = step >= self.t_start or self.init == "constant"
         if (
-            not is_adaptive
+            not self._is_adaptive(step)
             or self.nonfinite == "raise"
             or self.overrides.names  # the kernel takes one value for all
         ):
@@ -361,7 +339,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             squared_norm,
             kept["gamma"],
             kept.get("deviation"),
-            kept.get("outliers"),
             self._nonfinite.count(squared_norm.shape[0]),
             lambda_rel=self.lambda_rel,
             beta=self.beta,
@@ -374,6 +351,4 @@ class ClipGradByAdaGC(TensorScalingClip):
         new = {"gamma": done.gamma}
         if done.deviation is not None:
             new["deviation"] = done.deviation
-        if done.outliers is not None:
-            new["outliers"] = done.outliers
         return done.norm, done.h, done.lost, new
