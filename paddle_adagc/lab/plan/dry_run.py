@@ -44,7 +44,9 @@ from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
-WARM_UP, ADAPTIVE = "warm-up", "adaptive"
+GLOBAL_GC = "GlobalGC"
+ADAGC_WARM_UP = "AdaGC, warm-up"
+ADAGC = "AdaGC, adaptive"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +77,9 @@ class RankPlan:
     matrices: frozenset[str]
     """Keys of the tensors that Muon trains itself."""
 
-    global_gc: tuple[Collective, ...]
-    """Every step of fleet's GlobalGC."""
-
-    adagc: Mapping[str, tuple[Collective, ...]]
-    """AdaGC's steps, by :data:`WARM_UP` and :data:`ADAPTIVE`."""
+    steps: Mapping[str, tuple[Collective, ...]]
+    """By kind of step: :data:`GLOBAL_GC`, as fleet makes it,
+    :data:`ADAGC_WARM_UP` and :data:`ADAGC`."""
 
 
 def plan_ranks(config: RunConfig) -> list[RankPlan]:
@@ -119,8 +119,7 @@ def _plan_rank(
         matrices=frozenset(
             tensor.key for name, tensor in layout.items() if is_matrix(name)
         ),
-        global_gc=global_gc,
-        adagc={WARM_UP: warm_up, ADAPTIVE: adaptive},
+        steps={GLOBAL_GC: global_gc, ADAGC_WARM_UP: warm_up, ADAGC: adaptive},
     )
 
 
@@ -256,12 +255,8 @@ def _clip_calls(
     ranks_of_calls.clear()
     for _ in range(num_steps):
         watched([])
-    calls = [
-        (entry.step, Collective(entry.collective, entry.group, ranks, size))
-        for entry, ranks in zip(ledger.entries, ranks_of_calls, strict=True)
-        for size in [entry.num_bytes]
-    ]
-    return [
-        tuple(call for step, call in calls if step == index)
-        for index in range(num_steps)
-    ]
+    steps: list[tuple[Collective, ...]] = [()] * num_steps
+    for entry, ranks in zip(ledger.entries, ranks_of_calls, strict=True):
+        name, group, size = entry.collective, entry.group, entry.num_bytes
+        steps[entry.step] += (Collective(name, group, ranks, size),)
+    return steps

@@ -4,7 +4,7 @@
 
 import pytest
 
-from paddle_adagc.lab.plan.interconnect import Interconnect, parse_interconnect
+from paddle_adagc.lab.plan.costs import Interconnect, parse_interconnect
 
 SIMPLE = Interconnect(
     gpus_per_node=4,

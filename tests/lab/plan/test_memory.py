@@ -8,7 +8,7 @@ import pytest
 
 from paddle_adagc.lab.models.activations import layer_bytes
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.plan.memory import (
+from paddle_adagc.lab.plan.plan import (
     clipped_bytes,
     optimizer_share,
     rank_memory,
