@@ -3,6 +3,7 @@
 """Causal grouped-query attention with rotary positions (Su et al. 2021)."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,7 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.layers import (
     RMSNorm,
     as_float32,
-    column_linear,
-    row_linear,
+    linear,
     runs_on_cpu,
 )
 from paddle_adagc.lab.models.parallel import uses_sequence_parallel
@@ -30,11 +30,14 @@ class Attention(nn.Layer):
         keys = config.num_key_value_heads * head_dim
         queries = config.num_attention_heads * head_dim
         self.is_split = uses_sequence_parallel(config)
-        layout = (self.is_split, "attention")
-        self.q_proj = column_linear(config, hidden, queries, *layout)
-        self.k_proj = column_linear(config, hidden, keys, *layout)
-        self.v_proj = column_linear(config, hidden, keys, *layout)
-        self.o_proj = row_linear(config, queries, hidden, *layout)
+        how: dict[str, Any] = {
+            "kind": "attention",
+            "along_sequence": self.is_split,
+        }
+        self.q_proj = linear(config, hidden, queries, "columns", **how)
+        self.k_proj = linear(config, hidden, keys, "columns", **how)
+        self.v_proj = linear(config, hidden, keys, "columns", **how)
+        self.o_proj = linear(config, queries, hidden, "rows", **how)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
@@ -108,14 +111,9 @@ def turn_pairs(x: Tensor, layout: str) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """Rotate heads by their positions, in float32.
+    """Rotate heads [batch, length, heads, head_dim] by their positions.
 
-    Args:
-        x: [batch, length, heads, head_dim], any floating dtype; the result
-            has the same.
-        cos: Cosines of `rotary_angles`, [length, 1, head_dim], float32.
-        sin: Sines likewise.
-        layout: "half" or "interleaved".
+    It computes in float32 with `rotary_tables`; the dtype stays that of `x`.
     """
     wide = as_float32(x)
     turned = wide * cos + turn_pairs(wide, layout) * sin
@@ -125,7 +123,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
 def rotary_tables(
     length: int, head_dim: int, theta: float, layout: str
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for `rotate`, kept between calls in eager mode."""
+    """Cosines and sines of `rotary_angles`, [length, 1, head_dim], float32.
+
+    They are kept between calls in eager mode.
+    """
     make = _kept_tables if paddle.in_dynamic_mode() else _tables
     return make(length, head_dim, theta, layout, str(paddle.get_device()))
 
@@ -154,9 +155,6 @@ def attend_batched(
         value: Same shape and dtype as `key`.
         theta: Base of the rotary frequencies.
         layout: "half" or "interleaved".
-
-    Returns:
-        [batch, length, heads, head_dim].
     """
     _, length, _, head_dim = query.shape
     cos, sin = rotary_tables(length, head_dim, theta, layout)

@@ -15,7 +15,7 @@ from paddle_adagc.lab.models.layers import (
     GatedMLP,
     RMSNorm,
     as_float32,
-    column_linear,
+    linear,
     tied_head,
     token_embedding,
 )
@@ -39,8 +39,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     labels, the ignored ones too.
 
     Args:
-        logits: [..., vocab]; under tensor parallelism this rank's share of
-            the vocabulary.
+        logits: [..., vocab]; of this TP rank's share of the vocabulary.
         labels: [...], integer; -100 does not count.
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
@@ -77,7 +76,7 @@ def training_loss(
         adds_router_losses: Whether they are part of the loss (in training).
 
     Returns:
-        A float32 scalar; and by name its parts, detached, without factors.
+        A scalar; and by name its parts, detached, without their factors.
     """
     parts = {"lm_loss": lm_loss.detach()}
     if router_losses is None:
@@ -113,20 +112,18 @@ class DecoderLayer(nn.Layer):
         self.mlp: nn.Layer = (
             MoE(config)
             if self.has_experts
-            else GatedMLP(config, config.intermediate_size, self.is_split)
+            else GatedMLP(
+                config, config.intermediate_size, along_sequence=self.is_split
+            )
         )
         self.input_layernorm = RMSNorm(config)
         self.post_attention_layernorm = RMSNorm(config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Map [batch, length, hidden] to the same shape.
+        """Map [batch, length, hidden] to the same shape, and router losses.
 
         Under sequence parallelism [length / ranks, batch, hidden]; experts
-        get whole sequences.
-
-        Returns:
-            The hidden states, and the router losses of `MoE.forward`; None
-            in a dense layer.
+        get whole sequences. Without experts router losses are None.
         """
         x = x + self.self_attn(self.input_layernorm(x))
         normed = self.post_attention_layernorm(x)
@@ -163,14 +160,9 @@ class DecoderModel(DecoderPretrainedModel):
         self.embed_tokens = value
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Hidden states after the final norm.
+        """Hidden states [batch, length, hidden] after the final norm.
 
-        Args:
-            input_ids: [batch, length], integer.
-
-        Returns:
-            [batch, length, hidden]; and the router losses (see
-            `MoE.forward`), averaged over the MoE layers, or None.
+        And the router losses of `MoE.forward`, averaged over the MoE layers.
         """
         check_length(input_ids, self.config)
         x = self.embed_tokens(input_ids)
@@ -206,8 +198,8 @@ class DecoderForCausalLM(DecoderPretrainedModel):
         self.model = DecoderModel(config)
         self.lm_head: nn.Layer | None = None
         if not config.tie_word_embeddings:
-            self.lm_head = column_linear(
-                config, config.hidden_size, config.vocab_size
+            self.lm_head = linear(
+                config, config.hidden_size, config.vocab_size, "columns"
             )
         self.last_losses: dict[str, Tensor] = {}
 
@@ -223,13 +215,10 @@ class DecoderForCausalLM(DecoderPretrainedModel):
                 -100 do not count.
 
         Returns:
-            Logits [batch, length, vocab] (under tensor parallelism this
-            rank's share of the vocabulary); with labels the pair (loss,
-            logits). The loss is a float32 scalar: mean cross-entropy, in
-            training mode plus the router losses times their factors.
-
-        Raises:
-            ValueError: A sequence longer than `max_position_embeddings`.
+            Logits [batch, length, vocab], of this TP rank's share of the
+            vocabulary; with labels the pair (loss, logits). The loss is the
+            mean cross-entropy, in training mode plus the router losses times
+            their factors.
         """
         hidden, router_losses = self.model(input_ids)
         logits = self._head(hidden)

@@ -91,10 +91,7 @@ PRESETS: dict[str, Options] = {
 
 
 def decoder_config(fields: Options, **layout: Any) -> DecoderConfig:
-    """Make the decoder's config from a run's `model` section.
-
-    See `CheckedConfig.from_fields`; presets are those of `PRESETS`.
-    """
+    """Make the config of a run's `model` section, see `from_fields`."""
     config: DecoderConfig = DecoderConfig.from_fields(fields, PRESETS, **layout)
     if config.initialization != "normal" and "initializer_range" in fields:
         warnings.warn(

@@ -244,13 +244,6 @@ def state_to_hf(
     Transformers knows no multipliers of the initialisation: they are folded
     into the weights.
 
-    Args:
-        state: Whole tensor by our name, correction biases included.
-        config: The decoder's config.
-
-    Yields:
-        Name and contiguous array.
-
     Raises:
         ValueError: `state` lacks names or holds unknown ones.
     """

@@ -3,6 +3,7 @@
 """Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8."""
 
 from functools import lru_cache
+from typing import Literal
 
 import paddle
 import paddle.nn.functional as F
@@ -61,14 +62,8 @@ def _reparametrized(
     """Let a layer without bias multiply its output by a scale, under WeSaR.
 
     Multiplying the output rather than the weight keeps the scale out of the
-    rounding of FP8 products.
-
-    Args:
-        layer: The layer.
-        config: The decoder's config.
-        role: Role of the layer's weight.
-        is_partial: Each TP rank has another part of the output, while all
-            have the same scale: its gradient is summed over them.
+    rounding of FP8 products. If each TP rank has another part of the output
+    (`is_partial`), the gradient of the scale is summed over them.
     """
     if config.initialization != "wesar":
         return layer
@@ -82,104 +77,64 @@ def _reparametrized(
     return layer
 
 
-def _linear(
+def linear(
     config: DecoderConfig,
     in_features: int,
     out_features: int,
-    role: Role,
-    kind: str | None,
-    split: type[nn.Layer] | None,
-    **split_options: bool,
-) -> nn.Layer:
-    """Make a linear map without bias, whole or of fleet's class `split`."""
-    attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
-    is_float8 = kind in config.float8_linears
-    if split is None:
-        return (Float8Linear if is_float8 else nn.Linear)(
-            in_features, out_features, weight_attr=attr, bias_attr=False
-        )
-    layer = split(
-        in_features,
-        out_features,
-        weight_attr=attr,
-        has_bias=False,
-        **split_options,
-    )
-    return multiply_in_float8(layer) if is_float8 else layer
-
-
-def column_linear(
-    config: DecoderConfig,
-    in_features: int,
-    out_features: int,
-    from_split_sequence: bool = False,
+    split: Literal["columns", "rows"],
     kind: str | None = None,
     *,
+    along_sequence: bool = False,
     is_whole: bool = False,
 ) -> nn.Layer:
-    """Linear map without bias whose output is split over the TP ranks.
-
-    Args:
-        config: The decoder's config.
-        in_features: Width of the input.
-        out_features: Width of the output, of all ranks together.
-        from_split_sequence: The input is of the shape of `split_sequence`,
-            the output holds all positions.
-        kind: The layer's name in `DecoderConfig.float8_linears`; None: it
-            is never in FP8.
-        is_whole: This rank alone holds all of it, as one of its experts.
-    """
-    split = None
-    if tensor_parallel_degree() > 1 and not is_whole:
-        split = (
-            ColumnSequenceParallelLinear
-            if from_split_sequence
-            else fleet.meta_parallel.ColumnParallelLinear
-        )
-    sizes = (in_features, out_features)
-    layer = _linear(config, *sizes, "input", kind, split, gather_output=False)
-    return _reparametrized(layer, config, "input", is_partial=split is not None)
-
-
-def row_linear(
-    config: DecoderConfig,
-    in_features: int,
-    out_features: int,
-    to_split_sequence: bool = False,
-    kind: str = "mlp",
-    *,
-    is_whole: bool = False,
-) -> nn.Layer:
-    """Linear map without bias whose input is split over the TP ranks.
+    """Linear map without bias, split over the TP ranks.
 
     Args:
         config: The decoder's config.
         in_features: Width of the input, of all ranks together.
-        out_features: Width of the output.
-        to_split_sequence: The output is of the shape of `split_sequence`.
-        kind: The layer's name in `DecoderConfig.float8_linears`.
+        out_features: Width of the output, of all ranks together.
+        split: "columns": ranks share the output; "rows": the input.
+        kind: The layer's name in `DecoderConfig.float8_linears`; None: it
+            is never in FP8.
+        along_sequence: The other side is of the shape of `split_sequence`.
         is_whole: This rank alone holds all of it, as one of its experts.
     """
-    split = None
-    if tensor_parallel_degree() > 1 and not is_whole:
-        split = (
+    role: Role = "input"
+    if split == "rows":
+        role = "attention_output" if kind == "attention" else "mlp_output"
+    sizes = (in_features, out_features)
+    attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
+    is_float8 = kind in config.float8_linears
+    is_split = tensor_parallel_degree() > 1 and not is_whole
+    if not is_split:
+        make = Float8Linear if is_float8 else nn.Linear
+        layer = make(*sizes, weight_attr=attr, bias_attr=False)
+    elif split == "columns":
+        make = (
+            ColumnSequenceParallelLinear
+            if along_sequence
+            else fleet.meta_parallel.ColumnParallelLinear
+        )
+        layer = make(
+            *sizes, weight_attr=attr, has_bias=False, gather_output=False
+        )
+    else:
+        make = (
             RowSequenceParallelLinear
-            if to_split_sequence
+            if along_sequence
             else fleet.meta_parallel.RowParallelLinear
         )
-    role: Role = "attention_output" if kind == "attention" else "mlp_output"
-    sizes = (in_features, out_features)
-    layer = _linear(config, *sizes, role, kind, split, input_is_parallel=True)
-    return _reparametrized(layer, config, role, is_partial=to_split_sequence)
+        layer = make(
+            *sizes, weight_attr=attr, has_bias=False, input_is_parallel=True
+        )
+    if is_split and is_float8:
+        layer = multiply_in_float8(layer)
+    is_partial = is_split if split == "columns" else along_sequence
+    return _reparametrized(layer, config, role, is_partial)
 
 
 def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
-    """Logits by the embedding's weight.
-
-    Args:
-        hidden: [..., hidden].
-        embedding: [vocab, hidden], of this TP rank's share of the vocabulary.
-    """
+    """Logits by this TP rank's rows of the embedding, [vocab, hidden]."""
     return paddle.matmul(
         enter_tensor_parallel(hidden), embedding, transpose_y=True
     )
@@ -213,20 +168,19 @@ class GatedMLP(nn.Layer):
         self,
         config: DecoderConfig,
         width: int,
-        of_split_sequence: bool = False,
         kind: str = "mlp",
         *,
+        along_sequence: bool = False,
         is_whole: bool = False,
     ) -> None:
         super().__init__()
-        hidden, split = config.hidden_size, of_split_sequence
-        self.gate_proj, self.up_proj = (
-            column_linear(config, hidden, width, split, kind, is_whole=is_whole)
-            for _ in range(2)
-        )
-        self.down_proj = row_linear(
-            config, width, hidden, split, kind, is_whole=is_whole
-        )
+        hidden = config.hidden_size
+        up = (config, hidden, width, "columns", kind)
+        down = (config, width, hidden, "rows", kind)
+        how = {"along_sequence": along_sequence, "is_whole": is_whole}
+        self.gate_proj = linear(*up, **how)
+        self.up_proj = linear(*up, **how)
+        self.down_proj = linear(*down, **how)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""

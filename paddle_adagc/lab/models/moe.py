@@ -39,9 +39,6 @@ def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
     Args:
         probabilities: Softmax of the router, [tokens, E], float32.
         counts: Tokens that each expert got, [E], integer.
-
-    Returns:
-        Scalar, float32; gradient flows through `probabilities` only.
     """
     load = counts.astype("float32") / counts.sum().astype("float32")
     mean = probabilities.mean(axis=0)
@@ -49,11 +46,7 @@ def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
 
 
 def router_z_loss(logits: Tensor) -> Tensor:
-    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5).
-
-    Args:
-        logits: The router's logits, [tokens, E], float32.
-    """
+    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5)."""
     return paddle.square(paddle.logsumexp(logits, axis=-1)).mean()
 
 
@@ -142,11 +135,11 @@ class AllToAll(PyLayer):
         axis: Axis,
         gradient_factor: float,
     ) -> Tensor:
-        """Exchange rows; the result is grouped by sender.
+        """Exchange rows; they are grouped by destination, then by sender.
 
         Args:
             ctx: Context of the PyLayer.
-            rows: [sum(num_sent), width], grouped by destination.
+            rows: [sum(num_sent), width].
             num_sent: Rows for each rank of the group.
             num_received: Rows from each rank of the group.
             axis: The group.
@@ -205,10 +198,7 @@ class Dispatch:
         self._order = paddle.to_tensor(_by_expert(table), "int64")
 
     def send(self, rows: Tensor) -> Tensor:
-        """Send rows, grouped by expert, to the experts' ranks.
-
-        The result, [sum(num_rows), width], is grouped by this rank's experts.
-        """
+        """Send rows to their experts' ranks; they stay grouped by expert."""
         received = AllToAll.apply(
             rows,
             self._num_sent,
@@ -233,8 +223,7 @@ class Dispatch:
 def _by_expert(table: list[list[int]]) -> list[int]:
     """Return the order that regroups rows from senders to experts.
 
-    Args:
-        table: Rows from each sender for each expert.
+    The table has the number of rows from each sender for each expert.
     """
     counts = np.array(table)
     experts = np.tile(np.arange(counts.shape[1]), len(table))
@@ -266,7 +255,7 @@ class MoE(nn.Layer):
         is_whole = self.topology.expert.size > 1
         self.experts = nn.LayerList(
             [
-                GatedMLP(config, width, kind="experts", is_whole=is_whole)
+                GatedMLP(config, width, "experts", is_whole=is_whole)
                 if self._is_own(expert, config)
                 else None
                 for expert in range(config.moe_num_experts)
@@ -276,11 +265,8 @@ class MoE(nn.Layer):
             mark_experts(self.experts)
         self.shared_experts: GatedMLP | None = None
         if config.moe_num_shared_experts:
-            self.shared_experts = GatedMLP(
-                config,
-                width * config.moe_num_shared_experts,
-                kind="experts",
-            )
+            width *= config.moe_num_shared_experts
+            self.shared_experts = GatedMLP(config, width, "experts")
         self.num_experts = config.moe_num_experts
         self.top_k = config.moe_top_k
         self.balances = config.router_aux_loss_coef > 0
@@ -294,15 +280,11 @@ class MoE(nn.Layer):
             )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix the experts' outputs.
-
-        Args:
-            x: [batch, length, hidden].
+        """Mix the experts' outputs of [batch, length, hidden].
 
         Returns:
-            Output of the shape of `x`; the load-balancing loss and the
-            router z-loss without their factors, [2] float32, zero where the
-            factor is zero.
+            The same shape; the load-balancing loss and the router z-loss
+            without their factors, [2] float32, zero where the factor is zero.
         """
         tokens = x.reshape([-1, x.shape[-1]])
         bias = None
@@ -317,16 +299,12 @@ class MoE(nn.Layer):
             self.expert_load.add_(counts)
         if self.shared_experts is not None:
             out = out + self.shared_experts(tokens)
-        zero = paddle.zeros([], dtype="float32")
-        losses = paddle.stack(
-            [
-                load_balancing_loss(probabilities, counts)
-                if self.balances
-                else zero,
-                router_z_loss(logits) if self.limits_logits else zero,
-            ]
-        )
-        return out.reshape(x.shape), losses
+        balance = z_loss = paddle.zeros([], dtype="float32")
+        if self.balances:
+            balance = load_balancing_loss(probabilities, counts)
+        if self.limits_logits:
+            z_loss = router_z_loss(logits)
+        return out.reshape(x.shape), paddle.stack([balance, z_loss])
 
     def _is_own(self, expert: int, config: DecoderConfig) -> bool:
         """Tell whether this rank holds the expert with this global index."""
@@ -394,10 +372,7 @@ class MoE(nn.Layer):
         `bias += rate * sign(mean load - load)` over the tokens routed in
         training since the last call (Wang et al. 2024, algorithm 1), to be
         called after an optimizer step. Without `moe_correction_bias` there
-        is nothing to adjust.
-
-        Args:
-            rate: Step of the bias, in units of probability.
+        is nothing to adjust. The rate is in units of probability.
         """
         if not self.has_correction_bias:
             return

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder as fleet's pipeline, saved under the names of the whole model."""
 
+import functools
 from typing import TypeAlias
 
 import paddle
@@ -22,7 +23,7 @@ from paddle_adagc.lab.models.decoder import (
 )
 from paddle_adagc.lab.models.layers import (
     RMSNorm,
-    column_linear,
+    linear,
     tied_head,
     token_embedding,
 )
@@ -42,14 +43,9 @@ the router losses so far, [2]."""
 def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
     """Return where each stage begins in [embedding, layers, norm, head].
 
-    Stages differ by one decoder layer at most. The spare ones go to the
-    middle, then to the first stage, because the head is the largest extra.
-
-    Returns:
-        `num_stages + 1` indices (fleet's `seg_method`).
-
-    Raises:
-        ValueError: More stages than decoder layers.
+    These `num_stages + 1` indices are fleet's `seg_method`. Stages differ by
+    one decoder layer at most. The spare ones go to the middle, then to the
+    first stage, because the head is the largest extra.
     """
     if num_stages > num_layers:
         raise ValueError(
@@ -137,8 +133,8 @@ class HeadPipe(nn.Layer):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.lm_head = column_linear(
-            config, config.hidden_size, config.vocab_size
+        self.lm_head = linear(
+            config, config.hidden_size, config.vocab_size, "columns"
         )
 
     def forward(self, flow: Flow) -> Flow:
@@ -194,17 +190,6 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
     tensors. Uneven stages are fine: 25 layers on 4 are 6, 7, 6 and 6. With
     PaddleNLP's `config.virtual_pp_degree` each stage has as many parts, all
     of equally many layers, and the schedule is interleaved.
-
-    Args:
-        config: The decoder's config.
-
-    Attributes:
-        loss: The loss of the last stage.
-
-    Raises:
-        ValueError: More stages than layers, virtual stages that cannot share
-            the layers evenly or with an untied head, or see
-            `check_parallel`.
     """
 
     config_class = DecoderConfig
@@ -228,34 +213,27 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         self.loss = loss
 
     def _describe(self, config: DecoderConfig) -> None:
-        shared = {
-            "key": "embed_tokens",
-            "layer_func": EmbeddingPipe,
-            "shared_weight_attr": "embedding_weight",
-            "config": config,
-        }
+        embedding = LayerDesc(EmbeddingPipe, config)
+        head = LayerDesc(HeadPipe, config)
         if config.tie_word_embeddings:
-            self.add_sequential_layer(SharedLayerDesc(**shared), "model")
-        else:
-            self.add_sequential_layer(LayerDesc(EmbeddingPipe, config), "model")
+            share = functools.partial(
+                SharedLayerDesc,
+                key="embed_tokens",
+                layer_func=EmbeddingPipe,
+                shared_weight_attr="embedding_weight",
+                config=config,
+            )
+            embedding, head = share(), share(forward_func=tied_head_pipe)
+        self.add_sequential_layer(embedding, "model")
         for index in range(config.num_hidden_layers):
-            self.add_sequential_layer(
-                LayerDesc(DecoderLayerPipe, config, index),
-                f"model.layers.{index}",
-            )
+            layer = LayerDesc(DecoderLayerPipe, config, index)
+            self.add_sequential_layer(layer, f"model.layers.{index}")
         self.add_sequential_layer(LayerDesc(NormPipe, config), "model.norm")
-        if config.tie_word_embeddings:
-            self.add_sequential_layer(
-                SharedLayerDesc(forward_func=tied_head_pipe, **shared), "model"
-            )
-        else:
-            self.add_sequential_layer(LayerDesc(HeadPipe, config), "")
+        name = "model" if config.tie_word_embeddings else ""
+        self.add_sequential_layer(head, name)
 
     def take_losses(self) -> list[dict[str, Tensor]]:
-        """Parts of the micro-batches' losses since the last call.
-
-        Empty on all stages but the last.
-        """
+        """Take `PipelineLoss.micro_losses` out."""
         losses = [*self.loss.micro_losses]
         self.loss.micro_losses.clear()
         return losses

@@ -161,13 +161,8 @@ def model_size(config: ModelConfig) -> ModelSize:
 def split_axis(key: str) -> int | None:
     """Return the axis along which tensor-parallel ranks split a parameter.
 
-    Under expert parallelism they do not split experts.
-
-    Args:
-        key: Name in the whole model.
-
-    Returns:
-        0 or 1; None: every rank holds all of it (norms and routers).
+    None: every rank holds all of it, as of norms, routers, and under expert
+    parallelism of experts, for which this gives an axis all the same.
     """
     if _SPLIT_IN_ROWS.search(key):
         return 0

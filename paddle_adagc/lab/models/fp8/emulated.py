@@ -45,14 +45,9 @@ _TO_SMALLEST_NORMAL = _TO_SCALE * 2.0**-8 * 2.0**-6
 
 
 def round_blocks(view: Tensor, axes: Sequence[int]) -> Tensor:
-    """Round every block to e4m3 times its scale.
+    """Round to e4m3 times a scale, to nearest and ties to even.
 
-    Args:
-        view: float32, a block spanning `axes`.
-        axes: Axes of a block.
-
-    Returns:
-        float32, of the shape of `view`: rounded to nearest, ties to even.
+    A block spans `axes` of the float32 tensor `view`.
     """
     size = view.abs()
     smallest = size.max(axes, keepdim=True) * _TO_SMALLEST_NORMAL

@@ -58,10 +58,9 @@ class SelfAttention(nn.Layer):
 
 
 def _attend_batched(projected: Tensor, heads: int, causal: bool) -> Tensor:
-    """Attention of [batch, length, 3 * width] (the path of GPUs).
+    """[batch, length, 3 * width] to [batch, length, heads, head_dim].
 
-    Returns:
-        [batch, length, heads, head_dim].
+    This is the path of GPUs.
     """
     batch, length, _ = projected.shape
     parts = projected.reshape([batch, length, 3, heads, -1])

@@ -17,7 +17,7 @@ from paddle_adagc.lab.models.fp8.linear import (
     is_float8,
     multiply_in_float8,
 )
-from paddle_adagc.lab.models.layers import column_linear, row_linear
+from paddle_adagc.lab.models.layers import linear
 
 SHAPES = [(5, 64, 32), (3, 7, 5), (128, 256, 128), (130, 257, 200)]
 
@@ -204,8 +204,9 @@ def column_then_row(rank=0, num_ranks=1, is_split_sequence=False):
     """Output and gradients of `row(column(x))`, of this rank's part."""
     values = arrays()
     part = np.s_[rank * INNER // num_ranks : (rank + 1) * INNER // num_ranks]
-    column = column_linear(CONFIG, WIDTH, INNER, is_split_sequence, "mlp")
-    row = row_linear(CONFIG, INNER, WIDTH, is_split_sequence, "mlp")
+    split = {"kind": "mlp", "along_sequence": is_split_sequence}
+    column = linear(CONFIG, WIDTH, INNER, "columns", **split)
+    row = linear(CONFIG, INNER, WIDTH, "rows", **split)
     column.weight.set_value(values["column"][:, part])
     row.weight.set_value(values["row"][part])
     x, grad = values["x"], values["grad"]
