@@ -151,14 +151,6 @@ class DecoderModel(DecoderPretrainedModel):
         self.norm = RMSNorm(config)
         self.enable_recompute = False
 
-    def get_input_embeddings(self) -> nn.Layer:
-        """Return the embedding layer (PaddleNLP's interface)."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Layer) -> None:
-        """Replace the embedding layer (PaddleNLP's interface)."""
-        self.embed_tokens = value
-
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Hidden states [batch, length, hidden] after the final norm.
 

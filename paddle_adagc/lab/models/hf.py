@@ -45,15 +45,12 @@ _SHARED_KEYS = (
     "tie_word_embeddings",
     "initializer_range",
 )
-_NEEDED_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "max_position_embeddings",
-    "rms_norm_eps",
-)
+_OPTIONAL_KEYS = {
+    "num_key_value_heads",
+    "head_dim",
+    "tie_word_embeddings",
+    "initializer_range",
+}
 # Options without a counterpart in transformers, and what follows from that.
 _LEFT_OUT: dict[str, tuple[Any, str]] = {
     "router_z_loss_coef": (0.0, "which logits do not depend on"),
@@ -86,8 +83,11 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
         if is_number and not 0 <= value <= limit:
             raise ValueError(f"{key}={value}: not in [0, {limit}].")
     try:
-        shared = {key: options[key] for key in _NEEDED_KEYS}
-        shared |= {key: options[key] for key in _SHARED_KEYS if key in options}
+        shared = {
+            key: options[key]
+            for key in _SHARED_KEYS
+            if key in options or key not in _OPTIONAL_KEYS
+        }
         experts = family.read_experts(options)
     except KeyError as error:
         raise ValueError(

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (NumPy's bfloat16, which safetensors makes)
 import numpy as np
 import numpy.typing as npt
+from paddlenlp.transformers.gpt.tokenizer import bytes_to_unicode
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
@@ -191,8 +192,8 @@ def byte_tokenizer() -> Tokenizer:
     does not contain, is the special token of the end.
     """
     # ByteLevel writes a byte as a printable character of its own choice.
-    letters = _byte_letters()
-    vocabulary = {letter: byte for byte, letter in enumerate(letters)}
+    letters = bytes_to_unicode()
+    vocabulary = {letters[byte]: byte for byte in range(VOCAB_SIZE)}
     del vocabulary[letters[END_OF_DOCUMENT]]
     vocabulary[_END] = END_OF_DOCUMENT
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
@@ -228,17 +229,3 @@ def copy_tokenizer(source: Path, directory: Path) -> bool:
     for path in present:
         shutil.copyfile(path, directory / path.name)
     return any(path.stem == "tokenizer" for path in present)
-
-
-def _byte_letters() -> list[str]:
-    """Return the character by which ByteLevel writes each byte.
-
-    Printable bytes of Latin-1 stand for themselves; the others, in their
-    order, are the characters from U+0100 on.
-    """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(VOCAB_SIZE) if byte not in printable]
-    return [
-        chr(byte) if byte in printable else chr(256 + others.index(byte))
-        for byte in range(VOCAB_SIZE)
-    ]

@@ -3,7 +3,7 @@
 """Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8."""
 
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import paddle
 import paddle.nn.functional as F
@@ -175,12 +175,14 @@ class GatedMLP(nn.Layer):
     ) -> None:
         super().__init__()
         hidden = config.hidden_size
-        up = (config, hidden, width, "columns", kind)
-        down = (config, width, hidden, "rows", kind)
-        how = {"along_sequence": along_sequence, "is_whole": is_whole}
-        self.gate_proj = linear(*up, **how)
-        self.up_proj = linear(*up, **how)
-        self.down_proj = linear(*down, **how)
+        how: dict[str, Any] = {
+            "kind": kind,
+            "along_sequence": along_sequence,
+            "is_whole": is_whole,
+        }
+        self.gate_proj = linear(config, hidden, width, "columns", **how)
+        self.up_proj = linear(config, hidden, width, "columns", **how)
+        self.down_proj = linear(config, width, hidden, "rows", **how)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""

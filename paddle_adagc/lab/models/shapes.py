@@ -161,8 +161,8 @@ def model_size(config: ModelConfig) -> ModelSize:
 def split_axis(key: str) -> int | None:
     """Return the axis along which tensor-parallel ranks split a parameter.
 
-    None: every rank holds all of it, as of norms, routers, and under expert
-    parallelism of experts, for which this gives an axis all the same.
+    None: every rank holds all of it (norms and routers). Under expert
+    parallelism experts are not split, though they have an axis here.
     """
     if _SPLIT_IN_ROWS.search(key):
         return 0

@@ -364,6 +364,15 @@ def test_what_cannot_be_read_is_an_error_with_status_2(capsys, tmp_path):
     assert check(capsys, tmp_path / "no.yaml")[0] == 2
 
 
+def test_a_wrong_model_is_named_beside_wrong_values(capsys):
+    overrides = ("train.max_step=3", "model={float8_linears: [mlp]}")
+    code, out, _ = check(capsys, PROXY, *overrides)
+    assert code == 2
+    mistakes = " ".join(section(out, "Mistakes"))
+    assert "did you mean 'train.max_steps'" in mistakes
+    assert "model.float8_linears=['mlp'] with" in mistakes
+
+
 def test_warm_up_longer_than_the_run_is_said(capsys):
     code, out, _ = check(capsys, LLAMA, "train.max_steps=100")
     assert code == 0
