@@ -62,13 +62,8 @@ def stage_bytes(
 ) -> int:
     """Return the bytes per token on a rank of a pipeline stage, at the peak.
 
-    Args:
-        model: The decoder, with its tensor and sequence parallelism.
-        layers: Indices of the stage's layers, from 0.
-        value_bytes: Bytes of a value.
-        num_held: Micro-batches that the stage keeps at the same time.
-        has_head: The stage ends in the head.
-        recompute: Every layer keeps only its input.
+    The stage keeps `num_held` micro-batches at the same time. With `recompute`
+    every layer keeps only its input.
     """
     sizes = [layer_bytes(model, index, value_bytes) for index in layers]
     if recompute:
@@ -120,12 +115,8 @@ def pair_batch_bytes(
 ) -> int:
     """Return CLIP's bytes on a rank at the peak.
 
-    Args:
-        model: The architecture.
-        batch_size: Pairs of the rank's forward pass.
-        num_ranks: Ranks with pairs of their own.
-        value_bytes: Bytes of a value.
-        recompute: Every block keeps only its input.
+    The batch is the rank's own, one of `num_ranks`. With `recompute` every
+    block keeps only its input.
     """
     kept_patches = max(1, int(model.num_patches * (1 - model.patch_dropout)))
     lengths = {"vision": kept_patches + 1, "text": model.context_length}

@@ -65,11 +65,7 @@ _MAX_LAYERS = 10_000
 
 
 def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
-    """Convert a parsed `config.json` of a supported model.
-
-    Raises:
-        ValueError: Another model, or an option that the decoder lacks.
-    """
+    """Convert a parsed `config.json`, or refuse it with a ValueError."""
     family = find_family(options.get("model_type"))
     for key, value in _FIXED.items():
         if options.get(key, value) != value:
@@ -127,10 +123,8 @@ def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
     """Return a decoder's `config.json`, the inverse of `config_from_hf`.
 
     Transformers has no router z-loss, no FP8 products and no bfloat16 norms:
-    these options are left out, with a warning.
-
-    Raises:
-        ValueError: No class of transformers computes the same.
+    these options are left out, with a warning. A decoder that none of its
+    classes computes is refused.
     """
     family = family_of(config)
     for option, (without, effect) in _LEFT_OUT.items():

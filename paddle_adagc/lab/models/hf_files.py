@@ -84,10 +84,8 @@ def write_weights(
 ) -> None:
     """Write tensors as one safetensors file, or as several and an index.
 
-    Args:
-        directory: Folder to write to.
-        weights: Names and contiguous arrays; one shard is in memory at a time.
-        max_shard_bytes: A file ends before the tensor that would exceed this.
+    Arrays are contiguous. A file ends before the tensor that would exceed
+    `max_shard_bytes`; one is in memory at a time.
     """
     shards: list[list[str]] = []
     shard: dict[str, Array] = {}
@@ -171,11 +169,7 @@ def read_weights(directory: Path) -> dict[str, Array]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ValueError: The file holds something else; the message names it.
-    """
+    """Read a JSON object, or raise a ValueError that names the file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (RecursionError, ValueError) as error:

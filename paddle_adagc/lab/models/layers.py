@@ -91,8 +91,8 @@ def linear(
 
     Args:
         config: The decoder's config.
-        in_features: Width of the input, of all ranks together.
-        out_features: Width of the output, of all ranks together.
+        in_features: Of all ranks together.
+        out_features: Of all ranks together.
         split: "columns": ranks share the output; "rows": the input.
         kind: The layer's name in `DecoderConfig.float8_linears`; None: it
             is never in FP8.
@@ -257,12 +257,8 @@ class RMSNorm(nn.Layer):
     """Root-mean-square norm with a trained scale (Zhang and Sennrich 2019).
 
     Its weight is the same on all TP ranks. Where these share the heads or the
-    positions, its gradient is summed over them in every backward pass.
-
-    Args:
-        config: The decoder's config.
-        head_dim: Width of the heads that are normed; None: it norms the
-            residual stream.
+    positions, its gradient is summed over them in every backward pass. It
+    norms the residual stream, or heads of width `head_dim`.
     """
 
     def __init__(

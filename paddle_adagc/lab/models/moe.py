@@ -137,13 +137,7 @@ class AllToAll(PyLayer):
     ) -> Tensor:
         """Exchange rows; they are grouped by destination, then by sender.
 
-        Args:
-            ctx: Context of the PyLayer.
-            rows: [sum(num_sent), width].
-            num_sent: Rows for each rank of the group.
-            num_received: Rows from each rank of the group.
-            axis: The group.
-            gradient_factor: Factor of the gradients.
+        The numbers are those of rows for, and from, each rank of the group.
         """
         ctx.num_sent, ctx.num_received = [*num_sent], [*num_received]
         ctx.axis, ctx.gradient_factor = axis, gradient_factor

@@ -56,11 +56,8 @@ def uses_sequence_parallel(config: DecoderConfig) -> bool:
 def split_sequence(x: Tensor) -> Tensor:
     """Keep this TP rank's share of the positions; the gradient is gathered.
 
-    Args:
-        x: [batch, length, hidden], the same on every TP rank.
-
-    Returns:
-        [length / ranks, batch, hidden], the layout of fleet's layers.
+    Of [batch, length, hidden], the same on every TP rank, it is [length /
+    ranks, batch, hidden], the layout of fleet's layers.
     """
     degree = tensor_parallel_degree()
     if x.shape[1] % degree:
@@ -81,14 +78,7 @@ def whole_sequence(x: Tensor) -> Tensor:
 
 
 def split_rows(x: Tensor) -> Tensor:
-    """Keep this TP rank's share of the rows; the gradient is gathered.
-
-    Args:
-        x: [rows, ...], the same on every TP rank.
-
-    Returns:
-        [rows / ranks, ...].
-    """
+    """Keep this TP rank's share of the rows; the gradient is gathered."""
     degree = tensor_parallel_degree()
     if x.shape[0] % degree:
         raise ValueError(
@@ -126,11 +116,7 @@ def check_parallel(config: DecoderConfig) -> None:
 
 
 def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
-    """Refuse numbers of tensor- and expert-parallel ranks that do not fit.
-
-    Raises:
-        ValueError: They cannot share widths or experts evenly.
-    """
+    """Refuse ranks that cannot share widths or experts evenly."""
     for name in _SHARED_WIDTHS:
         if getattr(config, name) % tp:
             raise ValueError(

@@ -3,6 +3,7 @@
 """The decoder as fleet's pipeline, saved under the names of the whole model."""
 
 import functools
+from collections.abc import Callable
 from typing import TypeAlias
 
 import paddle
@@ -81,6 +82,13 @@ def _segments(
     return f"layer:{DecoderLayerPipe.__name__}"
 
 
+def _mapped(function: Callable[[Tensor], Tensor], flow: Flow) -> Flow:
+    """Map the hidden states; router losses pass by."""
+    if isinstance(flow, Tensor):
+        return function(flow)
+    return function(flow[0]), flow[1]
+
+
 class EmbeddingPipe(nn.Layer):
     """Token embedding; with a tied head the same tensor on both stages."""
 
@@ -123,9 +131,8 @@ class NormPipe(RMSNorm):
 
     def forward(self, flow: Flow) -> Flow:
         """Map hidden states to [batch, length, hidden]."""
-        x = super().forward(flow if isinstance(flow, Tensor) else flow[0])
-        x = whole_sequence(x) if self.is_shared else x
-        return x if isinstance(flow, Tensor) else (x, flow[1])
+        flow = _mapped(super().forward, flow)
+        return _mapped(whole_sequence, flow) if self.is_shared else flow
 
 
 class HeadPipe(nn.Layer):
@@ -139,16 +146,12 @@ class HeadPipe(nn.Layer):
 
     def forward(self, flow: Flow) -> Flow:
         """Map hidden states to logits."""
-        if isinstance(flow, Tensor):
-            return self.lm_head(flow)
-        return self.lm_head(flow[0]), flow[1]
+        return _mapped(self.lm_head, flow)
 
 
 def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
     """Map hidden states to logits by the embedding's weight."""
-    if isinstance(flow, Tensor):
-        return tied_head(flow, embedding.embedding_weight)
-    return tied_head(flow[0], embedding.embedding_weight), flow[1]
+    return _mapped(lambda x: tied_head(x, embedding.embedding_weight), flow)
 
 
 class PipelineLoss(nn.Layer):

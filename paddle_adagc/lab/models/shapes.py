@@ -222,11 +222,7 @@ def local_shapes(
 
 
 def shard_sizes(config: DecoderConfig, degrees: Degrees) -> list[ShardSize]:
-    """Count what the ranks of every pipeline stage hold.
-
-    Raises:
-        ValueError: The decoder cannot be spread over these ranks.
-    """
+    """Count what the ranks of every pipeline stage hold."""
     sizes = []
     for stage in range(degrees.pp):
         shapes = local_shapes(config, degrees, stage=stage)

@@ -126,9 +126,6 @@ def check_recipe(
         overrides: ``key=value`` that the file was read with.
         with_paddleformers: PaddleFormers trains it, not this package; it has
             rules of its own for evaluation and for pipeline stages.
-
-    Returns:
-        The plan, the recipe's mistakes, and what this machine lacks.
     """
     report = CheckReport(recipe, missing=_missing(config, with_paddleformers))
     if not with_paddleformers:
@@ -158,10 +155,7 @@ def check_values(
 ) -> CheckReport:
     """Name all mistakes of a recipe whose values do not make a run.
 
-    Args:
-        recipe: The recipe's file.
-        values: Its values, with overrides.
-        error: The refusal; sections that it is not about have their own.
+    Besides the `error`, those of sections that it is not about.
     """
     report = CheckReport(recipe, mistakes=str(error).splitlines())
     clip, model = (values.get(key) for key in ("clip", "model"))
@@ -338,12 +332,7 @@ def _override_lines(
 ) -> list[str]:
     """Describe the clip's values of single tensors, a line per pattern.
 
-    Args:
-        overrides: The clip's.
-        keys: Of the whole model's tensors; None: unknown.
-
-    Raises:
-        ValueError: A pattern matches no tensor, or two match the same.
+    With the keys of the whole model's tensors patterns are checked, too.
     """
     if keys is not None:
         overrides.refuse_unused(keys)

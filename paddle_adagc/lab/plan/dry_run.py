@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle import nn
@@ -187,21 +188,15 @@ def _make_groups(is_collective: bool, strategy: Any, log_level: str) -> None:
 def axis_list(
     topology: CommunicateTopology, axis_name: str, index: int
 ) -> list[int]:
-    """Replace fleet's ``get_axis_list``; pass over the ranks once per axis.
+    """Replace fleet's ``get_axis_list`` without a loop over the ranks.
 
     Fleet asks for each index of an axis, and its own function passes over all
     ranks each time: 10 seconds for 16,384 data-parallel ranks.
     """
-    axis = topology.get_hybrid_group_names().index(axis_name)
-    known = topology.__dict__.setdefault("_lists_of_axis", {})
-    if axis not in known:
-        lists: list[list[int]] = [
-            [] for _ in range(topology.get_dim(axis_name))
-        ]
-        for rank in range(topology.world_size()):
-            lists[topology.get_coord(rank)[axis]].append(rank)
-        known[axis] = lists
-    return known[axis][index]
+    names = topology.get_hybrid_group_names()
+    ranks = np.arange(topology.world_size())
+    ranks = ranks.reshape([topology.get_dim(name) for name in names])
+    return ranks.take(index, axis=names.index(axis_name)).ravel().tolist()
 
 
 @contextlib.contextmanager

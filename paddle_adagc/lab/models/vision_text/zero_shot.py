@@ -31,9 +31,6 @@ def class_embeddings(
             [captions, length]; such as ``"a photo of a dog"`` by several
             templates.
         batch_size: Captions per forward pass.
-
-    Returns:
-        float32 [classes, embed_dim].
     """
     counts = [len(captions) for captions in class_captions]
     if not counts or not min(counts):
