@@ -44,19 +44,19 @@ def layer_products(x, weight, grad):
     return y.numpy(), x.grad.numpy(), weight.grad.numpy()
 
 
+def sizes(num_tokens, width, out):
+    """Of x, weight and the output's gradient."""
+    return (num_tokens, width), (width, out), (num_tokens, out)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_equal_the_reference(shape):
-    num_tokens, width, out = shape
     rng = np.random.default_rng(list(shape))
     arrays = [
         (rng.standard_normal(size) * scale).astype(np.float32)
-        for size, scale in (
-            ((num_tokens, width), 1.0),
-            ((width, out), 0.02),
-            ((num_tokens, out), 1e-5),
-        )
+        for size, scale in zip(sizes(*shape), (1.0, 0.02, 1e-5), strict=True)
     ]
-    arrays[0][:, : width // 2] = 0.0  # blocks of zeros
+    arrays[0][:, : shape[1] // 2] = 0.0  # blocks of zeros
     for got, expected in zip(
         layer_products(*arrays), products(*arrays), strict=True
     ):
@@ -69,15 +69,10 @@ def test_products_equal_the_reference(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_of_integers_are_equal_bit_by_bit(shape):
     """Sums below 2^24 are exact in float32, whatever their order."""
-    num_tokens, width, out = shape
     rng = np.random.default_rng(list(shape))
     arrays = [
         rng.integers(-largest, largest + 1, size).astype(np.float32)
-        for size, largest in (
-            ((num_tokens, width), 255),
-            ((width, out), 200),
-            ((num_tokens, out), 100),
-        )
+        for size, largest in zip(sizes(*shape), (255, 200, 100), strict=True)
     ]
     results = layer_products(*arrays)
     for got, expected in zip(results, products(*arrays), strict=True):
