@@ -138,6 +138,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     _unshown: Sequence[str] = ("support",)
     """Quantities that are no metrics."""
 
+    overrides: Overrides
+
     def __init__(
         self,
         *positional: Any,
@@ -152,7 +154,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
         overrides: Mapping[str, Mapping[str, float] | None] | None = None,
     ) -> None:
-        super().__init__(nonfinite=nonfinite)
+        super().__init__(
+            nonfinite=nonfinite,
+            overrides=Overrides(
+                {} if overrides is None else overrides, _OF_TENSORS
+            ),
+        )
         if positional:
             raise TypeError(
                 "ClipGradByAdaGC takes named arguments only, got "
@@ -169,10 +176,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             self._step_to_compare = max(self.t_start, 1)
         self.lambda_dev = check_not_negative("lambda_dev", lambda_dev)
         self.strict = check_bool("strict", strict)
-        self.overrides = Overrides(
-            {} if overrides is None else overrides, _OF_TENSORS
-        )
-        self._awaits_tensors = bool(self.overrides.settings)
         self._warn_of_shrinking()
         self._keep(*self._kept_quantities(), optional=self._optional)
 
@@ -239,42 +242,15 @@ class ClipGradByAdaGC(TensorScalingClip):
         metrics = super()._tensor_metrics()
         return {k: v for k, v in metrics.items() if k not in self._unshown}
 
-    def _clipped_pairs(
-        self, pairs: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> list[tuple[Tensor, Tensor]]:
-        clipped = super()._clipped_pairs(pairs)
-        if not self.overrides.leaves_out_any:
-            return clipped
-        return [
-            (parameter, gradient)
-            for parameter, gradient in clipped
-            if not self.overrides.leaves_out(self._table.key(parameter))
-        ]
-
-    def _clip_(
-        self, step: int, pairs: Mapping[int, tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor, Kept]:
-        if self._awaits_tensors:
-            self._check_overrides(step)
-        return super()._clip_(step, pairs)
-
-    def _check_overrides(self, step: int) -> None:
-        """Refuse a pattern of no tensor, once all tensors are known.
-
-        Where ranks hold different tensors: one all-reduce per pattern, once.
-        """
-        has_made_a_step = bool(self._calls) and step == self.num_steps
-        if not (self._table.is_bound or has_made_a_step):
-            return
-        any_rank = self._known_reducer().any_rank
-        self.overrides.refuse_unused(self._table.keys, any_rank)
-        self._awaits_tensors = False
-
     def _advance(
         self, step: int, norm: Tensor, kept: Kept
     ) -> tuple[Tensor, Kept]:
         gamma, deviation = kept["gamma"], kept.get("deviation")
-        values = {name: getattr(self, name) for name in _OF_TENSORS}
+        values: dict[str, Any] = {
+            "lambda_rel": self.lambda_rel,
+            "beta": self.beta,
+            "lambda_dev": self.lambda_dev,
+        }
         if self.overrides.names:
             values |= self.overrides.vectors(self._table.keys, values)
         beta: rule.PerTensor = values["beta"]

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,18 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive, suggestion
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.base import Pairs, TensorScalingClip
 from paddle_adagc.clips.gradients import (
+    HALF_CLIPPED,
     GradientList,
     NonFinite,
-    changing_gradients,
 )
 from paddle_adagc.clips.memory import Kept
 from paddle_adagc.kernels.operators import dense_float
 from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.parallel.units import Declared
 
 _SMALLEST_NORM = 1e-6
 _ROUNDING = 1e-6  # of a tensor's norm, measured in two ways
@@ -94,14 +95,16 @@ class ClipGradByAGC(TensorScalingClip):
             **super()._config(),
         }
 
-    def bind(self, model: paddle.nn.Layer) -> None:
+    def bind(
+        self, model: paddle.nn.Layer, units: Declared | None = None
+    ) -> None:
         """See :meth:`TensorScalingClip.bind`.
 
         Raises:
             ValueError: The model has no tensor of a key of ``unclipped``. (With
                 several processes another one may have it.)
         """
-        super().bind(model)
+        super().bind(model, units)
         known = {*self._table.keys, _HEAD}
         for key in self.unclipped:
             if key not in known and paddle.distributed.get_world_size() == 1:
@@ -146,23 +149,25 @@ class ClipGradByAGC(TensorScalingClip):
     def _scale_(
         self,
         gradients: GradientList,
-        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        pairs: Pairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
         finite = paddle.isfinite(norm)
         h, discard = self._nonfinite.treat(h, norm)
+        by_slot = self._by_slot(slots, pairs)
         units = {
             slot: _Units(
                 local_value(parameter), gradient, self._is_embedding(slot)
             )
-            for slot, (parameter, gradient) in pairs.items()
+            for slot, (parameter, gradient) in by_slot.items()
             if self._table.keys[slot] not in self.unclipped
         }
         self._sum_split_units(units)
         nothing = paddle.zeros([1], "float32")
         squared = [nothing] * len(self._table)
-        with changing_gradients():
+        try:
             for slot, unit in units.items():
                 squared[slot] = unit.clip_(
                     self.lambda_rel,
@@ -170,9 +175,13 @@ class ClipGradByAGC(TensorScalingClip):
                     finite[slot],
                     None if discard is None else discard[slot],
                 )
-        if discard is not None and len(units) < len(pairs):
+        except Exception as error:
+            raise RuntimeError(HALF_CLIPPED) from error
+        if discard is not None and len(units) < len(by_slot):
             others = [
-                pairs[slot][1] if slot in pairs and slot not in units else None
+                by_slot[slot][1]
+                if slot in by_slot and slot not in units
+                else None
                 for slot in range(len(self._table))
             ]
             GradientList(others).scale_(h, discard)
@@ -181,6 +190,20 @@ class ClipGradByAGC(TensorScalingClip):
         share = paddle.where(share > 1 - _ROUNDING, paddle.ones_like(h), share)
         is_known = paddle.logical_and(finite, squared > 0)
         return paddle.where(is_known, share, h)
+
+    def _by_slot(
+        self, slots: Sequence[int], pairs: Pairs
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """Return parameters and gradients, or views of their units."""
+        found = {}
+        for slot, (parameter, gradient) in zip(slots, pairs, strict=True):
+            units = self._table.units.get(slot)
+            if units is None:
+                found[slot] = (parameter, gradient)
+                continue
+            for i, unit in enumerate(units):
+                found[slot + i] = (unit.view(parameter), unit.view(gradient))
+        return found
 
     def _is_embedding(self, slot: int) -> bool:
         return self._table.is_bound and self._table.layout[slot].is_embedding

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import paddle
@@ -23,6 +23,7 @@ from paddle.distributed.communication.group import Group
 from paddle_adagc import rule
 from paddle_adagc.clips.gradients import GradientList, NonFinite
 from paddle_adagc.clips.memory import Call, Kept
+from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.stateful import StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.parallel.auto import (
@@ -30,6 +31,10 @@ from paddle_adagc.parallel.auto import (
     fuses_tensors,
     makes_states_only,
 )
+from paddle_adagc.parallel.reduce import Reducer
+
+Pairs = list[tuple[Tensor, Tensor]]
+"""Parameters and gradients."""
 
 
 class TensorScalingClip(StatefulClip, abc.ABC):
@@ -82,9 +87,18 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     _needs_whole_tensors = False
     """The rule cannot work on a rank's part of a tensor."""
 
-    def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
+    def __init__(
+        self,
+        *,
+        nonfinite: NonFinite = "zero",
+        overrides: Overrides | None = None,
+    ) -> None:
         super().__init__(nonfinite=nonfinite)
         self.sharding_group: Group | None = None  # set by tensor fusion
+        self.overrides = overrides
+        self._awaits_tensors = overrides is not None and bool(
+            overrides.settings
+        )
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -137,15 +151,17 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     def _scale_(
         self,
         gradients: GradientList,
-        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        pairs: Pairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
         """Scale the gradients in place.
 
         Args:
-            gradients: One per slot.
-            pairs: Slot -> parameter and gradient, where there is one.
+            gradients: All of them.
+            slots: First slot of each parameter.
+            pairs: Parameters and gradients.
             norm: float32 ``[num_tensors]``, of the whole tensors.
             h: float32 ``[num_tensors]``.
 
@@ -180,71 +196,92 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             if makes_states_only():
                 return pairs
             clipped = self._local_pairs(clipped)
-        reducer = self._known_reducer()
+        reducer = self._ranks.reducer(self._table)
         if not clipped and not reducer.communicates:
             self._steps = self._steps.after_empty_group()
             return pairs
         slots = self._slots([parameter for parameter, _ in clipped])
-        steps = self._steps.after(slots, self._why_one_group())
+        owner = type(self).__name__
+        steps = self._steps.after(
+            slots,
+            f"{owner} keeps one state for all tensors"
+            if self._keeps_one_state
+            else "",
+        )
         if steps.is_irregular and not self._steps.is_irregular:
             warnings.warn(
-                f"{type(self).__name__} was called for some tensors more often "
+                f"{owner} was called for some tensors more often "
                 "than for others, as by two optimizers (a GAN): each call "
                 "counts as a step. Give each optimizer its own clip",
                 stacklevel=4,
             )
+        step = steps.num_steps - 1
+        if self._awaits_tensors:
+            self._check_overrides(step, reducer)
         with unchecked():
-            norm, h, kept = self._clip_(
-                steps.num_steps - 1, dict(zip(slots, clipped, strict=True))
-            )
-        begins_step = steps.num_steps > self.num_steps
+            present, norm, h, kept = self._clip_(step, slots, clipped, reducer)
+        begins_step = steps.num_steps > self._steps.num_steps
         earlier = [] if begins_step else self._calls
-        self._calls = [*earlier, Call(slots, norm, h)]
+        self._calls = [*earlier, Call(present, norm, h)]
         self._steps = steps
         self._memory.update(kept)
-        self._observed.update(slots)
+        self._observed.update(present)
         return pairs
 
     def _clip_(
-        self, step: int, pairs: Mapping[int, tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor, Kept]:
+        self, step: int, slots: list[int], pairs: Pairs, reducer: Reducer
+    ) -> tuple[list[int], Tensor, Tensor, Kept]:
         """Carry out steps 1 to 3 of the above.
 
         Args:
             step: Index of the optimizer step.
-            pairs: Slot -> parameter and gradient, where there is one.
+            slots: First slot of each parameter.
+            pairs: Parameters and gradients.
+            reducer: Sums over the ranks.
 
         Returns:
-            norm and ``h``, float32 ``[num_tensors]``; what the rule keeps.
+            Slots of the tensors with a gradient; norm and ``h``, float32
+            ``[num_tensors]``; what the rule keeps.
         """
-        in_order: list[Tensor | None] = [None] * len(self._table)
-        for slot, (_, gradient) in pairs.items():
-            in_order[slot] = gradient
-        gradients = GradientList(in_order)
-        reducer = self._known_reducer()
+        table, present = self._table, slots
+        num_tensors = len(table.keys)
+        if table.units:
+            segments, present = self._cuts.find(
+                slots, pairs, self._ranks.topology(), self._leaves_out
+            )
+            gradients = GradientList([g for _, g in pairs], segments)
+        else:
+            in_order: list[Tensor | None] = [None] * num_tensors
+            for slot, (_, gradient) in zip(slots, pairs, strict=True):
+                in_order[slot] = gradient
+            gradients = GradientList(in_order)
         squared_norm = reducer.local_norms(gradients.squared_norms())
-        if step >= self._step_to_compare:
-            self._ranks.compare_once(self._table, squared_norm)
-        memory, age = self._memory(), step - self._warmup_start
-        num_lost = self._nonfinite.count(len(self._table))
-        fused = self._fused_advance(age, squared_norm, memory)
+        if step >= self._step_to_compare and not self._ranks.has_compared:
+            self._ranks.compare(table, squared_norm)
+        kept = self._memory.current(num_tensors)
+        age = step - self._warmup_start
+        num_lost = self._nonfinite.count(num_tensors)
+        fused = None
+        if gradients.is_on_gpu:
+            fused = self._fused_advance(age, squared_norm, kept)
         try:
             if fused is not None:
                 norm, h, discard, kept = fused
                 gradients.scale_(h, discard)
             else:
                 norm = rule.square_root(squared_norm)
-                self._nonfinite.refuse(norm, self._table.keys, step, reducer)
-                h, kept = self._advance(age, norm, memory)
-                h = self._scale_(gradients, pairs, norm, h)
+                if self.nonfinite == "raise":
+                    self._nonfinite.refuse(norm, table.keys, step, reducer)
+                h, kept = self._advance(age, norm, kept)
+                h = self._scale_(gradients, slots, pairs, norm, h)
         except BaseException:
             self._nonfinite.update(num_lost)
             raise
-        return norm, h, kept
+        return present, norm, h, kept
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> list[tuple[Tensor, Tensor]]:
+    ) -> Pairs:
         """Return the pairs with a gradient that may be clipped."""
         clipped = [
             (parameter, gradient)
@@ -252,11 +289,31 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
-        return self._ranks.unfold(clipped, self._table)
+        if self._ranks.buffers is not None:
+            clipped = self._ranks.buffers.unfold(clipped, self._table)
+        if self.overrides is None or not self.overrides.leaves_out_any:
+            return clipped
+        return [
+            (parameter, gradient)
+            for parameter, gradient in clipped
+            if not all(map(self._leaves_out, self._table.keys_of(parameter)))
+        ]
 
-    def _local_pairs(
-        self, pairs: list[tuple[Tensor, Tensor]]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def _leaves_out(self, key: str) -> bool:
+        return self.overrides is not None and self.overrides.leaves_out(key)
+
+    def _check_overrides(self, step: int, reducer: Reducer) -> None:
+        """Refuse a pattern of no tensor, once all tensors are known.
+
+        Where ranks hold different tensors: one all-reduce per pattern, once.
+        """
+        has_made_a_step = bool(self._calls) and step == self.num_steps
+        if self._table.is_bound or has_made_a_step:
+            assert self.overrides is not None
+            self.overrides.refuse_unused(self._table.keys, reducer.any_rank)
+            self._awaits_tensors = False
+
+    def _local_pairs(self, pairs: Pairs) -> Pairs:
         """Return parameters and local gradients, under auto-parallel."""
         meshes = self._ranks.meshes
         if self.sharding_group is not None:
@@ -283,11 +340,6 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         ):
             self._ranks.check_unbound(parameters)
         return slots
-
-    def _why_one_group(self) -> str:
-        if not self._keeps_one_state:
-            return ""
-        return f"{type(self).__name__} keeps one state for all tensors"
 
     def _static_clip(self, params_grads: Any) -> NoReturn:
         raise RuntimeError(

@@ -9,15 +9,15 @@ the treatment ``"raise"`` of Inf and NaN waits for the device.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.kernels import split
+from paddle_adagc.kernels import Segments, split
+from paddle_adagc.kernels.cuda.tensors import DeviceTensors
 from paddle_adagc.parallel.reduce import Reducer
 
 
@@ -29,16 +29,27 @@ class GradientList:
 
     Args:
         gradients: One gradient per tensor, or None for a tensor that has none.
+        segments: The units in them, with a slot each; None: each is one.
     """
 
-    def __init__(self, gradients: Sequence[Tensor | None]) -> None:
+    def __init__(
+        self,
+        gradients: Sequence[Tensor | None],
+        segments: Segments | None = None,
+    ) -> None:
         self._gradients = gradients
-        self._has_rows = any(
-            gradient is not None and gradient.is_selected_rows()
-            for gradient in gradients
-        )
+        self._segments = segments
+        self._has_rows = False
+        for gradient in gradients:
+            if gradient is not None and gradient.is_selected_rows():
+                self._has_rows = True
         values = map(_stored, gradients) if self._has_rows else gradients
-        self._parts = split(values)
+        self._parts = split(values, segments)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the CUDA kernels have some of the gradients."""
+        return DeviceTensors in map(type, self._parts)
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of every gradient, as one vector on the device.
@@ -50,12 +61,15 @@ class GradientList:
         """
         parts = self._parts
         if self._has_rows:
-            parts = split(map(_merged, self._gradients))
+            parts = split(map(_merged, self._gradients), self._segments)
         if not parts:
-            return paddle.zeros([len(self._gradients)], dtype="float32")
-        total, *others = [part.squared_norms() for part in parts]
-        for norms in others:  # each is 0 where it has no tensor
-            total = _C_ops.add(total, norms)
+            num_slots = len(self._gradients)
+            if self._segments is not None:
+                num_slots = self._segments.num_slots
+            return paddle.zeros([num_slots], dtype="float32")
+        total = parts[0].squared_norms()
+        for part in parts[1:]:  # each is 0 where it has no tensor
+            total = _C_ops.add(total, part.squared_norms())
         return total
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
@@ -69,26 +83,18 @@ class GradientList:
             discard: bool ``[num_tensors]``; where true the gradient becomes 0,
                 which a multiplication cannot do to Inf and NaN. None: nowhere.
         """
-        with changing_gradients():
+        try:
             for part in self._parts:
                 part.scale_(h, discard)
+        except Exception as error:
+            raise RuntimeError(HALF_CLIPPED) from error
 
 
-@contextlib.contextmanager
-def changing_gradients() -> Iterator[None]:
-    """Say what is left behind if changing gradients in place fails.
-
-    Raises:
-        RuntimeError: It failed; from the error that says why.
-    """
-    try:
-        yield
-    except Exception as error:
-        raise RuntimeError(
-            "scaling the gradients failed: some may be clipped and others not. "
-            "The clip's state is that before the step: call clear_grad() and "
-            "compute the gradients again"
-        ) from error
+HALF_CLIPPED = (
+    "scaling the gradients failed: some may be clipped and others not. "
+    "The clip's state is that before the step: call clear_grad() and "
+    "compute the gradients again"
+)
 
 
 def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:
@@ -134,7 +140,7 @@ class NonFiniteTreatment:
     def refuse(
         self, norm: Tensor, keys: Sequence[str], step: int, reducer: Reducer
     ) -> None:
-        """With ``"raise"``, stop on all ranks; waits for the device.
+        """Stop on all ranks, as ``"raise"`` asks; waits for the device.
 
         Args:
             norm: float32 ``[num_tensors]``.
@@ -145,8 +151,6 @@ class NonFiniteTreatment:
         Raises:
             FloatingPointError: A norm is not finite here or on another rank.
         """
-        if self._mode != "raise":
-            return
         lost = np.flatnonzero(~np.isfinite(norm.numpy()))
         if reducer.any_rank(bool(lost.size)):
             names = ", ".join(keys[int(i)] for i in lost)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.base import Pairs, TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.memory import Kept, Rows
 from paddle_adagc.guards import eager
+from paddle_adagc.parallel.units import Declared
 
 _ROUNDING = 1e-6  # of a tensor's norm, measured before and after the clip
 
@@ -53,10 +54,12 @@ class MeasuredClip(ClipGradBase):
         """Return the clip's own description."""
         return str(self.clip)
 
-    def bind(self, model: paddle.nn.Layer) -> None:
+    def bind(
+        self, model: paddle.nn.Layer, units: Declared | None = None
+    ) -> None:
         """See :meth:`TensorScalingClip.bind`; before fleet wraps anything."""
-        self._before.bind(model)
-        self._after.bind(model)
+        self._before.bind(model, units)
+        self._after.bind(model, units)
 
     @eager
     def _dygraph_clip(
@@ -121,7 +124,8 @@ class _Probe(TensorScalingClip):
     def _scale_(
         self,
         gradients: GradientList,
-        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        slots: Sequence[int],
+        pairs: Pairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:

@@ -21,12 +21,12 @@ Kept = dict[str, Tensor]
 
 
 class Memory:
-    """The declared quantities of a rule, on the device, and their tensors.
+    """The declared quantities of a rule, on the device.
 
     Args:
         quantities: What the rule carries from step to step.
-        optional: Names of quantities that a loaded state may lack, or hold in
-            vain.
+        optional: Names of quantities that a loaded state may lack, or have
+            without use.
     """
 
     def __init__(
@@ -35,19 +35,19 @@ class Memory:
         optional: Collection[str] = (),
     ) -> None:
         self.quantities = tuple(quantities)
-        self.table = TensorTable()
         self._optional = optional
         self._kept: Kept
         self.restart()
 
-    @unchecked()
-    def __call__(self) -> Kept:
+    def current(self, num_tensors: int) -> Kept:
         """Return what is kept, with start values for tensors that are new."""
         kept = dict(self._kept)
-        for quantity in (q for q in self.quantities if q.name in kept):
+        for quantity in self.quantities:
+            if quantity.is_global or quantity.name not in kept:
+                continue
             vector = kept[quantity.name]
-            num_new = len(self.table) - vector.shape[0]
-            if num_new > 0 and not quantity.is_global:
+            num_new = num_tensors - vector.shape[0]
+            if num_new > 0:
                 new = paddle.full([num_new], quantity.start, "float32")
                 kept[quantity.name] = paddle.concat([vector, new])
         return kept
@@ -71,16 +71,22 @@ class Memory:
         for name in self._per_tensor:
             self._kept[name] = paddle.gather(self._kept[name], index)
 
-    def state(self, step: int, config: dict[str, Any]) -> ClipState:
+    def state(
+        self, step: int, config: dict[str, Any], keys: Sequence[str]
+    ) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        kept = self()
+        kept = self.current(len(keys))
         values = {name: kept.pop(name) for name in self._per_tensor}
-        keys = tuple(self.table.keys) if values else ()
-        return ClipState(step, config, keys, values, scalars=kept)
+        known = tuple(keys) if values else ()
+        return ClipState(step, config, known, values, kept)
 
     @unchecked()
     def load(
-        self, state: ClipState, arguments: Collection[str], owner: str
+        self,
+        state: ClipState,
+        arguments: Collection[str],
+        owner: str,
+        table: TensorTable,
     ) -> None:
         """Take over a state; a refused one changes nothing.
 
@@ -88,6 +94,7 @@ class Memory:
             state: Numbers of all tensors, in any order.
             arguments: Names of the clip's arguments.
             owner: The clip's class, for messages.
+            table: The clip's; an unbound one adopts the state's tensors.
 
         Raises:
             ValueError: It is another clip's, or another model's.
@@ -95,9 +102,9 @@ class Memory:
         state = self._with_optional(state)
         state.check(self.quantities, arguments, owner)
         if state.values:
-            self.table.check_state(state.keys)
-            self.table.adopt(state.keys)
-            state = state.restrict(self.table.keys)
+            table.check_state(state.keys)
+            table.adopt(state.keys)
+            state = state.restrict(table.keys)
         self._kept = {
             name: paddle.to_tensor(vector, "float32")
             for name, vector in {**state.values, **state.scalars}.items()

@@ -28,7 +28,7 @@ from paddle_adagc.clips.memory import (
     step_metrics,
     step_summary,
 )
-from paddle_adagc.clips.tensor_table import StepCount, TensorTable
+from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import (
     check_alone,
@@ -43,6 +43,7 @@ from paddle_adagc.parallel.layout import (
     TensorLayout,
     read_layout,
     sharding_wrapper,
+    with_units,
 )
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
 from paddle_adagc.parallel.topology import (
@@ -50,10 +51,8 @@ from paddle_adagc.parallel.topology import (
     read_topology,
     with_wrapper,
 )
+from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
-
-Pairs = list[tuple[Tensor, Tensor]]
-"""Parameters and gradients."""
 
 
 class OtherRanks:
@@ -74,9 +73,9 @@ class OtherRanks:
         self._owner = owner
         self.meshes = Meshes(layout)  # of auto-parallel
         self._group_sharded: Topology | None = None  # stages 2 and 3
-        self._buffers: FusedBuffers | None = None
+        self.buffers: FusedBuffers | None = None  # that join tensors
         self._reducer: Reducer | None = None  # known from the first step on
-        self._has_compared = False
+        self.has_compared = False
         if model is None:
             return
         wrapper = sharding_wrapper(model)
@@ -84,7 +83,7 @@ class OtherRanks:
             self._group_sharded = with_wrapper(read_topology(), wrapper)
         topology = self.topology()
         if topology is not None and topology.fuses_parameters:
-            self._buffers = FusedBuffers(model.parameters())
+            self.buffers = FusedBuffers(model.parameters())
 
     def topology(self) -> Topology | None:
         """Return this rank's place under fleet or a stage that wraps the model.
@@ -115,17 +114,11 @@ class OtherRanks:
             )
         return self._reducer
 
-    def unfold(self, pairs: Pairs, table: TensorTable) -> Pairs:
-        """Replace fused buffers by the tensors in them."""
-        if self._buffers is None:
-            return pairs
-        return self._buffers.unfold(pairs, table)
-
-    def compare_once(self, table: TensorTable, squared_norm: Tensor) -> None:
+    def compare(self, table: TensorTable, squared_norm: Tensor) -> None:
         """Notice gradients that were not averaged; one step waits for it."""
-        if self._has_compared or self.meshes:
+        if self.meshes:
             return
-        self._has_compared = True
+        self.has_compared = True
         compare_with_other_ranks(
             table.keys, table.layout, self.topology(), squared_norm
         )
@@ -148,6 +141,8 @@ class StatefulClip(ClipGradBase):
         super().__init__()
         self.nonfinite: NonFinite = nonfinite
         self._nonfinite = NonFiniteTreatment(nonfinite)
+        self._table = TensorTable()
+        self._cuts = UnitCuts(self._table)
         self._memory = Memory()
         self._steps = StepCount()
         self._warmup_start = 0
@@ -155,10 +150,6 @@ class StatefulClip(ClipGradBase):
         self._observed: set[int] = set()
         self._has_loaded = False
         self._ranks = OtherRanks(type(self).__name__)
-
-    @property
-    def _table(self) -> TensorTable:
-        return self._memory.table
 
     def _keep(
         self, *quantities: Quantity, optional: Sequence[str] = ()
@@ -188,7 +179,7 @@ class StatefulClip(ClipGradBase):
         """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
         return {
             name: vector.expand([len(self._table)])
-            for name, vector in self._memory().items()
+            for name, vector in self._memory.current(len(self._table)).items()
         }
 
     def _check_layout(
@@ -201,7 +192,9 @@ class StatefulClip(ClipGradBase):
         """Number of optimizer steps that went through this clip."""
         return self._steps.num_steps
 
-    def bind(self, model: paddle.nn.Layer) -> None:
+    def bind(
+        self, model: paddle.nn.Layer, units: Declared | None = None
+    ) -> None:
         """Name the tensors as the model does (``layers.0.mlp.up.weight``).
 
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
@@ -216,13 +209,22 @@ class StatefulClip(ClipGradBase):
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
                 ``paddle.DataParallel`` are looked through.
+            units: Which parameters hold several of the paper's tensors, each of
+                which then has a norm and a gamma of its own: pattern of a key
+                -> ``"experts"`` (along axis 0), or a dict of ``experts``,
+                ``parts``, ``axis`` and ``key``
+                (:class:`paddle_adagc.parallel.units.Units`); or a function of
+                key and parameter that returns that, or None. An attribute
+                ``adagc_units`` of the parameter says the same. Experts with
+                three axes are recognised.
 
         Raises:
             RuntimeError: The clip has made steps under automatic names.
             TypeError: ``model`` is no layer.
             ValueError: The clip has a state for other tensors; or the model's
                 tensors lie over the ranks in a way that gives no right norm
-                (see :mod:`paddle_adagc.parallel.reduce`).
+                (see :mod:`paddle_adagc.parallel.reduce`); or ``units`` that do
+                not fit the model.
         """
         if self._calls and not self._table.is_bound:
             raise RuntimeError(
@@ -232,12 +234,14 @@ class StatefulClip(ClipGradBase):
         layout = read_layout(model)
         ranks = OtherRanks(type(self).__name__, model, layout.values())
         topology = ranks.topology()
+        layout = with_units(layout, model, units, topology)
         if topology is not None and not ranks.meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
         if not (self.num_steps or self._has_loaded):
-            self._memory.table = TensorTable()
+            self._table = TensorTable()
         old = self._table.bind(layout)
+        self._cuts = UnitCuts(self._table)
         self._nonfinite.reorder(old)
         if old:
             self._memory.reorder(old)
@@ -308,7 +312,8 @@ class StatefulClip(ClipGradBase):
                 not this model's; or ``rename`` does not fit them.
         """
         loaded = ClipState.from_dict(state).renamed(rename or {})
-        self._memory.load(loaded, self._config(), type(self).__name__)
+        owner = type(self).__name__
+        self._memory.load(loaded, self._config(), owner, self._table)
         self._has_loaded = True
         self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
@@ -393,8 +398,11 @@ class StatefulClip(ClipGradBase):
         counted = reducer.counted(norm).numpy() != 0
         return Rows.join(reducer.gather(rows.choose(counted)))
 
+    @unchecked()
     def _state(self) -> ClipState:
-        state = self._memory.state(self.num_steps, self._config())
+        state = self._memory.state(
+            self.num_steps, self._config(), self._table.keys
+        )
         return dataclasses.replace(state, warmup_start=self._warmup_start)
 
     def _resume_at(self, num_steps: int) -> None:

@@ -5,12 +5,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
 import paddle
+import paddle.distributed as dist
 from paddle import Tensor
 
+from paddle_adagc.kernels.host import RUNS, Segments
 from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
+from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.parallel.units import Unit
 
 
 class TensorTable:
@@ -27,6 +33,10 @@ class TensorTable:
         self._slot_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] | None = None
         self._slot_of_name: dict[str, int] = {}  # of parameters met so far
+        self.units: dict[int, tuple[Unit, ...]] = {}
+        """First slot of a parameter that holds units -> its units; they have
+        the slots from there on."""
+
         self._unconfirmed = False
 
     def __len__(self) -> int:
@@ -57,7 +67,22 @@ class TensorTable:
             ValueError: The table holds other keys, from a loaded state or from
                 another model.
         """
-        keys = [tensor.key for tensor in layout.values()]
+        tensors: list[TensorLayout] = []
+        key_of_name: dict[str, str] = {}
+        units: dict[int, tuple[Unit, ...]] = {}
+        for name, tensor in layout.items():
+            if tensor.units:
+                units[len(tensors)] = tensor.units
+            of_units = [
+                dataclasses.replace(tensor, key=u.key, shape=u.shape)
+                for u in tensor.units
+            ] or [tensor]
+            key_of_name[name] = of_units[0].key
+            tensors += of_units
+        keys = [tensor.key for tensor in tensors]
+        if len({*keys}) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"two tensors or units have the key {twice!r}")
         if self.is_bound and set(keys) != set(self.keys):
             raise ValueError(
                 f"the clip was bound before, to a model with other tensors "
@@ -69,15 +94,16 @@ class TensorTable:
             _check_same(found, keys, "the loaded state's tensors")
         slot_before = {key: slot for slot, key in enumerate(self.keys)}
         self.keys = keys
-        self.layout = tuple(layout.values())
-        self._key_of_name = {name: t.key for name, t in layout.items()}
+        self.layout = tuple(tensors)
+        self.units = units
+        self._key_of_name = key_of_name
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
         self._slot_of_name = {}
         self._unconfirmed = False
         return [slot_before[key] for key in keys] if slot_before else []
 
     def slots(self, parameters: Sequence[Tensor]) -> list[int]:
-        """Slot of each parameter; an unbound table adds those it lacks.
+        """First slot of each parameter; an unbound table adds those it lacks.
 
         Raises:
             ValueError: A parameter is not part of the bound model, or a slice
@@ -141,7 +167,7 @@ class TensorTable:
         return [key for key in found if key in held]
 
     def key(self, parameter: Tensor) -> str:
-        """Key of a parameter, in the table or not.
+        """Key of a parameter, or of its first unit, in the table or not.
 
         Raises:
             ValueError: It is not part of the bound model.
@@ -158,6 +184,12 @@ class TensorTable:
                 "optimizer"
             ) from None
 
+    def keys_of(self, parameter: Tensor) -> list[str]:
+        """Keys of a parameter's units, or its own."""
+        key = self.key(parameter)
+        slot = self._slot_of_key.get(key, -1)
+        return [unit.key for unit in self.units.get(slot, ())] or [key]
+
     def _confirm(self, keys: Sequence[str]) -> None:
         seen = set(keys)
         new = [key for key in keys if key not in self._slot_of_key]
@@ -170,6 +202,103 @@ class TensorTable:
                 "tensors carry structured names"
             )
         self._unconfirmed = False
+
+
+class UnitCuts:
+    """Finds the units of a table in the gradients of a step.
+
+    Args:
+        table: With the units of the parameters.
+    """
+
+    def __init__(self, table: TensorTable) -> None:
+        self._table = table
+        self._begins: dict[int, int] | None = None  # of slices, by first slot
+        self._known: dict[tuple[int, ...], tuple[Segments, list[int]]] = {}
+
+    def find(
+        self,
+        slots: Sequence[int],
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        topology: Topology | None,
+        leaves_out: Callable[[str], bool],
+    ) -> tuple[Segments, list[int]]:
+        """Return where the units lie in these gradients, and their slots.
+
+        Where sharding splits parameters, the first call asks all ranks for the
+        lengths of their slices: every rank has to make it.
+
+        Args:
+            slots: First slot of each parameter.
+            pairs: Parameters and gradients; slices under sharding V2.
+            topology: This rank's place.
+            leaves_out: Whether the unit of this key is not clipped.
+        """
+        known = self._known.get(tuple(slots))
+        if known is not None:
+            return known
+        sizes = {
+            slot: math.prod(gradient.shape)
+            for slot, (_, gradient) in zip(slots, pairs, strict=True)
+        }
+        if self._begins is None:
+            self._begins = self._find_begins(sizes, topology)
+        rows = []
+        for index, slot in enumerate(slots):
+            units = self._table.units.get(slot)
+            if units is None:
+                rows.append((0, -1, slot, index, -1, 0))
+                continue
+            begin = self._begins.get(slot, 0)
+            rows += [
+                (
+                    piece.start,
+                    piece.size,
+                    slot + i,
+                    index,
+                    piece.run,
+                    piece.stride,
+                )
+                for i, unit in enumerate(units)
+                if not leaves_out(unit.key)
+                for piece in unit.cut(begin, begin + sizes[slot])
+            ]
+        rows.sort(key=lambda row: row[2])
+        start, size, *columns = np.array(rows, np.int64).reshape([-1, 6]).T
+        runs = np.zeros(len(rows), RUNS)
+        for name, column in zip(RUNS.names or (), columns, strict=True):
+            runs[name] = column
+        made = Segments(start.copy(), size.copy(), runs, len(self._table))
+        present = np.unique(runs["slot"]).tolist()
+        self._known[tuple(slots)] = made, present
+        return made, present
+
+    def _find_begins(
+        self, sizes: Mapping[int, int], topology: Topology | None
+    ) -> dict[int, int]:
+        """First value of this rank's slice of each parameter with units."""
+        begins: dict[int, int] = {}
+        if topology is None or not topology.splits_parameters:
+            return begins
+        has_groups = topology.has_expert_groups
+        for axis, of_experts in (
+            (topology.sharding, False),
+            (topology.moe_sharding, True),
+        ):
+            members = [
+                slot
+                for slot in self._table.units
+                if (self._table.layout[slot].is_expert and has_groups)
+                == of_experts
+            ]
+            if axis.size == 1 or not members:
+                continue
+            parts: list[dict[int, int]] = []
+            mine = {slot: sizes.get(slot, 0) for slot in members}
+            dist.all_gather_object(parts, mine, group=axis.group)
+            for slot in members:
+                begins[slot] = sum(part[slot] for part in parts[: axis.rank])
+        return begins
 
 
 def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
@@ -248,7 +377,7 @@ class StepCount:
                 of them has no gradients here, so that this rank cannot tell
                 when a step begins.
         """
-        again = next((slot for slot in slots if slot in self.seen), None)
+        again = next(filter(self.seen.__contains__, slots), None)
         is_over = self.num_calls < self.period <= self.position
         is_new = again is not None or is_over
         is_same_step = bool(slots and self.seen and not is_new)

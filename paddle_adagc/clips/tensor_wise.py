@@ -15,6 +15,7 @@ from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.memory import Kept
+from paddle_adagc.parallel.units import Declared
 
 Share = Literal["size", "sqrt_size"]
 
@@ -67,9 +68,11 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
             **super()._config(),
         }
 
-    def bind(self, model: paddle.nn.Layer) -> None:
+    def bind(
+        self, model: paddle.nn.Layer, units: Declared | None = None
+    ) -> None:
         """See :meth:`TensorScalingClip.bind`; counts the values anew."""
-        super().bind(model)
+        super().bind(model, units)
         self._thresholds = paddle.zeros([0], "float32")
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:

@@ -20,15 +20,27 @@ import numpy as np
 from paddle import Tensor
 
 from paddle_adagc.kernels.cuda.tensors import DeviceTensors
-from paddle_adagc.kernels.host import NO_TENSOR, HostTensors, describe
+from paddle_adagc.kernels.host import (
+    NO_TENSOR,
+    HostTensors,
+    Segments,
+    describe,
+)
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
 class TensorList(Protocol):
-    """A backend's hold on a list of tensors, with gaps."""
+    """A backend's hold on a list of tensors, with gaps, or on their segments.
+
+    Each segment has a slot in the vectors of norms and factors; without
+    segments that of its tensor.
+    """
 
     def __init__(
-        self, tensors: list[Tensor | None], descriptors: np.ndarray
+        self,
+        tensors: list[Tensor | None],
+        descriptors: np.ndarray,
+        segments: Segments | None,
     ) -> None: ...
 
     @staticmethod
@@ -40,7 +52,7 @@ class TensorList(Protocol):
         """Which tensors the backend can work on, bool ``[num_tensors]``."""
 
     def squared_norms(self) -> Tensor:
-        """Squared L2 norms, float32 ``[num_tensors]``; 0 at a gap."""
+        """Squared L2 norms, float32 ``[num_slots]``; 0 at a gap."""
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         """Multiply in place by ``h``; set to 0 where ``discard``."""
@@ -54,8 +66,14 @@ BACKENDS: tuple[type[TensorList], ...] = (
 """In the order in which they are asked."""
 
 
-def split(tensors: Iterable[Tensor | None]) -> list[TensorList]:
+def split(
+    tensors: Iterable[Tensor | None], segments: Segments | None = None
+) -> list[TensorList]:
     """Give each tensor to the first backend that can take it.
+
+    Args:
+        tensors: None stands for no tensor.
+        segments: Their parts; None: each tensor is one.
 
     Returns:
         A list per backend in use, as long as ``tensors``, with gaps where
@@ -72,7 +90,7 @@ def split(tensors: Iterable[Tensor | None]) -> list[TensorList]:
             continue
         taken = is_left & backend.can_take(descriptors)
         if taken.all():
-            return [backend(rest, descriptors)]
+            return [backend(rest, descriptors, segments)]
         if taken.any():
             mine = np.where(taken, descriptors, NO_TENSOR)
             parts.append(
@@ -82,6 +100,7 @@ def split(tensors: Iterable[Tensor | None]) -> list[TensorList]:
                         for t, i in zip(rest, taken, strict=True)
                     ],
                     mine,
+                    segments,
                 )
             )
             is_left &= ~taken

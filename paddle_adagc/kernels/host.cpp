@@ -72,6 +72,15 @@ struct Descriptor {
   int64_t device;
 };
 
+// How a segment lies in its tensor, as host.py says: runs of `run` values, each
+// `stride` values after the one before; -1: all values lie together. Segments of one slot are neighbours.
+struct Runs {
+  int64_t slot;
+  int64_t tensor;
+  int64_t run;
+  int64_t stride;
+};
+
 // As DLPack 1 has it (dlpack.h of github.com/dmlc/dlpack).
 struct DlTensor {
   void* data;
@@ -110,6 +119,33 @@ Descriptor descriptor_of(const DlTensor& tensor) {
           tensor.device_type << 8 | tensor.device_id};
 }
 
+template <typename T>
+double sum_of_runs(const Descriptor& t, const Runs* runs, int64_t i) {
+  if (runs == nullptr || runs[i].run < 0 || runs[i].run == t.size) {
+    return squared_norm<T>(t.values, t.size);
+  }
+  double sum = 0.0;
+  const T* values = static_cast<const T*>(t.values);
+  for (int64_t left = t.size; left > 0; left -= runs[i].run) {
+    sum += squared_norm<T>(values, runs[i].run);
+    values += runs[i].stride;
+  }
+  return sum;
+}
+
+template <typename T>
+void scale_runs(const Descriptor& t, const Runs* runs, int64_t i, float h,
+                bool is_discarded) {
+  if (runs == nullptr || runs[i].run < 0 || runs[i].run == t.size) {
+    return scale<T>(t.values, t.size, h, is_discarded);
+  }
+  T* values = static_cast<T*>(t.values);
+  for (int64_t left = t.size; left > 0; left -= runs[i].run) {
+    scale<T>(values, runs[i].run, h, is_discarded);
+    values += runs[i].stride;
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -127,39 +163,46 @@ int64_t adagc_describe(void* const* objects, int64_t count, const void* none,
   return count;
 }
 
-// out[i] = squared L2 norm of tensor i.
-WIDEST void adagc_squared_norms(const Descriptor* tensors, int64_t num_tensors,
-                         float* out) {
-  for (int64_t i = 0; i < num_tensors; ++i) {
-    const Descriptor& t = tensors[i];
-    double sum = 0.0;
+// out[slot] = squared L2 norm of the slot's segments. runs may be null: then
+// segment i is the whole tensor i, in slot i.
+WIDEST void adagc_squared_norms(const Descriptor* segments, int64_t count,
+                                const Runs* runs, float* out,
+                                int64_t num_slots) {
+  std::fill(out, out + num_slots, 0.0f);
+  double sum = 0.0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Descriptor& t = segments[i];
+    const int64_t slot = runs == nullptr ? i : runs[i].slot;
     if (t.size != 0) {
       switch (t.dtype) {  // the codes of host.py
-        case 0: sum = squared_norm<float>(t.values, t.size); break;
-        case 1: sum = squared_norm<double>(t.values, t.size); break;
-        case 2: sum = squared_norm<Bfloat16>(t.values, t.size); break;
-        case 3: sum = squared_norm<Float16>(t.values, t.size); break;
+        case 0: sum += sum_of_runs<float>(t, runs, i); break;
+        case 1: sum += sum_of_runs<double>(t, runs, i); break;
+        case 2: sum += sum_of_runs<Bfloat16>(t, runs, i); break;
+        case 3: sum += sum_of_runs<Float16>(t, runs, i); break;
       }
+      out[slot] = static_cast<float>(sum);
     }
-    out[i] = static_cast<float>(sum);
+    if (runs == nullptr || i + 1 == count || runs[i + 1].slot != slot) sum = 0.0;
   }
 }
 
-// Tensor i is multiplied by h[i], and rounded once; set to 0 where discard[i].
-// A tensor with h[i] == 1 is not touched. discard may be null. changed[i] says
-// whether tensor i was written to.
-WIDEST void adagc_scale(const Descriptor* tensors, int64_t num_tensors,
-                        const float* h, const bool* discard, bool* changed) {
-  for (int64_t i = 0; i < num_tensors; ++i) {
-    const Descriptor& t = tensors[i];
-    const bool is_discarded = discard != nullptr && discard[i];
-    changed[i] = t.size != 0 && (h[i] != 1.0f || is_discarded);
-    if (!changed[i]) continue;
+// A segment is multiplied by h[slot], and rounded once; set to 0 where
+// discard[slot]. One with h[slot] == 1 is not touched. discard may be null, and
+// runs as above. changed[tensor], false before, says what was written to.
+WIDEST void adagc_scale(const Descriptor* segments, int64_t count,
+                        const Runs* runs, const float* h, const bool* discard,
+                        bool* changed) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Descriptor& t = segments[i];
+    const int64_t slot = runs == nullptr ? i : runs[i].slot;
+    const bool is_discarded = discard != nullptr && discard[slot];
+    if (t.size == 0 || (h[slot] == 1.0f && !is_discarded)) continue;
+    changed[runs == nullptr ? i : runs[i].tensor] = true;
     switch (t.dtype) {
-      case 0: scale<float>(t.values, t.size, h[i], is_discarded); break;
-      case 1: scale<double>(t.values, t.size, h[i], is_discarded); break;
-      case 2: scale<Bfloat16>(t.values, t.size, h[i], is_discarded); break;
-      case 3: scale<Float16>(t.values, t.size, h[i], is_discarded); break;
+      case 0: scale_runs<float>(t, runs, i, h[slot], is_discarded); break;
+      case 1: scale_runs<double>(t, runs, i, h[slot], is_discarded); break;
+      case 2: scale_runs<Bfloat16>(t, runs, i, h[slot], is_discarded); break;
+      case 3: scale_runs<Float16>(t, runs, i, h[slot], is_discarded); break;
     }
   }
 }

@@ -12,6 +12,7 @@ list at once. They need a C++ compiler, once: the library is kept in
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -125,9 +126,11 @@ def _check_private(folder: Path) -> None:
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.adagc_squared_norms.argtypes = [pointer, count, pointer]
+    library.adagc_squared_norms.argtypes = [
+        *(pointer, count, pointer, pointer, count)
+    ]
     library.adagc_squared_norms.restype = None
-    library.adagc_scale.argtypes = [pointer, count, *[pointer] * 3]
+    library.adagc_scale.argtypes = [pointer, count, *[pointer] * 4]
     library.adagc_scale.restype = None
     return library
 
@@ -167,6 +170,44 @@ that is not contiguous, and for none. ``device``: DLPack's type << 8 | index."""
 
 NO_TENSOR = np.array((0, 0, -1, 0), DESCRIPTOR)
 """Descriptors of no tensor."""
+
+RUNS = np.dtype(
+    [(name, np.int64) for name in ("slot", "tensor", "run", "stride")]
+)
+"""How a segment lies in its tensor: ``run`` values lie together, and each run
+begins ``stride`` values after the one before. As in ``host.cpp``."""
+
+_ITEM_SIZES = np.array([4, 8, 2, 2, 0])  # by dtype; the last: none
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segments:
+    """The parts of a list of tensors that have a norm each.
+
+    Segments of one slot are neighbours; their squared norms are added up.
+    """
+
+    start: np.ndarray
+    """First value of each in its tensor's memory, int64 ``[num_segments]``."""
+
+    size: np.ndarray
+    """Number of values of each, int64 ``[num_segments]``; -1: all of them, in
+    one run."""
+
+    runs: np.ndarray
+    """:data:`RUNS` ``[num_segments]``."""
+
+    num_slots: int
+    """Length of the vectors of norms and of factors."""
+
+    def describe(self, tensors: np.ndarray) -> np.ndarray:
+        """Descriptors of the segments, from those of their tensors."""
+        found = tensors[self.runs["tensor"]]
+        is_tensor = found["size"] > 0
+        found["address"] += self.start * _ITEM_SIZES[found["dtype"]] * is_tensor
+        part = np.where(self.size < 0, found["size"], self.size)
+        found["size"] = part * is_tensor
+        return found
 
 
 def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
@@ -267,15 +308,25 @@ class HostTensors:
     Args:
         tensors: None stands for no tensor.
         descriptors: :data:`paddle_adagc.kernels.host.DESCRIPTOR` of each.
+        segments: Their parts; None: each tensor is one, in a slot of its own.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor | None], descriptors: np.ndarray
+        self,
+        tensors: Sequence[Tensor | None],
+        descriptors: np.ndarray,
+        segments: Segments | None = None,
     ) -> None:
         library = load_library()
         assert library is not None
         self._library = library
         self._held = tensors  # so that the addresses stay theirs
+        self._runs, self._num_slots = None, len(descriptors)
+        if segments is not None:
+            descriptors = segments.describe(descriptors)
+            self._runs = segments.runs.ctypes.data
+            self._num_slots = segments.num_slots
+        self._segments = segments
         self._descriptors = np.ascontiguousarray(descriptors)
 
     @staticmethod
@@ -293,22 +344,25 @@ class HostTensors:
         return (descriptors["dtype"] >= 0) & (descriptors["device"] >> 8 == CPU)
 
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_tensors]``; 0 for None."""
-        out = paddle.empty([len(self._descriptors)], dtype="float32")
+        """float32 ``[num_slots]``; 0 for None."""
+        out = paddle.empty([self._num_slots], dtype="float32")
         self._library.adagc_squared_norms(
             self._descriptors.ctypes.data,
             len(self._descriptors),
+            self._runs,
             out.data_ptr(),
+            self._num_slots,
         )
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
-        changed = np.empty(len(self._descriptors), bool)
+        changed = np.zeros(len(self._held), bool)
         self._library.adagc_scale(
             self._descriptors.ctypes.data,
             len(self._descriptors),
+            self._runs,
             h.data_ptr(),
             None if discard is None else discard.data_ptr(),
             changed.ctypes.data,

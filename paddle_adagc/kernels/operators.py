@@ -22,6 +22,7 @@ would round the sum and ``h`` itself.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.kernels.host import DTYPES
+from paddle_adagc.kernels.host import DTYPES, Segments
 
 
 class OperatorTensors:
@@ -38,21 +39,66 @@ class OperatorTensors:
     Args:
         tensors: None stands for no tensor.
         descriptors: Unused.
+        segments: Their parts; None: each tensor is one, in a slot of its own.
 
     Raises:
         TypeError: A tensor is complex, or of integers.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor | None], descriptors: np.ndarray
+        self,
+        tensors: Sequence[Tensor | None],
+        descriptors: np.ndarray,
+        segments: Segments | None = None,
     ) -> None:
-        self._tensors = tensors
         for tensor in tensors:
             if tensor is not None and tensor.dtype not in DTYPES:
                 raise TypeError(
                     f"{tensor.name} is {tensor.dtype}: a gradient must be "
                     f"one of {', '.join(str(dtype) for dtype in DTYPES)}"
                 )
+        self._tensors = tensors
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        self._members: Tensor | None = None  # [num_slots, most segments of one]
+        if segments is not None:
+            self._tensors = self._views(tensors, segments)
+            self._slots = paddle.to_tensor(segments.runs["slot"])
+            self._members = paddle.to_tensor(_members(segments))
+
+    def _views(
+        self, tensors: Sequence[Tensor | None], segments: Segments
+    ) -> list[Tensor | None]:
+        """Views of the segments; of a copy where a tensor is strided."""
+        flat: dict[int, Tensor] = {}
+        views: list[Tensor | None] = []
+        for start, size, (_, index, run, stride) in zip(
+            segments.start.tolist(),
+            segments.size.tolist(),
+            segments.runs.tolist(),
+            strict=True,
+        ):
+            tensor = tensors[index]
+            if tensor is None or size < 0:
+                views.append(tensor)
+                continue
+            if index not in flat:
+                dense = tensor
+                if not tensor.is_contiguous():
+                    dense = _C_ops.assign(tensor)
+                    self._copies.append((tensor, dense))
+                flat[index] = _C_ops.view_shape(
+                    dense, [math.prod(tensor.shape)]
+                )
+            if run == size:
+                view = _C_ops.view_slice(flat[index], start, start + size)
+            else:
+                shape = [size // run, run]
+                offset = start * tensor.element_size()
+                view = _C_ops.as_strided(
+                    flat[index], shape, [stride, 1], offset
+                )
+            views.append(view)
+        return views
 
     @staticmethod
     def is_available() -> bool:
@@ -65,7 +111,7 @@ class OperatorTensors:
         return np.ones(len(descriptors), bool)
 
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_tensors]``; 0 for None."""
+        """float32 ``[num_slots]``; 0 for None."""
         pieces = []
         for is_missing, run in itertools.groupby(
             self._tensors, lambda tensor: tensor is None
@@ -74,10 +120,18 @@ class OperatorTensors:
                 pieces.append(paddle.zeros([len([*run])], "float32"))
             else:
                 pieces += map(_squared_norm, run)
-        return _C_ops.concat(pieces, 0)
+        norms = _C_ops.concat(pieces, 0)
+        if self._members is None:
+            return norms
+        norms = _C_ops.concat([norms, paddle.zeros([1], "float32")], 0)
+        return norms[self._members].sum(1)
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         """Multiply each by its ``h``; set it to 0 where ``discard``."""
+        if self._members is not None:
+            h = paddle.gather(h, self._slots)
+            if discard is not None:
+                discard = paddle.gather(discard, self._slots)
         count = len(self._tensors)
         touched = np.ones([2, count], bool)  # by h, by discard
         if is_in_host_memory(h):
@@ -97,6 +151,20 @@ class OperatorTensors:
                 _scale_(tensor, factor)
             if is_zeroed and flag is not None:
                 _zero_where_(tensor, flag)
+        for tensor, copy in self._copies:
+            _C_ops.assign_out_(copy, tensor)
+
+
+def _members(segments: Segments) -> np.ndarray:
+    """Each slot's segments, int64; the number of all stands for none."""
+    slots = segments.runs["slot"]
+    first = np.searchsorted(slots, slots)
+    place = np.arange(len(slots)) - first  # among those of its slot
+    members = np.full(
+        [segments.num_slots, place.max(initial=0) + 1], len(slots)
+    )
+    members[slots, place] = np.arange(len(slots))
+    return members
 
 
 def is_in_host_memory(tensor: Tensor) -> bool:

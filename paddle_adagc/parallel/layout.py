@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
+
+from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.parallel.units import Declared, Unit, read_units
 
 Ranks = tuple[int, ...]
 
@@ -123,6 +126,13 @@ class TensorLayout:
     spread: Spread | None = None
     """Its place on a mesh of auto-parallel; ``shape`` is then the whole's."""
 
+    is_split_over_experts: bool = False
+    """Each expert-parallel rank holds a part of every expert (layers with
+    ``intermediate_ep_sharded``)."""
+
+    units: tuple[Unit, ...] = ()
+    """The paper's tensors in it; none: it is one itself."""
+
 
 def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     """Layout of every parameter of this rank, by the parameter's name.
@@ -153,6 +163,12 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     keys = {tensor.name: key for key, tensor in _named_tensors(model)}
     tied_copies = _tied_copies(model)
     embeddings = _embeddings(model)
+    split_over_experts = {
+        parameter.name
+        for layer in model.sublayers(include_self=True)
+        if getattr(layer, "intermediate_ep_sharded", False)
+        for parameter in layer.parameters(include_sublayers=False)
+    }
     layout: dict[str, TensorLayout] = {}
     for name, parameter in model.named_parameters():
         if parameter.name in layout:
@@ -181,6 +197,7 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             ),
             is_whole=is_sliced and not has_slice,
             spread=spread_of(parameter),
+            is_split_over_experts=parameter.name in split_over_experts,
         )
     seen: set[str] = set()
     for tensor in layout.values():
@@ -188,6 +205,55 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             raise ValueError(f"two parameters have the key {tensor.key!r}")
         seen.add(tensor.key)
     return layout
+
+
+def with_units(
+    layout: Mapping[str, TensorLayout],
+    model: paddle.nn.Layer,
+    declared: Declared | None,
+    topology: Topology | None,
+) -> dict[str, TensorLayout]:
+    """Return the layout with the units of each parameter.
+
+    Raises:
+        TypeError: Units of a wrong type.
+        ValueError: See :func:`paddle_adagc.parallel.units.read_units`; or units
+            of a tensor on a mesh of auto-parallel.
+    """
+    parameters = {p.name: p for p in unwrap(model).parameters()}
+    known = [
+        (t.key, parameters[name.removeprefix(_STAGE_3_PREFIX)], t.is_expert)
+        for name, t in layout.items()
+    ]
+    units = read_units(known, declared)
+    made = {}
+    for name, tensor in layout.items():
+        if tensor.key in units:
+            if tensor.spread is not None:
+                raise ValueError(
+                    f"{tensor.key} holds units, and lies on a mesh of "
+                    "auto-parallel, which the clip does not split: use fleet's "
+                    "parallelism, or a parameter for each unit"
+                )
+            first = _first_expert(tensor, topology)
+            found = units[tensor.key].of(tensor.key, tensor.shape, first)
+            tensor = dataclasses.replace(tensor, units=found)
+        made[name] = tensor
+    return made
+
+
+def _first_expert(tensor: TensorLayout, topology: Topology | None) -> int:
+    """Global number of the first expert that a rank holds."""
+    if (
+        topology is None
+        or not tensor.is_expert
+        or tensor.is_split_over_experts
+        or not tensor.shape
+    ):
+        return 0
+    has_groups = topology.has_expert_groups
+    axis = topology.expert if has_groups else topology.data
+    return axis.rank * tensor.shape[0]
 
 
 def refuse_stage_3(what: str, names: Iterable[str]) -> None:

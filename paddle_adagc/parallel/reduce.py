@@ -11,6 +11,7 @@ tensor              no sharding   owners (V1)        slices (V2)
 dense               -             -                  sharding group
 tensor-parallel     mp group      mp group           sharding group, mp group
 expert              -             refused            moe_sharding group
+part of all experts expert group  refused            moe_sharding, expert
 tied over stages    -             -                  sharding group
 ==================  ============  =================  =========================
 
@@ -48,7 +49,7 @@ class Reduction:
     """One sum over a group, of some entries of the vector of norms."""
 
     name: str
-    """``"sharding"``, ``"model"`` or ``"moe_sharding"``."""
+    """``"sharding"``, ``"moe_sharding"``, ``"model"`` or ``"expert"``."""
 
     group: Any
     slots: tuple[int, ...]
@@ -177,6 +178,8 @@ def make_plan(
         wanted.append(("sharding", topology.sharding, sliced))
         wanted.append(("moe_sharding", topology.moe_sharding, own))
     wanted.append(("model", topology.model, split))
+    cut = [i for i in own if layout[i].is_split_over_experts]
+    wanted.append(("expert", topology.expert, cut))
     reductions = tuple(
         Reduction(name, axis.group, tuple(slots))
         for name, axis, slots in wanted
@@ -204,7 +207,9 @@ def _counts(tensor: TensorLayout, topology: Topology) -> bool:
     if tensor.is_tied_copy:
         return False
     if tensor.is_expert and topology.has_expert_groups:
-        return topology.moe_sharding.rank == 0
+        is_cut = tensor.is_split_over_experts
+        is_first = not is_cut or topology.expert.rank == 0
+        return is_first and topology.moe_sharding.rank == 0
     first = [topology.sep, topology.model]
     if not tensor.is_expert:  # on the data-parallel axis experts differ
         first.append(topology.data)

@@ -18,8 +18,10 @@ constexpr int kWarp = 32;
 
 struct Bf16 { u16 bits; };
 struct Fp16 { u16 bits; };
-struct Chunk { int tensor; int index; };
-struct Span { int start; int stop; };  // of a tensor's chunks
+struct Chunk { int segment; int index; int slot; int unused; };
+// Runs of `run` values, each `stride` values after the one before.
+struct Segment { i64 size; i64 run; i64 stride; };
+struct Span { int start; int stop; };  // of a slot's chunks
 struct Addresses { u64 values[kAddresses]; };
 
 // ---- numbers -------------------------------------------------------------
@@ -81,7 +83,7 @@ __device__ inline double multiply_add(double a, double b, double c) {
   return fma(a, b, c);
 }
 
-// ---- a block's part of a tensor --------------------------------------------
+// ---- a block's part of a segment -------------------------------------------
 
 template <typename T> union Pack {
   static constexpr int kSize = 16 / sizeof(T);
@@ -93,19 +95,32 @@ template <typename T> struct Part {
   T* values;
   int size;          // at most kChunk
   bool is_aligned;   // values can be taken 16 bytes at a time
+  unsigned run;      // 0: all values lie together
+  unsigned column;   // of the first value in its run
+  i64 stride;
 
-  __device__ Part(const u64* addresses, const i64* sizes, Chunk chunk) {
+  __device__ Part(const u64* addresses, const Segment* segments, Chunk chunk) {
+    const Segment segment = segments[chunk.segment];
     const i64 start = static_cast<i64>(chunk.index) * kChunk;
-    const i64 left = sizes[chunk.tensor] - start;
-    values = in_global_memory(reinterpret_cast<T*>(addresses[chunk.tensor])) +
-             start;
+    const i64 left = segment.size - start;
+    values = in_global_memory(reinterpret_cast<T*>(addresses[chunk.segment]));
     size = static_cast<int>(left < kChunk ? left : kChunk);
-    is_aligned = (reinterpret_cast<u64>(values) & 15) == 0;
+    stride = segment.stride;
+    run = segment.run == segment.size ? 0 : static_cast<unsigned>(segment.run);
+    column = run == 0 ? 0 : static_cast<unsigned>(start % run);
+    values += run == 0 ? start : start / run * stride;
+    is_aligned = (reinterpret_cast<u64>(values) & 15) == 0 &&
+                 (run == 0 || (run | stride) % Pack<T>::kSize == 0);
+  }
+  __device__ T* at(int i) const {
+    if (run == 0) return values + i;
+    const unsigned place = column + i;
+    return values + place / run * stride + place % run;
   }
   __device__ bool is_whole() const { return is_aligned && size == kChunk; }
   __device__ Pack<T> load_16_bytes(int i) const {
     Pack<T> pack;
-    pack.raw = *reinterpret_cast<const uint4*>(values + i);
+    pack.raw = *reinterpret_cast<const uint4*>(at(i));
     return pack;
   }
   __device__ bool has_16_bytes(int i) const {
@@ -115,16 +130,16 @@ template <typename T> struct Part {
     if (has_16_bytes(i)) return load_16_bytes(i);
     Pack<T> pack;
     for (int j = 0; j < Pack<T>::kSize; ++j)
-      pack.values[j] = i + j < size ? values[i + j] : T{};
+      pack.values[j] = i + j < size ? *at(i + j) : T{};
     return pack;
   }
   __device__ void store_16_bytes(int i, const Pack<T>& pack) const {
-    *reinterpret_cast<uint4*>(values + i) = pack.raw;
+    *reinterpret_cast<uint4*>(at(i)) = pack.raw;
   }
   __device__ void store(int i, const Pack<T>& pack) const {
     if (has_16_bytes(i)) return store_16_bytes(i, pack);
     for (int j = 0; j < Pack<T>::kSize; ++j)
-      if (i + j < size) values[i + j] = pack.values[j];
+      if (i + j < size) *at(i + j) = pack.values[j];
   }
 };
 
@@ -146,11 +161,11 @@ __device__ typename Number<T>::Wide add_squares(
 }
 
 template <typename T>
-__device__ void partial_norm(const u64* addresses, const i64* sizes,
+__device__ void partial_norm(const u64* addresses, const Segment* segments,
                              const Chunk* chunks, float* partial) {
   using Wide = typename Number<T>::Wide;
   constexpr int kStride = kThreads * Pack<T>::kSize;
-  const Part<T> part(addresses, sizes, chunks[blockIdx.x]);
+  const Part<T> part(addresses, segments, chunks[blockIdx.x]);
   const int first = threadIdx.x * Pack<T>::kSize;
   Wide sum = 0;
   // Both loops add in the same order.
@@ -185,15 +200,15 @@ __device__ Pack<T> scaled(Pack<T> pack, float factor) {
 }
 
 template <typename T>
-__device__ void scale(const u64* addresses, const i64* sizes,
+__device__ void scale(const u64* addresses, const Segment* segments,
                       const Chunk* chunks, const float* h,
                       const bool* discard) {
   constexpr int kStride = kThreads * Pack<T>::kSize;
   const Chunk chunk = chunks[blockIdx.x];
-  const bool is_lost = discard != nullptr && discard[chunk.tensor];
-  const float factor = h[chunk.tensor];
+  const bool is_lost = discard != nullptr && discard[chunk.slot];
+  const float factor = h[chunk.slot];
   if (!is_lost && factor == 1.0f) return;  // the gradient is not read
-  const Part<T> part(addresses, sizes, chunk);
+  const Part<T> part(addresses, segments, chunk);
   const int first = threadIdx.x * Pack<T>::kSize;
   Pack<T> zeros;
   zeros.raw = uint4{0, 0, 0, 0};
@@ -211,33 +226,33 @@ __device__ void scale(const u64* addresses, const i64* sizes,
 
 // ---- entry points ----------------------------------------------------------
 
-#define FOR_TYPE(NAME, T)                                          \
-  extern "C" __global__ void partial_norm_##NAME(                  \
-      const u64* addresses, const i64* sizes, const Chunk* chunks, \
-      float* partial) {                                            \
-    partial_norm<T>(addresses, sizes, chunks, partial);            \
-  }                                                                \
-  extern "C" __global__ void scale_##NAME(                         \
-      const u64* addresses, const i64* sizes, const Chunk* chunks, \
-      const float* h, const bool* discard) {                       \
-    scale<T>(addresses, sizes, chunks, h, discard);                \
+#define FOR_TYPE(NAME, T)                                                 \
+  extern "C" __global__ void partial_norm_##NAME(                         \
+      const u64* addresses, const Segment* segments, const Chunk* chunks, \
+      float* partial) {                                                   \
+    partial_norm<T>(addresses, segments, chunks, partial);                \
+  }                                                                       \
+  extern "C" __global__ void scale_##NAME(                                \
+      const u64* addresses, const Segment* segments, const Chunk* chunks, \
+      const float* h, const bool* discard) {                              \
+    scale<T>(addresses, segments, chunks, h, discard);                    \
   }
 FOR_TYPE(float32, float)
 FOR_TYPE(float64, double)
 FOR_TYPE(bfloat16, Bf16)
 FOR_TYPE(float16, Fp16)
 
-// One warp per tensor: sum of its chunks, always in the same order.
+// One warp per slot: sum of its chunks, always in the same order.
 extern "C" __global__ void finish_norms(
-    const Span* spans, const float* partial, int num_tensors, float* out) {
-  const int tensor = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
-  if (tensor >= num_tensors) return;  // whole warps
-  const Span span = spans[tensor];
+    const Span* spans, const float* partial, int num_slots, float* out) {
+  const int slot = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
+  if (slot >= num_slots) return;  // whole warps
+  const Span span = spans[slot];
   double sum = 0;
   for (int i = span.start + threadIdx.x % kWarp; i < span.stop; i += kWarp)
     sum += static_cast<double>(partial[i]);
   sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) out[tensor] = static_cast<float>(sum);
+  if (threadIdx.x % kWarp == 0) out[slot] = static_cast<float>(sum);
 }
 
 // Addresses travel as arguments: no host memory has to outlive the call, no

@@ -50,7 +50,7 @@ class Rule(ctypes.Structure):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The chunks of all tensors of one dtype."""
+    """The chunks of all segments of one dtype."""
 
     dtype: str
     first: int
@@ -60,19 +60,34 @@ class Run:
 
 
 class Tables:
-    """How a list of tensors is cut into chunks; depends on sizes and dtypes.
+    """How a list of segments is cut into chunks; depends on sizes and dtypes.
 
     Args:
-        dtypes: Name of each tensor's dtype.
-        sizes: Number of values of each, 0 for no tensor.
+        dtypes: Name of each segment's dtype.
+        sizes: Number of values of each, 0 for none.
+        runs: How each lies in memory, and its slot:
+            :data:`paddle_adagc.kernels.host.RUNS`. None: each in one piece, in
+            a slot of its own.
+        num_slots: Length of the vectors, with ``runs``.
 
     Attributes:
         constants: What is copied to the device once.
         num_bytes: Device memory for it, the addresses and the partial sums.
     """
 
-    def __init__(self, dtypes: Sequence[str], sizes: np.ndarray) -> None:
-        self.num_tensors = len(sizes)
+    def __init__(
+        self,
+        dtypes: Sequence[str],
+        sizes: np.ndarray,
+        runs: np.ndarray | None = None,
+        num_slots: int = 0,
+    ) -> None:
+        self.num_segments = len(sizes)
+        self.num_slots = self.num_segments if runs is None else num_slots
+        slots, run, stride = np.arange(len(sizes)), sizes, sizes
+        if runs is not None:
+            slots, stride = runs["slot"], runs["stride"]
+            run = np.where(runs["run"] < 0, sizes, runs["run"])
         counts = -(-sizes // CHUNK)
         names = np.array(dtypes, str)
         self.runs: list[Run] = []
@@ -85,30 +100,34 @@ class Tables:
             self.runs.append(Run(dtype, first, count))
             first += count
         self.num_chunks = first
-        tensor = np.concatenate([*order, np.zeros(0, np.int64)]).astype(int)
-        stop = np.zeros(self.num_tensors, np.int64)
-        stop[tensor] = np.cumsum(counts[tensor])
+        segment = np.concatenate([*order, np.zeros(0, np.int64)]).astype(int)
+        stop = np.zeros(self.num_segments, np.int64)
+        stop[segment] = np.cumsum(counts[segment])
         start = stop - counts
-        owner = np.repeat(tensor, counts[tensor])
-        chunks = np.stack([owner, np.arange(first) - start[owner]], 1)
-        spans = np.stack([start, stop], 1)
+        owner = np.repeat(segment, counts[segment])
+        index = np.arange(first) - start[owner]
+        chunks = np.stack([owner, index, slots[owner], 0 * owner], 1)
+        spans = np.zeros([self.num_slots, 2], np.int64)
+        # Of a slot's segments, which are neighbours, first start and last stop.
+        spans[slots[segment][::-1], 0] = start[segment][::-1]
+        spans[slots[segment], 1] = stop[segment]
         self.constants = b"".join(
             (
-                sizes.astype(np.int64).tobytes(),
-                spans.astype(np.int32).tobytes(),
+                np.stack([sizes, run, stride], 1).astype(np.int64).tobytes(),
                 chunks.astype(np.int32).tobytes(),
+                spans.astype(np.int32).tobytes(),
             )
         )
-        self.spans = 8 * self.num_tensors
-        self.chunks = 16 * self.num_tensors
+        self.chunks = 24 * self.num_segments
+        self.spans = self.chunks + 16 * self.num_chunks
         self.addresses = len(self.constants)
-        self.partial = self.addresses + 8 * self.num_tensors
+        self.partial = self.addresses + 8 * self.num_segments
         self.num_bytes = self.partial + 4 * self.num_chunks
 
     @property
     def num_launches(self) -> int:
         """Of norms and scales together."""
-        stores = -(-self.num_tensors // ADDRESSES)
+        stores = -(-self.num_segments // ADDRESSES)
         return stores + 2 * len(self.runs) + 1
 
 
@@ -136,9 +155,9 @@ class Launcher:
         """Tell the device where the tensors are.
 
         Args:
-            addresses: uint64 ``[num_tensors]``.
+            addresses: uint64 ``[num_segments]``.
         """
-        for start in range(0, self.tables.num_tensors, ADDRESSES):
+        for start in range(0, self.tables.num_segments, ADDRESSES):
             part = addresses[start : start + ADDRESSES]
             argument = _Addresses()
             ctypes.memmove(argument.values, part.tobytes(), part.nbytes)
@@ -152,7 +171,7 @@ class Launcher:
             )
 
     def squared_norms(self, out: int) -> None:
-        """Write float32 ``[num_tensors]`` to the address ``out``."""
+        """Write float32 ``[num_slots]`` to the address ``out``."""
         tables = self.tables
         for run in tables.runs:
             self._launch(
@@ -163,10 +182,10 @@ class Launcher:
             )
         self._launch(
             "finish_norms",
-            -(-tables.num_tensors * _WARP // THREADS),
+            -(-tables.num_slots * _WARP // THREADS),
             self._at(tables.spans),
             self._at(tables.partial),
-            ctypes.c_int(tables.num_tensors),
+            ctypes.c_int(tables.num_slots),
             ctypes.c_void_p(out),
         )
 
@@ -186,7 +205,7 @@ class Launcher:
         return (
             self._at(tables.addresses),
             self._at(0),
-            self._at(tables.chunks + 8 * run.first),
+            self._at(tables.chunks + 16 * run.first),
         )
 
     def _at(self, offset: int) -> ctypes.c_void_p:

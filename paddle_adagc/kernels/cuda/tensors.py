@@ -38,6 +38,7 @@ from paddle_adagc.kernels.cuda.tables import (
 )
 from paddle_adagc.kernels.host import (
     CUDA,
+    Segments,
     cache_dir,
     current_memory,
     describe,
@@ -57,15 +58,23 @@ class DeviceTensors:
     Args:
         tensors: None stands for no tensor.
         descriptors: :data:`paddle_adagc.kernels.host.DESCRIPTOR` of each.
+        segments: Their parts; None: each tensor is one, in a slot of its own.
 
     Attributes:
-        addresses: uint64 ``[num_tensors]``.
+        addresses: uint64 ``[num_segments]``.
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor | None], descriptors: np.ndarray
+        self,
+        tensors: Sequence[Tensor | None],
+        descriptors: np.ndarray,
+        segments: Segments | None = None,
     ) -> None:
         self._held = tensors  # so that the addresses stay theirs
+        self._num_slots = len(tensors)
+        if segments is not None:
+            descriptors = segments.describe(descriptors)
+            self._num_slots = segments.num_slots
         self.addresses = descriptors["address"].astype(np.uint64)
         device = current_device()
         assert device is not None
@@ -74,6 +83,7 @@ class DeviceTensors:
             current_stream(device),
             descriptors["dtype"].tobytes(),
             descriptors["size"].tobytes(),
+            segments,
         )
 
     @staticmethod
@@ -90,8 +100,8 @@ class DeviceTensors:
         )
 
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_tensors]``; 0 for None."""
-        out = paddle.empty([len(self._held)], "float32")
+        """float32 ``[num_slots]``; 0 for None."""
+        out = paddle.empty([self._num_slots], "float32")
         self._lists.of(self).squared_norms(out.data_ptr())
         return out
 
@@ -133,11 +143,21 @@ class _Lists:
 
 
 @functools.lru_cache(maxsize=16)
-def _lists(device: int, stream: int, dtypes: bytes, sizes: bytes) -> _Lists:
+def _lists(
+    device: int,
+    stream: int,
+    dtypes: bytes,
+    sizes: bytes,
+    segments: Segments | None,
+) -> _Lists:
     module = load_module(device)
     assert module is not None
     names = [_NAMES[code] for code in np.frombuffer(dtypes, np.int64)]
-    return _Lists(module, stream, Tables(names, np.frombuffer(sizes, np.int64)))
+    runs, num_slots = None, 0
+    if segments is not None:
+        runs, num_slots = segments.runs, segments.num_slots
+    counts = np.frombuffer(sizes, np.int64)
+    return _Lists(module, stream, Tables(names, counts, runs, num_slots))
 
 
 @functools.cache

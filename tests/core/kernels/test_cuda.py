@@ -203,12 +203,12 @@ def test_chunks_cover_every_value_once(tensors_):
     sizes = np.array([size for _, size in tensors_], np.int64)
     made = Tables(dtypes, sizes)
     data = np.frombuffer(made.constants, np.uint8)
-    spans = data[made.spans : made.chunks].view(np.int32).reshape([-1, 2])
-    chunks = data[made.chunks :].view(np.int32).reshape([-1, 2])
+    chunks = data[made.chunks : made.spans].view(np.int32).reshape([-1, 4])
+    spans = data[made.spans :].view(np.int32).reshape([-1, 2])
     assert len(chunks) == made.num_chunks == sum(r.count for r in made.runs)
     for tensor, (start, stop) in enumerate(spans):
         assert chunks[start:stop].tolist() == [
-            [tensor, i] for i in range(-(-sizes[tensor] // CHUNK))
+            [tensor, i, tensor, 0] for i in range(-(-sizes[tensor] // CHUNK))
         ]
     for run in made.runs:
         members = chunks[run.first : run.first + run.count, 0]

@@ -1,0 +1,298 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Units: several of the paper's tensors inside one parameter.
+
+Frameworks keep all experts of a layer in one parameter ``[experts, in, out]``,
+q, k and v in one ``[in, q + k + v]``, gate and up in one. The paper clips each
+matrix by itself: a unit is such a matrix, and has a norm and a gamma of its own
+(of an ERNIE with L layers and E experts (9 + 3E)L + 3).
+
+A unit lies in its parameter as runs of neighbouring values, in row-major order:
+expert e is one run, a range of columns one run per row. A slice of sharding V2
+is a range of the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from paddle import Tensor, _C_ops
+
+from paddle_adagc.checks import suggestion
+
+MARK = "adagc_units"
+"""Attribute of a parameter that says what units it holds."""
+
+_GROUPED = re.compile(r"(^|\.)grouped_gemm_experts\.weight\d*$")
+_FIELDS = ("experts", "parts", "axis", "key")
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Runs of equal length and distance."""
+
+    start: int
+    run: int
+    """Neighbouring values."""
+
+    count: int = 1
+    stride: int = 0
+    """From one run to the next."""
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return self.run * self.count
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One of the paper's tensors in a parameter."""
+
+    key: str
+    shape: tuple[int, ...]
+    place: Piece
+
+    def cut(self, begin: int, end: int) -> list[Piece]:
+        """Return what the slice ``[begin, end)`` of the parameter has of it.
+
+        At most three pieces: the rest of a first run, whole runs, the
+        beginning of a last one. They start from ``begin``.
+        """
+        start, run, stride = self.place.start, self.place.run, self.place.stride
+        if self.place.count == 1:
+            low, high = max(start, begin), min(start + run, end)
+            return [Piece(low - begin, high - low)] if low < high else []
+        # Runs first <= k < last have a value in the slice.
+        first = max((begin - start - run) // stride + 1, 0)
+        last = min(-(-(end - start) // stride), self.place.count)
+        head = self._part_of_run(first, begin, end) if first < last else []
+        first += len(head)
+        tail = self._part_of_run(last - 1, begin, end) if first < last else []
+        last -= len(tail)
+        whole = []
+        if first < last:
+            offset = start + first * stride - begin
+            whole = [Piece(offset, run, last - first, stride)]
+        return [*head, *whole, *tail]
+
+    def _part_of_run(self, k: int, begin: int, end: int) -> list[Piece]:
+        """Return what a slice has of run k, if it cuts through it."""
+        start = self.place.start + k * self.place.stride
+        stop = start + self.place.run
+        low, high = max(start, begin), min(stop, end)
+        is_whole = (low, high) == (start, stop)
+        return [] if is_whole else [Piece(low - begin, high - low)]
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """Return the unit's values in the parameter's memory, or a gradient's.
+
+        Args:
+            tensor: The whole parameter or gradient, contiguous.
+
+        Returns:
+            Of the unit's shape.
+        """
+        flat = _C_ops.view_shape(tensor, [math.prod(tensor.shape)])
+        place = self.place
+        if place.count == 1:
+            end = place.start + place.run
+            piece = _C_ops.view_slice(flat, place.start, end)
+            return _C_ops.view_shape(piece, [*self.shape])
+        strides = [
+            math.prod(self.shape[i + 1 :]) for i in range(len(self.shape))
+        ]
+        # Axes before the one that is split step over the other units.
+        strides = [
+            step // place.run * place.stride if step >= place.run else step
+            for step in strides
+        ]
+        offset = place.start * tensor.element_size()
+        return _C_ops.as_strided(flat, [*self.shape], strides, offset)
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """How a parameter is made of units.
+
+    Raises:
+        TypeError: A field of a wrong type.
+        ValueError: It has neither experts nor parts, or two parts of one name.
+    """
+
+    experts: bool = False
+    """Axis 0 counts experts."""
+
+    parts: Mapping[str, int] | Sequence[str] = ()
+    """Neighbours along ``axis``, by name: their shares, or names of equal
+    parts."""
+
+    axis: int = -1
+    """Axis of the parts, of one expert if there are experts."""
+
+    key: str | None = None
+    """What takes the place of the last two names of the parameter's key, with
+    ``{expert}`` (its global number) and ``{part}``; by default
+    ``module.{expert}.weight``, ``{part}.weight``, or
+    ``module.{expert}.{part}.weight``."""
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        if isinstance(parts, str) or not isinstance(parts, (Mapping, Sequence)):
+            raise TypeError(f"parts={parts!r}: give a list of names, or a dict")
+        shares = (
+            parts if isinstance(parts, Mapping) else dict.fromkeys(parts, 1)
+        )
+        if not (self.experts or shares):
+            raise ValueError(
+                "units without experts and parts: name one of them"
+            )
+        if len(shares) < len(parts):
+            raise ValueError(f"parts={parts!r} holds a name twice")
+        object.__setattr__(self, "parts", shares)
+
+    def of(
+        self, key: str, shape: Sequence[int], first_expert: int = 0
+    ) -> tuple[Unit, ...]:
+        """Return the units of a parameter, which they fill.
+
+        Args:
+            key: Of the parameter.
+            shape: Of this rank's part.
+            first_expert: Global number of its first expert.
+
+        Raises:
+            ValueError: The shape does not fit.
+        """
+        inner = tuple(shape[1:] if self.experts else shape)
+        num_experts = shape[0] if self.experts else 1
+        if not inner or not -len(inner) <= self.axis < len(inner):
+            raise ValueError(
+                f"{key} of shape {list(shape)} has no axis {self.axis} of "
+                f"{'an expert' if self.experts else 'its own'} to hold "
+                f"{[*self.parts] or 'experts'}"
+            )
+        axis = self.axis % len(inner)
+        below = math.prod(inner[axis + 1 :])
+        stride = inner[axis] * below
+        size = math.prod(inner)
+        units = []
+        for expert in range(num_experts):
+            start = expert * size
+            if not self.parts:
+                name = self._name(key, first_expert + expert, "")
+                units.append(Unit(name, inner, Piece(start, size, 1, size)))
+            for part, width in self._widths(key, inner[axis]).items():
+                run = width * below
+                place = Piece(start, run, size // stride, stride)
+                if place.count == 1:
+                    place = Piece(start, run, 1, run)
+                of_part = (*inner[:axis], width, *inner[axis + 1 :])
+                name = self._name(key, first_expert + expert, part)
+                units.append(Unit(name, of_part, place))
+                start += run
+        return tuple(units)
+
+    def _widths(self, key: str, size: int) -> dict[str, int]:
+        assert isinstance(self.parts, Mapping)
+        total = sum(self.parts.values())
+        for part, share in self.parts.items():
+            if size * share % total:
+                raise ValueError(
+                    f"{key}: an axis of {size} cannot be shared as "
+                    f"{dict(self.parts)}: {part} would have no whole number of "
+                    "values"
+                )
+        return {part: size * n // total for part, n in self.parts.items()}
+
+    def _name(self, key: str, expert: int, part: str) -> str:
+        *head, module, leaf = ["", *key.rsplit(".", 2)][-3:]
+        if self.key is not None:
+            name = self.key.format(expert=expert, part=part)
+        elif self.experts:
+            name = ".".join(filter(None, (module, str(expert), part, leaf)))
+        else:
+            name = f"{part}.{leaf}"
+        return ".".join(filter(None, (*head, name)))
+
+
+Declared: TypeAlias = (
+    Mapping[str, Any]
+    | Callable[[str, Tensor], "Units | Mapping[str, Any] | None"]
+)
+"""Pattern of a key (:func:`re.search`) -> units, or a function of key and
+parameter that returns them, or None. Units are :class:`Units`, a dict of its
+fields, or ``"experts"``."""
+
+
+def read_units(
+    parameters: Iterable[tuple[str, Tensor, bool]], declared: Declared | None
+) -> dict[str, Units]:
+    """Find the parameters that hold units.
+
+    Units are declared; or marked, as the parameter's attribute
+    ``adagc_units``; or recognised: a parameter with three axes that is marked
+    as an expert, or called ``grouped_gemm_experts.weight1``, holds experts.
+
+    Args:
+        parameters: Key, parameter, and if it is marked as an expert.
+        declared: By the caller of ``bind``.
+
+    Returns:
+        By key.
+
+    Raises:
+        TypeError: Units of a wrong type.
+        ValueError: A pattern matches no parameter, or two match one; or units
+            that make no sense.
+    """
+    patterns = (
+        dict.fromkeys(declared, 0) if isinstance(declared, Mapping) else {}
+    )
+    found: dict[str, Units] = {}
+    for key, parameter, is_expert in parameters:
+        units = getattr(parameter, MARK, None)
+        if callable(declared):
+            units = declared(key, parameter) or units
+        matching = [pattern for pattern in patterns if re.search(pattern, key)]
+        if len(matching) > 1:
+            raise ValueError(
+                f"units: {key!r} matches both {matching[0]!r} and "
+                f"{matching[1]!r}: make the patterns narrower"
+            )
+        for pattern in matching:
+            assert isinstance(declared, Mapping)
+            patterns[pattern] += 1
+            units = declared[pattern]
+        is_stack = parameter.ndim == 3 and (is_expert or _GROUPED.search(key))
+        if units is None and is_stack:
+            units = Units(experts=True)
+        if units is not None:
+            found[key] = _as_units(key, units)
+    for pattern, number in patterns.items():
+        if not number:
+            raise ValueError(f"units: {pattern!r} matches no parameter")
+    return found
+
+
+def _as_units(key: str, value: Any) -> Units:
+    if isinstance(value, Units):
+        return value
+    if value == "experts":
+        return Units(experts=True)
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"units of {key!r} are {value!r}: give 'experts', or a dict of "
+            f"{', '.join(_FIELDS)}"
+        )
+    for name in value:
+        if name not in _FIELDS:
+            raise ValueError(
+                f"units of {key!r} take {', '.join(_FIELDS)}, not {name!r}"
+                f"{suggestion(name, _FIELDS)}"
+            )
+    return Units(**value)
