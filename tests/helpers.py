@@ -3,6 +3,7 @@
 """What several tests need: parameters, gradients, one call of a clip."""
 
 import contextlib
+import json
 
 import numpy as np
 import paddle
@@ -106,3 +107,16 @@ def no_waiting_for_the_device(monkeypatch):
         for name in names.split():
             patch.setattr(paddle.Tensor, name, refuse)
         yield
+
+
+def load_golden(path):
+    """Config, weights by name, and the other arrays of a golden checkpoint."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    options = json.loads(str(arrays.pop("config")))
+    weights = {
+        key.removeprefix("weight:"): arrays.pop(key)
+        for key in list(arrays)
+        if key.startswith("weight:")
+    }
+    return options, weights, arrays

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from paddle_adagc.lab.benchmark.contenders import CONTENDERS, Contender
 from paddle_adagc.lab.benchmark.tensor_lists import equal_shapes, make_pairs
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.models.sizes import Shape
+from paddle_adagc.lab.models.shapes import Shape
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles
 

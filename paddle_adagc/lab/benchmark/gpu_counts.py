@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paddle_adagc.kernels.cuda.tables import Tables
-from paddle_adagc.lab.models.sizes import Shape
+from paddle_adagc.lab.models.shapes import Shape
 
 BYTES_PER_SECOND = 3.0e12
 SECONDS_PER_OPERATION = 3e-6

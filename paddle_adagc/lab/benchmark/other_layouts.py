@@ -30,8 +30,8 @@ from paddle_adagc.lab.gloo import enable
 from paddle_adagc.lab.gloo.group_sharded import group_sharded_on_cpu
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.mesh import spread_over_mesh
 from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
+from paddle_adagc.lab.models.rank_weights import spread_over_mesh
 from paddle_adagc.lab.train.processes import leave
 
 _MODEL = {

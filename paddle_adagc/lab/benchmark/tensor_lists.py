@@ -10,8 +10,8 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.lab.models.presets import preset
-from paddle_adagc.lab.models.sizes import Shape, parameter_shapes
+from paddle_adagc.lab.models.families import preset
+from paddle_adagc.lab.models.shapes import Shape, parameter_shapes
 
 _ERNIE: dict[str, Any] = {
     "num_attention_heads": 4,

@@ -49,7 +49,7 @@ def _plan(options: argparse.Namespace) -> int:
         for module in ("matplotlib", "jinja2"):
             check_installed(module, "report")
         check_directory("--output", options.output)
-    from paddle_adagc.lab.plan.interconnect import parse_interconnect
+    from paddle_adagc.lab.plan.costs import parse_interconnect
     from paddle_adagc.lab.plan.plan import plan_run
     from paddle_adagc.lab.plan.text import as_json, render
 

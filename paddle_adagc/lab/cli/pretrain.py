@@ -154,7 +154,7 @@ def check(path: str, overrides: list[str], *, as_json: bool = False) -> int:
     """
     check_installed("paddlenlp", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import is_recipe
-    from paddle_adagc.lab.plan.check.recipe import check_recipe, check_values
+    from paddle_adagc.lab.plan.check import check_recipe, check_values
     from paddle_adagc.lab.recipes import read_run_config
     from paddle_adagc.lab.train.parse import (
         merged,

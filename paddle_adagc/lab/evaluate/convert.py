@@ -14,18 +14,17 @@ from paddle_adagc.lab.checksums import describe
 from paddle_adagc.lab.evaluate.saved import load_saved
 from paddle_adagc.lab.evaluate.tokenizer import tokenizer_of, write_tokenizer
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.hf import state_to_hf
-from paddle_adagc.lab.models.hf_config import config_to_hf
+from paddle_adagc.lab.models.hf import config_to_hf, state_to_hf
 from paddle_adagc.lab.models.hf_files import (
     CHECKSUMS,
     INDEX,
     MAX_SHARD_BYTES,
+    copy_tokenizer,
     new_directory,
     read_json,
     write_weights,
 )
-from paddle_adagc.lab.models.hf_tokenizer import copy_tokenizer
-from paddle_adagc.lab.models.saved_parts import to_paddle
+from paddle_adagc.lab.models.rank_weights import to_paddle
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.initialization import plain_config
-from paddle_adagc.lab.models.presets import preset
-from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.models.shapes import parameter_shapes
 
 
 class Benchmark(NamedTuple):

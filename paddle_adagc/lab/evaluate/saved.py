@@ -15,11 +15,15 @@ import numpy as np
 from paddle_adagc.lab.checksums import find_fault
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.hf import correction_biases, state_from_hf
-from paddle_adagc.lab.models.hf_config import config_from_hf, find_family
+from paddle_adagc.lab.models.hf import (
+    config_from_hf,
+    correction_biases,
+    find_family,
+    state_from_hf,
+)
 from paddle_adagc.lab.models.hf_files import CHECKSUMS, read_json, read_weights
-from paddle_adagc.lab.models.saved_parts import Array, merged_parts
-from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.models.rank_weights import Array, merged_parts
+from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
     checkpoints,

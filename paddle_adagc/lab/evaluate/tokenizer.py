@@ -16,11 +16,11 @@ from tokenizers import Tokenizer as TokenizerModel
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
 from paddle_adagc.lab.evaluate.saved import SavedDecoder
-from paddle_adagc.lab.models.hf_files import read_json
-from paddle_adagc.lab.models.hf_tokenizer import (
-    FILES,
+from paddle_adagc.lab.models.hf_files import (
+    TOKENIZER_FILES,
     byte_tokenizer,
     copy_tokenizer,
+    read_json,
     write_byte_tokenizer,
 )
 
@@ -54,7 +54,7 @@ def tokenizer_of(saved: SavedDecoder, given: str | None = None) -> str | None:
                 f"{expected['sha256']}"
             )
         return given
-    if any((saved.directory / name).exists() for name in FILES[:2]):
+    if any((saved.directory / name).exists() for name in TOKENIZER_FILES[:2]):
         return str(saved.directory)
     if expected and expected["kind"] == BYTES:
         return BYTES

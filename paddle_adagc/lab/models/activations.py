@@ -33,6 +33,12 @@ buffers of NCCL and of the pipeline, float32 copies inside of unfused operators,
 FP8 copies of weights and of what is saved (an FP8 product saves its bfloat16
 inputs, as :mod:`paddle_adagc.lab.models.fp8.linear` does; PaddleFormers can
 save less), the CUDA context.
+
+CLIP is counted alike. Of width d and with a GELU network of width 4 d a block
+keeps 2 d norms' inputs, 2 d inputs of the projections, 3 d queries, keys and
+values, d attention's output and 8 d around the GELU, 16 d x w in all, and a
+log-sum-exp. Every device also has the logits of its own rows against those of
+all data ranks, 4 bytes each.
 """
 
 from __future__ import annotations
@@ -40,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 
 FLOAT32_BYTES = 4
 
@@ -55,13 +62,8 @@ def stage_bytes(
 ) -> int:
     """Return the bytes per token on a rank of a pipeline stage, at the peak.
 
-    Args:
-        model: The decoder, with its tensor and sequence parallelism.
-        layers: Indices of the stage's layers.
-        value_bytes: Bytes of a value.
-        num_held: Micro-batches that the stage keeps at the same time.
-        has_head: The stage ends in the head.
-        recompute: Every layer keeps only its input.
+    The stage keeps `num_held` micro-batches at the same time. With `recompute`
+    every layer keeps only its input.
     """
     sizes = [layer_bytes(model, index, value_bytes) for index in layers]
     if recompute:
@@ -73,13 +75,7 @@ def stage_bytes(
 
 
 def layer_bytes(model: DecoderConfig, index: int, value_bytes: int) -> int:
-    """Return the bytes per token of one decoder layer on one rank.
-
-    Args:
-        model: The decoder, with its tensor and sequence parallelism.
-        index: Index of the layer, from 0.
-        value_bytes: Bytes of a value.
-    """
+    """Return the bytes per token of one decoder layer on one rank."""
     hidden, tp = model.hidden_size, model.tensor_parallel_degree
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
@@ -107,3 +103,33 @@ def _head_bytes(model: DecoderConfig, value_bytes: int) -> int:
 def _split(model: DecoderConfig) -> int:
     """Ranks that share the sequence."""
     return model.tensor_parallel_degree if model.sequence_parallel else 1
+
+
+def pair_batch_bytes(
+    model: CLIPConfig,
+    batch_size: int,
+    num_ranks: int,
+    value_bytes: int,
+    *,
+    recompute: bool,
+) -> int:
+    """Return CLIP's bytes on a rank at the peak.
+
+    The batch is the rank's own, one of `num_ranks`. With `recompute` every
+    block keeps only its input.
+    """
+    kept_patches = max(1, int(model.num_patches * (1 - model.patch_dropout)))
+    lengths = {"vision": kept_patches + 1, "text": model.context_length}
+    total = 0
+    for tower, length in lengths.items():
+        size, heads, layers = (
+            getattr(model, f"{tower}_{name}")
+            for name in ("width", "heads", "layers")
+        )
+        values = (8 + 2 * model.mlp_ratio) * size
+        block = values * value_bytes + heads * FLOAT32_BYTES
+        inputs = layers * size * value_bytes
+        kept = inputs + block if recompute else layers * block
+        total += batch_size * length * kept
+    logits = 2 * batch_size * (batch_size * num_ranks)
+    return total + logits * FLOAT32_BYTES

@@ -1,29 +1,24 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Causal grouped-query attention."""
+"""Causal grouped-query attention with rotary positions (Su et al. 2021)."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.layers import (
+    RMSNorm,
     as_float32,
-    column_linear,
-    row_linear,
+    linear,
     runs_on_cpu,
-    uses_sequence_parallel,
 )
-from paddle_adagc.lab.models.rms_norm import RMSNorm
-from paddle_adagc.lab.models.rotary import (
-    quarter_turn,
-    rotary_angles,
-    rotary_tables,
-    rotate,
-)
+from paddle_adagc.lab.models.parallel import uses_sequence_parallel
 
 
 class Attention(nn.Layer):
@@ -35,17 +30,19 @@ class Attention(nn.Layer):
         keys = config.num_key_value_heads * head_dim
         queries = config.num_attention_heads * head_dim
         self.is_split = uses_sequence_parallel(config)
-        layout = (self.is_split, "attention")
-        self.q_proj = column_linear(config, hidden, queries, *layout)
-        self.k_proj = column_linear(config, hidden, keys, *layout)
-        self.v_proj = column_linear(config, hidden, keys, *layout)
-        self.o_proj = row_linear(config, queries, hidden, *layout)
+        how: dict[str, Any] = {
+            "kind": "attention",
+            "along_sequence": self.is_split,
+        }
+        self.q_proj = linear(config, hidden, queries, "columns", **how)
+        self.k_proj = linear(config, hidden, keys, "columns", **how)
+        self.v_proj = linear(config, hidden, keys, "columns", **how)
+        self.o_proj = linear(config, queries, hidden, "rows", **how)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
-            norm = (config.rms_norm_eps, True, config.rms_norm_precision)
-            self.q_norm = RMSNorm(head_dim, *norm)
-            self.k_norm = RMSNorm(head_dim, *norm)
+            self.q_norm = RMSNorm(config, head_dim)
+            self.k_norm = RMSNorm(config, head_dim)
         self.head_dim = head_dim
         self.rope_theta = float(config.rope_theta)
         self.rope_layout = config.rope_layout
@@ -75,6 +72,78 @@ class Attention(nn.Layer):
         return x.reshape([x.shape[0], x.shape[1], -1, self.head_dim])
 
 
+def rotary_angles(
+    length: int, head_dim: int, theta: float, layout: str
+) -> npt.NDArray[np.float64]:
+    """Angle of every component at every position, [length, head_dim].
+
+    Pair j turns by `position * theta^(-2j / head_dim)`.
+    """
+    pairs = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
+    angles = np.outer(np.arange(length), theta**-pairs)
+    if layout == "half":
+        return np.concatenate([angles, angles], axis=1)
+    return np.repeat(angles, 2, axis=1)
+
+
+def quarter_turn(head_dim: int, layout: str) -> npt.NDArray[np.float32]:
+    """Matrix P that turns every pair by 90 degrees: x @ P = (-x_b, x_a)."""
+    index = np.arange(head_dim)
+    if layout == "half":
+        first = index[: head_dim // 2]
+        second = index[head_dim // 2 :]
+    else:
+        first, second = index[0::2], index[1::2]
+    matrix = np.zeros((head_dim, head_dim), np.float32)
+    matrix[second, first] = -1.0
+    matrix[first, second] = 1.0
+    return matrix
+
+
+def turn_pairs(x: Tensor, layout: str) -> Tensor:
+    """`x @ quarter_turn(...)` without the product."""
+    if layout == "half":
+        first, second = paddle.chunk(x, 2, axis=-1)
+        return paddle.concat([-second, first], axis=-1)
+    pairs = x.reshape([*x.shape[:-1], x.shape[-1] // 2, 2])
+    first, second = paddle.unbind(pairs, axis=-1)
+    return paddle.stack([-second, first], axis=-1).reshape(x.shape)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """Rotate heads [batch, length, heads, head_dim] by their positions.
+
+    It computes in float32 with `rotary_tables`; the dtype stays that of `x`.
+    """
+    wide = as_float32(x)
+    turned = wide * cos + turn_pairs(wide, layout) * sin
+    return turned if x.dtype == paddle.float32 else turned.astype(x.dtype)
+
+
+def rotary_tables(
+    length: int, head_dim: int, theta: float, layout: str
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of `rotary_angles`, [length, 1, head_dim], float32.
+
+    They are kept between calls in eager mode.
+    """
+    make = _kept_tables if paddle.in_dynamic_mode() else _tables
+    return make(length, head_dim, theta, layout, str(paddle.get_device()))
+
+
+def _tables(
+    length: int, head_dim: int, theta: float, layout: str, device: str
+) -> tuple[Tensor, Tensor]:
+    angles = rotary_angles(length, head_dim, theta, layout)[:, None]
+    return (
+        paddle.to_tensor(np.cos(angles), dtype="float32"),
+        paddle.to_tensor(np.sin(angles), dtype="float32"),
+    )
+
+
+_kept_tables = lru_cache(maxsize=8)(_tables)
+
+
 def attend_batched(
     query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
 ) -> Tensor:
@@ -86,9 +155,6 @@ def attend_batched(
         value: Same shape and dtype as `key`.
         theta: Base of the rotary frequencies.
         layout: "half" or "interleaved".
-
-    Returns:
-        [batch, length, heads, head_dim].
     """
     _, length, _, head_dim = query.shape
     cos, sin = rotary_tables(length, head_dim, theta, layout)

@@ -1,14 +1,16 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Architecture options of the decoder."""
+"""Architecture options of the decoder, and what checks a model's options."""
 
 import dataclasses
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
 
+from paddlenlp.transformers import PretrainedConfig
 from pydantic import model_validator
 from typing_extensions import Self
 
-from paddle_adagc.lab.models.checked_config import CheckedConfig
+from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.section import (
     Count,
     Flag,
@@ -30,13 +32,69 @@ _WITH_EXPERTS_ONLY = (
 )
 
 
-@section
-class DecoderOptions:
-    """Options of `DecoderForCausalLM`; the defaults are a byte-level toy.
+class CheckedConfig(PretrainedConfig):
+    """A PaddleNLP config with checked options.
+
+    Each option of the section `options`, which subclasses set, becomes an
+    attribute. PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`, ...)
+    may be misspelt; `from_fields` refuses that.
 
     Raises:
         ValueError: A value is out of range, or two do not fit.
     """
+
+    options: ClassVar[type[Any]]
+
+    def __init__(self, **values: Any) -> None:
+        names = self.field_names()
+        own = {name: values.pop(name) for name in names if name in values}
+        checked = dataclasses.asdict(self.options(**own))
+        if "tie_word_embeddings" in checked:
+            values["tie_word_embeddings"] = checked["tie_word_embeddings"]
+        super().__init__(**values)
+        for name, value in checked.items():
+            setattr(self, name, value)
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """Return the names of the architecture's options, in their order."""
+        return tuple(field.name for field in dataclasses.fields(cls.options))
+
+    @classmethod
+    def from_fields(
+        cls,
+        fields: Mapping[str, Any],
+        presets: Mapping[str, Mapping[str, Any]],
+        **layout: Any,
+    ) -> Any:
+        """Make the config that a run's `model` section describes.
+
+        Args:
+            fields: The section: options of this config, which replace those
+                of the preset that `preset` names; `architecture` is ignored.
+            presets: Options by the preset's name.
+            **layout: PaddleNLP's own keys, such as `tensor_parallel_degree`.
+
+        Raises:
+            ValueError: An unknown preset or option (the nearest is named), or
+                a value out of range.
+        """
+        values = {k: v for k, v in fields.items() if k != "architecture"}
+        preset = values.pop("preset", None)
+        if preset is not None:
+            check_choice("model.preset", preset, presets)
+            values = {**presets[preset], **values}
+        try:
+            cls.options(**values)
+        except ValueError as error:
+            lines = [f"model: {line}" for line in str(error).splitlines()]
+            raise ValueError("\n".join(lines)) from error
+        return cls(**values, **layout)
+
+
+@section
+class DecoderOptions:
+    """Options of `DecoderForCausalLM`; the defaults are a byte-level toy."""
 
     vocab_size: Count = 256
     """Number of tokens."""
@@ -206,3 +264,9 @@ class DecoderConfig(CheckedConfig):
         if self.moe_num_experts == 0:
             return False
         return self.moe_layers is None or index in self.moe_layers
+
+    @property
+    def layers_with_experts(self) -> list[int]:
+        """Indices of the layers with experts, from 0."""
+        layers = range(self.num_hidden_layers)
+        return [index for index in layers if self.is_moe_layer(index)]

@@ -1,9 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder: Llama-2, Qwen3, Mixtral and ERNIE-4.5 MoE by options."""
+"""The decoder and its loss: Llama-2, Qwen3, Mixtral, ERNIE-4.5 by options."""
 
 import numpy as np
 import paddle
+import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 from paddlenlp.transformers import PretrainedModel, register_base_model
@@ -12,17 +13,85 @@ from paddle_adagc.lab.models.attention import Attention
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.layers import (
     GatedMLP,
-    column_linear,
-    split_sequence,
+    RMSNorm,
+    as_float32,
+    linear,
     tied_head,
     token_embedding,
+)
+from paddle_adagc.lab.models.moe import MoE
+from paddle_adagc.lab.models.parallel import (
+    check_length,
+    check_parallel,
+    split_sequence,
+    tensor_parallel_degree,
     uses_sequence_parallel,
     whole_sequence,
 )
-from paddle_adagc.lab.models.loss import cross_entropy, training_loss
-from paddle_adagc.lab.models.moe import MoE
-from paddle_adagc.lab.models.parallel import check_length, check_parallel
-from paddle_adagc.lab.models.rms_norm import residual_norm
+
+IGNORED_LABEL = -100
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the labels that count, in float32; 0 if none does.
+
+    `F.cross_entropy` with a negative `ignore_index` would divide by all
+    labels, the ignored ones too.
+
+    Args:
+        logits: [..., vocab]; of this TP rank's share of the vocabulary.
+        labels: [...], integer; -100 does not count.
+    """
+    logits = as_float32(logits).reshape([-1, logits.shape[-1]])
+    labels = labels.reshape([-1, 1])
+    if tensor_parallel_degree() > 1:
+        losses = fleet.meta_parallel.ParallelCrossEntropy(
+            ignore_index=IGNORED_LABEL
+        )(logits, labels)
+    else:
+        losses = F.cross_entropy(
+            logits, labels, ignore_index=IGNORED_LABEL, reduction="none"
+        )
+    counted = (labels != IGNORED_LABEL).astype("float32").sum()
+    # Paddle's vectorised CPU softmax makes log(vocab_size) out of NaN
+    # logits: a model that is lost would look alive.
+    lost = 0.0 * logits.detach().sum()
+    return losses.sum() / counted.clip(min=1.0) + lost
+
+
+def training_loss(
+    config: DecoderConfig,
+    lm_loss: Tensor,
+    router_losses: Tensor | None,
+    *,
+    adds_router_losses: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss to minimise, and its parts.
+
+    Args:
+        config: The decoder's config.
+        lm_loss: Result of `cross_entropy`.
+        router_losses: Load-balancing loss and z-loss, averaged over the MoE
+            layers, [2]; None without experts.
+        adds_router_losses: Whether they are part of the loss (in training).
+
+    Returns:
+        A scalar; and by name its parts, detached, without their factors.
+    """
+    parts = {"lm_loss": lm_loss.detach()}
+    if router_losses is None:
+        return lm_loss, parts
+    balance, z_loss = paddle.unbind(router_losses)
+    parts["router_aux_loss"] = balance.detach()
+    parts["router_z_loss"] = z_loss.detach()
+    if not adds_router_losses:
+        return lm_loss, parts
+    loss = (
+        lm_loss
+        + config.router_aux_loss_coef * balance
+        + config.router_z_loss_coef * z_loss
+    )
+    return loss, parts
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -43,20 +112,18 @@ class DecoderLayer(nn.Layer):
         self.mlp: nn.Layer = (
             MoE(config)
             if self.has_experts
-            else GatedMLP(config, config.intermediate_size, self.is_split)
+            else GatedMLP(
+                config, config.intermediate_size, along_sequence=self.is_split
+            )
         )
-        self.input_layernorm = residual_norm(config)
-        self.post_attention_layernorm = residual_norm(config)
+        self.input_layernorm = RMSNorm(config)
+        self.post_attention_layernorm = RMSNorm(config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Map [batch, length, hidden] to the same shape.
+        """Map [batch, length, hidden] to the same shape, and router losses.
 
         Under sequence parallelism [length / ranks, batch, hidden]; experts
-        get whole sequences.
-
-        Returns:
-            The hidden states, and the router losses of `MoE.forward`; None
-            in a dense layer.
+        get whole sequences. Without experts router losses are None.
         """
         x = x + self.self_attn(self.input_layernorm(x))
         normed = self.post_attention_layernorm(x)
@@ -81,26 +148,13 @@ class DecoderModel(DecoderPretrainedModel):
         self.layers = nn.LayerList(
             [DecoderLayer(config, i) for i in range(config.num_hidden_layers)]
         )
-        self.norm = residual_norm(config)
+        self.norm = RMSNorm(config)
         self.enable_recompute = False
 
-    def get_input_embeddings(self) -> nn.Layer:
-        """Return the embedding layer (PaddleNLP's interface)."""
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Layer) -> None:
-        """Replace the embedding layer (PaddleNLP's interface)."""
-        self.embed_tokens = value
-
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Hidden states after the final norm.
+        """Hidden states [batch, length, hidden] after the final norm.
 
-        Args:
-            input_ids: [batch, length], integer.
-
-        Returns:
-            [batch, length, hidden]; and the router losses (see
-            `MoE.forward`), averaged over the MoE layers, or None.
+        And the router losses of `MoE.forward`, averaged over the MoE layers.
         """
         check_length(input_ids, self.config)
         x = self.embed_tokens(input_ids)
@@ -136,8 +190,8 @@ class DecoderForCausalLM(DecoderPretrainedModel):
         self.model = DecoderModel(config)
         self.lm_head: nn.Layer | None = None
         if not config.tie_word_embeddings:
-            self.lm_head = column_linear(
-                config, config.hidden_size, config.vocab_size
+            self.lm_head = linear(
+                config, config.hidden_size, config.vocab_size, "columns"
             )
         self.last_losses: dict[str, Tensor] = {}
 
@@ -153,13 +207,10 @@ class DecoderForCausalLM(DecoderPretrainedModel):
                 -100 do not count.
 
         Returns:
-            Logits [batch, length, vocab] (under tensor parallelism this
-            rank's share of the vocabulary); with labels the pair (loss,
-            logits). The loss is a float32 scalar: mean cross-entropy, in
-            training mode plus the router losses times their factors.
-
-        Raises:
-            ValueError: A sequence longer than `max_position_embeddings`.
+            Logits [batch, length, vocab], of this TP rank's share of the
+            vocabulary; with labels the pair (loss, logits). The loss is the
+            mean cross-entropy, in training mode plus the router losses times
+            their factors.
         """
         hidden, router_losses = self.model(input_ids)
         logits = self._head(hidden)

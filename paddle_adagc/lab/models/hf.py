@@ -1,24 +1,165 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face transformers' tensor names and layouts for our decoder."""
+"""Our decoder and Hugging Face transformers: config keys, names, layouts."""
 
+import warnings
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.families import Family
-from paddle_adagc.lab.models.folding import folded_tensors
-from paddle_adagc.lab.models.hf_config import family_of
-from paddle_adagc.lab.models.initialization import plain_config
-from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.models.families import FAMILIES, Family
+from paddle_adagc.lab.models.initialization import (
+    ALPHA,
+    embedding_factor,
+    plain_config,
+)
+from paddle_adagc.lab.models.shapes import parameter_shapes
 
 Array = npt.NDArray[np.generic]
 
 _ROTARY = ".rotary_emb.inv_freq"
+_EMBEDDING = "model.embed_tokens.weight"
+_FINAL_NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
+# The decoder supports these values only.
+_FIXED = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_bias": False,
+    "sliding_window": None,
+}
+_SHARED_KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "initializer_range",
+)
+_OPTIONAL_KEYS = {
+    "num_key_value_heads",
+    "head_dim",
+    "tie_word_embeddings",
+    "initializer_range",
+}
+# Options without a counterpart in transformers, and what follows from that.
+_LEFT_OUT: dict[str, tuple[Any, str]] = {
+    "router_z_loss_coef": (0.0, "which logits do not depend on"),
+    "float8_linears": ([], "so its logits differ by the rounding to FP8"),
+    "rms_norm_precision": (
+        "float32",
+        "so its logits differ by the rounding to bfloat16",
+    ),
+}
+_MAX_SIZE = 2**31 - 1
+_MAX_LAYERS = 10_000
+
+
+def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
+    """Convert a parsed `config.json`, or refuse it with a ValueError."""
+    family = find_family(options.get("model_type"))
+    for key, value in _FIXED.items():
+        if options.get(key, value) != value:
+            raise ValueError(
+                f"{key}={options[key]!r}: the decoder supports {value!r} only."
+            )
+    options = {**family.defaults, **options}
+    for key, value in options.items():
+        limit = _MAX_LAYERS if key == "num_hidden_layers" else _MAX_SIZE
+        is_number = isinstance(value, (int, float)) and key in _SHARED_KEYS
+        if is_number and not 0 <= value <= limit:
+            raise ValueError(f"{key}={value}: not in [0, {limit}].")
+    try:
+        shared = {
+            key: options[key]
+            for key in _SHARED_KEYS
+            if key in options or key not in _OPTIONAL_KEYS
+        }
+        experts = family.read_experts(options)
+    except KeyError as error:
+        raise ValueError(
+            f"The config holds no {error.args[0]}: add it."
+        ) from error
+    return DecoderConfig(
+        **shared,
+        rope_theta=_rope_theta(options),
+        **family.options,
+        **experts,
+    )
+
+
+def find_family(model_type: Any) -> Family:
+    """Return the family of transformers' `model_type`, or raise ValueError."""
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"model_type={model_type!r}: use one of {sorted(FAMILIES)}."
+        )
+    return FAMILIES[model_type]
+
+
+def family_of(config: DecoderConfig) -> Family:
+    """Return the family that a decoder belongs to, or raise ValueError."""
+    family = next(f for f in FAMILIES.values() if f.includes(config))
+    for option, value in family.options.items():
+        if getattr(config, option) != value:
+            raise ValueError(
+                f"{option}={getattr(config, option)!r}: transformers' "
+                f"{family.class_name}, the nearest class, has {value!r}; such "
+                "a model cannot be exported."
+            )
+    return family
+
+
+def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
+    """Return a decoder's `config.json`, the inverse of `config_from_hf`.
+
+    Transformers has no router z-loss, no FP8 products and no bfloat16 norms:
+    these options are left out, with a warning. A decoder that none of its
+    classes computes is refused.
+    """
+    family = family_of(config)
+    for option, (without, effect) in _LEFT_OUT.items():
+        if getattr(config, option) != without:
+            warnings.warn(
+                f"{option}={getattr(config, option)} is not exported: "
+                f"transformers has no such option, {effect}.",
+                stacklevel=2,
+            )
+    theta = float(config.rope_theta)
+    return {
+        "architectures": [family.class_name],
+        "model_type": family.model_type,
+        **{key: getattr(config, key) for key in _SHARED_KEYS},
+        **_FIXED,
+        "rope_theta": theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        **family.write_experts(config),
+    }
+
+
+def _rope_theta(options: Mapping[str, Any]) -> float:
+    """Read the rotary base; transformers 5 stores it in `rope_parameters`."""
+    rope = options.get("rope_parameters") or options.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise ValueError(f"rope_scaling={rope!r}: use a map, or null.")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise ValueError(
+            f"rope_type={kind!r}: the decoder supports 'default' only."
+        )
+    theta = rope.get("rope_theta", options.get("rope_theta"))
+    if theta is None:
+        raise ValueError("The config holds no rope_theta: add it.")
+    return float(theta)
 
 
 class HFTensor(NamedTuple):
@@ -32,12 +173,8 @@ class HFTensor(NamedTuple):
 def hf_tensors(config: DecoderConfig, family: Family) -> dict[str, HFTensor]:
     """Map our names, correction biases included, to the checkpoint's.
 
-    Our names are those of a decoder without multipliers (see `folding`). Our
-    matrices are [in, out], the checkpoint's [out, in].
-
-    Args:
-        config: The decoder's config.
-        family: Family of the checkpoint.
+    Our names are those of a decoder without multipliers (`folded_tensors`).
+    Our matrices are [in, out], the checkpoint's [out, in].
     """
     tensors = {
         name: HFTensor(
@@ -58,8 +195,7 @@ def correction_biases(config: DecoderConfig) -> list[str]:
         return []
     return [
         f"model.layers.{index}.mlp.e_score_correction_bias"
-        for index in range(config.num_hidden_layers)
-        if config.is_moe_layer(index)
+        for index in config.layers_with_experts
     ]
 
 
@@ -70,11 +206,6 @@ def state_from_hf(
 
     Like transformers, it leaves out a stored copy of a tied head and the rotary
     frequencies of old Llama checkpoints.
-
-    Args:
-        weights: Array by Hugging Face name.
-        config: The decoder's config, see `hf_config.config_from_hf`.
-        family: Family of the checkpoint.
 
     Raises:
         ValueError: `weights` lacks names or holds unknown ones.
@@ -107,13 +238,6 @@ def state_to_hf(
     Transformers knows no multipliers of the initialisation: they are folded
     into the weights.
 
-    Args:
-        state: Whole tensor by our name, correction biases included.
-        config: The decoder's config.
-
-    Yields:
-        Hugging Face name and contiguous array, one tensor at a time.
-
     Raises:
         ValueError: `state` lacks names or holds unknown ones.
     """
@@ -133,10 +257,46 @@ def state_to_hf(
 
 
 def _holds_tied_head(weights: Mapping[str, Array]) -> bool:
-    embedding, head = (
-        weights.get("model.embed_tokens.weight"),
-        weights.get(_HEAD),
-    )
-    if embedding is None or head is None:
-        return False
-    return np.array_equal(embedding, head)
+    held = {_EMBEDDING, _HEAD} <= weights.keys()
+    return held and np.array_equal(weights[_EMBEDDING], weights[_HEAD])
+
+
+def folded_tensors(
+    state: Mapping[str, Array], config: DecoderConfig
+) -> Iterator[tuple[str, Array]]:
+    """Fold multipliers into the weights; the decoder computes the same.
+
+    WeSaR's scales go into their matrices, the embedding's factor into the
+    embedding. If the head is tied to the embedding, the final norm is divided
+    by the factor, so that the logits stay. The result fits the decoder of
+    `plain_config(config)`.
+
+    Yields:
+        Parameters in the order of the model, then whatever else `state`
+        holds, one by one. Products are taken in float32 at least and rounded
+        to the tensor's dtype.
+    """
+    shapes = parameter_shapes(config)
+    plain = parameter_shapes(plain_config(config))
+    for name in [*plain, *(name for name in state if name not in shapes)]:
+        yield name, _times(state[name], _factor(name, state, config))
+
+
+def _factor(
+    name: str, state: Mapping[str, Array], config: DecoderConfig
+) -> float:
+    if config.initialization == "wesar":
+        alpha = state.get(name.removesuffix("weight") + ALPHA)
+        return 1.0 if alpha is None else float(alpha.astype(np.float64)[0])
+    if name == _EMBEDDING:
+        return embedding_factor(config)
+    if name == _FINAL_NORM and config.tie_word_embeddings:
+        return 1 / embedding_factor(config)
+    return 1.0
+
+
+def _times(array: Array, factor: float) -> Array:
+    if factor == 1.0:
+        return array
+    wide = "float64" if array.dtype == np.float64 else "float32"
+    return np.multiply(array, factor, dtype=wide).astype(array.dtype)

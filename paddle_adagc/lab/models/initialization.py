@@ -40,11 +40,7 @@ _WESAR_DEVIATION = math.sqrt(4e-5)
 
 
 def role_of(key: str) -> Role:
-    """Role of the matrix that a parameter is, or is the scale of.
-
-    Args:
-        key: Name in the model in one piece, "....q_proj.weight".
-    """
+    """Role of the matrix that a parameter is, or is the scale of."""
     return _ROLES.get(key.split(".")[-2], "input")
 
 

@@ -1,109 +1,46 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""SwiGLU and the choice of plain or tensor-parallel layers."""
+"""Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8."""
+
+from functools import lru_cache
+from typing import Any, Literal
 
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
-from paddle.distributed.fleet.layers.mpu import mp_ops
 from paddle.distributed.fleet.utils.sequence_parallel_utils import (
     ColumnSequenceParallelLinear,
-    GatherOp,
     RowSequenceParallelLinear,
-    ScatterOp,
 )
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8.linear import Float8Linear, multiply_in_float8
+from paddle_adagc.lab.models.fp8.linear import (
+    Float8Linear,
+    multiply_in_float8,
+    without_autocast,
+)
 from paddle_adagc.lab.models.initialization import (
     Role,
     embedding_factor,
     initial_alpha,
     initial_deviation,
 )
+from paddle_adagc.lab.models.parallel import (
+    enter_tensor_parallel,
+    tensor_parallel_degree,
+    uses_sequence_parallel,
+)
 
 
-def tensor_parallel_degree() -> int:
-    """Size of fleet's model-parallel group; 1 where there is no topology."""
-    try:
-        topology = fleet.get_hybrid_communicate_group()
-    except (AttributeError, AssertionError):
-        return 1
-    return topology.get_model_parallel_world_size()
+def runs_on_cpu(x: Tensor) -> bool:
+    """Whether `x` is an eager tensor in host memory."""
+    return paddle.in_dynamic_mode() and x.place.is_cpu_place()
 
 
-def enter_tensor_parallel(x: Tensor) -> Tensor:
-    """Mark where a tensor that all TP ranks hold meets their split ones.
-
-    Forward it is `x`; backward each rank has the gradient of its own share
-    of the work, and their sum over the model-parallel group is the gradient.
-    """
-    if tensor_parallel_degree() == 1:
-        return x
-    topology = fleet.get_hybrid_communicate_group()
-    return mp_ops._c_identity(x, group=topology.get_model_parallel_group())
-
-
-def uses_sequence_parallel(config: DecoderConfig) -> bool:
-    """Whether activations between blocks are split along the sequence."""
-    return bool(config.sequence_parallel) and tensor_parallel_degree() > 1
-
-
-def split_sequence(x: Tensor) -> Tensor:
-    """Keep this TP rank's share of the positions; the gradient is gathered.
-
-    Args:
-        x: [batch, length, hidden], the same on every TP rank.
-
-    Returns:
-        [length / ranks, batch, hidden], the layout of fleet's layers.
-
-    Raises:
-        ValueError: The ranks cannot share the length evenly.
-    """
-    degree = tensor_parallel_degree()
-    if x.shape[1] % degree:
-        raise ValueError(
-            f"sequences of {x.shape[1]} tokens under sequence parallelism: "
-            f"use a multiple of the {degree} tensor-parallel ranks."
-        )
-    return ScatterOp.apply(x.transpose([1, 0, 2]).contiguous())
-
-
-def whole_sequence(x: Tensor) -> Tensor:
-    """Undo `split_sequence`: every TP rank gets all positions.
-
-    What follows must be the same computation on every TP rank: the gradient
-    of this rank's positions is taken as it is, not summed over the ranks.
-    """
-    return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
-
-
-def split_rows(x: Tensor) -> Tensor:
-    """Keep this TP rank's share of the rows; the gradient is gathered.
-
-    Args:
-        x: [rows, ...], the same on every TP rank.
-
-    Returns:
-        [rows / ranks, ...].
-
-    Raises:
-        ValueError: The ranks cannot share the rows evenly.
-    """
-    degree = tensor_parallel_degree()
-    if x.shape[0] % degree:
-        raise ValueError(
-            f"{x.shape[0]} tokens in a micro-batch with experts: use a "
-            f"multiple of the {degree} tensor-parallel ranks that share them."
-        )
-    return ScatterOp.apply(x)
-
-
-def whole_rows(x: Tensor) -> Tensor:
-    """Undo `split_rows`; what follows is as after `whole_sequence`."""
-    return GatherOp.apply(x)
+def as_float32(x: Tensor) -> Tensor:
+    """`x` itself if it is float32, or a float32 copy."""
+    return x if x.dtype == paddle.float32 else x.astype("float32")
 
 
 def weight_initializer(
@@ -113,34 +50,20 @@ def weight_initializer(
     return nn.initializer.Normal(0.0, initial_deviation(config, role))
 
 
-def _weight_attr(config: DecoderConfig, role: Role) -> paddle.ParamAttr:
-    return paddle.ParamAttr(initializer=weight_initializer(config, role))
-
-
 def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
     """WeSaR's scale of a matrix, [1], for the layer's attribute `alpha`."""
-    return layer.create_parameter(
-        [1],
-        default_initializer=nn.initializer.Constant(
-            initial_alpha(config, role)
-        ),
-    )
+    start = nn.initializer.Constant(initial_alpha(config, role))
+    return layer.create_parameter([1], default_initializer=start)
 
 
 def _reparametrized(
     layer: nn.Layer, config: DecoderConfig, role: Role, is_partial: bool
 ) -> nn.Layer:
-    """Let the layer multiply its output by a scale, if WeSaR is asked for.
+    """Let a layer without bias multiply its output by a scale, under WeSaR.
 
     Multiplying the output rather than the weight keeps the scale out of the
-    rounding of FP8 products.
-
-    Args:
-        layer: Layer with a weight and no bias.
-        config: The decoder's config.
-        role: Role of the layer's weight.
-        is_partial: Each TP rank has another part of the output, while all
-            have the same scale: its gradient is summed over them.
+    rounding of FP8 products. If each TP rank has another part of the output
+    (`is_partial`), the gradient of the scale is summed over them.
     """
     if config.initialization != "wesar":
         return layer
@@ -154,111 +77,64 @@ def _reparametrized(
     return layer
 
 
-def column_linear(
+def linear(
     config: DecoderConfig,
     in_features: int,
     out_features: int,
-    from_split_sequence: bool = False,
+    split: Literal["columns", "rows"],
     kind: str | None = None,
     *,
+    along_sequence: bool = False,
     is_whole: bool = False,
 ) -> nn.Layer:
-    """Linear map without bias whose output is split over the TP ranks.
+    """Linear map without bias, split over the TP ranks.
 
     Args:
         config: The decoder's config.
-        in_features: Width of the input.
-        out_features: Width of the output, of all ranks together.
-        from_split_sequence: The input is of the shape of `split_sequence`,
-            the output holds all positions.
+        in_features: Of all ranks together.
+        out_features: Of all ranks together.
+        split: "columns": ranks share the output; "rows": the input.
         kind: The layer's name in `DecoderConfig.float8_linears`; None: it
             is never in FP8.
+        along_sequence: The other side is of the shape of `split_sequence`.
         is_whole: This rank alone holds all of it, as one of its experts.
     """
-    attr = _weight_attr(config, "input")
+    role: Role = "input"
+    if split == "rows":
+        role = "attention_output" if kind == "attention" else "mlp_output"
+    sizes = (in_features, out_features)
+    attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
+    is_float8 = kind in config.float8_linears
     is_split = tensor_parallel_degree() > 1 and not is_whole
-    if is_split:
-        parallel = (
+    if not is_split:
+        make = Float8Linear if is_float8 else nn.Linear
+        layer = make(*sizes, weight_attr=attr, bias_attr=False)
+    elif split == "columns":
+        make = (
             ColumnSequenceParallelLinear
-            if from_split_sequence
+            if along_sequence
             else fleet.meta_parallel.ColumnParallelLinear
         )
-        layer = parallel(
-            in_features,
-            out_features,
-            weight_attr=attr,
-            has_bias=False,
-            gather_output=False,
+        layer = make(
+            *sizes, weight_attr=attr, has_bias=False, gather_output=False
         )
-        if kind in config.float8_linears:
-            layer = multiply_in_float8(layer)
     else:
-        layer = _whole_linear(config, in_features, out_features, kind, attr)
-    return _reparametrized(layer, config, "input", is_partial=is_split)
-
-
-def row_linear(
-    config: DecoderConfig,
-    in_features: int,
-    out_features: int,
-    to_split_sequence: bool = False,
-    kind: str = "mlp",
-    *,
-    is_whole: bool = False,
-) -> nn.Layer:
-    """Linear map without bias whose input is split over the TP ranks.
-
-    Args:
-        config: The decoder's config.
-        in_features: Width of the input, of all ranks together.
-        out_features: Width of the output.
-        to_split_sequence: The output is of the shape of `split_sequence`.
-        kind: The layer's name in `DecoderConfig.float8_linears`.
-        is_whole: This rank alone holds all of it, as one of its experts.
-    """
-    role: Role = "attention_output" if kind == "attention" else "mlp_output"
-    attr = _weight_attr(config, role)
-    if tensor_parallel_degree() > 1 and not is_whole:
-        parallel = (
+        make = (
             RowSequenceParallelLinear
-            if to_split_sequence
+            if along_sequence
             else fleet.meta_parallel.RowParallelLinear
         )
-        layer = parallel(
-            in_features,
-            out_features,
-            weight_attr=attr,
-            has_bias=False,
-            input_is_parallel=True,
+        layer = make(
+            *sizes, weight_attr=attr, has_bias=False, input_is_parallel=True
         )
-        if kind in config.float8_linears:
-            layer = multiply_in_float8(layer)
-    else:
-        layer = _whole_linear(config, in_features, out_features, kind, attr)
-    return _reparametrized(layer, config, role, is_partial=to_split_sequence)
-
-
-def _whole_linear(
-    config: DecoderConfig,
-    in_features: int,
-    out_features: int,
-    kind: str | None,
-    weight_attr: paddle.ParamAttr,
-) -> nn.Layer:
-    """Linear map that no tensor parallelism splits."""
-    is_float8 = kind in config.float8_linears
-    return (Float8Linear if is_float8 else nn.Linear)(
-        in_features, out_features, weight_attr=weight_attr, bias_attr=False
-    )
+    if is_split and is_float8:
+        layer = multiply_in_float8(layer)
+    is_partial = is_split if split == "columns" else along_sequence
+    return _reparametrized(layer, config, role, is_partial)
 
 
 def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
-    """Logits by the embedding's weight.
-
-    Args:
-        hidden: [..., hidden].
-        embedding: [vocab, hidden], of this TP rank's share of the vocabulary.
-    """
+    """Logits by this TP rank's rows of the embedding, [vocab, hidden]."""
     return paddle.matmul(
         enter_tensor_parallel(hidden), embedding, transpose_y=True
     )
@@ -271,10 +147,11 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
         if tensor_parallel_degree() > 1
         else nn.Embedding
     )
+    start = weight_initializer(config, "embedding")
     layer = kind(
         config.vocab_size,
         config.hidden_size,
-        weight_attr=_weight_attr(config, "embedding"),
+        weight_attr=paddle.ParamAttr(initializer=start),
     )
     factor = embedding_factor(config)
     if factor != 1.0:
@@ -284,16 +161,6 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
     return _reparametrized(layer, config, "embedding", is_partial=False)
 
 
-def runs_on_cpu(x: Tensor) -> bool:
-    """Whether `x` is an eager tensor in host memory."""
-    return paddle.in_dynamic_mode() and x.place.is_cpu_place()
-
-
-def as_float32(x: Tensor) -> Tensor:
-    """`x` itself if it is float32, or a float32 copy."""
-    return x if x.dtype == paddle.float32 else x.astype("float32")
-
-
 class GatedMLP(nn.Layer):
     """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020)."""
 
@@ -301,21 +168,118 @@ class GatedMLP(nn.Layer):
         self,
         config: DecoderConfig,
         width: int,
-        of_split_sequence: bool = False,
         kind: str = "mlp",
         *,
+        along_sequence: bool = False,
         is_whole: bool = False,
     ) -> None:
         super().__init__()
-        hidden, split = config.hidden_size, of_split_sequence
-        self.gate_proj, self.up_proj = (
-            column_linear(config, hidden, width, split, kind, is_whole=is_whole)
-            for _ in range(2)
-        )
-        self.down_proj = row_linear(
-            config, width, hidden, split, kind, is_whole=is_whole
-        )
+        hidden = config.hidden_size
+        how: dict[str, Any] = {
+            "kind": kind,
+            "along_sequence": along_sequence,
+            "is_whole": is_whole,
+        }
+        self.gate_proj = linear(config, hidden, width, "columns", **how)
+        self.up_proj = linear(config, hidden, width, "columns", **how)
+        self.down_proj = linear(config, width, hidden, "rows", **how)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+@lru_cache(maxsize=8)
+def _averaging_column(width: int) -> Tensor:
+    return paddle.full([width, 1], 1.0 / width, dtype="float32")
+
+
+def _inverse_root(x: Tensor) -> Tensor:
+    """`1 / sqrt(x)`; on CPUs by a power, the same on every processor.
+
+    Paddle's float32 `rsqrt` starts there from an approximation that Intel and
+    AMD compute differently.
+    """
+    return paddle.pow(x, -0.5) if runs_on_cpu(x) else paddle.rsqrt(x)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`weight * x / sqrt(mean(x^2) + eps)` over the last axis, in float32.
+
+    On a CPU the mean and the scale are matrix products: Paddle's kernels for
+    reduction and for broadcasting are several times slower there.
+
+    Args:
+        x: [..., width], any floating dtype; the result has the same.
+        weight: [width].
+        eps: Added to the mean square.
+    """
+    wide = as_float32(x)
+    weight = as_float32(weight)
+    if runs_on_cpu(x):
+        mean = paddle.matmul(
+            paddle.square(wide), _averaging_column(wide.shape[-1])
+        )
+        scale = paddle.matmul(_inverse_root(mean + eps), weight.unsqueeze(0))
+        normed = wide * scale
+    else:
+        mean = paddle.square(wide).mean(-1, keepdim=True)
+        normed = wide * paddle.rsqrt(mean + eps) * weight
+    return normed if x.dtype == paddle.float32 else normed.astype(x.dtype)
+
+
+def rms_norm_bfloat16(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm` with every operation in bfloat16: a trigger of loss spikes.
+
+    Input, squares, their mean, its sum with `eps`, the reciprocal root, both
+    products and the weight are bfloat16; sums over the last axis are float32
+    inside, as in GPU kernels of reduction. So are their gradients.
+
+    On a CPU, which lacks most bfloat16 kernels, float32 operations whose
+    results (and whose gradients on the way back) are rounded to bfloat16 stand
+    for them. There gradients that meet are summed before they are rounded.
+    """
+    with without_autocast():
+        held, weight = _rounded(x), _rounded(weight)
+        mean = _rounded(_rounded(paddle.square(held)).mean(-1, keepdim=True))
+        scale = _rounded(_inverse_root(_rounded(mean + eps)))
+        normed = _rounded(_rounded(held * scale) * weight)
+        return normed.astype(x.dtype)
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """`x` in bfloat16; on a CPU as float32."""
+    low = x.astype("bfloat16")
+    return low.astype("float32") if x.place.is_cpu_place() else low
+
+
+class RMSNorm(nn.Layer):
+    """Root-mean-square norm with a trained scale (Zhang and Sennrich 2019).
+
+    Its weight is the same on all TP ranks. Where these share the heads or the
+    positions, its gradient is summed over them in every backward pass. It
+    norms the residual stream, or heads of width `head_dim`.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, head_dim: int | None = None
+    ) -> None:
+        super().__init__()
+        low = config.rms_norm_precision == "bfloat16"
+        self.compute = rms_norm_bfloat16 if low else rms_norm
+        if head_dim is None:
+            self.is_shared = uses_sequence_parallel(config)
+        else:
+            self.is_shared = tensor_parallel_degree() > 1
+        self.weight = self.create_parameter(
+            [head_dim or config.hidden_size],
+            default_initializer=nn.initializer.Constant(1.0),
+        )
+        self.eps = config.rms_norm_eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis of `x`."""
+        weight = self.weight
+        if self.is_shared:
+            weight = enter_tensor_parallel(weight)
+        return self.compute(x, weight, self.eps)

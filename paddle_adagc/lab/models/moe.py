@@ -1,28 +1,28 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Mixture of experts: top-k softmax routing without capacity limits."""
+"""Mixture of experts on one or many ranks: top-k routing without capacity."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import paddle
+import paddle.distributed as dist
 import paddle.nn.functional as F
 from paddle import Tensor, nn
+from paddle.autograd import PyLayer
+from paddle.distributed import fleet
 
-from paddle_adagc.lab.models.autocast import without_autocast
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.experts import (
-    Dispatch,
-    expert_rank,
-    mark_experts,
-    sum_over_data_ranks,
-)
+from paddle_adagc.lab.models.fp8.linear import without_autocast
 from paddle_adagc.lab.models.layers import (
     GatedMLP,
     as_float32,
     create_alpha,
-    split_rows,
     weight_initializer,
-    whole_rows,
 )
-from paddle_adagc.lab.models.parallel import topology
+from paddle_adagc.lab.models.parallel import split_rows, topology, whole_rows
+from paddle_adagc.parallel.topology import Axis, Topology
 
 # Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
 _NORM_MIN = 1e-12
@@ -39,9 +39,6 @@ def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
     Args:
         probabilities: Softmax of the router, [tokens, E], float32.
         counts: Tokens that each expert got, [E], integer.
-
-    Returns:
-        Scalar, float32; gradient flows through `probabilities` only.
     """
     load = counts.astype("float32") / counts.sum().astype("float32")
     mean = probabilities.mean(axis=0)
@@ -49,11 +46,7 @@ def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
 
 
 def router_z_loss(logits: Tensor) -> Tensor:
-    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5).
-
-    Args:
-        logits: The router's logits, [tokens, E], float32.
-    """
+    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5)."""
     return paddle.square(paddle.logsumexp(logits, axis=-1)).mean()
 
 
@@ -80,7 +73,7 @@ class Router(nn.Layer):
         Args:
             x: [tokens, hidden].
             correction_bias: Added to the probabilities for the choice only,
-                [E] float32, or None.
+                [E] float32; None: nothing is.
 
         Returns:
             Logits and probabilities, [tokens, E] float32; the weights of the
@@ -101,6 +94,135 @@ class Router(nn.Layer):
             total = weights.sum(-1, keepdim=True)
             weights = weights / paddle.clip(total, min=_NORM_MIN)
         return logits, probabilities, weights, chosen
+
+
+def expert_rank(expert: int, num_experts: int, num_ranks: int) -> int:
+    """Expert-parallel rank that holds the expert with this global index."""
+    return expert // (num_experts // num_ranks)
+
+
+def mark_experts(experts: nn.Layer) -> None:
+    """Mark parameters as fleet's sharding V2 and the clip expect of experts.
+
+    `color` makes sharding share their optimizer states over the moe_sharding
+    group, `no_sync` keeps them out of the other groups' broadcasts.
+    """
+    groups = fleet.get_hybrid_communicate_group()
+    group = groups.get_moe_sharding_parallel_group()
+    for parameter in experts.parameters():
+        parameter.color = {"color": "moe_expert", "group": group}
+        parameter.expert = True
+        parameter.no_sync = True
+
+
+def sum_over_data_ranks(counts: Tensor, topology: Topology) -> Tensor:
+    """Sum in place over the ranks that hold other tokens of the same batch."""
+    for axis in (topology.data, topology.sharding):
+        if axis.size > 1:
+            dist.all_reduce(counts, group=axis.group)
+    return counts
+
+
+class AllToAll(PyLayer):
+    """Send rows to other ranks; send back their gradients times a factor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        num_sent: Sequence[int],
+        num_received: Sequence[int],
+        axis: Axis,
+        gradient_factor: float,
+    ) -> Tensor:
+        """Exchange rows; they are grouped by destination, then by sender.
+
+        The numbers are those of rows for, and from, each rank of the group.
+        """
+        ctx.num_sent, ctx.num_received = [*num_sent], [*num_received]
+        ctx.axis, ctx.gradient_factor = axis, gradient_factor
+        return _exchange(rows, ctx.num_sent, ctx.num_received, axis)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Send gradients of received rows back to their senders."""
+        back = _exchange(grad, ctx.num_received, ctx.num_sent, ctx.axis)
+        return back * ctx.gradient_factor
+
+
+def _exchange(
+    rows: Tensor, num_sent: list[int], num_received: list[int], axis: Axis
+) -> Tensor:
+    out = paddle.empty([sum(num_received), *rows.shape[1:]], rows.dtype)
+    dist.alltoall_single(
+        out, rows.contiguous(), num_sent, num_received, group=axis.group
+    )
+    return out
+
+
+class Dispatch:
+    """The way of a batch of token-expert assignments to the ranks and back.
+
+    An expert's gradient is a sum over the ranks whose tokens it got, while
+    fleet averages dense gradients over those of them that read other data. So
+    gradients are divided by the number of these on their way into the experts,
+    and multiplied by it on their way out.
+
+    Args:
+        counts: Rows that this rank has for each of all experts, [E] int64.
+        axis: The expert group; each of its ranks holds `E / axis.size`
+            consecutive experts.
+        num_data_ranks: Ranks of the group that read different data: all but
+            for tensor parallelism.
+
+    Attributes:
+        num_rows: Rows that each expert of this rank gets.
+    """
+
+    def __init__(self, counts: Tensor, axis: Axis, num_data_ranks: int) -> None:
+        self._axis = axis
+        self._num_data_ranks = float(num_data_ranks)
+        by_rank = counts.reshape([axis.size, -1])
+        received = paddle.empty_like(by_rank)
+        dist.alltoall_single(received, by_rank, group=axis.group)
+        table: list[list[int]] = received.tolist()
+        self._num_sent: list[int] = by_rank.sum(axis=1).tolist()
+        self._num_received = [sum(row) for row in table]
+        self.num_rows = [sum(column) for column in zip(*table, strict=True)]
+        self._order = paddle.to_tensor(_by_expert(table), "int64")
+
+    def send(self, rows: Tensor) -> Tensor:
+        """Send rows to their experts' ranks; they stay grouped by expert."""
+        received = AllToAll.apply(
+            rows,
+            self._num_sent,
+            self._num_received,
+            self._axis,
+            self._num_data_ranks,
+        )
+        return paddle.gather(received, self._order)
+
+    def send_back(self, rows: Tensor) -> Tensor:
+        """Undo `send`, with the experts' outputs."""
+        back = paddle.gather(rows, paddle.argsort(self._order))
+        return AllToAll.apply(
+            back,
+            self._num_received,
+            self._num_sent,
+            self._axis,
+            1.0 / self._num_data_ranks,
+        )
+
+
+def _by_expert(table: list[list[int]]) -> list[int]:
+    """Return the order that regroups rows from senders to experts.
+
+    The table has the number of rows from each sender for each expert.
+    """
+    counts = np.array(table)
+    experts = np.tile(np.arange(counts.shape[1]), len(table))
+    of_rows = np.repeat(experts, counts.ravel())
+    return np.argsort(of_rows, kind="stable").tolist()
 
 
 class MoE(nn.Layer):
@@ -127,7 +249,7 @@ class MoE(nn.Layer):
         is_whole = self.topology.expert.size > 1
         self.experts = nn.LayerList(
             [
-                GatedMLP(config, width, kind="experts", is_whole=is_whole)
+                GatedMLP(config, width, "experts", is_whole=is_whole)
                 if self._is_own(expert, config)
                 else None
                 for expert in range(config.moe_num_experts)
@@ -137,11 +259,8 @@ class MoE(nn.Layer):
             mark_experts(self.experts)
         self.shared_experts: GatedMLP | None = None
         if config.moe_num_shared_experts:
-            self.shared_experts = GatedMLP(
-                config,
-                width * config.moe_num_shared_experts,
-                kind="experts",
-            )
+            width *= config.moe_num_shared_experts
+            self.shared_experts = GatedMLP(config, width, "experts")
         self.num_experts = config.moe_num_experts
         self.top_k = config.moe_top_k
         self.balances = config.router_aux_loss_coef > 0
@@ -155,15 +274,11 @@ class MoE(nn.Layer):
             )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix the experts' outputs.
-
-        Args:
-            x: [batch, length, hidden].
+        """Mix the experts' outputs of [batch, length, hidden].
 
         Returns:
-            Output of the shape of `x`; the load-balancing loss and the
-            router z-loss without their factors, [2] float32, zero where the
-            factor is zero.
+            The same shape; the load-balancing loss and the router z-loss
+            without their factors, [2] float32, zero where the factor is zero.
         """
         tokens = x.reshape([-1, x.shape[-1]])
         bias = None
@@ -178,16 +293,12 @@ class MoE(nn.Layer):
             self.expert_load.add_(counts)
         if self.shared_experts is not None:
             out = out + self.shared_experts(tokens)
-        zero = paddle.zeros([], dtype="float32")
-        losses = paddle.stack(
-            [
-                load_balancing_loss(probabilities, counts)
-                if self.balances
-                else zero,
-                router_z_loss(logits) if self.limits_logits else zero,
-            ]
-        )
-        return out.reshape(x.shape), losses
+        balance = z_loss = paddle.zeros([], dtype="float32")
+        if self.balances:
+            balance = load_balancing_loss(probabilities, counts)
+        if self.limits_logits:
+            z_loss = router_z_loss(logits)
+        return out.reshape(x.shape), paddle.stack([balance, z_loss])
 
     def _is_own(self, expert: int, config: DecoderConfig) -> bool:
         """Tell whether this rank holds the expert with this global index."""
@@ -255,10 +366,7 @@ class MoE(nn.Layer):
         `bias += rate * sign(mean load - load)` over the tokens routed in
         training since the last call (Wang et al. 2024, algorithm 1), to be
         called after an optimizer step. Without `moe_correction_bias` there
-        is nothing to adjust.
-
-        Args:
-            rate: Step of the bias, in units of probability.
+        is nothing to adjust. The rate is in units of probability.
         """
         if not self.has_correction_bias:
             return

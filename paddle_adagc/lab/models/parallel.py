@@ -1,11 +1,16 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a decoder under fleet's parallel layouts must satisfy."""
+"""The decoder on fleet's ranks: their number, sharing, what is refused."""
 
 from paddle import Tensor
+from paddle.distributed import fleet
+from paddle.distributed.fleet.layers.mpu import mp_ops
+from paddle.distributed.fleet.utils.sequence_parallel_utils import (
+    GatherOp,
+    ScatterOp,
+)
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.layers import tensor_parallel_degree
 from paddle_adagc.parallel.topology import Topology, read_topology
 
 _SHARED_WIDTHS = (
@@ -22,12 +27,74 @@ def topology() -> Topology:
     return read_topology() or Topology()
 
 
-def check_length(input_ids: Tensor, config: DecoderConfig) -> None:
-    """Refuse sequences that the model has no positions for.
+def tensor_parallel_degree() -> int:
+    """Size of fleet's model-parallel group; 1 where there is no topology."""
+    try:
+        groups = fleet.get_hybrid_communicate_group()
+    except (AttributeError, AssertionError):
+        return 1
+    return groups.get_model_parallel_world_size()
 
-    Raises:
-        ValueError: Longer than `max_position_embeddings`.
+
+def enter_tensor_parallel(x: Tensor) -> Tensor:
+    """Mark where a tensor that all TP ranks hold meets their split ones.
+
+    Forward it is `x`; backward each rank has the gradient of its own share
+    of the work, and their sum over the model-parallel group is the gradient.
     """
+    if tensor_parallel_degree() == 1:
+        return x
+    groups = fleet.get_hybrid_communicate_group()
+    return mp_ops._c_identity(x, group=groups.get_model_parallel_group())
+
+
+def uses_sequence_parallel(config: DecoderConfig) -> bool:
+    """Whether activations between blocks are split along the sequence."""
+    return bool(config.sequence_parallel) and tensor_parallel_degree() > 1
+
+
+def split_sequence(x: Tensor) -> Tensor:
+    """Keep this TP rank's share of the positions; the gradient is gathered.
+
+    Of [batch, length, hidden], the same on every TP rank, it is [length /
+    ranks, batch, hidden], the layout of fleet's layers.
+    """
+    degree = tensor_parallel_degree()
+    if x.shape[1] % degree:
+        raise ValueError(
+            f"sequences of {x.shape[1]} tokens under sequence parallelism: "
+            f"use a multiple of the {degree} tensor-parallel ranks."
+        )
+    return ScatterOp.apply(x.transpose([1, 0, 2]).contiguous())
+
+
+def whole_sequence(x: Tensor) -> Tensor:
+    """Undo `split_sequence`: every TP rank gets all positions.
+
+    What follows must be the same computation on every TP rank: the gradient
+    of this rank's positions is taken as it is, not summed over the ranks.
+    """
+    return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
+
+
+def split_rows(x: Tensor) -> Tensor:
+    """Keep this TP rank's share of the rows; the gradient is gathered."""
+    degree = tensor_parallel_degree()
+    if x.shape[0] % degree:
+        raise ValueError(
+            f"{x.shape[0]} tokens in a micro-batch with experts: use a "
+            f"multiple of the {degree} tensor-parallel ranks that share them."
+        )
+    return ScatterOp.apply(x)
+
+
+def whole_rows(x: Tensor) -> Tensor:
+    """Undo `split_rows`; what follows is as after `whole_sequence`."""
+    return GatherOp.apply(x)
+
+
+def check_length(input_ids: Tensor, config: DecoderConfig) -> None:
+    """Refuse sequences that the model has no positions for."""
     length, longest = input_ids.shape[1], config.max_position_embeddings
     if length > longest:
         raise ValueError(
@@ -37,12 +104,7 @@ def check_length(input_ids: Tensor, config: DecoderConfig) -> None:
 
 
 def check_parallel(config: DecoderConfig) -> None:
-    """Refuse layouts that the decoder cannot be spread over.
-
-    Raises:
-        ValueError: See :func:`check_degrees`; degrees that fleet was not
-            started with.
-    """
+    """Refuse fleet's layout if the decoder cannot be spread over it."""
     degree = tensor_parallel_degree()
     if max(config.tensor_parallel_degree, 1) > degree:
         raise ValueError(
@@ -54,18 +116,7 @@ def check_parallel(config: DecoderConfig) -> None:
 
 
 def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
-    """Refuse degrees that the decoder cannot be spread over.
-
-    Args:
-        config: The decoder's config.
-        tp: Tensor-parallel ranks.
-        ep: Expert-parallel ranks.
-
-    Raises:
-        ValueError: Widths that the tensor-parallel ranks, or experts that
-            the expert-parallel ranks cannot share evenly; fewer
-            expert-parallel than tensor-parallel ranks.
-    """
+    """Refuse ranks that cannot share widths or experts evenly."""
     for name in _SHARED_WIDTHS:
         if getattr(config, name) % tp:
             raise ValueError(

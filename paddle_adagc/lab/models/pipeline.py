@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder as fleet's pipeline, saved under the names of the whole model."""
 
+import functools
+from collections.abc import Callable
 from typing import TypeAlias
 
 import paddle
@@ -15,18 +17,24 @@ from paddle.distributed.fleet.meta_parallel import (
 from paddlenlp.transformers.model_utils import PipelinePretrainedModel
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderLayer
+from paddle_adagc.lab.models.decoder import (
+    DecoderLayer,
+    cross_entropy,
+    training_loss,
+)
 from paddle_adagc.lab.models.layers import (
-    column_linear,
-    split_sequence,
+    RMSNorm,
+    linear,
     tied_head,
     token_embedding,
+)
+from paddle_adagc.lab.models.parallel import (
+    check_length,
+    check_parallel,
+    split_sequence,
     uses_sequence_parallel,
     whole_sequence,
 )
-from paddle_adagc.lab.models.loss import cross_entropy, training_loss
-from paddle_adagc.lab.models.parallel import check_length, check_parallel
-from paddle_adagc.lab.models.rms_norm import RMSNorm
 
 Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """What goes from layer to layer: hidden states; with experts also the sum of
@@ -36,14 +44,9 @@ the router losses so far, [2]."""
 def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
     """Return where each stage begins in [embedding, layers, norm, head].
 
-    Stages differ by one decoder layer at most. The spare ones go to the
-    middle, then to the first stage, because the head is the largest extra.
-
-    Returns:
-        `num_stages + 1` indices (fleet's `seg_method`).
-
-    Raises:
-        ValueError: More stages than decoder layers.
+    These `num_stages + 1` indices are fleet's `seg_method`. Stages differ by
+    one decoder layer at most. The spare ones go to the middle, then to the
+    first stage, because the head is the largest extra.
     """
     if num_stages > num_layers:
         raise ValueError(
@@ -77,6 +80,13 @@ def _segments(
             "use virtual_pp_degree=1."
         )
     return f"layer:{DecoderLayerPipe.__name__}"
+
+
+def _mapped(function: Callable[[Tensor], Tensor], flow: Flow) -> Flow:
+    """Map the hidden states; router losses pass by."""
+    if isinstance(flow, Tensor):
+        return function(flow)
+    return function(flow[0]), flow[1]
 
 
 class EmbeddingPipe(nn.Layer):
@@ -119,21 +129,10 @@ class DecoderLayerPipe(DecoderLayer):
 class NormPipe(RMSNorm):
     """Final norm; after it sequences are whole again."""
 
-    def __init__(self, config: DecoderConfig) -> None:
-        is_split = uses_sequence_parallel(config)
-        super().__init__(
-            config.hidden_size,
-            config.rms_norm_eps,
-            is_split,
-            config.rms_norm_precision,
-        )
-        self.is_split = is_split
-
     def forward(self, flow: Flow) -> Flow:
         """Map hidden states to [batch, length, hidden]."""
-        x = super().forward(flow if isinstance(flow, Tensor) else flow[0])
-        x = whole_sequence(x) if self.is_split else x
-        return x if isinstance(flow, Tensor) else (x, flow[1])
+        flow = _mapped(super().forward, flow)
+        return _mapped(whole_sequence, flow) if self.is_shared else flow
 
 
 class HeadPipe(nn.Layer):
@@ -141,22 +140,18 @@ class HeadPipe(nn.Layer):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.lm_head = column_linear(
-            config, config.hidden_size, config.vocab_size
+        self.lm_head = linear(
+            config, config.hidden_size, config.vocab_size, "columns"
         )
 
     def forward(self, flow: Flow) -> Flow:
         """Map hidden states to logits."""
-        if isinstance(flow, Tensor):
-            return self.lm_head(flow)
-        return self.lm_head(flow[0]), flow[1]
+        return _mapped(self.lm_head, flow)
 
 
 def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
     """Map hidden states to logits by the embedding's weight."""
-    if isinstance(flow, Tensor):
-        return tied_head(flow, embedding.embedding_weight)
-    return tied_head(flow[0], embedding.embedding_weight), flow[1]
+    return _mapped(lambda x: tied_head(x, embedding.embedding_weight), flow)
 
 
 class PipelineLoss(nn.Layer):
@@ -178,10 +173,7 @@ class PipelineLoss(nn.Layer):
         if isinstance(flow, Tensor):
             logits, router_losses = flow, None
         else:
-            num_moe_layers = sum(
-                self.config.is_moe_layer(index)
-                for index in range(self.config.num_hidden_layers)
-            )
+            num_moe_layers = len(self.config.layers_with_experts)
             logits, router_losses = flow[0], flow[1] / num_moe_layers
         loss, parts = training_loss(
             self.config,
@@ -201,17 +193,6 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
     tensors. Uneven stages are fine: 25 layers on 4 are 6, 7, 6 and 6. With
     PaddleNLP's `config.virtual_pp_degree` each stage has as many parts, all
     of equally many layers, and the schedule is interleaved.
-
-    Args:
-        config: The decoder's config.
-
-    Attributes:
-        loss: The loss of the last stage.
-
-    Raises:
-        ValueError: More stages than layers, virtual stages that cannot share
-            the layers evenly or with an untied head, or see
-            `check_parallel`.
     """
 
     config_class = DecoderConfig
@@ -235,34 +216,27 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         self.loss = loss
 
     def _describe(self, config: DecoderConfig) -> None:
-        shared = {
-            "key": "embed_tokens",
-            "layer_func": EmbeddingPipe,
-            "shared_weight_attr": "embedding_weight",
-            "config": config,
-        }
+        embedding = LayerDesc(EmbeddingPipe, config)
+        head = LayerDesc(HeadPipe, config)
         if config.tie_word_embeddings:
-            self.add_sequential_layer(SharedLayerDesc(**shared), "model")
-        else:
-            self.add_sequential_layer(LayerDesc(EmbeddingPipe, config), "model")
+            share = functools.partial(
+                SharedLayerDesc,
+                key="embed_tokens",
+                layer_func=EmbeddingPipe,
+                shared_weight_attr="embedding_weight",
+                config=config,
+            )
+            embedding, head = share(), share(forward_func=tied_head_pipe)
+        self.add_sequential_layer(embedding, "model")
         for index in range(config.num_hidden_layers):
-            self.add_sequential_layer(
-                LayerDesc(DecoderLayerPipe, config, index),
-                f"model.layers.{index}",
-            )
+            layer = LayerDesc(DecoderLayerPipe, config, index)
+            self.add_sequential_layer(layer, f"model.layers.{index}")
         self.add_sequential_layer(LayerDesc(NormPipe, config), "model.norm")
-        if config.tie_word_embeddings:
-            self.add_sequential_layer(
-                SharedLayerDesc(forward_func=tied_head_pipe, **shared), "model"
-            )
-        else:
-            self.add_sequential_layer(LayerDesc(HeadPipe, config), "")
+        name = "model" if config.tie_word_embeddings else ""
+        self.add_sequential_layer(head, name)
 
     def take_losses(self) -> list[dict[str, Tensor]]:
-        """Parts of the micro-batches' losses since the last call.
-
-        Empty on all stages but the last.
-        """
+        """Take `PipelineLoss.micro_losses` out."""
         losses = [*self.loss.micro_losses]
         self.loss.micro_losses.clear()
         return losses

@@ -38,9 +38,6 @@ class _Checker(pickle.Unpickler):
 def check_pickle(path: str | os.PathLike[str]) -> Any:
     """Read a file of ``paddle.save`` as arrays only; nothing in it is executed.
 
-    Returns:
-        Its content, with NumPy arrays.
-
     Raises:
         ValueError: It asks for anything but NumPy arrays, or is broken.
     """
@@ -62,13 +59,6 @@ def load_pickle(
     """Check a file of ``paddle.save``, then load it.
 
     Nothing else in this package calls ``paddle.load``.
-
-    Args:
-        path: The file.
-        return_numpy: Return NumPy arrays instead of tensors.
-
-    Raises:
-        ValueError: See :func:`check_pickle`.
     """
     check_pickle(path)
     return paddle.load(os.fspath(path), return_numpy=return_numpy)

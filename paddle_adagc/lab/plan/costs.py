@@ -1,23 +1,110 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Communication cost of each kind of clip step, on its slowest rank."""
+"""Time of a clip's communication, and its share of the paper's GPU hours."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+import warnings
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Literal
 
-from paddle_adagc.lab.plan.dry_run import (
-    ADAPTIVE,
-    WARM_UP,
-    Collective,
-    RankPlan,
-)
-from paddle_adagc.lab.plan.interconnect import ALGORITHMS, Interconnect
+from paddle_adagc.lab.plan.dry_run import Collective, RankPlan, plan_ranks
+from paddle_adagc.lab.section import Count, Positive, section
+from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
 
-GLOBAL_GC = "GlobalGC"
-ADAGC_WARM_UP = f"AdaGC, {WARM_UP}"
-ADAGC = f"AdaGC, {ADAPTIVE}"
+_WARM_UP_STEPS = 100
+_US_PER_HOUR = 3.6e9
+
+
+@section
+class Interconnect:
+    """Nodes of GPUs on NVLink, and InfiniBand between them.
+
+    Latencies are NCCL's own for its low-latency (LL) protocol, which it takes
+    for messages of a few kB: ``baseLat`` and ``hwLat``
+    of ``src/graph/tuning.cc`` in NCCL 2.19 and later. Bandwidths are those of
+    data sheets, one direction: NVLink 4 of an H100 (900 GB/s both ways), one
+    400 Gbit/s InfiniBand adapter per GPU, the HBM3 of an H100 SXM. None of
+    these numbers was measured here.
+    """
+
+    gpus_per_node: Count = 8
+    """GPUs on one NVLink; ranks fill the nodes in their order."""
+
+    launch_us: Positive = 6.6
+    """Microseconds of an all-reduce before its first message."""
+
+    nvlink_us: Positive = 0.6
+    """Microseconds of a message between two GPUs of a node."""
+
+    ib_ring_us: Positive = 2.7
+    """Microseconds of a message of a ring between two nodes."""
+
+    ib_tree_us: Positive = 5.0
+    """Microseconds of a message of a tree between two nodes."""
+
+    nvlink_gb_per_s: Positive = 450.0
+    """GB/s of a GPU inside of its node."""
+
+    ib_gb_per_s: Positive = 50.0
+    """GB/s of a GPU between nodes."""
+
+    memory_gb_per_s: Positive = 3350.0
+    """GB/s of a GPU's own memory, for local work."""
+
+    def all_reduce_us(
+        self,
+        ranks: Collection[int],
+        num_bytes: int,
+        algorithm: Literal["ring", "tree"],
+    ) -> float:
+        """Microseconds of an all-reduce, by the alpha-beta model.
+
+        With p ranks on k nodes, at most m on each: a ring passes 2 (p - 1)
+        messages one after the other, 2 (k - 1) of them between nodes, and moves
+        2 (p - 1) / p of the bytes; a tree passes 2 (m - 1) inside of a node and
+        2 log2(k) between nodes, and moves the bytes twice. The slowest link
+        sets the bandwidth (Thakur et al. 2005; NCCL counts the same hops).
+        """
+        size = len(ranks)
+        if size == 1:
+            return 0.0
+        on_node = Counter(rank // self.gpus_per_node for rank in ranks)
+        num_nodes = len(on_node)
+        if algorithm == "ring":
+            inside = 2 * (size - num_nodes)
+            between = 2 * (num_nodes - 1) * self.ib_ring_us
+            moved = 2 * (size - 1) / size * num_bytes
+        else:
+            inside = 2 * (max(on_node.values()) - 1)
+            between = 2 * math.ceil(math.log2(num_nodes)) * self.ib_tree_us
+            moved = 2.0 * num_bytes
+        bandwidth = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
+        passed = self.launch_us + inside * self.nvlink_us + between
+        return passed + moved / (bandwidth * 1e3)
+
+    def local_us(self, num_bytes: int) -> float:
+        """Microseconds to move bytes from and to a GPU's own memory."""
+        return num_bytes / (self.memory_gb_per_s * 1e3)
+
+
+def parse_interconnect(settings: Sequence[str]) -> Interconnect:
+    """Return the default interconnect, changed by ``key=value``.
+
+    Raises:
+        ValueError: An unknown key (the nearest is named), or a bad value.
+    """
+    values = {}
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        values[key] = int(text) if text.isdecimal() else text
+    try:
+        return Interconnect(**values)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ValueError(f"interconnect: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +112,7 @@ class StepCost:
     """One step of a clip, on the rank with the longest communication."""
 
     step: str
-    """:data:`GLOBAL_GC`, :data:`ADAGC_WARM_UP` or :data:`ADAGC`."""
+    """A key of :attr:`.RankPlan.steps`."""
 
     rank: int
     """First rank of the pipeline stage with the longest communication."""
@@ -52,31 +139,135 @@ def step_costs(
     ranks: Sequence[RankPlan], interconnect: Interconnect
 ) -> list[StepCost]:
     """Return the costs of GlobalGC's step, AdaGC's warm-up and AdaGC's step."""
-    by_step = {
-        GLOBAL_GC: [(r.rank, r.global_gc) for r in ranks],
-        ADAGC_WARM_UP: [(r.rank, r.adagc[WARM_UP]) for r in ranks],
-        ADAGC: [(r.rank, r.adagc[ADAPTIVE]) for r in ranks],
-    }
+
+    def cost(step: str, rank: RankPlan) -> StepCost:
+        calls = rank.steps[step]
+        ring_us, tree_us = (
+            sum(
+                interconnect.all_reduce_us(c.ranks, c.num_bytes, algorithm)
+                for c in calls
+            )
+            for algorithm in ("ring", "tree")
+        )
+        return StepCost(step, rank.rank, calls, ring_us, tree_us)
+
     return [
         max(
-            (_cost(step, rank, calls, interconnect) for rank, calls in plans),
+            (cost(step, rank) for rank in ranks),
             key=lambda cost: (cost.us, cost.num_bytes),
         )
-        for step, plans in by_step.items()
+        for step in ranks[0].steps
     ]
 
 
-def _cost(
-    step: str,
-    rank: int,
-    collectives: tuple[Collective, ...],
-    interconnect: Interconnect,
-) -> StepCost:
-    ring_us, tree_us = (
-        sum(
-            interconnect.all_reduce_us(c.ranks, c.num_bytes, algorithm)
-            for c in collectives
-        )
-        for algorithm in ALGORITHMS
+@dataclasses.dataclass(frozen=True)
+class PaperRun:
+    """A column of the paper's table of GPU hours (tab:energy_consumption)."""
+
+    model: str
+    preset: str
+    """Key of :data:`paddle_adagc.lab.models.families.PRESETS`."""
+
+    dp: int
+    tp: int
+    pp: int
+    ep: int
+    steps: int
+    global_gc_hours: float
+    adagc_hours: float
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the layout; expert-parallel ranks are data-parallel ones."""
+        return self.dp * self.tp * self.pp
+
+    def ms_per_step(self, gpu_hours: float) -> float:
+        """Milliseconds of wall-clock time per step."""
+        return gpu_hours * _US_PER_HOUR / (self.num_gpus * self.steps) / 1e3
+
+
+PAPER_RUNS = tuple(
+    PaperRun(*row)
+    for row in (
+        ("Llama-2 1.3B", "llama2-1.3b", 256, 1, 1, 1, 9000, 513.0, 511.6),
+        ("Llama-2 7B", "llama2-7b", 32, 2, 1, 1, 9000, 1468.2, 1402.4),
+        ("Mixtral 8x1B", "mixtral-8x1b", 256, 1, 1, 1, 36000, 2060.8, 2035.2),
+        (
+            *("ERNIE 10B-A1.4B", "ernie-10b-a1.4b", 64, 1, 4, 8),
+            *(21000, 22922.0, 22572.0),
+        ),
     )
-    return StepCost(step, rank, collectives, ring_us, tree_us)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Time of the clips' communication in one meaning of the paper's "DP"."""
+
+    layout: str
+    global_gc_us: float
+    """Per step."""
+
+    adagc_us: float
+    """Per step, mean over the run with its warm-up."""
+
+    hours_saved: float
+    """GPU hours of the whole run; negative where AdaGC takes longer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A run of the paper and the plan's predictions for it."""
+
+    run: PaperRun
+    predictions: tuple[Prediction, ...]
+
+
+def compare(interconnect: Interconnect) -> list[Comparison]:
+    """Predict the savings of all of the paper's runs.
+
+    The paper's table gives "DP" alone: it may be plain data parallelism, or
+    sharding of whole tensors (V1) or of slices (V2), which communicate
+    differently. Experts under expert parallelism need V2.
+    """
+    rows = []
+    for run in PAPER_RUNS:
+        predictions = (
+            _predict(run, name, parallel, interconnect)
+            for name, parallel in _layouts(run).items()
+        )
+        rows.append(Comparison(run, tuple(predictions)))
+    return rows
+
+
+def _layouts(run: PaperRun) -> dict[str, ParallelConfig]:
+    split = ParallelConfig(sharding=run.dp, tp=run.tp, pp=run.pp, ep=run.ep)
+    if run.ep > 1:
+        return {"sharding V2": split}
+    return {
+        "DP": ParallelConfig(dp=run.dp, tp=run.tp, pp=run.pp),
+        "sharding V1": dataclasses.replace(split, sharding_split_param=False),
+        "sharding V2": split,
+    }
+
+
+def _predict(
+    run: PaperRun,
+    layout: str,
+    parallel: ParallelConfig,
+    interconnect: Interconnect,
+) -> Prediction:
+    config = RunConfig(
+        model={"preset": run.preset},
+        clip={"name": "adagc"},
+        train=TrainConfig(output_dir="unused", max_steps=run.steps),
+        parallel=parallel,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        costs = step_costs(plan_ranks(config), interconnect)
+    global_gc, warm_up, adaptive = (cost.us for cost in costs)
+    rest = run.steps - _WARM_UP_STEPS
+    adagc = (_WARM_UP_STEPS * warm_up + rest * adaptive) / run.steps
+    saved = (global_gc - adagc) * run.steps * run.num_gpus / _US_PER_HOUR
+    return Prediction(layout, global_gc, adagc, saved)

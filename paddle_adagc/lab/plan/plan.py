@@ -5,37 +5,56 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any
+
+from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
+    dygraph_sharding_optimizer,
+)
 
 import paddle_adagc
-from paddle_adagc.lab.models.sizes import ModelSize
+from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.models.shapes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
     is_recipe,
     load_recipe,
     model_settings,
 )
-from paddle_adagc.lab.plan.cluster import SIZES, resized, with_parallel
-from paddle_adagc.lab.plan.costs import StepCost, step_costs
-from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
-from paddle_adagc.lab.plan.gpu_hours import Comparison, compare
-from paddle_adagc.lab.plan.interconnect import Interconnect
-from paddle_adagc.lab.plan.memory import (
-    Memory,
-    clipped_bytes,
-    num_values,
-    rank_memory,
+from paddle_adagc.lab.plan.costs import (
+    Comparison,
+    Interconnect,
+    StepCost,
+    compare,
+    step_costs,
 )
+from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
 from paddle_adagc.lab.recipes import batch_change, read_run_config
 from paddle_adagc.lab.train.architectures import make_task
-from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.config import (
+    ParallelConfig,
+    RecordConfig,
+    RunConfig,
+)
 from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.parallel.layout import TensorLayout
+
+SIZES = tuple(2**power for power in range(3, 15))
+"""8 to 16,384 GPUs."""
 
 GAMMA_BYTES = 4
+GRADIENT_BYTES = 4
+"""Gradients are float32 under every precision (``amp_master_grad``)."""
+
+_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
+_MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
+_STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
+_MUON_MATRIX_BYTES = 4
+_INTERCONNECT = Interconnect()
 _FORMERS_NOTE = (
     "PaddleFormers runs this recipe; stages and tensors below are those of "
     "this package's decoder, GlobalGC is fleet's. PaddleFormers cuts stages by "
@@ -44,7 +63,139 @@ _FORMERS_NOTE = (
     "pipeline."
 )
 
-T = TypeVar("T")
+
+def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
+    """Return the run in another layout, without records and faults."""
+    return dataclasses.replace(
+        config,
+        parallel=parallel,
+        record=RecordConfig(),
+        faults=[],
+        train=dataclasses.replace(config.train, save_every=0),
+    )
+
+
+def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
+    """Return the layout on another number of GPUs.
+
+    With sharding only the sharding degree changes, without it only the
+    data-parallel degree.
+
+    Raises:
+        ValueError: Less than one GPU, or no such layout has this many GPUs; the
+            message names the nearest numbers.
+    """
+    check_integer("the number of GPUs", num_gpus, 1)
+    fixed = {"tp": parallel.tp, "pp": parallel.pp}
+    is_sharded = parallel.sharding > 1
+    if is_sharded:
+        fixed |= {"dp": parallel.dp}
+    if parallel.ep > 1:  # a multiple of tp
+        fixed |= {"tp": 1, "ep": parallel.ep}
+    unit = math.prod(fixed.values())
+    if num_gpus < unit or num_gpus % unit:
+        below = num_gpus // unit * unit
+        near = [f"{n:,}" for n in (below, below + unit) if n]
+        names = " x ".join(f"{k} {v}" for k, v in fixed.items() if v > 1)
+        raise ValueError(
+            f"{num_gpus:,} GPUs are not a multiple of {names} = {unit}: "
+            f"use {' or '.join(near)}"
+        )
+    degree = num_gpus // (parallel.tp * parallel.pp)
+    if is_sharded:
+        return dataclasses.replace(parallel, sharding=degree // parallel.dp)
+    return dataclasses.replace(parallel, dp=degree)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one rank."""
+
+    weights: int
+    """float32, or bfloat16 or float16 (under float8, too)."""
+
+    gradients: int
+    """float32, of all tensors of the rank: sharding stage 1 splits them only
+    once they are summed."""
+
+    optimizer: int
+    """float32 moments and master weights, of this rank's share."""
+
+    activations: int
+    """See :mod:`paddle_adagc.lab.models.activations`."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of all four."""
+        return sum(dataclasses.astuple(self))
+
+
+def num_values(tensors: Sequence[TensorLayout]) -> int:
+    """Count the trained values."""
+    return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def optimizer_share(
+    tensors: Sequence[TensorLayout], parallel: ParallelConfig
+) -> list[tuple[TensorLayout, int]]:
+    """Return a rank's tensors with the number of values that it optimizes.
+
+    Sharding V2 gives every rank a slice of every tensor: over the sharding
+    group, or for experts under expert parallelism over the ranks that hold the
+    same experts. V1 gives whole tensors to ranks, as fleet does; the result is
+    the share of the rank with the most values.
+    """
+    if parallel.sharding == 1:
+        return [(t, math.prod(t.shape)) for t in tensors]
+    if parallel.sharding_split_param:
+        sharers = {True: parallel.moe_sharding, False: parallel.sharding}
+        return [
+            (t, math.ceil(math.prod(t.shape) / sharers[t.is_expert]))
+            for t in tensors
+        ]
+    owned = dygraph_sharding_optimizer.DygraphShardingOptimizer
+    dealt = owned._partition_parameters(
+        SimpleNamespace(
+            _parameter_list=tensors, _sharding_world_size=parallel.sharding
+        )
+    )
+    return [
+        (t, math.prod(t.shape)) for t in max(dealt.values(), key=num_values)
+    ]
+
+
+def rank_memory(
+    tensors: Sequence[TensorLayout],
+    matrices: Collection[str],
+    config: RunConfig,
+    activations: int,
+) -> Memory:
+    """Return the memory of a rank with these tensors before sharding.
+
+    Of these Muon itself trains `matrices`; activations are in bytes.
+    """
+    precision, values = config.train.precision, num_values(tensors)
+    name = config.optimizer.name
+    optimizer = 0
+    for tensor, share in optimizer_share(tensors, config.parallel):
+        state = _STATE_BYTES[name]
+        if name == "muon" and tensor.key in matrices:
+            state = _MUON_MATRIX_BYTES
+        optimizer += share * (state + _MASTER_BYTES[precision])
+    return Memory(
+        weights=values * _WEIGHT_BYTES[precision],
+        gradients=values * GRADIENT_BYTES,
+        optimizer=optimizer,
+        activations=activations,
+    )
+
+
+def clipped_bytes(
+    tensors: Sequence[TensorLayout], parallel: ParallelConfig
+) -> int:
+    """Bytes of the gradients that a rank's clip is given."""
+    shares = optimizer_share(tensors, parallel)
+    return GRADIENT_BYTES * sum(share for _, share in shares)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,14 +222,6 @@ class StagePlan:
         return interconnect.local_us(3 * self.clipped_bytes)
 
 
-@dataclasses.dataclass(frozen=True)
-class Growth:
-    """The clip's steps on a number of GPUs."""
-
-    num_gpus: int
-    steps: tuple[StepCost, ...]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """Plan of a run."""
@@ -93,14 +236,18 @@ class Plan:
     sample_length: str
     """Length of a sample in tokens, for people."""
 
-    stages: tuple[StagePlan, ...]
-    steps: tuple[StepCost, ...]
-    growth: tuple[Growth, ...]
-    not_fitting: tuple[int, ...]
+    stages: Sequence[StagePlan]
+    steps: Sequence[StepCost]
+    """Kinds of the clips' steps."""
+
+    growth: Mapping[int, Sequence[StepCost]]
+    """The same by number of GPUs."""
+
+    not_fitting: Sequence[int]
     """Numbers of GPUs that ``growth`` leaves out."""
 
-    paper: tuple[Comparison, ...]
-    notes: tuple[str, ...]
+    paper: Sequence[Comparison]
+    notes: Sequence[str]
     """Warnings about this layout, and a global batch that differs from the
     file's."""
 
@@ -115,7 +262,7 @@ def plan_run(
     overrides: Sequence[str] = (),
     *,
     num_gpus: int | None = None,
-    interconnect: Interconnect | None = None,
+    interconnect: Interconnect = _INTERCONNECT,
     recompute: bool = False,
     sizes_to_grow: Sequence[int] | None = None,
 ) -> Plan:
@@ -125,34 +272,27 @@ def plan_run(
         path: Run config (see :func:`paddle_adagc.lab.train.parse.load_config`)
             or recipe for PaddleFormers.
         overrides: ``key=value``.
-        num_gpus: Number of GPUs, instead of the config's; see
-            :func:`paddle_adagc.lab.plan.cluster.resized`.
-        interconnect: Links of the cluster; default: :class:`Interconnect`.
+        num_gpus: Number of GPUs, instead of the config's; see `resized`.
+        interconnect: Links of the cluster.
         recompute: Layers keep their input and recompute the rest.
-        sizes_to_grow: Numbers of GPUs to compare; default
-            :data:`.cluster.SIZES`. Numbers that the layout does not fit on
-            are left out.
+        sizes_to_grow: Numbers of GPUs to compare; default :data:`SIZES`.
+            Numbers that the layout does not fit on are left out.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: Bad settings, or a layout that the model does not fit in.
     """
-    interconnect = interconnect or Interconnect()
     config, formers = _read(path, overrides)
     if num_gpus is not None:
-        parallel = resized(config.parallel, num_gpus)
-        config = with_parallel(config, parallel)
-    ranks, notes = _warnings_of(partial(plan_ranks, config))
+        config = with_parallel(config, resized(config.parallel, num_gpus))
+    ranks, warned = _ranks_and_warnings(config)
     task = make_task(config)
     size = task.model_size()
     if not formers.get("fuse_attn_ffn", False):
         size = dataclasses.replace(size, tensors_if_fused=None)
-    stages = tuple(
-        _stage(stage, rank, task, recompute) for stage, rank in enumerate(ranks)
-    )
     numbers = SIZES if sizes_to_grow is None else sizes_to_grow
     growth = _grow(config, numbers, interconnect)
-    fitting = {row.num_gpus for row in growth}
+    change = batch_change(config, path)
     return Plan(
         name=os.fspath(path),
         config=config,
@@ -160,20 +300,19 @@ def plan_run(
         recompute=recompute,
         size=size,
         sample_length=task.sample_length,
-        stages=stages,
-        steps=tuple(step_costs(ranks, interconnect)),
-        growth=tuple(growth),
-        not_fitting=tuple(n for n in numbers if n not in fitting),
-        paper=tuple(compare(interconnect)),
-        notes=tuple(
-            note
-            for note in (
-                batch_change(config, path),
-                *notes,
-                _FORMERS_NOTE if formers else None,
-            )
-            if note is not None
-        ),
+        stages=[
+            _stage(stage, rank, task, recompute)
+            for stage, rank in enumerate(ranks)
+        ],
+        steps=step_costs(ranks, interconnect),
+        growth=growth,
+        not_fitting=[n for n in numbers if n not in growth],
+        paper=compare(interconnect),
+        notes=[
+            *([change] if change else []),
+            *warned,
+            *([_FORMERS_NOTE] if formers else []),
+        ],
     )
 
 
@@ -190,10 +329,7 @@ def _read(
 
 
 def _stage(
-    stage: int,
-    rank: RankPlan,
-    task: PretrainTask,
-    recompute: bool,
+    stage: int, rank: RankPlan, task: PretrainTask, recompute: bool
 ) -> StagePlan:
     config, keys = task.config, [tensor.key for tensor in rank.tensors]
     activations = task.activation_bytes(stage, keys, recompute=recompute)
@@ -210,28 +346,28 @@ def _stage(
 
 def _grow(
     config: RunConfig, num_gpus: Sequence[int], interconnect: Interconnect
-) -> list[Growth]:
-    rows = []
+) -> dict[int, list[StepCost]]:
+    """Cost the clips' steps on those numbers of GPUs that the layout fits."""
+    growth = {}
     for number in num_gpus:
         try:
             parallel = resized(config.parallel, number)
         except ValueError:
             continue
-        larger = with_parallel(config, parallel)
-        ranks, _ = _warnings_of(partial(plan_ranks, larger))
-        rows.append(Growth(number, tuple(step_costs(ranks, interconnect))))
-    return rows
+        ranks, _ = _ranks_and_warnings(with_parallel(config, parallel))
+        growth[number] = step_costs(ranks, interconnect)
+    return growth
 
 
-def _warnings_of(function: Callable[[], T]) -> tuple[T, list[str]]:
-    """Return a function's result, and the texts of this package's warnings."""
+def _ranks_and_warnings(config: RunConfig) -> tuple[list[RankPlan], list[str]]:
+    """Plan the ranks, and return the texts of this package's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = function()
+        ranks = plan_ranks(config)
     package = Path(paddle_adagc.__file__).parent
     texts = [
         str(warning.message)
         for warning in caught
         if Path(warning.filename).is_relative_to(package)
     ]
-    return result, [*dict.fromkeys(texts)]
+    return ranks, [*dict.fromkeys(texts)]

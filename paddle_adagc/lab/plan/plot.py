@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from paddle_adagc.lab.plan.costs import ADAGC, ADAGC_WARM_UP, GLOBAL_GC
-from paddle_adagc.lab.plan.plan import Growth, Plan
+from paddle_adagc.lab.plan.dry_run import ADAGC, ADAGC_WARM_UP, GLOBAL_GC
+from paddle_adagc.lab.plan.plan import Plan
 from paddle_adagc.lab.report.style import FIXED_COLORS, styled, thousands
 
 _LINES = {
@@ -29,30 +28,23 @@ _LINEAR_US = 10.0
 
 @styled
 def save_growth(plan: Plan, directory: Path) -> list[Path]:
-    """Draw the time per step with trees and with rings, as SVG and PNG.
-
-    Args:
-        plan: Plan with at least one size of the cluster.
-        directory: Folder of the figure; made if it is missing.
-
-    Returns:
-        The files.
-    """
+    """Draw the time per step with trees and with rings, as SVG and PNG."""
+    sizes = [*plan.growth]
     figure, axes = plt.subplots(
         1, 2, figsize=(8.0, 3.2), sharey=True, layout="constrained"
     )
     for ax, algorithm in zip(axes, ("tree", "ring"), strict=True):
-        for step in _LINES:
-            ax.plot(
-                [row.num_gpus for row in plan.growth],
-                _times(plan.growth, step, algorithm),
-                label=step,
-                markersize=4,
-                **_LINES[step],
-            )
+        for step, style in _LINES.items():
+            times = [
+                getattr(cost, f"{algorithm}_us")
+                for costs in plan.growth.values()
+                for cost in costs
+                if cost.step == step
+            ]
+            ax.plot(sizes, times, label=step, markersize=4, **style)
         ax.set_xscale("log", base=2)
         ax.set_yscale("symlog", linthresh=_LINEAR_US)
-        ax.set_xticks([row.num_gpus for row in plan.growth][::2])
+        ax.set_xticks(sizes[::2])
         ax.xaxis.set_major_formatter(FuncFormatter(thousands))
         ax.yaxis.set_major_formatter(FuncFormatter(thousands))
         ax.xaxis.set_minor_locator(NullLocator())
@@ -69,12 +61,3 @@ def save_growth(plan: Plan, directory: Path) -> list[Path]:
         figure.savefig(file, dpi=200)
     plt.close(figure)
     return files
-
-
-def _times(growth: Sequence[Growth], step: str, algorithm: str) -> list[float]:
-    return [
-        getattr(cost, f"{algorithm}_us")
-        for row in growth
-        for cost in row.steps
-        if cost.step == step
-    ]

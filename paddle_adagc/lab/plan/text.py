@@ -13,7 +13,6 @@ from typing import Any
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.plan.costs import StepCost
 from paddle_adagc.lab.plan.dry_run import Collective
-from paddle_adagc.lab.plan.gpu_hours import Comparison
 from paddle_adagc.lab.plan.plan import Plan
 
 _WIDTH = 96
@@ -84,11 +83,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
         ],
         "clip": [_step_json(step) for step in plan.steps],
         "growth": [
-            {
-                "num_gpus": row.num_gpus,
-                "clip": [_step_json(step) for step in row.steps],
-            }
-            for row in plan.growth
+            {"num_gpus": number, "clip": [_step_json(step) for step in steps]}
+            for number, steps in plan.growth.items()
         ],
         "paper": [dataclasses.asdict(row) for row in plan.paper],
         "notes": [*plan.notes],
@@ -96,17 +92,13 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _step_json(step: StepCost) -> dict[str, Any]:
+    keys = ("name", "group", "num_ranks", "num_bytes")
     return {
         "step": step.step,
         "rank": step.rank,
         "collectives": [
-            {
-                "name": c.name,
-                "group": _group(c),
-                "num_ranks": len(c.ranks),
-                "num_bytes": c.num_bytes,
-            }
-            for c in step.collectives
+            dict(zip(keys, _facts(call), strict=True))
+            for call in step.collectives
         ],
         "num_bytes": step.num_bytes,
         "ring_us": step.ring_us,
@@ -182,48 +174,44 @@ def _clip_lines(plan: Plan) -> list[str]:
     lines = []
     width = max(len(step.step) for step in plan.steps)
     for step in plan.steps:
-        calls = _calls(step.collectives) or ["nothing"]
-        for index, call in enumerate(calls):
-            name = step.step if index == 0 else ""
-            lines.append(f"{name.ljust(width)}  {call}")
-        if step.collectives:
-            lines.append(
-                f"{'':{width}}  {step.ring_us:,.1f} us with rings, "
-                f"{step.tree_us:,.1f} us with trees"
+        calls = [
+            f"{len([*same])} {name} of {size:,} B over {group} "
+            f"({ranks:,} ranks)"
+            for (name, group, ranks, size), same in groupby(
+                map(_facts, step.collectives)
             )
+        ]
+        if calls:
+            calls.append(
+                f"{step.ring_us:,.1f} us with rings, {step.tree_us:,.1f} us "
+                "with trees"
+            )
+        name = step.step
+        for call in calls or ["nothing"]:
+            lines.append(f"{name.ljust(width)}  {call}")
+            name = ""
     local = max(stage.local_us(plan.interconnect) for stage in plan.stages)
-    lines.append(
-        f"{'both'.ljust(width)}  {local:,.1f} us to measure and scale the "
-        "gradients in the GPU's memory"
-    )
-    return lines
+    text = "us to measure and scale the gradients in the GPU's memory"
+    return [*lines, f"{'both'.ljust(width)}  {local:,.1f} {text}"]
 
 
-def _calls(collectives: Sequence[Collective]) -> list[str]:
-    return [
-        f"{len([*same])} {name} of {size:,} B over {group} ({ranks:,} ranks)"
-        for (name, group, ranks, size), same in groupby(
-            (c.name, _group(c), len(c.ranks), c.num_bytes) for c in collectives
-        )
-    ]
-
-
-def _group(collective: Collective) -> str:
-    """Name the group; a group over several axes has no name of its own."""
-    unnamed = collective.group.startswith("ranks ")
-    return "several axes" if unnamed else collective.group
+def _facts(call: Collective) -> tuple[str, str, int, int]:
+    """Name, group, ranks, bytes; a group over several axes has no name."""
+    unnamed = call.group.startswith("ranks ")
+    group = "several axes" if unnamed else call.group
+    return call.name, group, len(call.ranks), call.num_bytes
 
 
 def _growth_lines(plan: Plan) -> list[str]:
     if not plan.growth:
         return ["The layout fits on none of the sizes looked at."]
     head = ["GPUs"]
-    for step in plan.growth[0].steps:
+    for step in plan.steps:
         head += [step.step, "ring us", "tree us"]
     rows = []
-    for row in plan.growth:
-        cells = [f"{row.num_gpus:,}"]
-        for step in row.steps:
+    for num_gpus, steps in plan.growth.items():
+        cells = [f"{num_gpus:,}"]
+        for step in steps:
             number = len(step.collectives)
             calls = "1 call" if number == 1 else f"{number} calls"
             cells.append(f"{calls}, {step.num_bytes:,} B" if number else "-")
@@ -239,28 +227,23 @@ def _growth_lines(plan: Plan) -> list[str]:
 def _paper_lines(plan: Plan) -> list[str]:
     head = ["model", "GPUs", "GlobalGC h", "AdaGC h", "saved h", "ms a step"]
     head += ["layout", "predicted ms", "h", "of that"]
-    rows = [row for c in plan.paper for row in _paper_rows(c)]
+    rows = []
+    for comparison in plan.paper:
+        run = comparison.run
+        saved = run.global_gc_hours - run.adagc_hours
+        hours = (run.global_gc_hours, run.adagc_hours, saved)
+        of_paper = [run.model, f"{run.num_gpus}"]
+        of_paper += [f"{h:,.1f}" for h in (*hours, run.ms_per_step(saved))]
+        for prediction in comparison.predictions:
+            predicted = prediction.hours_saved
+            rows.append(
+                [
+                    *of_paper,
+                    prediction.layout,
+                    f"{run.ms_per_step(predicted):.3f}",
+                    f"{predicted:.3f}",
+                    f"{predicted / saved:.2%}",
+                ]
+            )
+            of_paper = [""] * len(of_paper)
     return _table(head, rows)
-
-
-def _paper_rows(comparison: Comparison) -> list[list[str]]:
-    run = comparison.run
-    saved = run.global_gc_hours - run.adagc_hours
-    of_paper = [
-        run.model,
-        f"{run.num_gpus}",
-        f"{run.global_gc_hours:,.1f}",
-        f"{run.adagc_hours:,.1f}",
-        f"{saved:,.1f}",
-        f"{run.ms_per_step(saved):,.1f}",
-    ]
-    return [
-        [
-            *(of_paper if index == 0 else [""] * len(of_paper)),
-            prediction.layout,
-            f"{run.ms_per_step(prediction.hours_saved):.3f}",
-            f"{prediction.hours_saved:.3f}",
-            f"{prediction.hours_saved / saved:.2%}",
-        ]
-        for index, prediction in enumerate(comparison.predictions)
-    ]

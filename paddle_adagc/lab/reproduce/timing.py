@@ -67,12 +67,11 @@ def gpu_hours() -> ExperimentResult:
     """Put the paper's GPU hours beside the plan's for its layouts.
 
     Nothing is run: the clips' collectives are counted and their time modelled,
-    see :mod:`paddle_adagc.lab.plan.gpu_hours`.
+    see :mod:`paddle_adagc.lab.plan.costs`.
     """
-    from paddle_adagc.lab.models.presets import preset
-    from paddle_adagc.lab.models.sizes import model_size
-    from paddle_adagc.lab.plan.gpu_hours import compare
-    from paddle_adagc.lab.plan.interconnect import Interconnect
+    from paddle_adagc.lab.models.families import preset
+    from paddle_adagc.lab.models.shapes import model_size
+    from paddle_adagc.lab.plan.costs import Interconnect, compare
 
     cells = []
     for comparison in compare(Interconnect()):

@@ -25,13 +25,13 @@ from paddle_adagc.lab.data.prepare.config import PrepareConfig
 from paddle_adagc.lab.data.prepare.run import prepare
 from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
 from paddle_adagc.lab.evaluate.flight import flight_text
-from paddle_adagc.lab.models.hf_config import config_from_hf
+from paddle_adagc.lab.models.hf import config_from_hf
 from paddle_adagc.lab.models.hf_files import (
     read_json,
     read_weights,
     write_weights,
 )
-from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.record.files import (
     QUANTITIES,
     RunRecord,

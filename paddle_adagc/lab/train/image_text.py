@@ -23,14 +23,14 @@ from paddle_adagc.lab.data.image_text.build import (
 from paddle_adagc.lab.data.image_text.inspection import inspect_pairs
 from paddle_adagc.lab.data.inspection import DataFindings
 from paddle_adagc.lab.faults import Fault, apply_to_pairs
-from paddle_adagc.lab.models.sizes import ModelSize
-from paddle_adagc.lab.models.vision_text.activations import pair_batch_bytes
-from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
-from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.models.vision_text.sizes import (
+from paddle_adagc.lab.models.activations import pair_batch_bytes
+from paddle_adagc.lab.models.shapes import (
+    ModelSize,
     model_size,
     parameter_shapes,
 )
+from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
+from paddle_adagc.lab.models.vision_text.model import CLIP
 from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.task import PretrainTask, value_bytes
@@ -100,7 +100,7 @@ class ImageTextTask(PretrainTask):
         model.clamp_logit_scale(optimizer)
 
     def model_size(self) -> ModelSize:
-        """See :func:`paddle_adagc.lab.models.vision_text.sizes.model_size`."""
+        """See :func:`paddle_adagc.lab.models.shapes.model_size`."""
         return model_size(self.model_config)
 
     def tensor_keys(self) -> list[str]:
@@ -131,7 +131,7 @@ class ImageTextTask(PretrainTask):
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
     ) -> int:
-        """See :mod:`paddle_adagc.lab.models.vision_text.activations`."""
+        """See :mod:`paddle_adagc.lab.models.activations`."""
         return pair_batch_bytes(
             self.model_config,
             self.config.train.batch_size,

@@ -24,23 +24,25 @@ from paddle_adagc.lab.models.decoder import (
     adjust_correction_biases,
     expert_balance,
 )
+from paddle_adagc.lab.models.families import decoder_config
 from paddle_adagc.lab.models.fp8.linear import backend
-from paddle_adagc.lab.models.fp8.parameters import quantized_parameters
 from paddle_adagc.lab.models.parallel import check_degrees
 from paddle_adagc.lab.models.pipeline import (
     DecoderForCausalLMPipe,
     stage_bounds,
 )
-from paddle_adagc.lab.models.presets import decoder_config
 from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
     parameters_by_key,
+    quantized_parameters,
 )
-from paddle_adagc.lab.models.shards import Degrees, ShardSize, shard_sizes
-from paddle_adagc.lab.models.sizes import (
+from paddle_adagc.lab.models.shapes import (
+    Degrees,
     ModelSize,
+    ShardSize,
     model_size,
     parameter_shapes,
+    shard_sizes,
 )
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import gather_names
@@ -133,7 +135,7 @@ class LanguageTask(PretrainTask):
         )
 
     def model_size(self) -> ModelSize:
-        """See :func:`paddle_adagc.lab.models.sizes.model_size`."""
+        """See :func:`paddle_adagc.lab.models.shapes.model_size`."""
         return model_size(self.model_config)
 
     def tensor_keys(self) -> list[str]:
@@ -213,7 +215,7 @@ class LanguageTask(PretrainTask):
             )
 
     def shard_sizes(self) -> list[ShardSize]:
-        """See :func:`paddle_adagc.lab.models.shards.shard_sizes`."""
+        """See :func:`paddle_adagc.lab.models.shapes.shard_sizes`."""
         parallel = self.config.parallel
         degrees = Degrees(parallel.tp, parallel.pp, parallel.ep)
         return shard_sizes(self.model_config, degrees)

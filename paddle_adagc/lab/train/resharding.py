@@ -32,9 +32,12 @@ from paddle import Tensor, nn
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.trainer import innermost
 from paddle_adagc.lab.models.parallel import topology
-from paddle_adagc.lab.models.rank_weights import parameters_by_key
+from paddle_adagc.lab.models.rank_weights import (
+    Array,
+    parameters_by_key,
+    to_numpy,
+)
 from paddle_adagc.lab.models.safe_pickle import load_pickle
-from paddle_adagc.lab.models.saved_parts import Array, to_numpy
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.processes import is_first_process
 from paddle_adagc.lab.train.weights import (

@@ -14,8 +14,7 @@ from paddle.optimizer import Optimizer
 
 from paddle_adagc.lab.data.inspection import DataFindings
 from paddle_adagc.lab.faults import Fault
-from paddle_adagc.lab.models.shards import ShardSize
-from paddle_adagc.lab.models.sizes import ModelSize
+from paddle_adagc.lab.models.shapes import ModelSize, ShardSize
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 
 

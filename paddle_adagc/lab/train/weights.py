@@ -11,8 +11,11 @@ from ml_dtypes import bfloat16
 from paddle import Tensor, nn
 
 from paddle_adagc.lab.models.parallel import topology
-from paddle_adagc.lab.models.rank_weights import load_weights, parameters_by_key
-from paddle_adagc.lab.models.saved_parts import merged_parts
+from paddle_adagc.lab.models.rank_weights import (
+    load_weights,
+    merged_parts,
+    parameters_by_key,
+)
 from paddle_adagc.parallel.layout import TensorLayout, read_layout, unwrap
 
 

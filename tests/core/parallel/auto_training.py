@@ -23,8 +23,10 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.mesh import spread_over_mesh
-from paddle_adagc.lab.models.rank_weights import initialize_weights
+from paddle_adagc.lab.models.rank_weights import (
+    initialize_weights,
+    spread_over_mesh,
+)
 
 STAGES = {1: dist.ShardingStage1, 2: dist.ShardingStage2}
 

@@ -11,7 +11,7 @@ from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, Layout, assert_same_run
 from helpers import long_but
 
-from paddle_adagc.lab.models.shards import split_axis
+from paddle_adagc.lab.models.shapes import split_axis
 from paddle_adagc.state import load_state, save_state
 
 CASES = {

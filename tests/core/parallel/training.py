@@ -25,7 +25,7 @@ from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
     parameters_by_key,
 )
-from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.models.shapes import parameter_shapes
 
 NUM_STEPS = 30
 T_START = 10

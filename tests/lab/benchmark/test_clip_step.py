@@ -34,12 +34,12 @@ def test_llama_list_is_of_a_few_large_tensors():
 
 @pytest.mark.parametrize("name", tensor_lists.LISTS)
 def test_lists_have_the_full_model_s_number_of_tensors(name):
-    from paddle_adagc.lab.models.presets import preset
-    from paddle_adagc.lab.models.sizes import num_tensors
+    from paddle_adagc.lab.models.families import preset
+    from paddle_adagc.lab.models.shapes import model_size
 
     full = preset(tensor_lists.LISTS[name][0])
     shapes = tensor_lists.recipe_shapes(name)
-    assert len(shapes) == num_tensors(full, routers=False)
+    assert len(shapes) == model_size(full).tensors_without_routers
 
 
 def norms_after(kind, clipped):

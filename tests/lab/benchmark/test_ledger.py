@@ -10,8 +10,8 @@ from helpers import long_but
 
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS
 from paddle_adagc.lab.benchmark.collectives_run import record_communication
-from paddle_adagc.lab.models.presets import decoder_config
-from paddle_adagc.lab.models.sizes import parameter_shapes
+from paddle_adagc.lab.models.families import decoder_config
+from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.parse import load_config
 

@@ -13,8 +13,8 @@ from lab.configs.paper_table import (
     TOKENS,
 )
 
-from paddle_adagc.lab.models.presets import decoder_config
-from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
+from paddle_adagc.lab.models.families import decoder_config
+from paddle_adagc.lab.models.shapes import model_size, parameter_shapes
 from paddle_adagc.lab.paddleformers.recipe import (
     as_run_config,
     is_recipe,
@@ -211,7 +211,7 @@ def test_tokens_are_those_of_the_text(recipe):
     ],
 )
 def test_models_have_the_size_of_their_names(recipe, billions):
-    count = num_parameters(decoder_config(load(recipe).model))
+    count = model_size(decoder_config(load(recipe).model)).parameters
     assert count / 1e9 == pytest.approx(billions, abs=0.005)
 
 
@@ -280,7 +280,7 @@ def check_proxy(path):
     """One process, less than 1.3 million parameters, a folder of its own."""
     config = load_config(CONFIGS / f"{path}.yaml")
     assert config.parallel.num_processes == 1
-    assert num_parameters(decoder_config(config.model)) < 1_300_000
+    assert model_size(decoder_config(config.model)).parameters < 1_300_000
     assert config.train.output_dir == f"outputs/{path}"
 
 

@@ -11,7 +11,7 @@ from paddle_adagc.lab.evaluate.paper import (
     paper_accuracies,
 )
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.presets import preset
+from paddle_adagc.lab.models.families import preset
 
 
 # The tables' own averages.

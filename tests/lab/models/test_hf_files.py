@@ -7,12 +7,13 @@ import pytest
 from paddle_adagc.lab.models.hf_files import (
     INDEX,
     SINGLE,
+    byte_tokenizer,
+    copy_tokenizer,
     new_directory,
     read_json,
     read_weights,
     write_weights,
 )
-from paddle_adagc.lab.models.hf_tokenizer import byte_tokenizer, copy_tokenizer
 
 WEIGHTS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -1,13 +1,22 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm, rotary embeddings and attention against NumPy."""
+"""RMSNorm, rotary embeddings, attention and SwiGLU against NumPy."""
 
 import numpy as np
 import paddle
 import pytest
 
-from paddle_adagc.lab.models import attention, layers, rms_norm, rotary
+from paddle_adagc.lab.models import attention, layers
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.layers import (
+    RMSNorm,
+    rms_norm,
+    rms_norm_bfloat16,
+)
+
+bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+EPS = 1e-5
 
 
 def numpy_rms_norm(x, weight, eps):
@@ -16,11 +25,11 @@ def numpy_rms_norm(x, weight, eps):
 
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_rms_norm_both_paths(monkeypatch, on_cpu):
-    monkeypatch.setattr(rms_norm, "runs_on_cpu", lambda x: on_cpu)
+    monkeypatch.setattr(layers, "runs_on_cpu", lambda x: on_cpu)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 8)).astype("float32")
     weight = rng.normal(size=8).astype("float32")
-    got = rms_norm.rms_norm(paddle.to_tensor(x), paddle.to_tensor(weight), 1e-3)
+    got = rms_norm(paddle.to_tensor(x), paddle.to_tensor(weight), 1e-3)
     np.testing.assert_allclose(
         got.numpy(), numpy_rms_norm(x, weight, 1e-3), rtol=1e-5, atol=1e-6
     )
@@ -32,10 +41,10 @@ def test_rms_norm_gradients_agree_between_paths(monkeypatch):
     pull = paddle.to_tensor(rng.normal(size=(3, 8)), dtype="float32")
     grads = []
     for on_cpu in (True, False):
-        monkeypatch.setattr(rms_norm, "runs_on_cpu", lambda x, c=on_cpu: c)
+        monkeypatch.setattr(layers, "runs_on_cpu", lambda x, c=on_cpu: c)
         x = paddle.to_tensor(data, stop_gradient=False)
         weight = paddle.to_tensor(data[0], stop_gradient=False)
-        (rms_norm.rms_norm(x, weight, 1e-5) * pull).sum().backward()
+        (rms_norm(x, weight, 1e-5) * pull).sum().backward()
         grads.append((x.grad.numpy(), weight.grad.numpy()))
     for fast, plain in zip(*grads, strict=True):
         np.testing.assert_allclose(fast, plain, rtol=1e-4, atol=1e-6)
@@ -46,9 +55,7 @@ def test_rms_norm_computes_in_float32_under_bfloat16():
     x = np.full((1, 256), 1.0, np.float32)
     x[0, 0] = 16.0
     weight = paddle.ones([256], dtype="bfloat16")
-    got = rms_norm.rms_norm(
-        paddle.to_tensor(x).astype("bfloat16"), weight, 1e-5
-    )
+    got = rms_norm(paddle.to_tensor(x).astype("bfloat16"), weight, 1e-5)
     assert got.dtype == paddle.bfloat16
     exact = numpy_rms_norm(x, 1.0, 1e-5)
     rounded = paddle.to_tensor(exact).astype("bfloat16").astype("float32")
@@ -73,12 +80,12 @@ def test_rotation_turns_the_pairs_of_its_layout(layout, pairs):
             expected[0, position, 0, a] = xa * c - xb * s
             expected[0, position, 0, b] = xa * s + xb * c
     tensor = paddle.to_tensor(x, dtype="float32")
-    cos, sin = rotary.rotary_tables(length, 4, theta, layout)
-    got = rotary.rotate(tensor, cos, sin, layout)
+    cos, sin = attention.rotary_tables(length, 4, theta, layout)
+    got = attention.rotate(tensor, cos, sin, layout)
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
-    turned = tensor.numpy() @ rotary.quarter_turn(4, layout)
+    turned = tensor.numpy() @ attention.quarter_turn(4, layout)
     np.testing.assert_array_equal(
-        rotary.turn_pairs(tensor, layout).numpy(), turned
+        attention.turn_pairs(tensor, layout).numpy(), turned
     )
 
 
@@ -107,9 +114,9 @@ def test_attention_both_paths(attend, layout):
     query = rng.normal(size=(2, 6, 4, 8)).astype("float32")
     key, value = rng.normal(size=(2, 2, 6, 2, 8)).astype("float32")
     got = attend(*map(paddle.to_tensor, (query, key, value)), 50.0, layout)
-    cos, sin = rotary.rotary_tables(6, 8, 50.0, layout)
+    cos, sin = attention.rotary_tables(6, 8, 50.0, layout)
     turned = [
-        rotary.rotate(paddle.to_tensor(x), cos, sin, layout).numpy()
+        attention.rotate(paddle.to_tensor(x), cos, sin, layout).numpy()
         for x in (query, key)
     ]
     expected = numpy_attention(*turned, value)
@@ -144,3 +151,76 @@ def test_gated_mlp():
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+def twin(x, weight):
+    """Step by step, each result rounded."""
+    x, weight = x.astype(bfloat16), weight.astype(bfloat16)
+    square = x * x
+    mean = square.astype(np.float32).mean(-1, keepdims=True).astype(bfloat16)
+    shifted = mean + bfloat16(EPS)
+    scale = (1 / np.sqrt(shifted.astype(np.float32))).astype(bfloat16)
+    return (x * scale) * weight
+
+
+def draw(seed=0, shape=(64, 48)):
+    rng = np.random.default_rng(seed)
+    scale = np.exp(rng.normal(size=(shape[0], 1)))
+    x = rng.normal(size=shape) * scale
+    return x.astype("float32"), rng.normal(size=shape[1]).astype("float32")
+
+
+def test_every_operation_is_rounded():
+    x, weight = draw()
+    got = rms_norm_bfloat16(*map(paddle.to_tensor, (x, weight)), EPS).numpy()
+    expected = twin(x, weight).astype(np.float32)
+    assert got.dtype == np.float32
+    # Another order of the sum may round a mean the other way: one in 256.
+    same = (got == expected).all(axis=1)
+    assert same.mean() > 0.9
+    np.testing.assert_allclose(got, expected, rtol=2**-6)
+    np.testing.assert_array_equal(got, got.astype(bfloat16))
+    exact = rms_norm(*map(paddle.to_tensor, (x, weight)), EPS).numpy()
+    error = np.abs(got / exact - 1)
+    assert 1e-3 < error.mean() < 8e-3
+
+
+def test_gradients_are_rounded_and_near_those_of_float32():
+    x, weight = draw(1)
+    pull = paddle.to_tensor(draw(2)[0])
+    grads = []
+    for norm in (rms_norm, rms_norm_bfloat16):
+        given = [paddle.to_tensor(a, stop_gradient=False) for a in (x, weight)]
+        (norm(*given, EPS) * pull).sum().backward()
+        grads.append([tensor.grad.numpy() for tensor in given])
+    for exact, rounded in zip(*grads, strict=True):
+        np.testing.assert_array_equal(rounded, rounded.astype(bfloat16))
+        error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
+        assert 1e-3 < error < 2e-2
+
+
+def test_a_bfloat16_tensor_stays_one():
+    x, weight = draw()
+    low = paddle.to_tensor(x).astype("bfloat16")
+    out = rms_norm_bfloat16(low, paddle.to_tensor(weight), EPS)
+    assert out.dtype == paddle.bfloat16
+    wide = rms_norm_bfloat16(
+        low.astype("float32"), paddle.to_tensor(weight), EPS
+    )
+    np.testing.assert_array_equal(out.astype("float32").numpy(), wide.numpy())
+
+
+def test_all_norms_of_a_decoder_take_the_option():
+    options = {"qk_norm": True, "hidden_size": 16, "num_attention_heads": 2}
+    kinds = {"float32": rms_norm, "bfloat16": rms_norm_bfloat16}
+    logits = {}
+    for precision, kind in kinds.items():
+        config = DecoderConfig(rms_norm_precision=precision, **options)
+        paddle.seed(0)
+        model = DecoderForCausalLM(config)
+        norms = [m for m in model.sublayers() if isinstance(m, RMSNorm)]
+        assert len(norms) == 4 * 3 + 1
+        assert all(norm.compute is kind for norm in norms)
+        logits[precision] = model(paddle.arange(6).reshape([1, 6])).numpy()
+    gap = np.abs(logits["bfloat16"] - logits["float32"]).max()
+    assert 0 < gap < 0.05 * np.abs(logits["float32"]).max()

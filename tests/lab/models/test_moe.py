@@ -14,6 +14,7 @@ from paddle_adagc.lab.models.layers import GatedMLP
 from paddle_adagc.lab.models.moe import (
     MoE,
     Router,
+    _by_expert,
     load_balancing_loss,
     router_z_loss,
 )
@@ -29,21 +30,23 @@ def config(**options):
     return DecoderConfig(**{**defaults, **options})
 
 
-def test_load_balancing_loss_by_hand():
-    # Two tokens, three experts, top 1: both to expert 0.
-    probabilities = paddle.to_tensor([[0.5, 0.3, 0.2], [0.7, 0.1, 0.2]])
-    loss = load_balancing_loss(probabilities, paddle.to_tensor([2, 0, 0]))
-    assert float(loss) == pytest.approx(3 * 1.0 * 0.6)
-    # Top 2, assignments 2, 1, 1 of 4: 3 (0.5 0.6 + 0.25 0.2 + 0.25 0.2).
-    loss = load_balancing_loss(probabilities, paddle.to_tensor([2, 1, 1]))
-    assert float(loss) == pytest.approx(3 * (0.3 + 0.05 + 0.05))
-
-
-def test_load_balancing_loss_is_one_when_even():
-    even = paddle.full([6, 3], 1 / 3)
-    assert float(
-        load_balancing_loss(even, paddle.to_tensor([4, 4, 4]))
-    ) == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("probabilities", "counts", "expected"),
+    [
+        # Two tokens, three experts, top 1: both to expert 0.
+        ([[0.5, 0.3, 0.2], [0.7, 0.1, 0.2]], [2, 0, 0], 3 * 1.0 * 0.6),
+        # Top 2, assignments 2, 1, 1 of 4: 3 (0.5 0.6 + 0.25 0.2 + 0.25 0.2).
+        (
+            [[0.5, 0.3, 0.2], [0.7, 0.1, 0.2]],
+            [2, 1, 1],
+            3 * (0.3 + 0.05 + 0.05),
+        ),
+        ([[1 / 3] * 3] * 6, [4, 4, 4], 1.0),
+    ],
+)
+def test_load_balancing_loss_by_hand(probabilities, counts, expected):
+    tensors = paddle.to_tensor(probabilities), paddle.to_tensor(counts)
+    assert float(load_balancing_loss(*tensors)) == pytest.approx(expected)
 
 
 def test_router_z_loss_by_hand():
@@ -171,3 +174,10 @@ def test_router_is_float32_under_bfloat16_parameters():
     np.testing.assert_allclose(
         logits.numpy(), wide[0] @ wide[1], rtol=1e-5, atol=1e-5
     )
+
+
+def test_rows_from_all_senders_are_grouped_by_expert():
+    # Sender 0 has 2 rows for expert 0 and 1 for expert 1, sender 1 0 and 3.
+    assert _by_expert([[2, 1], [0, 3]]) == [0, 1, 2, 3, 4, 5]
+    assert _by_expert([[1, 2], [2, 1]]) == [0, 3, 4, 1, 2, 5]
+    assert _by_expert([[0, 0], [0, 0]]) == []

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts that the decoder refuses, stages, and the order of expert rows."""
+"""Layouts that the decoder refuses, and stages."""
 
 import itertools
 
@@ -8,7 +8,6 @@ import pytest
 
 from paddle_adagc.lab.models import parallel
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.experts import _by_expert
 from paddle_adagc.lab.models.parallel import check_parallel
 from paddle_adagc.lab.models.pipeline import stage_bounds
 from paddle_adagc.parallel.topology import Axis, Topology
@@ -58,10 +57,3 @@ def test_refuses_experts_that_do_not_fit(monkeypatch):
     check_parallel(config)
     spread(monkeypatch, tp=1, ep=4)
     check_parallel(DecoderConfig())
-
-
-def test_rows_from_all_senders_are_grouped_by_expert():
-    # Sender 0 has 2 rows for expert 0 and 1 for expert 1, sender 1 0 and 3.
-    assert _by_expert([[2, 1], [0, 3]]) == [0, 1, 2, 3, 4, 5]
-    assert _by_expert([[1, 2], [2, 1]]) == [0, 3, 4, 1, 2, 5]
-    assert _by_expert([[0, 0], [0, 0]]) == []

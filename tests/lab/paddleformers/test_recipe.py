@@ -16,12 +16,8 @@ import paddle
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.presets import preset
-from paddle_adagc.lab.models.sizes import (
-    num_active_parameters,
-    num_parameters,
-    num_tensors,
-)
+from paddle_adagc.lab.models.families import preset
+from paddle_adagc.lab.models.shapes import model_size
 from paddle_adagc.lab.paddleformers.__main__ import main
 from paddle_adagc.lab.paddleformers.launch import (
     formers_settings,
@@ -113,10 +109,11 @@ def test_variants_differ_in_epsilon_and_clip_alone(variant):
 
 def test_counts_are_those_of_the_name():
     config = DecoderConfig(**as_run_config(RECIPES / "adagc.yaml").model)
-    assert num_parameters(config) == 10_559_741_440
-    assert num_active_parameters(config) == 1_447_616_000
-    assert num_tensors(config, routers=False) == (9 + 3 * 48) * 25 + 3 == 3828
-    assert num_tensors(config) == 3828 + 25
+    size = model_size(config)
+    assert size.parameters == 10_559_741_440
+    assert size.active_parameters == 1_447_616_000
+    assert size.tensors_without_routers == (9 + 3 * 48) * 25 + 3 == 3828
+    assert size.tensors == 3828 + 25
 
 
 def test_run_config_is_the_same_run():

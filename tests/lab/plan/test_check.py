@@ -15,8 +15,7 @@ import pytest
 
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
-from paddle_adagc.lab.plan.check.recipe import check_recipe
-from paddle_adagc.lab.plan.check.report import CheckReport
+from paddle_adagc.lab.plan.check import CheckReport, check_recipe
 from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.launching import launch_lines
 from paddle_adagc.lab.train.parse import load_config
@@ -363,6 +362,15 @@ def test_what_cannot_be_read_is_an_error_with_status_2(capsys, tmp_path):
     assert code == 2
     assert "did you mean 'train.max_steps'" in out
     assert check(capsys, tmp_path / "no.yaml")[0] == 2
+
+
+def test_a_wrong_model_is_named_beside_wrong_values(capsys):
+    overrides = ("train.max_step=3", "model={float8_linears: [mlp]}")
+    code, out, _ = check(capsys, PROXY, *overrides)
+    assert code == 2
+    mistakes = " ".join(section(out, "Mistakes"))
+    assert "did you mean 'train.max_steps'" in mistakes
+    assert "model.float8_linears=['mlp'] with" in mistakes
 
 
 def test_warm_up_longer_than_the_run_is_said(capsys):

@@ -16,15 +16,16 @@ from paddle.distributed.fleet.base.topology import CommunicateTopology
 from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
 
 from paddle_adagc.lab.benchmark.collectives import CLIPS, LAYOUTS, to_markdown
-from paddle_adagc.lab.plan.cluster import with_parallel
 from paddle_adagc.lab.plan.dry_run import (
-    ADAPTIVE,
-    WARM_UP,
+    ADAGC,
+    ADAGC_WARM_UP,
+    GLOBAL_GC,
     as_rank,
     axis_list,
     build_without_memory,
     plan_ranks,
 )
+from paddle_adagc.lab.plan.plan import with_parallel
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.parse import load_config
@@ -63,10 +64,10 @@ def rows(collectives):
 def test_equals_the_table_counted_on_real_processes(name):
     rank = plan_ranks(in_layout(name))[0]
     planned = {
-        "GlobalGC": {"adaptive": rows(rank.global_gc)},
+        "GlobalGC": {"adaptive": rows(rank.steps[GLOBAL_GC])},
         "AdaGC": {
-            "warm_up": rows(rank.adagc[WARM_UP]),
-            "adaptive": rows(rank.adagc[ADAPTIVE]),
+            "warm_up": rows(rank.steps[ADAGC_WARM_UP]),
+            "adaptive": rows(rank.steps[ADAGC]),
         },
     }
     table = to_markdown(
@@ -127,8 +128,10 @@ def test_equals_the_ledger_on_real_ranks(name, tmp_path):
 
     planned = [
         {
-            "GlobalGC": [calls(plan.global_gc)] * 2,
-            "AdaGC": [calls(plan.adagc[step]) for step in (WARM_UP, ADAPTIVE)],
+            "GlobalGC": [calls(plan.steps[GLOBAL_GC])] * 2,
+            "AdaGC": [
+                calls(plan.steps[step]) for step in (ADAGC_WARM_UP, ADAGC)
+            ],
         }
         for plan in plans
     ]

@@ -1,47 +1,33 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The whole plan, of recipes at full size and on the command line."""
+"""Plans of recipes at full size, of memory, and on the command line."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from paddle_adagc.lab.cli.plan import main
-from paddle_adagc.lab.models.presets import preset
-from paddle_adagc.lab.models.sizes import model_size
-from paddle_adagc.lab.plan.cluster import resized
-from paddle_adagc.lab.plan.costs import ADAGC, GLOBAL_GC
-from paddle_adagc.lab.plan.gpu_hours import PAPER_RUNS, compare
-from paddle_adagc.lab.plan.interconnect import Interconnect
-from paddle_adagc.lab.plan.plan import plan_run
+from paddle_adagc.lab.models.activations import layer_bytes
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.plan.dry_run import ADAGC, GLOBAL_GC
+from paddle_adagc.lab.plan.plan import (
+    clipped_bytes,
+    optimizer_share,
+    plan_run,
+    rank_memory,
+    resized,
+)
 from paddle_adagc.lab.plan.text import as_json, render
-from paddle_adagc.lab.train.config import ParallelConfig
+from paddle_adagc.lab.train.architectures import make_task
+from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
+from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.parallel.layout import TensorLayout
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 PROXY = CONFIGS / "proxy/ernie_moe.yaml"
 ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "active", "tensors", "without_routers"),
-    [
-        ("llama2-1.3b", 1.3, 1.3, 219, 219),
-        ("llama2-7b", 6.7, 6.6, 291, 291),
-        ("qwen3-1.7b", 1.7, 1.7, 310, 310),
-        ("mixtral-8x1b", 7.0, 2.0, 747, 723),
-        ("ernie-10b-a1.4b", 10.6, 1.4, 3853, (9 + 3 * 48) * 25 + 3),
-    ],
-)
-def test_sizes_are_those_of_the_names(
-    name, parameters, active, tensors, without_routers
-):
-    size = model_size(preset(name))
-    assert round(size.parameters / 1e9, 1) == parameters
-    assert round(size.active_parameters / 1e9, 1) == active
-    assert size.tensors == tensors
-    assert size.tensors_without_routers == without_routers
-    assert size.gamma_bytes == 4 * tensors
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +52,13 @@ def test_ernie_recipe(ernie):
 
 
 def test_growth_leaves_out_what_does_not_fit(ernie):
-    assert [row.num_gpus for row in ernie.growth] == [32, 512]
-    for row in ernie.growth:
-        sharding = row.num_gpus // 4
-        by_step = {step.step: step for step in row.steps}
+    assert [*ernie.growth] == [32, 512]
+    for num_gpus, steps in ernie.growth.items():
+        sharding = num_gpus // 4
+        by_step = {step.step: step for step in steps}
         first = by_step[GLOBAL_GC].collectives[0]
         assert (first.group, len(first.ranks)) == ("sharding", sharding)
-    small, large = (row.steps[-1] for row in ernie.growth)
+    small, large = (steps[-1] for steps in ernie.growth.values())
     assert [c.group for c in small.collectives] == ["sharding"]
     assert [c.group for c in large.collectives] == ["sharding", "moe_sharding"]
     assert large.step == ADAGC
@@ -123,24 +109,123 @@ def test_refuses_a_number_of_gpus_with_the_nearest_ones():
         resized(layout, 8)
 
 
-@pytest.mark.slow
-def test_paper_table():
-    for run, comparison in zip(
-        PAPER_RUNS, compare(Interconnect()), strict=True
-    ):
-        assert comparison.run == run
-        for prediction in comparison.predictions:
-            gap = prediction.global_gc_us - prediction.adagc_us
-            hours = gap * 1e-6 / 3600 * run.steps * run.num_gpus
-            assert prediction.hours_saved == pytest.approx(hours)
-            assert prediction.hours_saved < (
-                run.global_gc_hours - run.adagc_hours
-            )
-    assert PAPER_RUNS[0].num_gpus == 256
-    assert PAPER_RUNS[1].num_gpus == 64
-    assert PAPER_RUNS[3].num_gpus == 256
-    # 1,468.2 h on 64 GPUs and 9,000 steps
-    assert PAPER_RUNS[1].ms_per_step(1468.2) == pytest.approx(9176.25)
+TENSORS = [
+    TensorLayout(key="a", shape=(10, 10)),
+    TensorLayout(key="b", shape=(6, 10)),
+    TensorLayout(key="c", shape=(50,)),
+    TensorLayout(key="experts.0", shape=(8, 10), is_expert=True),
+]  # 290 values
+
+
+def run(optimizer="adamw", precision="float32", **parallel):
+    return RunConfig(
+        model={},
+        clip={"name": "adagc"},
+        train=TrainConfig(
+            output_dir="unused",
+            max_steps=1,
+            batch_size=2,
+            gradient_accumulation_steps=3,
+            precision=precision,
+        ),
+        optimizer=OPTIMIZERS[optimizer](),
+        parallel=ParallelConfig(**parallel),
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "master"),
+    [("float32", 4, 0), ("bfloat16", 2, 4), ("float8", 2, 4)],
+)
+def test_bytes_of_a_value(precision, weights, master):
+    memory = rank_memory(TENSORS, {"a"}, run(precision=precision), 7)
+    assert dataclasses.astuple(memory) == (
+        290 * weights,
+        290 * 4,
+        290 * (8 + master),
+        7,
+    )
+    assert memory.total == 290 * (weights + 12 + master) + 7
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [("adamw", 290 * 8), ("lion", 290 * 4), ("muon", 100 * 4 + 190 * 8)],
+)
+def test_optimizer_states(optimizer, expected):
+    memory = rank_memory(TENSORS, {"a"}, run(optimizer), 0)
+    assert memory.optimizer == expected
+
+
+def test_sharding_splits_or_deals_out():
+    dense = TENSORS[:3]
+    split = optimizer_share(dense, ParallelConfig(sharding=4))
+    assert [share for _, share in split] == [25, 15, 13]
+    owned = ParallelConfig(sharding=2, sharding_split_param=False)
+    # The largest first, each to the rank with the least: {a}, {b, c}.
+    assert [t.key for t, _ in optimizer_share(dense, owned)] == ["b", "c"]
+    assert clipped_bytes(dense, owned) == 4 * 110
+    experts = optimizer_share(TENSORS, ParallelConfig(sharding=4, ep=2))
+    assert [share for _, share in experts] == [25, 15, 13, 40]
+
+
+DENSE = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}  # q = 32, k = 16
+
+
+def test_activations_of_a_layer():
+    # norms 32, projections 32, q k v 64, attention 32, network 72
+    assert layer_bytes(DecoderConfig(**DENSE), 0, 2) == 232 * 2 + 4 * 4
+    # tensor parallelism halves what comes after the projections' inputs
+    half = 64 + (64 + 32 + 72) // 2
+    model = DecoderConfig(**DENSE, tensor_parallel_degree=2)
+    assert layer_bytes(model, 0, 2) == half * 2 + 2 * 4
+    # sequence parallelism halves the norms' inputs as well
+    model.sequence_parallel = True
+    assert layer_bytes(model, 0, 2) == (half - 16) * 2 + 2 * 4
+
+
+def test_activations_of_experts():
+    model = DecoderConfig(
+        hidden_size=16,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        moe_num_experts=6,
+        moe_top_k=3,
+        moe_num_shared_experts=1,
+        moe_intermediate_size=5,
+    )
+    values = 160 + 2 * 3 * 16 + 3 * (3 + 1) * 5
+    assert layer_bytes(model, 0, 4) == values * 4 + (4 + 12) * 4
+
+
+@pytest.mark.parametrize(
+    ("stage", "recompute", "layers_held", "head"),
+    [
+        # 1F1B: three micro-batches on the first stage of four, and so on.
+        (0, False, 3, False),
+        (2, False, 2, False),
+        (3, False, 1, True),
+        (0, True, None, False),
+    ],
+)
+def test_activations_of_a_stage(stage, recompute, layers_held, head):
+    config = dataclasses.replace(run(pp=4), model=DENSE)
+    keys = [f"model.layers.{stage}.mlp.up_proj.weight"]
+    layer = 232 * 4 + 16
+    per_token = 3 * 16 * 4 + layer if recompute else layers_held * layer
+    if head:
+        per_token += 32 * 4 + 32 * 8
+    found = make_task(config).activation_bytes(stage, keys, recompute=recompute)
+    assert found == 2 * config.data.seq_length * per_token
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from paddle_adagc.clips.registry import CLIPS
 from paddle_adagc.lab.extensions.robust import make_clip
-from paddle_adagc.lab.models.presets import decoder_config
+from paddle_adagc.lab.models.families import decoder_config
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.optimizer_config import LionConfig
 from paddle_adagc.lab.train.parse import (

@@ -1,21 +1,117 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The same FP8 matrix products on any device, by rounding the operands.
+"""The FP8 products of Hopper on any device, by rounding the operands.
 
 An operand is rounded to what its e4m3 values and scales stand for, then
 multiplied in its own dtype: float32 on CPUs, bfloat16 on GPUs, which holds
 every such value exactly. Sums are float32 in both cases. So a product is that
 of FP8 kernels up to the order of its sums.
+
+Paddle's `fp8_quant_blockwise` stores e4m3 values and a scale for each block;
+their products are the rounded values of this file, bit by bit. It takes no
+step through e4m3: Paddle's cast on a CPU makes 448 of NaN and NaN of values
+between 464 and 480, and costs more than a matrix product.
+
+A scale is the largest power of two that keeps the block within +-448, as the
+kernel has it by default (`using_pow2_scale=True`). Where the two differ:
+
+- a block with an infinite value is NaN in both; one with NaN is NaN here,
+  where the kernel leaves NaN in its place;
+- values from 2^108 (3.2e32) on are NaN;
+- the kernel's scale stops at 2^127, so it loses bits of blocks whose largest
+  value is below 1.32e-36; here blocks below 1.7e-34 keep four bits of every
+  value;
+- a negative value that rounds to zero is +0 here.
 """
 
+import functools
+from collections.abc import Sequence
+
 import paddle
+import paddle.nn.functional as F
 from paddle import Tensor
 
-from paddle_adagc.lab.models.fp8.rounding import (
-    round_columns,
-    round_rows,
-    round_squares,
-)
+BLOCK = 128
+"""Elements of a block along each axis that it spans."""
+
+# x + c - c is x in whole units, ties to even, where c is 1.5 * 2^23 units. A
+# unit of e4m3 is an eighth of the power of two below the value.
+_SHIFT = 1.5 * 2.0**23 / 8
+# The next float32 below 8 / 7: the power of two below this times the largest
+# value is 2^8 times what is scaled to 1, as 448 is 1.75 * 2^8.
+_TO_SCALE = 1.1428570747375488
+# From there to e4m3's smallest normal value, 2^-6: below it units are equal.
+_TO_SMALLEST_NORMAL = _TO_SCALE * 2.0**-8 * 2.0**-6
+
+
+def round_blocks(view: Tensor, axes: Sequence[int]) -> Tensor:
+    """Round to e4m3 times a scale, to nearest and ties to even.
+
+    A block spans `axes` of the float32 tensor `view`.
+    """
+    size = view.abs()
+    smallest = size.max(axes, keepdim=True) * _TO_SMALLEST_NORMAL
+    size = paddle.maximum(size, smallest.expand(view.shape))
+    shift = _power_of_two_below(size) * _SHIFT
+    return (view + shift) - shift
+
+
+def round_rows(x: Tensor) -> Tensor:
+    """Tiles of 1x128, along the rows.
+
+    Args:
+        x: [rows, columns], any floating dtype; the result has the same. A
+            last tile may be shorter.
+    """
+    width = min(BLOCK, x.shape[1])
+    padded = _padded(_as(x, paddle.float32), 1, width)
+    rounded = round_blocks(padded.reshape([-1, width]), [1])
+    return _cut(rounded.reshape(padded.shape), x)
+
+
+def round_columns(x: Tensor) -> Tensor:
+    """Tiles of 128x1, along the columns; see `round_rows`."""
+    height = min(BLOCK, x.shape[0])
+    padded = _padded(_as(x, paddle.float32), height, 1)
+    view = padded.reshape([-1, height, x.shape[1]])
+    return _cut(round_blocks(view, [1]).reshape(padded.shape), x)
+
+
+def round_squares(x: Tensor) -> Tensor:
+    """Blocks of 128x128; those at the edges may be smaller."""
+    height, width = min(BLOCK, x.shape[0]), min(BLOCK, x.shape[1])
+    padded = _padded(_as(x, paddle.float32), height, width)
+    rows, columns = padded.shape
+    view = padded.reshape([rows // height, height, columns // width, width])
+    return _cut(round_blocks(view, [1, 3]).reshape(padded.shape), x)
+
+
+def _power_of_two_below(x: Tensor) -> Tensor:
+    """Largest power of two not above `|x|`; 0 of subnormals, inf of NaN."""
+    exponents = _exponent_bits().expand(x.shape)
+    return paddle.bitwise_and(x.view("int32"), exponents).view("float32")
+
+
+@functools.cache
+def _exponent_bits() -> Tensor:
+    return paddle.full([1], 0x7F800000, "int32")
+
+
+def _padded(x: Tensor, height: int, width: int) -> Tensor:
+    """`x` with zeros up to multiples of a block's size."""
+    rows, columns = -x.shape[0] % height, -x.shape[1] % width
+    return F.pad(x, [0, rows, 0, columns]) if rows or columns else x
+
+
+def _cut(padded: Tensor, x: Tensor) -> Tensor:
+    """Cut `padded` back to the shape and dtype of `x`."""
+    if padded.shape != x.shape:
+        padded = padded[: x.shape[0], : x.shape[1]]
+    return _as(padded, x.dtype)
+
+
+def _as(x: Tensor, dtype: paddle.dtype) -> Tensor:
+    return x if x.dtype == dtype else x.astype(dtype)
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from paddle.incubate.nn.functional import (
     fp8_quant_blockwise,
 )
 
-from paddle_adagc.lab.models.fp8.rounding import BLOCK
+from paddle_adagc.lab.models.fp8.emulated import BLOCK
 
 _REDUCED_MULTIPLE = 4 * BLOCK
 
@@ -49,14 +49,11 @@ def is_available() -> bool:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight`, of 1x128 tiles along the rows and 128x128 blocks.
+    """`x @ weight` in bfloat16, of 1x128 tiles along the rows and blocks.
 
     Args:
         x: [M, K].
         weight: [K, N].
-
-    Returns:
-        [M, N], bfloat16.
     """
     return _multiply_by_blocks(
         _quantise(_padded(x, BLOCK, _REDUCED_MULTIPLE), "1x128"),
@@ -65,14 +62,11 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
-    """`grad @ weight.T`, of 1x128 tiles along the rows and 128x128 blocks.
+    """`grad @ weight.T` in bfloat16, of 1x128 tiles along the rows and blocks.
 
     Args:
         grad: [M, N], of the output.
         weight: [K, N].
-
-    Returns:
-        [M, K], bfloat16.
     """
     return _multiply_by_blocks(
         _quantise(_padded(grad, BLOCK, _REDUCED_MULTIPLE), "1x128"),
@@ -81,14 +75,11 @@ def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """`x.T @ grad`, both of tiles of 128 along the rows' axis.
+    """`x.T @ grad` in float32, both of tiles of 128 along the rows' axis.
 
     Args:
         x: [M, K].
         grad: [M, N], of the output.
-
-    Returns:
-        [K, N], float32.
     """
     a, a_scale = _quantise(_padded(x, _REDUCED_MULTIPLE, BLOCK), "1x128", True)
     b, b_scale = _quantise(

@@ -17,28 +17,35 @@ Tokens are the flattened leading axes. Blocks end with a tensor: a part of one
 own, and they are those of the whole where it is cut at multiples of 128.
 """
 
+import contextlib
 from types import ModuleType
 from typing import Any
 
+import paddle
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
-from paddle_adagc.lab.models.autocast import without_autocast
 from paddle_adagc.lab.models.fp8 import emulated, hopper
+
+
+def without_autocast() -> contextlib.AbstractContextManager[None]:
+    """Keep the operands' dtypes under AMP."""
+    if paddle.amp.is_autocast_enabled():
+        return paddle.amp.auto_cast(enable=False)
+    return contextlib.nullcontext()
+
+
+def _kernels() -> ModuleType:
+    return hopper if hopper.is_available() else emulated
 
 
 def backend() -> str:
     """Return the kind of FP8 products that this process uses.
 
-    Returns:
-        "hopper": FP8 kernels of the GPU; "emulated": products of operands
-        that are rounded to what those kernels read.
+    "hopper": FP8 kernels of the GPU; "emulated": products of operands that
+    are rounded to what those kernels read.
     """
-    return "hopper" if hopper.is_available() else "emulated"
-
-
-def _kernels() -> ModuleType:
-    return hopper if hopper.is_available() else emulated
+    return "hopper" if _kernels() is hopper else "emulated"
 
 
 class Float8Product(PyLayer):
@@ -46,16 +53,7 @@ class Float8Product(PyLayer):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """Multiply.
-
-        Args:
-            ctx: Context of the PyLayer.
-            x: [tokens, in].
-            weight: [in, out].
-
-        Returns:
-            [tokens, out], of the dtype of `x`.
-        """
+        """Multiply [tokens, in] by [in, out]; the result has x's dtype."""
         ctx.save_for_backward(x, weight)
         ctx.is_frozen = (x.stop_gradient, weight.stop_gradient)
         with without_autocast():
@@ -79,19 +77,13 @@ class Float8Product(PyLayer):
 def float8_linear(
     x: Tensor, weight: Tensor, bias: None = None, name: str | None = None
 ) -> Tensor:
-    """`F.linear` with products in FP8.
+    """`F.linear` with products in FP8, without a bias and not of empty `x`.
 
     Args:
-        x: [..., in], not empty; it is cast to the dtype of `weight`.
+        x: [..., in]; it is cast to the dtype of `weight`.
         weight: [in, out].
         bias: None.
         name: Unused, as in `F.linear`.
-
-    Returns:
-        [..., out].
-
-    Raises:
-        ValueError: A bias, or an empty x.
     """
     if bias is not None:
         raise ValueError("bias in an FP8 linear: there is none, use None.")
@@ -114,11 +106,7 @@ class Float8Linear(nn.Linear):
 
 
 def multiply_in_float8(layer: nn.Layer) -> nn.Layer:
-    """Let one of fleet's tensor-parallel linears multiply in FP8.
-
-    Raises:
-        ValueError: The layer overlaps communication with products of its own.
-    """
+    """Let one of fleet's tensor-parallel linears multiply in FP8."""
     for name in ("mp_async_allreduce", "sp_async_reduce_scatter"):
         if getattr(layer, name, False):
             raise ValueError(

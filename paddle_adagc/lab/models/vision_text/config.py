@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from paddle_adagc.lab.models.checked_config import CheckedConfig
+from paddle_adagc.lab.models.config import CheckedConfig
 from paddle_adagc.lab.section import Count, Natural, Positive, Real, section
 
 MAX_LOGIT_SCALE = math.log(100.0)
@@ -36,11 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @section
 class CLIPOptions:
-    """Options of `CLIP`; the defaults are a toy.
-
-    Raises:
-        ValueError: A value is out of range, or two do not fit.
-    """
+    """Options of `CLIP`; the defaults are a toy."""
 
     embed_dim: Count = 32
     """Width of the space that images and texts share."""

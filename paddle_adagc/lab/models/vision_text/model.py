@@ -2,22 +2,320 @@
 # SPDX-License-Identifier: Apache-2.0
 """CLIP: an image and a text tower with one space (Radford et al. 2021)."""
 
+from functools import lru_cache
+
+import numpy as np
 import paddle
+import paddle.distributed as dist
 import paddle.nn.functional as F
 from paddle import Tensor, nn
+from paddle.autograd import PyLayer
 from paddle.optimizer import Optimizer
 from paddlenlp.transformers import PretrainedModel
 
-from paddle_adagc.lab.models.layers import as_float32
+from paddle_adagc.lab.models.attention import (
+    causal_mask,
+    gather_rows,
+    token_major_rows,
+)
+from paddle_adagc.lab.models.decoder import cross_entropy
+from paddle_adagc.lab.models.layers import as_float32, runs_on_cpu
 from paddle_adagc.lab.models.vision_text.config import (
     MAX_LOGIT_SCALE,
     CLIPConfig,
 )
-from paddle_adagc.lab.models.vision_text.loss import contrastive_loss
-from paddle_adagc.lab.models.vision_text.towers import (
-    TextTransformer,
-    VisionTransformer,
-)
+
+
+def _normal(std: float) -> paddle.ParamAttr:
+    """Attributes of a weight drawn from N(0, std^2)."""
+    return paddle.ParamAttr(initializer=nn.initializer.Normal(0.0, std))
+
+
+class SelfAttention(nn.Layer):
+    """Multi-head attention with one projection for query, key and value.
+
+    They are one weight, as in CLIP and OpenCLIP, so a per-tensor clip has one
+    norm for all three.
+    """
+
+    def __init__(
+        self, width: int, heads: int, num_layers: int, causal: bool
+    ) -> None:
+        super().__init__()
+        std = width**-0.5
+        self.in_proj = nn.Linear(width, 3 * width, _normal(std))
+        self.out_proj = nn.Linear(
+            width, width, _normal(std * (2 * num_layers) ** -0.5)
+        )
+        self.heads = heads
+        self.causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, length, width] to the same shape."""
+        attend = _attend_folded if runs_on_cpu(x) else _attend_batched
+        mixed = attend(self.in_proj(x), self.heads, self.causal)
+        return self.out_proj(mixed.reshape(x.shape))
+
+
+def _attend_batched(projected: Tensor, heads: int, causal: bool) -> Tensor:
+    """[batch, length, 3 * width] to [batch, length, heads, head_dim].
+
+    This is the path of GPUs.
+    """
+    batch, length, _ = projected.shape
+    parts = projected.reshape([batch, length, 3, heads, -1])
+    return F.scaled_dot_product_attention(
+        *paddle.unbind(parts, axis=2), is_causal=causal
+    )
+
+
+def _attend_folded(projected: Tensor, heads: int, causal: bool) -> Tensor:
+    """`_attend_batched` for CPUs, where transpositions cost the most.
+
+    The heads become part of the batch by gathers of rows, as in
+    `models.attention.attend_folded`.
+    """
+    batch, length, width = projected.shape
+    rows = projected.reshape([-1, width // (3 * heads)])
+    folded = [batch * heads, length, 1, rows.shape[-1]]
+    mixed = F.scaled_dot_product_attention(
+        *(
+            gather_rows(rows, order).reshape(folded)
+            for order in _folded_rows(batch, length, heads)
+        ),
+        attn_mask=causal_mask(length, projected.dtype) if causal else None,
+    )
+    back = token_major_rows(batch, length, heads)
+    return gather_rows(mixed, back).reshape([batch, length, heads, -1])
+
+
+@lru_cache(maxsize=8)
+def _folded_rows(batch: int, length: int, heads: int) -> list[Tensor]:
+    """Rows of [batch, length, 3, heads] in the order [batch, head, length]."""
+    rows = np.arange(batch * length * 3 * heads, dtype=np.int64)
+    rows = rows.reshape(batch, length, 3, heads).transpose(2, 0, 3, 1)
+    return [paddle.to_tensor(part.ravel(), place="cpu") for part in rows]
+
+
+class FeedForward(nn.Layer):
+    """Two linear maps with an activation between them."""
+
+    def __init__(
+        self, width: int, num_layers: int, ratio: int, activation: str
+    ) -> None:
+        super().__init__()
+        hidden = ratio * width
+        self.c_fc = nn.Linear(width, hidden, _normal((2 * width) ** -0.5))
+        self.c_proj = nn.Linear(
+            hidden, width, _normal(width**-0.5 * (2 * num_layers) ** -0.5)
+        )
+        self.is_quick = activation == "quick_gelu"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., width] to the same shape."""
+        inner = self.c_fc(x)
+        if self.is_quick:  # CLIP's approximation of GELU
+            inner = inner * F.sigmoid(1.702 * inner)
+        else:
+            inner = F.gelu(inner)
+        return self.c_proj(inner)
+
+
+class Block(nn.Layer):
+    """Attention and feed-forward network, each behind a norm."""
+
+    def __init__(
+        self,
+        config: CLIPConfig,
+        width: int,
+        heads: int,
+        num_layers: int,
+        causal: bool,
+    ) -> None:
+        super().__init__()
+        eps = config.layer_norm_eps
+        self.ln_1 = nn.LayerNorm(width, epsilon=eps)
+        self.attn = SelfAttention(width, heads, num_layers, causal)
+        self.ln_2 = nn.LayerNorm(width, epsilon=eps)
+        self.mlp = FeedForward(
+            width, num_layers, config.mlp_ratio, config.activation
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, length, width] to the same shape."""
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class PatchDropout(nn.Layer):
+    """Keep a random share of an image's patches in training (Li et al. 2023).
+
+    Of n patches `max(1, int(n * (1 - rate)))` stay, drawn anew for every
+    image; in evaluation all of them.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Map [batch, patches, width] to [batch, kept, width]."""
+        if not self.training or not self.rate:
+            return patches
+        batch, count, width = patches.shape
+        num_kept = max(1, int(count * (1 - self.rate)))
+        order = paddle.rand([batch, count]).argsort(axis=1)[:, :num_kept]
+        rows = order + count * paddle.arange(batch).unsqueeze(1)
+        kept = paddle.gather(patches.reshape([-1, width]), rows.reshape([-1]))
+        return kept.reshape([batch, num_kept, width])
+
+
+class VisionTransformer(nn.Layer):
+    """Patches and a class token to the image's features (ViT)."""
+
+    def __init__(self, config: CLIPConfig) -> None:
+        super().__init__()
+        width, eps = config.vision_width, config.layer_norm_eps
+        heads, num_layers = config.vision_heads, config.vision_layers
+        scale = width**-0.5
+        self.conv1 = nn.Conv2D(
+            3,
+            width,
+            config.patch_size,
+            config.patch_size,
+            weight_attr=_normal(0.02),
+            bias_attr=False,
+        )
+        self.class_embedding = self.create_parameter(
+            [width], attr=_normal(scale)
+        )
+        self.positional_embedding = self.create_parameter(
+            [config.num_patches + 1, width], attr=_normal(scale)
+        )
+        self.positional_embedding.is_embedding = True
+        self.patch_dropout = PatchDropout(config.patch_dropout)
+        self.ln_pre = nn.LayerNorm(width, epsilon=eps)
+        self.blocks = nn.LayerList(
+            [
+                Block(config, width, heads, num_layers, causal=False)
+                for _ in range(num_layers)
+            ]
+        )
+        self.ln_post = nn.LayerNorm(width, epsilon=eps)
+        self.proj = self.create_parameter(
+            [width, config.embed_dim], attr=_normal(scale)
+        )
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Features of images, [batch, embed_dim], not normalised.
+
+        Args:
+            pixel_values: [batch, 3, image_size, image_size], normalised.
+        """
+        patches = self.conv1(pixel_values).flatten(2).transpose([0, 2, 1])
+        patches = self.patch_dropout(patches + self.positional_embedding[1:])
+        first = self.class_embedding + self.positional_embedding[0]
+        first = first.expand([patches.shape[0], 1, first.shape[-1]])
+        x = self.ln_pre(paddle.concat([first, patches], axis=1))
+        for block in self.blocks:
+            x = block(x)
+        return paddle.matmul(self.ln_post(x[:, 0]), self.proj)
+
+
+class TextTransformer(nn.Layer):
+    """Tokens to the caption's features, by a causal transformer."""
+
+    def __init__(self, config: CLIPConfig) -> None:
+        super().__init__()
+        width, num_layers = config.text_width, config.text_layers
+        self.end_token = config.end_token
+        self.token_embedding = nn.Embedding(
+            config.vocab_size, width, weight_attr=_normal(0.02)
+        )
+        self.positional_embedding = self.create_parameter(
+            [config.context_length, width], attr=_normal(0.01)
+        )
+        self.positional_embedding.is_embedding = True
+        self.blocks = nn.LayerList(
+            [
+                Block(config, width, config.text_heads, num_layers, causal=True)
+                for _ in range(num_layers)
+            ]
+        )
+        self.ln_final = nn.LayerNorm(width, epsilon=config.layer_norm_eps)
+        self.text_projection = self.create_parameter(
+            [width, config.embed_dim], attr=_normal(width**-0.5)
+        )
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Features of captions, [batch, embed_dim], not normalised.
+
+        Args:
+            input_ids: [batch, length], integer; each row holds `end_token`,
+                what comes after its first one does not matter.
+        """
+        batch, length = input_ids.shape
+        x = self.token_embedding(input_ids) + self.positional_embedding[:length]
+        for block in self.blocks:
+            x = block(x)
+        end = (input_ids == self.end_token).astype("int64").argmax(axis=1)
+        rows = end + length * paddle.arange(batch)
+        pooled = paddle.gather(x.reshape([batch * length, -1]), rows)
+        return paddle.matmul(self.ln_final(pooled), self.text_projection)
+
+
+class _GatherRows(PyLayer):
+    """Rows of all ranks, in their order.
+
+    Every rank's loss depends on every rank's rows: the gradient of this
+    rank's rows is the sum over the ranks of what their losses say about them.
+    """
+
+    @staticmethod
+    def forward(context: object, rows: Tensor) -> Tensor:
+        parts: list[Tensor] = []
+        dist.all_gather(parts, rows.contiguous())
+        return paddle.concat(parts, axis=0)
+
+    @staticmethod
+    def backward(context: object, gradient: Tensor) -> Tensor:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        rank, size = dist.get_rank(), dist.get_world_size()
+        return paddle.split(gradient, size, axis=0)[rank]
+
+
+def contrastive_loss(
+    image_features: Tensor,
+    text_features: Tensor,
+    scale: Tensor,
+    *,
+    over_ranks: bool,
+) -> Tensor:
+    """Cross-entropy of finding the own text, and the own image, averaged.
+
+    Each rank's loss is that of its own pairs among those of all ranks; its
+    mean over the ranks is the loss of the whole batch in one process, and so
+    is the mean of the gradients, which data parallelism takes.
+
+    Args:
+        image_features: [pairs, embed_dim] of this rank, of length 1.
+        text_features: Same shape and dtype as `image_features`.
+        scale: Factor of the cosines.
+        over_ranks: The ranks of the default group hold one batch together,
+            in equal parts: gather their features.
+    """
+    images, texts, first = image_features, text_features, 0
+    if over_ranks and dist.get_world_size() > 1:
+        images, texts = _GatherRows.apply(images), _GatherRows.apply(texts)
+        first = dist.get_rank() * image_features.shape[0]
+    labels = first + paddle.arange(image_features.shape[0])
+    to_text = paddle.matmul(image_features, texts, transpose_y=True)
+    to_image = paddle.matmul(text_features, images, transpose_y=True)
+    return 0.5 * (
+        cross_entropy(scale * to_text, labels)
+        + cross_entropy(scale * to_image, labels)
+    )
 
 
 class CLIP(PretrainedModel):
@@ -37,28 +335,16 @@ class CLIP(PretrainedModel):
         super().__init__(config)
         self.visual = VisionTransformer(config)
         self.textual = TextTransformer(config)
-        self.logit_scale = self.create_parameter(
-            [1],
-            default_initializer=nn.initializer.Constant(
-                config.logit_scale_init
-            ),
-        )
+        start = nn.initializer.Constant(config.logit_scale_init)
+        self.logit_scale = self.create_parameter([1], default_initializer=start)
         self.last_loss: Tensor | None = None
 
     def encode_image(self, pixel_values: Tensor) -> Tensor:
-        """Features of length 1, float32 [batch, embed_dim].
-
-        Args:
-            pixel_values: [batch, 3, image_size, image_size], normalised.
-        """
+        """Features of length 1, float32 [batch, embed_dim]."""
         return F.normalize(as_float32(self.visual(pixel_values)), axis=-1)
 
     def encode_text(self, input_ids: Tensor) -> Tensor:
-        """Features of length 1, float32 [batch, embed_dim].
-
-        Args:
-            input_ids: [batch, length], integer; each row has `end_token`.
-        """
+        """Features of length 1, float32 [batch, embed_dim]."""
         return F.normalize(as_float32(self.textual(input_ids)), axis=-1)
 
     def forward(
@@ -71,7 +357,7 @@ class CLIP(PretrainedModel):
 
         Args:
             pixel_values: [batch, 3, image_size, image_size], normalised.
-            input_ids: [batch, length], integer.
+            input_ids: [batch, length], integer; each row has `end_token`.
 
         Returns:
             The loss, a float32 scalar; image and text features.
@@ -91,9 +377,8 @@ class CLIP(PretrainedModel):
     def clamp_logit_scale(self, optimizer: Optimizer | None = None) -> None:
         """Keep the logits' scale in [1, 100], after an optimizer step.
 
-        Args:
-            optimizer: Optimizer of the model. If it keeps a float32 master
-                weight of the scale, that is clamped too.
+        If the optimizer keeps a float32 master weight of the scale, that is
+        clamped too.
         """
         held = [self.logit_scale]
         masters = getattr(optimizer, "_master_weights", {})

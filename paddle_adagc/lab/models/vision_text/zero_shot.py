@@ -31,12 +31,6 @@ def class_embeddings(
             [captions, length]; such as ``"a photo of a dog"`` by several
             templates.
         batch_size: Captions per forward pass.
-
-    Returns:
-        float32 [classes, embed_dim].
-
-    Raises:
-        ValueError: There are no classes, or a class has no captions.
     """
     counts = [len(captions) for captions in class_captions]
     if not counts or not min(counts):
@@ -65,12 +59,6 @@ def zero_shot_accuracy(
             normalised; and their classes, integers [batch].
         class_captions: See `class_embeddings`.
         top_k: Number of classes that may be named.
-
-    Returns:
-        A number in [0, 1].
-
-    Raises:
-        ValueError: No images, no classes, or `top_k` is more than these.
     """
     check_integer("top_k", top_k, 1)
     if top_k > len(class_captions):
@@ -100,12 +88,6 @@ def retrieval_accuracy(
         model: CLIP; its training mode is left as it was.
         batches: Images, as for `zero_shot_accuracy`, and their captions'
             tokens, integers [batch, length].
-
-    Returns:
-        A number in [0, 1].
-
-    Raises:
-        ValueError: There are no images.
     """
     images, captions = [], []
     with _evaluating(model):

@@ -129,36 +129,25 @@ def test_other_types_give_bfloat16(kernels, dtype):
 
 
 @pytest.mark.parametrize(
-    ("cuda", "capability", "available"),
+    ("device", "cuda", "capability", "available"),
     [
-        ("12.9", (9, 0), True),
-        ("13.0", (9, 0), True),
-        ("12.6", (9, 0), False),
-        ("12.9", (8, 0), False),
-        ("12.9", (10, 0), False),
+        ("gpu:0", "12.9", (9, 0), True),
+        ("gpu:0", "13.0", (9, 0), True),
+        ("gpu:0", "12.6", (9, 0), False),
+        ("gpu:0", "12.9", (8, 0), False),
+        ("gpu:0", "12.9", (10, 0), False),
+        ("gpu:0", "False", None, False),  # ROCm
+        ("cpu", "12.9", (9, 0), False),
     ],
 )
-def test_device_decides(monkeypatch, cuda, capability, available):
-    device = paddle.device
-    monkeypatch.setattr(device, "is_compiled_with_cuda", lambda: True)
-    monkeypatch.setattr(device, "get_device", lambda: "gpu:0")
-    monkeypatch.setattr(
-        device.cuda, "get_device_capability", lambda: capability
-    )
-    monkeypatch.setattr(paddle.version, "cuda", lambda: cuda)
+def test_device_decides(monkeypatch, device, cuda, capability, available):
+    is_rocm = cuda == "False"
+    for owner, name, value in (
+        (paddle.device, "is_compiled_with_cuda", True),
+        (paddle.device, "is_compiled_with_rocm", is_rocm),
+        (paddle.device, "get_device", device),
+        (paddle.device.cuda, "get_device_capability", capability),
+        (paddle.version, "cuda", cuda),
+    ):
+        monkeypatch.setattr(owner, name, lambda value=value: value)
     assert hopper.is_available.__wrapped__() is available
-
-
-def test_rocm_has_no_kernels(monkeypatch):
-    device = paddle.device
-    monkeypatch.setattr(device, "is_compiled_with_cuda", lambda: True)
-    monkeypatch.setattr(device, "is_compiled_with_rocm", lambda: True)
-    monkeypatch.setattr(device, "get_device", lambda: "gpu:0")
-    monkeypatch.setattr(paddle.version, "cuda", lambda: "False")
-    assert not hopper.is_available.__wrapped__()
-
-
-def test_a_cpu_has_no_kernels(monkeypatch):
-    monkeypatch.setattr(paddle.device, "is_compiled_with_cuda", lambda: True)
-    monkeypatch.setattr(paddle.device, "get_device", lambda: "cpu")
-    assert not hopper.is_available.__wrapped__()

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""CLIP's options and counts."""
+"""CLIP's options."""
 
 import pytest
 
@@ -8,27 +8,6 @@ from paddle_adagc.lab.models.vision_text.config import (
     PRESETS,
     CLIPConfig,
 )
-from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.models.vision_text.sizes import (
-    num_parameters,
-    parameter_shapes,
-)
-
-
-def test_vit_b_32_has_openai_s_size():
-    config = CLIPConfig.from_fields({"preset": "clip-vit-b-32"}, PRESETS)
-    assert num_parameters(config) == 151_277_313
-    assert len(parameter_shapes(config)) == 302
-    assert config.num_patches == 49
-    assert config.end_token == 49407
-
-
-def test_shapes_are_the_model_s():
-    config = CLIPConfig(
-        vision_width=24, vision_heads=3, text_layers=1, mlp_ratio=3
-    )
-    shapes = {n: tuple(p.shape) for n, p in CLIP(config).named_parameters()}
-    assert list(parameter_shapes(config).items()) == list(shapes.items())
 
 
 @pytest.mark.parametrize(
@@ -57,3 +36,5 @@ def test_options_replace_those_of_a_preset():
         {"preset": "clip-vit-b-32", "vision_layers": 1}, PRESETS
     )
     assert (config.vision_layers, config.vision_width) == (1, 768)
+    assert config.num_patches == 49
+    assert config.end_token == 49407

@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """CLIP against golden logits of Hugging Face's (see make_golden.py)."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+from helpers import load_golden
 
+from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.models.vision_text.sizes import parameter_shapes
 
 GOLDEN = Path(__file__).parent / "golden"
 _TOWERS = {"visual": "vision_model", "textual": "text_model"}
@@ -105,21 +105,9 @@ def _hf_names(name):
     return [f"{layer}.{_BLOCK[layer_part]}.{kind}"]
 
 
-def load(name):
-    with np.load(GOLDEN / f"{name}.npz") as file:
-        arrays = dict(file)
-    options = json.loads(str(arrays.pop("config")))
-    weights = {
-        key.removeprefix("weight:"): arrays.pop(key)
-        for key in list(arrays)
-        if key.startswith("weight:")
-    }
-    return options, weights, arrays
-
-
 @pytest.mark.parametrize("name", ["clip_quick_gelu", "clip_gelu"])
 def test_logits(name):
-    options, weights, arrays = load(name)
+    options, weights, arrays = load_golden(GOLDEN / f"{name}.npz")
     config = config_from_hf(options)
     model = CLIP(config)
     missing, unexpected = model.set_state_dict(state_from_hf(weights, config))
@@ -135,7 +123,7 @@ def test_logits(name):
 
 def test_end_of_text_is_the_last_token_in_old_configs():
     old, new = (
-        config_from_hf(load(name)[0])
+        config_from_hf(load_golden(GOLDEN / f"{name}.npz")[0])
         for name in ("clip_quick_gelu", "clip_gelu")
     )
     assert (old.end_token, new.end_token) == (39, 7)

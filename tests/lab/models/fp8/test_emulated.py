@@ -7,7 +7,7 @@ import paddle
 import pytest
 from reference import fp8 as reference
 
-from paddle_adagc.lab.models.fp8.rounding import (
+from paddle_adagc.lab.models.fp8.emulated import (
     round_blocks,
     round_columns,
     round_rows,

@@ -1,10 +1,15 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Times of an all-reduce, against sums by hand."""
+"""Times of an all-reduce, against sums by hand, and of the paper's runs."""
 
 import pytest
 
-from paddle_adagc.lab.plan.interconnect import Interconnect, parse_interconnect
+from paddle_adagc.lab.plan.costs import (
+    PAPER_RUNS,
+    Interconnect,
+    compare,
+    parse_interconnect,
+)
 
 SIMPLE = Interconnect(
     gpus_per_node=4,
@@ -60,3 +65,23 @@ def test_parse():
 def test_refuses(setting, message):
     with pytest.raises(ValueError, match=message):
         parse_interconnect([setting])
+
+
+@pytest.mark.slow
+def test_paper_table():
+    for run, comparison in zip(
+        PAPER_RUNS, compare(Interconnect()), strict=True
+    ):
+        assert comparison.run == run
+        for prediction in comparison.predictions:
+            gap = prediction.global_gc_us - prediction.adagc_us
+            hours = gap * 1e-6 / 3600 * run.steps * run.num_gpus
+            assert prediction.hours_saved == pytest.approx(hours)
+            assert prediction.hours_saved < (
+                run.global_gc_hours - run.adagc_hours
+            )
+    assert PAPER_RUNS[0].num_gpus == 256
+    assert PAPER_RUNS[1].num_gpus == 64
+    assert PAPER_RUNS[3].num_gpus == 256
+    # 1,468.2 h on 64 GPUs and 9,000 steps
+    assert PAPER_RUNS[1].ms_per_step(1468.2) == pytest.approx(9176.25)

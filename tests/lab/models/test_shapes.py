@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank holds by the plan, and what it really holds."""
+"""Parameters of whole models, and of the ranks that share one."""
 
 import math
 from pathlib import Path
@@ -9,18 +9,125 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.presets import decoder_config
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.families import decoder_config, preset
+from paddle_adagc.lab.models.initialization import plain_config
 from paddle_adagc.lab.models.rank_weights import parameters_by_key
-from paddle_adagc.lab.models.shards import (
+from paddle_adagc.lab.models.shapes import (
     Degrees,
     local_shapes,
+    model_size,
+    parameter_shapes,
     split_axis,
     stage_of,
 )
-from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
+from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
+from paddle_adagc.lab.models.vision_text.model import CLIP
 from paddle_adagc.lab.train.language import LanguageTask
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import start_processes
+
+EXPERTS = {
+    "moe_num_experts": 4,
+    "moe_intermediate_size": 12,
+    "moe_num_shared_experts": 1,
+    "moe_correction_bias": True,
+    "moe_layers": [1],
+}
+MODELS = {
+    "llama": {},
+    "qwen3": {"head_dim": 8, "qk_norm": True, "tie_word_embeddings": True},
+    "mixtral": {"num_key_value_heads": 2, "moe_num_experts": 4},
+    "ernie": EXPERTS,
+    "scaled embed": {"initialization": "scaled_embed"},
+    "ernie, scaled embed": {**EXPERTS, "initialization": "scaled_embed"},
+    "wesar": {"initialization": "wesar"},
+    "ernie, wesar": {**EXPERTS, "initialization": "wesar"},
+}
+
+
+def shapes_of(model):
+    return [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_shapes_and_counts_are_the_model_s(name):
+    model = DecoderForCausalLM(DecoderConfig(**MODELS[name]))
+    assert [*parameter_shapes(model.config).items()] == shapes_of(model)
+    size = model_size(model.config)
+    assert size.parameters == sum(int(p.size) for p in model.parameters())
+    assert size.tensors == len(model.parameters())
+    routers = size.tensors - size.tensors_without_routers
+    names = [key for key, _ in shapes_of(model)]
+    assert routers == sum(".mlp.gate." in key for key in names)
+    if model.config.tie_word_embeddings:
+        assert size.active_parameters == size.parameters
+    else:
+        assert size.active_parameters < size.parameters
+
+
+@pytest.mark.parametrize("initialization", ["scaled_embed", "wesar"])
+@pytest.mark.parametrize("options", [{}, EXPERTS])
+def test_plain_config_has_no_scales(initialization, options):
+    own = DecoderConfig(**options, initialization=initialization)
+    plain = plain_config(own)
+    assert (plain.initialization, own.initialization) == (
+        "normal",
+        initialization,
+    )
+    matrices = sum(len(s) == 2 for s in parameter_shapes(plain).values())
+    extra = matrices if initialization == "wesar" else 0
+    sizes = model_size(own), model_size(plain)
+    assert sizes[0].parameters == sizes[1].parameters + extra
+    assert sizes[0].tensors == sizes[1].tensors + extra
+
+
+def test_shapes_of_clip_are_the_model_s():
+    config = CLIPConfig(
+        vision_width=24, vision_heads=3, text_layers=1, mlp_ratio=3
+    )
+    assert [*parameter_shapes(config).items()] == shapes_of(CLIP(config))
+
+
+def test_vit_b_32_has_openai_s_size():
+    config = CLIPConfig.from_fields({"preset": "clip-vit-b-32"}, PRESETS)
+    size = model_size(config)
+    assert size.parameters == size.active_parameters == 151_277_313
+    assert size.tensors == size.tensors_without_routers == 302
+    assert size.tensors_if_fused is None
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active", "tensors", "routers"),
+    [
+        ("llama2-1.3b", 1.339e9, 1.274e9, 219, 0),
+        ("llama2-7b", 6.738e9, 6.607e9, 291, 0),
+        ("qwen3-1.7b", 1.721e9, 1.721e9, 310, 0),
+        ("mixtral-8x1b", 7.001e9, 1.953e9, 747, 24),
+        ("ernie-10b-a1.4b", 10.56e9, 1.448e9, (9 + 3 * 48) * 25 + 28, 25),
+    ],
+)
+def test_counts_fit_the_names_of_the_paper(
+    name, total, active, tensors, routers
+):
+    size = model_size(preset(name))
+    assert size.parameters == pytest.approx(total, rel=1e-3)
+    assert size.active_parameters == pytest.approx(active, rel=1e-3)
+    assert (size.tensors, size.gamma_bytes) == (tensors, 4 * tensors)
+    assert size.tensors_without_routers == tensors - routers
+
+
+def test_mixtral_8x1b_has_eight_experts_of_a_1b_model():
+    one = preset("mixtral-8x1b", moe_num_experts=0, router_aux_loss_coef=0.0)
+    assert model_size(one).parameters == pytest.approx(1.19e9, rel=0.01)
+
+
+def test_matrices_of_ernie():
+    shapes = parameter_shapes(preset("ernie-10b-a1.4b"))
+    last = "model.layers.24.mlp.experts.47.down_proj.weight"
+    assert shapes[last] == (1024, 2560)
+    assert shapes["lm_head.weight"] == (2560, 103424)
+
 
 PROXIES = Path(__file__).parents[3] / "configs/proxy"
 NO_RECORD = ("record.tensors=false", "record.moments=false")
@@ -106,7 +213,7 @@ def test_tensor_parallel_ranks_hold_halves_of_matrices():
         whole, part = math.prod(shape), math.prod(halves[key])
         assert part == (whole if is_shared else whole // 2)
     one = local_shapes(model, Degrees())
-    assert sum(map(math.prod, one.values())) == num_parameters(model)
+    assert one == parameter_shapes(model)
 
 
 def test_experts_on_several_ranks_are_whole_under_tensor_parallelism():
@@ -123,6 +230,9 @@ def test_ends_of_the_model_are_on_the_outer_stages():
     assert stage_of("model.embed_tokens.weight", model, 3) == [0]
     assert stage_of("model.norm.weight", model, 3) == [2]
     assert stage_of("lm_head.weight", model, 3) == [2]
+    assert stage_of("model.embed_tokens.alpha", model, 3) == [0]
+    assert stage_of("lm_head.alpha", model, 3) == [2]
+    assert stage_of("model.layers.0.self_attn.q_proj.alpha", model, 3) == [0]
     layers = [
         stage_of(f"model.layers.{index}.mlp.gate.weight", model, 3)[0]
         for index in range(5)

@@ -1,0 +1,351 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Check a recipe before it costs anything: plan, mistakes, what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import paddle
+
+from paddle_adagc.checks import check_directory
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.lab.data.config import TEXT_KINDS
+from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.faults import check_faults
+from paddle_adagc.lab.markdown import markdown_table
+from paddle_adagc.lab.models.shapes import ShardSize
+from paddle_adagc.lab.plan.dry_run import build_without_memory
+from paddle_adagc.lab.recipes import batch_change
+from paddle_adagc.lab.train.architectures import make_task
+from paddle_adagc.lab.train.arguments import check_precision, uses_amp
+from paddle_adagc.lab.train.config import (
+    ParallelConfig,
+    RunConfig,
+    TrainConfig,
+)
+from paddle_adagc.lab.train.launching import launch_lines
+from paddle_adagc.lab.train.schedule import learning_rate, unfinished_warm_up
+from paddle_adagc.lab.train.task import PretrainTask
+
+T = TypeVar("T")
+_WIDTH = 79
+
+
+@dataclasses.dataclass
+class CheckReport:
+    """Findings about one recipe."""
+
+    recipe: str
+    """File of the recipe."""
+
+    sections: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    """Headings with the lines below each."""
+
+    mistakes: list[str] = dataclasses.field(default_factory=list)
+    """Mistakes of the recipe, on any machine."""
+
+    missing: list[str] = dataclasses.field(default_factory=list)
+    """Things that this machine lacks for the run."""
+
+    @property
+    def exit_status(self) -> int:
+        """0: the recipe is sound, whatever is missing here; 2: it is not."""
+        return 2 if self.mistakes else 0
+
+    def attempt(self, function: Callable[[], T]) -> T | None:
+        """Call a function; record its refusal as a mistake and return None."""
+        try:
+            return function()
+        except (ValueError, TypeError) as error:
+            new = str(error).splitlines()
+            self.mistakes += [line for line in new if line not in self.mistakes]
+            return None
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        values = {
+            "recipe": self.recipe,
+            "is_sound": not self.mistakes,
+            "mistakes": self.mistakes,
+            "sections": self.sections,
+            "missing": self.missing,
+        }
+        return json.dumps(values, indent=1, ensure_ascii=False)
+
+    def text(self) -> str:
+        """Return the report as text."""
+        verdict = "has mistakes" if self.mistakes else "is sound"
+        parts = [f"{self.recipe} {verdict}"]
+        sections = {
+            "Mistakes": [f"- {line}" for line in self.mistakes],
+            **self.sections,
+            "Missing here": [f"- {line}" for line in self.missing],
+        }
+        for title, lines in sections.items():
+            if lines:
+                parts += ["", title, *map(_indented, lines)]
+        if self.sections and not self.missing:
+            parts += ["", "Nothing is missing here."]
+        return "\n".join(parts)
+
+
+def _indented(line: str) -> str:
+    """Indent a line; wrap list entries, leave commands and tables alone."""
+    if not line.startswith("- "):
+        return f"  {line}"
+    return textwrap.fill(
+        line,
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def check_recipe(
+    config: RunConfig,
+    recipe: str,
+    overrides: Sequence[str] = (),
+    *,
+    with_paddleformers: bool = False,
+) -> CheckReport:
+    """Build and shard the plan of a run on this machine, allocating nothing.
+
+    Args:
+        config: The run.
+        recipe: The run's file, for the launch command and the batch without
+            overrides.
+        overrides: ``key=value`` that the file was read with.
+        with_paddleformers: PaddleFormers trains it, not this package; it has
+            rules of its own for evaluation and for pipeline stages.
+    """
+    report = CheckReport(recipe, missing=_missing(config, with_paddleformers))
+    if not with_paddleformers:
+        report.attempt(lambda: _check_validation(config))
+    task = report.attempt(lambda: make_task(config))
+    num_processes = config.parallel.num_processes
+    if task is not None:
+        _add_task(report, task, with_paddleformers)
+        if config.faults and num_processes == 1:
+            report.attempt(lambda: _check_faults(config, task))
+    report.sections["Batches"] = _batch_lines(config, recipe)
+    report.sections["Schedule"] = _schedule_lines(config)
+    report.sections["Optimizer and clip"] = lines = _optimizer_lines(config)
+    clip = report.attempt(lambda: make_clip(**config.clip))
+    if isinstance(clip, ClipGradByAdaGC):
+        # PaddleFormers' model has names of its own.
+        keys = task.tensor_keys() if task and not with_paddleformers else None
+        patterns = report.attempt(lambda: _override_lines(clip.overrides, keys))
+        lines += patterns or []
+    run = ["tools/pretrain.py", recipe, *overrides]
+    report.sections["Launch"] = [*launch_lines(run, num_processes)]
+    return report
+
+
+def check_values(
+    recipe: str, values: Mapping[str, Any], error: ValueError
+) -> CheckReport:
+    """Name all mistakes of a recipe whose values do not make a run.
+
+    Besides the `error`, those of sections that it is not about.
+    """
+    report = CheckReport(recipe, mistakes=str(error).splitlines())
+    clip, model = (values.get(key) for key in ("clip", "model"))
+    if isinstance(clip, Mapping):
+        report.attempt(lambda: make_clip(**clip))
+    if isinstance(model, Mapping):
+        report.attempt(lambda: make_task(_run_of(model)))
+    return report
+
+
+def _run_of(model: Mapping[str, Any]) -> RunConfig:
+    """Make a run of nothing but this model."""
+    train = TrainConfig(output_dir="unused", max_steps=1)
+    return RunConfig(model=dict(model), clip={"name": "none"}, train=train)
+
+
+def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
+    """Name what the run needs and this machine lacks."""
+    needed = config.parallel.num_processes
+    found = paddle.device.cuda.device_count()
+    missing = []
+    if found < needed and (needed > 1 or uses_amp(config.train)):
+        missing.append(f"GPUs: {needed} for {needed} processes, {found} here")
+    try:
+        check_precision(config.train)
+    except ValueError as error:
+        missing.append(str(error))
+    try:
+        check_directory("train.output_dir", config.train.output_dir)
+    except (FileNotFoundError, PermissionError, ValueError) as error:
+        missing.append(str(error))
+    if not with_paddleformers:
+        return missing
+    if importlib.util.find_spec("paddleformers") is None:
+        missing.append(
+            "PaddleFormers: pip install '.[formers]', without '[nlp]'"
+        )
+    if not paddle.device.is_compiled_with_cuda():
+        missing.append(
+            f"train.precision={config.train.precision}: PaddleFormers' kernels "
+            "need a GPU build of Paddle"
+        )
+    return missing
+
+
+def _check_faults(config: RunConfig, task: PretrainTask) -> None:
+    model = build_without_memory(config)
+    check_faults(config.faults, model, task.num_words)
+
+
+def _check_validation(config: RunConfig) -> None:
+    """Refuse a validation set of less than one batch.
+
+    PaddleNLP drops a batch that is not complete, and evaluates nothing then.
+    """
+    train, parallel = config.train, config.parallel
+    needed = train.batch_size * parallel.num_data_ranks
+    if parallel.pp > 1:
+        needed *= train.gradient_accumulation_steps
+    if config.data.validation_size < needed:
+        raise ValueError(
+            f"data.validation_size={config.data.validation_size} is less than "
+            f"the {needed} samples that all ranks evaluate at once"
+        )
+
+
+def _add_task(
+    report: CheckReport, task: PretrainTask, with_paddleformers: bool
+) -> None:
+    parallel = task.config.parallel
+    report.sections["Model"] = [*task.model_lines()]
+    num_mistakes = len(report.mistakes)
+    report.attempt(task.check_layout)
+    if len(report.mistakes) == num_mistakes:
+        lines = _layout_lines(parallel) + _shard_lines(task.shard_sizes())
+        if with_paddleformers and parallel.pp > 1:
+            lines.append(
+                "(by this package's stages; PaddleFormers cuts its own)"
+            )
+        report.sections["Layout"] = lines
+    data = report.attempt(task.inspect_data)
+    if data is not None:
+        report.sections["Data"] = [*data.lines]
+        report.missing += data.missing
+
+
+def _layout_lines(parallel: ParallelConfig) -> list[str]:
+    """Describe the ranks along every axis and what they share."""
+    lines = [
+        f"{parallel.num_processes} processes = DP {parallel.dp} x sharding "
+        f"{parallel.sharding} x TP {parallel.tp} x PP {parallel.pp}"
+    ]
+    if parallel.ep > 1:
+        axes = "sharding and TP" if parallel.tp > 1 else "sharding"
+        lines.append(f"EP {parallel.ep}: inside of the {axes} ranks")
+    if parallel.sequence_parallel:
+        lines.append("activations split along the sequence over the TP ranks")
+    states = "with the tensors"
+    if parallel.sharding > 1:
+        states = "each tensor's at one of the sharding ranks (stage 1, V1)"
+        if parallel.sharding_split_param:
+            states = "split over the sharding ranks (stage 1, V2)"
+    return [*lines, f"optimizer's states: {states}"]
+
+
+def _shard_lines(shards: Sequence[ShardSize]) -> list[str]:
+    """Describe what a rank of every pipeline stage and expert rank holds."""
+    if not shards:
+        return []
+    rows = []
+    for stage, ranks, *counts in shards:
+        span = f"0-{ranks[-1]}" if len(ranks) > 1 else "0"
+        rows.append([str(stage), span, *(f"{count:,}" for count in counts)])
+    head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
+    return markdown_table(head, rows, left=0, pad=True).splitlines()
+
+
+def _batch_lines(config: RunConfig, recipe: str) -> list[str]:
+    """Describe batches, tokens and steps."""
+    train, parallel = config.train, config.parallel
+    samples, unit = config.global_batch, config.sample_name
+    lines = [
+        f"{samples:,} {unit} a step = {train.batch_size} a device x "
+        f"{train.gradient_accumulation_steps} accumulated x "
+        f"{parallel.num_data_ranks} data-parallel ranks"
+    ]
+    change = batch_change(config, recipe)
+    if change:
+        lines.append(change)
+    if config.data.kind not in TEXT_KINDS:
+        total = train.max_steps * samples
+        return [*lines, f"{train.max_steps:,} steps: {total:,} {unit}"]
+    tokens = samples * config.data.seq_length
+    return [
+        *lines,
+        f"{tokens:,} tokens a step (sequences of {config.data.seq_length:,})",
+        f"{train.max_steps:,} steps: {train.max_steps * tokens:,} tokens",
+    ]
+
+
+def _schedule_lines(config: RunConfig) -> list[str]:
+    """Give the learning rate at the steps where its course changes."""
+    schedule, num_steps = config.schedule, config.train.max_steps
+    last = num_steps - 1
+    marks = {0, min(max(schedule.warmup_steps - 1, 0), last), last // 2, last}
+    rates = ", ".join(
+        f"{learning_rate(schedule, step, num_steps):.3g} at {step:,}"
+        for step in sorted(marks)
+    )
+    warmup = f"{schedule.warmup_steps:,} warm-up steps"
+    return [
+        f"{schedule.kind}, {warmup}; rate {rates}",
+        *unfinished_warm_up(
+            "schedule.warmup_steps", schedule.warmup_steps, num_steps
+        ),
+        *unfinished_warm_up(
+            "clip.t_start", config.clip.get("t_start", 0), num_steps
+        ),
+    ]
+
+
+def _optimizer_lines(config: RunConfig) -> list[str]:
+    """Describe optimizer and clip with their arguments."""
+    clip = {k: v for k, v in config.clip.items() if k != "overrides"}
+    lines = []
+    for settings in (dataclasses.asdict(config.optimizer), clip):
+        name = settings.pop("name", None)
+        lines.append(f"{name}: {_arguments(settings) or 'defaults'}")
+    return [*lines, f"precision {config.train.precision}"]
+
+
+def _override_lines(
+    overrides: Overrides, keys: Sequence[str] | None
+) -> list[str]:
+    """Describe the clip's values of single tensors, a line per pattern.
+
+    With the keys of the whole model's tensors patterns are checked, too.
+    """
+    if keys is not None:
+        overrides.refuse_unused(keys)
+    counts = overrides.num_tensors(keys or ())
+    lines = []
+    for pattern, values in overrides.settings.items():
+        number = counts[pattern]
+        unit = "tensor" if number == 1 else "tensors"
+        count = f" ({number} {unit})" if keys is not None else ""
+        text = "not clipped" if values is None else _arguments(values)
+        lines.append(f"clip {pattern}{count}: {text}")
+    return lines
+
+
+def _arguments(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
