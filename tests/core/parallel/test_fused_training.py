@@ -13,7 +13,7 @@ from core.parallel.training import SPARSE_MOE, Layout
 from helpers import slow_but
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.lab.models.experts import mark_experts
+from paddle_adagc.lab.models.moe import mark_experts
 
 OPTIONS = {**SPARSE_MOE, "num_key_value_heads": 2}
 NUM_STEPS = 120
