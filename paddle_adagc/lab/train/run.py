@@ -16,7 +16,7 @@ import paddlenlp
 
 import paddle_adagc
 from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.lab.data.manifest import check_dataset
+from paddle_adagc.lab.data.indexed import check_dataset
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.record.files import check_record, lock_run
 from paddle_adagc.lab.record.machine import processor_facts

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 import paddle_adagc
@@ -17,12 +19,15 @@ from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import (
     IGNORED_LABEL,
+    EpochOrder,
+    RandomOrder,
     TokenDataset,
     build_datasets,
     collate_batch,
+    distinct_windows,
+    random_bits,
 )
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
-from paddle_adagc.lab.data.order import RandomOrder
 
 KINDS = ["stdlib", "fixed_sequences", "mmap"]
 VOCAB_SIZE = 70_000
@@ -142,7 +147,9 @@ def test_indices_outside_are_errors(config):
 
 def test_windows_reach_both_ends_and_never_beyond():
     tokens = np.arange(40, dtype=np.uint8)
-    dataset = TokenDataset(tokens, RandomOrder(24, 2000, 0), seq_length=16)
+    dataset = TokenDataset(
+        tokens, RandomOrder(range(24), 2000, 0), seq_length=16
+    )
     windows = [dataset[i] for i in range(2000)]
     assert {w["input_ids"][0] for w in windows} == set(range(24))
     assert max(w["labels"][-1] for w in windows) == 39
@@ -152,7 +159,7 @@ def test_windows_reach_both_ends_and_never_beyond():
 def test_embedded_windows_use_every_start():
     config = DataConfig(seq_length=16, validation_size=8)
     train, _ = build_datasets(config, 10)
-    assert train.order.num_starts == len(train.tokens) - 16
+    assert len(train.order.starts) == len(train.tokens) - 16
 
 
 def test_training_and_validation_share_no_file():
@@ -225,11 +232,15 @@ def test_the_fingerprint_is_the_sources():
         ("stdlib", {"validation_size": 10**8}, "validation_size is 1000"),
         ("mmap", {"seq_length": 1000}, "hold no window of 1000 tokens"),
         ("mmap", {"validation_size": 29}, "28 windows of 16 tokens"),
+        ("shapes", {}, r"data\.kind.*'shapes'"),
     ],
 )
 def test_too_little_text_is_an_error(prefix, kind, values, message):
+    config = make_config(kind, prefix, **values)
     with pytest.raises(ValueError, match=message):
-        build_datasets(make_config(kind, prefix, **values), 10)
+        build_datasets(config, 10)
+    with pytest.raises(ValueError, match="num_train_samples is 0"):
+        build_datasets(config, 0)
 
 
 def test_a_small_validation_dataset_is_named(prefix):
@@ -240,11 +251,6 @@ def test_a_small_validation_dataset_is_named(prefix):
         build_datasets(config, 10)
     assert f"but {prefix} has " in str(error.value)
     assert "validation_fraction" not in str(error.value)
-
-
-def test_no_training_samples_is_an_error():
-    with pytest.raises(ValueError, match="num_train_samples is 0"):
-        build_datasets(DataConfig(), 0)
 
 
 def test_batches_are_stacked_samples():
@@ -302,12 +308,6 @@ def test_worker_processes_read_the_same_samples(config, num_workers):
     np.testing.assert_array_equal(rows, expected)
 
 
-def test_data_that_is_no_text_is_refused():
-    config = DataConfig(kind="shapes", validation_size=8)
-    with pytest.raises(ValueError, match=r"data\.kind.*'shapes'"):
-        build_datasets(config, 10)
-
-
 def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
     rng = np.random.default_rng(0)
     for name, vocab_size in (("small", 20), ("large", 5000)):
@@ -324,3 +324,102 @@ def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
     train, validation = build_datasets(config, 10)
     assert train.vocab_size == 20
     assert 4000 < validation.vocab_size <= 5000
+
+
+ORDERS = [
+    RandomOrder(range(1000), num_samples=300, seed=5),
+    RandomOrder((3, 500, 70), num_samples=300, seed=5),
+    EpochOrder(num_windows=40, seq_length=8, num_samples=300, seed=5),
+]
+
+
+def splitmix64_reference(state, count):
+    """The generator as published: a state that is stepped and scrambled."""
+    draws = []
+    with np.errstate(over="ignore"):
+        state = np.uint64(state)
+        for _ in range(count):
+            state = state + np.uint64(0x9E3779B97F4A7C15)
+            z = state
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            draws.append(int(z ^ (z >> np.uint64(31))))
+    return draws
+
+
+def test_random_bits_are_splitmix64s():
+    # Seed 0 is scrambled to 0; the first draws of the published generator.
+    assert [random_bits(0, i) for i in range(3)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
+    drawn = [random_bits(0, i) for i in range(100)]
+    assert drawn == splitmix64_reference(0, 100)
+
+
+def test_neighbouring_seeds_share_no_draws():
+    draws = {random_bits(seed, i) for seed in range(20) for i in range(500)}
+    assert len(draws) == 20 * 500
+
+
+def test_a_draw_is_the_same_in_every_release():
+    assert random_bits(7, 12345) == 12593851093581533893
+    assert distinct_windows(1000, 4, seed=7).tolist() == [778, 334, 271, 802]
+    order = EpochOrder(num_windows=10, seq_length=1, num_samples=20, seed=7)
+    assert [order[i] for i in range(10, 20)] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_does_not_depend_on_the_order_of_access(order):
+    forward = [order[i] for i in range(len(order))]
+    backward = [order[i] for i in reversed(range(len(order)))]
+    assert forward == backward[::-1]
+    assert len(forward) == 300
+
+
+@given(
+    num_starts=st.integers(1, 10**12),
+    seed=st.integers(0, 2**32 - 1),
+    index=st.integers(0, 10**12),
+)
+def test_random_starts_are_in_range(num_starts, seed, index):
+    order = RandomOrder(range(num_starts), 10**12 + 1, seed)
+    assert 0 <= order[index] < num_starts
+
+
+def test_random_starts_are_spread_evenly():
+    order = RandomOrder(range(10), num_samples=10_000, seed=1)
+    counts = np.bincount([order[i] for i in range(10_000)], minlength=10)
+    # 5 standard deviations of a binomial count with p = 0.1
+    assert np.abs(counts - 1000).max() < 150
+
+
+def test_choices_come_from_the_given_starts_alone():
+    order = RandomOrder((3, 500, 70), num_samples=300, seed=5)
+    assert {order[i] for i in range(300)} == {3, 500, 70}
+
+
+def test_every_window_comes_once_an_epoch_in_changing_order():
+    order = EpochOrder(num_windows=40, seq_length=8, num_samples=120, seed=5)
+    epochs = [[order[40 * e + i] for i in range(40)] for e in range(3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(0, 320, 8))
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize("kind", [RandomOrder, EpochOrder])
+def test_seeds_differ_and_length_does_not_matter(kind):
+    def starts(seed, num_samples):
+        if kind is RandomOrder:
+            order = RandomOrder(range(1000), num_samples, seed)
+        else:
+            order = EpochOrder(100, 10, num_samples, seed)
+        return [order[i] for i in range(20)]
+
+    assert starts(1, 20) == starts(1, 5000) != starts(2, 20)
+
+
+def test_distinct_windows_are_distinct():
+    windows = distinct_windows(64, 64, seed=3)
+    assert sorted(windows) == list(range(64))

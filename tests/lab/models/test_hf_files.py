@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from paddle_adagc.lab.data.tokenizers import byte_tokenizer, copy_tokenizer
 from paddle_adagc.lab.models.hf_files import (
     INDEX,
     SINGLE,
@@ -12,7 +13,6 @@ from paddle_adagc.lab.models.hf_files import (
     read_weights,
     write_weights,
 )
-from paddle_adagc.lab.models.hf_tokenizer import byte_tokenizer, copy_tokenizer
 
 WEIGHTS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, get_args
 from paddle_adagc.lab.checksums import sha256
 
 if TYPE_CHECKING:
-    from paddle_adagc.lab.data.prepare.config import HubConfig
+    from paddle_adagc.lab.data.config import HubConfig
 
 TextFormat = Literal["auto", "jsonl", "lines", "text"]
 
@@ -43,11 +43,7 @@ class LocalFile:
     mtime_ns: int
 
     def record(self) -> dict[str, Any]:
-        """Identity of the content, for the manifest; reads the file.
-
-        Raises:
-            ValueError: The file has changed.
-        """
+        """Identity of the content, for the manifest; reads the file."""
         record = {
             "name": self.name,
             "format": self.text_format,
@@ -60,10 +56,8 @@ class LocalFile:
 
     def is_same(self, record: dict[str, Any]) -> bool:
         """Tell whether a record is of the same content."""
-        if (record["format"], record.get("size")) != (
-            self.text_format,
-            self.size,
-        ):
+        kind = record["format"], record.get("size")
+        if kind != (self.text_format, self.size):
             return False
         written = record["name"], record["mtime_ns"]
         if written == (self.name, self.mtime_ns):
@@ -99,16 +93,14 @@ class LocalFile:
         limit = MAX_DOCUMENT_BYTES + 1
         is_text = self.text_format == "text"
         read = stream.read if is_text else stream.readline
-        is_first = True
+        mark = _BYTE_ORDER_MARK
         while line := read(limit):
             if len(line) == limit:
                 raise ValueError(
                     f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be one "
                     "document: split it, or give another --format"
                 )
-            if is_first:
-                line = line.removeprefix(_BYTE_ORDER_MARK)
-            is_first = False
+            line, mark = line.removeprefix(mark), b""
             yield line if is_text else line.removesuffix(b"\n")
 
 
@@ -177,10 +169,6 @@ def find_files(
         inputs: Files and folders.
         text_format: One of :data:`TEXT_FORMATS`.
         left_out: Files, and folders of files, that folders' files are not.
-
-    Raises:
-        FileNotFoundError: A path is neither, or a folder is empty.
-        ValueError: A format is unknown.
     """
     paths: list[Path] = []
     own = {path.resolve() for path in left_out}
@@ -218,13 +206,7 @@ def _describe(path: Path, text_format: str) -> LocalFile:
 
 
 def find_shards(hub: HubConfig, text_field: str) -> list[HubShard]:
-    """Look up a dataset of the hub; one source for each data file.
-
-    Raises:
-        FileNotFoundError: There is no such dataset.
-        ValueError: It has no such configuration or split.
-        OSError: The hub cannot be reached.
-    """
+    """Look up a dataset of the hub; one source for each data file."""
     builder = _builder(hub)
     count = builder.as_streaming_dataset(split=hub.split).num_shards
     files = (builder.config.data_files or {}).get(hub.split, [])

@@ -17,18 +17,20 @@ import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from paddlenlp.data.indexed_dataset import make_builder
 
+from paddle_adagc.lab.data import prepare as prepare_run
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
-from paddle_adagc.lab.data.prepare import run as prepare_run
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.run import run_pretraining
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def make_command(*arguments):
@@ -58,12 +60,15 @@ def test_files_are_those_of_paddlenlps_builder(
     tmp_path, documents, jsonl, run, read_files
 ):
     run(jsonl)
-    write_indexed_dataset(
-        str(tmp_path / "theirs"),
-        ([*text.encode(), 0] for text in documents),
-        vocab_size=256,
-    )
-    assert read_files() == read_files("theirs")
+    theirs = str(tmp_path / "theirs")
+    builder = make_builder(f"{theirs}.bin", "mmap", np.uint16)
+    for text in documents:
+        builder.add_item([*text.encode(), 0])
+        builder.end_document()
+    builder.finalize(f"{theirs}.idx")
+    ours = ([*text.encode(), 0] for text in documents)
+    write_indexed_dataset(str(tmp_path / "ours"), ours, vocab_size=256)
+    assert read_files() == read_files("theirs") == read_files("ours")
 
 
 def test_workers_and_parts_do_not_matter(

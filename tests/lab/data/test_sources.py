@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from paddle_adagc.lab.data.prepare import sources
-from paddle_adagc.lab.data.prepare.config import HubConfig, PrepareConfig
-from paddle_adagc.lab.data.prepare.encode import read_lines
+from paddle_adagc.lab.data import sources
+from paddle_adagc.lab.data.config import HubConfig, PrepareConfig
+from paddle_adagc.lab.data.encode import read_lines
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.json", "c.jsonl.gz"])

@@ -5,12 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import importlib.util
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.image_text.shapes import ShapesDataset, split_scenes
+from paddle_adagc.lab.data.datasets import DataFindings
+from paddle_adagc.lab.data.images import ShapesDataset, split_scenes
+from paddle_adagc.lab.data.tokenizers import CaptionTokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,21 +64,21 @@ def build_image_text_datasets(
     """
     if config.kind == "webdataset":
         return _open_shards(config, num_train_samples, wanted)
-    parts = split_scenes(config.validation_fraction, config.seed)
-    sizes = (num_train_samples, config.validation_size)
-    train, validation = (
-        ShapesDataset(
-            scenes,
-            size,
-            image_size=wanted.image_size,
-            context_length=wanted.context_length,
-            end_token=wanted.end_token,
-            seed=config.seed if is_random else config.seed + 2**32,
-            is_random=is_random,
-        )
-        for scenes, size, is_random in zip(
-            parts, sizes, (True, False), strict=True
-        )
+    scenes, held_out = split_scenes(config.validation_fraction, config.seed)
+    form = {
+        "image_size": wanted.image_size,
+        "context_length": wanted.context_length,
+        "end_token": wanted.end_token,
+    }
+    train = ShapesDataset(
+        scenes, num_train_samples, seed=config.seed, is_random=True, **form
+    )
+    validation = ShapesDataset(
+        held_out,
+        config.validation_size,
+        seed=config.seed + 2**32,
+        is_random=False,
+        **form,
     )
     return train, validation
 
@@ -86,9 +91,11 @@ def _open_shards(
             "data.kind='webdataset' needs the package webdataset: install "
             "the extra [image-text]"
         )
-    from paddle_adagc.lab.data.image_text.pairs import HeldOutPairs, PairStreams
-    from paddle_adagc.lab.data.image_text.shards import find_shards
-    from paddle_adagc.lab.data.image_text.tokenizer import CaptionTokenizer
+    from paddle_adagc.lab.data.shards import (
+        HeldOutPairs,
+        PairStreams,
+        find_shards,
+    )
 
     assert config.shards is not None
     assert config.tokenizer is not None
@@ -127,3 +134,18 @@ def _open_shards(
         image_size=wanted.image_size,
     )
     return train, validation
+
+
+def inspect_pairs(config: DataConfig) -> DataFindings:
+    """Look for tar shards, their tokenizer and the package that reads them."""
+    if config.kind != "webdataset":
+        return DataFindings([], [])
+    missing = []
+    if importlib.util.find_spec("webdataset") is None:
+        missing.append("webdataset: pip install '.[image-text]'")
+    shards = str(config.shards)
+    if not glob.glob(re.sub(r"\{[^{}]*\}", "*", shards)):
+        missing.append(f"data: there are no shards {shards}")
+    if not Path(str(config.tokenizer)).is_file():
+        missing.append(f"data: there is no tokenizer {config.tokenizer}")
+    return DataFindings([f"webdataset, {shards}"], missing)

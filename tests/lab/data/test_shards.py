@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.data.image_text.tar_shards import (
+from lab.data.tar_shards import (
     TOKENIZER,
     encoded_image,
     write_grey_shards,
@@ -25,17 +25,17 @@ pytest.importorskip("webdataset")
 
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.data.image_text.build import (
+from paddle_adagc.lab.data.image_text import (
     PairFormat,
     build_image_text_datasets,
 )
-from paddle_adagc.lab.data.image_text.shards import (
+from paddle_adagc.lab.data.images import MEAN, STD
+from paddle_adagc.lab.data.shards import (
     Shard,
     ShardStream,
     find_shards,
     read_samples,
 )
-from paddle_adagc.lab.data.image_text.transforms import MEAN, STD
 
 COUNTS = (7, 5, 6, 7, 5)
 """Samples of the shards."""
@@ -108,7 +108,7 @@ def test_reading_needs_no_torch(folder):
     program = (
         "import sys\n"
         "sys.modules['torch'] = None  # importing it fails\n"
-        "from paddle_adagc.lab.data.image_text.shards import read_samples\n"
+        "from paddle_adagc.lab.data.shards import read_samples\n"
         "for sample in read_samples(sys.argv[1]):\n"
         "    print(*sorted(sample))\n"
     )
@@ -177,9 +177,7 @@ def test_a_shard_is_read_once_from_start_to_end(folder, monkeypatch):
         opened[path] += 1
         return read_samples(path)
 
-    monkeypatch.setattr(
-        "paddle_adagc.lab.data.image_text.shards.read_samples", counting
-    )
+    monkeypatch.setattr("paddle_adagc.lab.data.shards.read_samples", counting)
     (stream,) = streams(find_shards(str(folder / "*.tar")), 1)
     for i in range(sum(COUNTS)):
         stream.chunk(i)

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
+from paddle_adagc.lab.data import prepare as prepare_run
+from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.indexed import IndexedTokens
-from paddle_adagc.lab.data.prepare import run as prepare_run
-from paddle_adagc.lab.data.prepare.config import PrepareConfig
 
 WORDS = ["ada", "clips", "every", "gradient", "früh", "東京", "🙂", "spike"]
 
