@@ -114,14 +114,10 @@ class TokenDataset(Dataset):
         tokens: ``[num_tokens]``, integers; a view of a mapped file will do.
         order: Start of each sample, each in [0, num_tokens - seq_length).
         seq_length: Tokens a sample.
-        vocab_size: Smallest vocabulary that holds every token; found from
-            ``tokens`` when it is first asked for, if not given.
+        vocab_size: Smallest vocabulary that holds every token; None: it is
+            found when it is first asked for.
         loss_mask: ``[num_tokens]``; 0 where a token is not to be predicted.
         fingerprint: Identity of the source, for the run's record.
-
-    Raises:
-        ValueError: ``tokens`` hold no window of ``seq_length`` tokens and
-            their labels.
     """
 
     def __init__(
@@ -158,12 +154,10 @@ class TokenDataset(Dataset):
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Read sample ``index``.
+        """Read ``input_ids`` and ``labels``, each int64 ``[seq_length]``.
 
-        Returns:
-            ``input_ids`` and ``labels``, each int64 ``[seq_length]``; a label
-            is the token after its input, or :data:`IGNORED_LABEL`. The two
-            may share memory.
+        A label is the token after its input, or :data:`IGNORED_LABEL`. The
+        two may share memory.
         """
         start = self.order[check_index(index, len(self))]
         stop = start + self.seq_length + 1
@@ -187,14 +181,9 @@ def check_index(index: int, num_samples: int) -> int:
 def collate_batch(
     samples: Sequence[dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Stack samples of equal shapes: each entry ``[batch_size, ...]``.
-
-    Pass it as ``collate_fn`` of a ``DataLoader`` or ``data_collator`` of a
-    ``Trainer``.
-    """
-    return {
-        key: np.stack([sample[key] for sample in samples]) for key in samples[0]
-    }
+    """Stack samples of equal shapes: each entry ``[batch_size, ...]``."""
+    keys = samples[0]
+    return {key: np.stack([sample[key] for sample in samples]) for key in keys}
 
 
 def build_datasets(
@@ -202,23 +191,13 @@ def build_datasets(
 ) -> tuple[TokenDataset, TokenDataset]:
     """Open the training and the validation data of a config.
 
-    The first samples do not depend on ``num_train_samples``: a run can be
-    prolonged without changing what it has already seen. Every rank builds the
-    same datasets without communication; a distributed batch sampler gives
-    each rank its samples.
-
-    Args:
-        config: Kind of data, sequence length, seed, validation set.
-        num_train_samples: Length of the training dataset, at least 1: steps
-            times global batch size.
-
-    Returns:
-        Training dataset, and validation dataset of ``config.validation_size``
-        fixed samples from documents that training never sees.
+    The first of the ``num_train_samples`` do not depend on their number: a run
+    can be prolonged without changing what it has already seen. Every rank
+    builds the same datasets without communication; a distributed batch sampler
+    gives each rank its samples. The ``config.validation_size`` validation
+    samples are fixed ones from documents that training never sees.
 
     Raises:
-        ValueError: Data of another kind than text; or a part has too few
-            tokens, or a file is not a dataset.
         FileNotFoundError: ``config.prefix`` has no ``.bin`` or ``.idx``.
     """
     if num_train_samples < 1:
@@ -228,15 +207,17 @@ def build_datasets(
     check_choice("data.kind", config.kind, TEXT_KINDS)
     is_mmap = config.kind == "mmap"
     train, held_out = _open_mmap(config) if is_mmap else _split_corpus(config)
-    order = _training_order(config, len(train.tokens), num_train_samples)
-    held_out_order = _validation_order(config, len(held_out.tokens))
-    length = config.seq_length
-    return (
-        TokenDataset(order=order, seq_length=length, **train._asdict()),
-        TokenDataset(
-            order=held_out_order, seq_length=length, **held_out._asdict()
-        ),
+    orders = (
+        _training_order(config, len(train.tokens), num_train_samples),
+        _validation_order(config, len(held_out.tokens)),
     )
+    train_dataset, validation_dataset = (
+        TokenDataset(
+            order=order, seq_length=config.seq_length, **part._asdict()
+        )
+        for part, order in zip((train, held_out), orders, strict=True)
+    )
+    return train_dataset, validation_dataset
 
 
 class _Part(NamedTuple):
@@ -343,20 +324,14 @@ def inspect_tokens(
         config: The data.
         num_samples: Sequences of the whole run.
         vocab_size: Size of the model's vocabulary.
-
-    Raises:
-        ValueError: The files are broken or too small, or the model's vocabulary
-            is smaller than theirs.
     """
     prefix, missing = config.prefix, []
     try:
         train, _ = build_datasets(config, num_samples)
     except FileNotFoundError as error:
         tokens = num_samples * config.seq_length + 1
-        needed = f"the run needs {tokens:,} tokens"
-        return DataFindings(
-            [f"{config.kind}, {prefix}: {needed}"], [f"data: {error}"]
-        )
+        line = f"{config.kind}, {prefix}: the run needs {tokens:,} tokens"
+        return DataFindings([line], [f"data: {error}"])
     count = f"{len(train.tokens):,} tokens"
     if config.kind == "mmap":
         windows = num_windows(len(train.tokens), config.seq_length)
@@ -366,9 +341,8 @@ def inspect_tokens(
         )
         needed_size = manifest_tokenizer(prefix).get("vocab_size", 0)
         if not needed_size:
-            missing = [
-                f"data: no {prefix}.manifest.json to tell the vocabulary by"
-            ]
+            manifest = f"{prefix}.manifest.json"
+            missing = [f"data: no {manifest} to tell the vocabulary by"]
     else:
         line, needed_size = f"{config.kind}, {count}", train.vocab_size
     if needed_size > vocab_size:

@@ -73,12 +73,7 @@ class Encoder:
     def __call__(
         self, lines: pa.Table, name: str, text_format: str
     ) -> pa.Table:
-        """Encode a batch of :data:`LINES` to rows of :func:`token_schema`.
-
-        Args:
-            lines: Of one source.
-            name: The source's.
-            text_format: The source's.
+        """Encode :data:`LINES` of a source to rows of :func:`token_schema`.
 
         Raises:
             ValueError: A source cannot be read to its end; or a document is

@@ -46,21 +46,11 @@ def build_image_text_datasets(
 ) -> tuple[Any, Any]:
     """Open what ``config`` describes.
 
-    Args:
-        config: Data of kind ``"shapes"`` or ``"webdataset"``.
-        num_train_samples: Length of the training dataset, over all ranks.
-        wanted: Sizes and tokens.
-
     Returns:
         Training and validation dataset: samples with ``pixel_values``,
         float32 ``[3, image_size, image_size]``, and ``input_ids``, int64
         ``[context_length]``. Validation shows scenes, or reads shards, that
         training does not.
-
-    Raises:
-        FileNotFoundError: There are no such shards, or no such tokenizer.
-        ValueError: The data does not fit the model, or is too little; or a
-            package is missing.
     """
     if config.kind == "webdataset":
         return _open_shards(config, num_train_samples, wanted)

@@ -54,13 +54,7 @@ class TokenRange(NamedTuple):
 class IndexedTokens:
     """A memory-mapped dataset as one stream of tokens.
 
-    Args:
-        prefix: Path without ``.bin`` and ``.idx``.
-
-    Raises:
-        FileNotFoundError: One of the two files is missing.
-        ValueError: The ``.idx`` is of another format, or a file is shorter
-            than the ``.idx`` says.
+    ``prefix`` is its path without ``.bin`` and ``.idx``, in all of this module.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -102,9 +96,8 @@ class IndexedTokens:
         """Return documents ``first`` to ``stop - 1`` as one range."""
         part = slice(*self.boundaries[[first, stop]].tolist())
         mask = self._loss_mask
-        return TokenRange(
-            self._tokens[part], None if mask is None else mask[part]
-        )
+        mask = None if mask is None else mask[part]
+        return TokenRange(self._tokens[part], mask)
 
     def all(self) -> TokenRange:
         """Return all documents as one range."""
@@ -163,9 +156,6 @@ def _read_index(path: str) -> tuple[np.dtype[Any], np.ndarray, np.ndarray]:
     Returns:
         Type of the tokens; int32 sizes of the sentences; int64 first sentence
         of each document, and the end.
-
-    Raises:
-        ValueError: It is of another version, or cut short.
     """
     size, start = os.path.getsize(path), len(MAGIC) + _HEADER.size
     with open(path, "rb") as file:
@@ -232,17 +222,12 @@ def write_indexed_dataset(
     """Write token lists as ``prefix.bin`` and ``prefix.idx``.
 
     ``prefix.idx`` comes last, so that an interrupted call leaves no dataset
-    behind.
+    behind. A dataset that is there already is replaced.
 
     Args:
-        prefix: Path without ending; its directory is created. A dataset that
-            is there already is replaced.
+        prefix: Its directory is created.
         documents: Each a non-empty list of tokens in [0, vocab_size).
         vocab_size: Size of the tokenizer's vocabulary.
-
-    Raises:
-        ValueError: There are no documents, or one is empty, is not a list of
-            integers, or has a token outside the vocabulary.
     """
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".idx", ".lsm"):
@@ -279,11 +264,7 @@ def _check_document(number: int, tokens: np.ndarray, vocab_size: int) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest that ``tools/prepare_data.py`` wrote.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Read the manifest that ``tools/prepare_data.py`` wrote."""
     try:
         manifest = json.loads(path.read_bytes())
         if not isinstance(manifest, dict):
@@ -300,10 +281,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def manifest_tokenizer(prefix: str | None) -> dict[str, Any]:
-    """Return what the manifest of a dataset says of its tokenizer.
-
-    Empty if there is no manifest, or no prefix.
-    """
+    """What the manifest says of the tokenizer; empty without a manifest."""
     path = Path(f"{prefix}.manifest.json")
     if prefix is None or not path.is_file():
         return {}
@@ -313,14 +291,8 @@ def manifest_tokenizer(prefix: str | None) -> dict[str, Any]:
 def check_dataset(prefix: str, *, verify: bool = False) -> None:
     """Compare a dataset with its manifest, if it has one.
 
-    Args:
-        prefix: Path of the dataset without ``.bin`` and ``.idx``.
-        verify: Compare the SHA-256 of the whole ``.bin``; otherwise its size
-            and pieces of it.
-
-    Raises:
-        ValueError: A file is missing or was changed, or the manifest is
-            damaged.
+    ``verify`` compares the SHA-256 of the whole ``.bin``; otherwise that of
+    pieces of it.
     """
     output = prefix.removesuffix("_validation")
     split = "train" if output == prefix else "validation"

@@ -83,12 +83,9 @@ def prepare(
         The manifest, and whether the dataset was there already.
 
     Raises:
-        FileNotFoundError: A source or the tokenizer does not exist.
         FileExistsError: The dataset is there with other settings, or another
             process is at work on it.
-        ValueError: A document or a file is bad; the message has file and line.
         RuntimeError: A worker died.
-        OSError: The disk is full, or the hub cannot be reached.
     """
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
     folder = Path(config.output + ".parts")
@@ -180,12 +177,8 @@ def _tokenise(
     from datasets import disable_progress_bars
 
     disable_progress_bars()
-    encoder = Encoder(
-        tokenizer,
-        config.text_field,
-        config.validation_fraction,
-        config.on_error,
-    )
+    fraction = config.validation_fraction
+    encoder = Encoder(tokenizer, config.text_field, fraction, config.on_error)
     reads = [(source, folder) for source in sources]
     with _Workers(config.num_workers) as workers:
         num_lines = workers.run(_count_lines, reads, "reading")
@@ -230,11 +223,7 @@ def _count_lines(source: Source, folder: Path) -> int:
 def _encode_part(
     source: Source, folder: Path, encoder: Encoder, part: range
 ) -> str:
-    """Encode some lines of a source, if that was not done.
-
-    Returns:
-        Path of the Arrow file.
-    """
+    """Encode some lines of a source, if that was not done; gives the file."""
     import datasets
 
     lines = _read_source(source, folder).select(part)

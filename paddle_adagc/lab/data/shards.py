@@ -58,10 +58,6 @@ def find_shards(pattern: str) -> list[Shard]:
 
     A shard's samples are counted; img2dataset's ``NAME_stats.json`` beside
     ``NAME.tar`` saves reading it.
-
-    Raises:
-        FileNotFoundError: The pattern names no file.
-        ValueError: A shard has no samples, or is no tar file.
     """
     paths = sorted(glob_with_braces(pattern))
     if not paths:
@@ -94,30 +90,12 @@ def read_samples(path: str | os.PathLike[str]) -> Iterator[Sample]:
     return iter(tarfile_samples([{"url": str(Path(path).absolute())}]))
 
 
-class _ChunkKey(NamedTuple):
-    """Place of samples that are shuffled together."""
-
-    epoch: int
-    turn: int
-    """Of their shard, in the stream's epoch."""
-
-    number: int
-    """Of the chunk, in its shard."""
-
-
 class ShardStream:
     """One of the streams that the shards are dealt out to.
 
-    Epoch after epoch the shards are permuted, and stream ``k`` of ``n`` takes
-    every ``n``-th, from the ``k``-th on.
-
-    Args:
-        shards: All shards.
-        number: Index of this stream.
-        num_streams: Number of streams, at most that of the shards.
-        seed: Seed of the orders.
-        shuffle_size: Neighbouring samples of a shard that are shuffled, and
-            held in memory.
+    Epoch after epoch the shards are permuted, and stream ``number`` takes
+    every ``num_streams``-th. ``shuffle_size`` neighbouring samples of a shard
+    are shuffled, and held in memory.
     """
 
     def __init__(
@@ -140,29 +118,23 @@ class ShardStream:
         self._seed, self._shuffle_size = seed, shuffle_size
         self._begin_epoch(0, start=0)
         self._chunk: list[Sample] = []
-        self._chunk_key: _ChunkKey | None = None
+        self._chunk_at = (-1, -1, -1)  # epoch, turn of the shard, chunk in it
         self._reader: Iterator[Sample] = iter(())
-        self._reader_at = (-1, -1, 0)  # epoch, turn, samples read
+        self._reader_at = (-1, -1, 0)  # epoch, turn of the shard, samples read
 
     def chunk(self, position: int) -> tuple[list[Sample], int]:
-        """Return the samples that are shuffled with the one at a position.
+        """Return the shuffled samples around a position, and its place there.
 
         Cheap if positions rise; going back reads a shard again.
-
-        Returns:
-            The shuffled samples, and where among them that one is.
-
-        Raises:
-            ValueError: A shard has fewer samples than was counted.
         """
         turn, offset = self._locate(position)
         number, place = divmod(offset, self._shuffle_size)
-        key = _ChunkKey(self._epoch, turn, number)
-        if key != self._chunk_key:
-            chunk = self._read(key)
-            rng = np.random.RandomState([self._seed, self._number, *key])
+        at = (self._epoch, turn, number)
+        if at != self._chunk_at:
+            chunk = self._read(turn, number * self._shuffle_size)
+            rng = np.random.RandomState([self._seed, self._number, *at])
             self._chunk = [chunk[i] for i in rng.permutation(len(chunk))]
-            self._chunk_key = key
+            self._chunk_at = at
         return self._chunk, place
 
     def _begin_epoch(self, epoch: int, start: int) -> None:
@@ -185,12 +157,11 @@ class ShardStream:
                 offset -= shard.num_samples
             self._begin_epoch(self._epoch + 1, start=position - offset)
 
-    def _read(self, key: _ChunkKey) -> list[Sample]:
+    def _read(self, turn: int, first: int) -> list[Sample]:
         """Read a chunk in the shard's order; resume reading where possible."""
-        shard = self._order[key.turn]
-        first = key.number * self._shuffle_size
-        *shard_read, num_read = self._reader_at
-        if shard_read != [key.epoch, key.turn] or num_read > first:
+        shard = self._order[turn]
+        epoch, turn_read, num_read = self._reader_at
+        if (epoch, turn_read) != (self._epoch, turn) or num_read > first:
             self._reader, num_read = read_samples(shard.path), 0
         stop = min(first + self._shuffle_size, shard.num_samples)
         chunk = []
@@ -203,7 +174,7 @@ class ShardStream:
                 )
             if index >= first:
                 chunk.append(sample)
-        self._reader_at = (key.epoch, key.turn, stop)
+        self._reader_at = (self._epoch, turn, stop)
         return chunk
 
 
@@ -225,8 +196,8 @@ class PairStreams(Dataset):
         image_size: Height and width of a prepared image, in pixels.
         batch_size: Pairs per rank and step.
         num_streams: Ranks with data of their own, times worker processes.
-        seed: Seed of the order and of the crops.
-        shuffle_size: See :class:`ShardStream`.
+        options: Arguments of :class:`ShardStream`; the seed is that of the
+            crops, too.
     """
 
     def __init__(
@@ -238,22 +209,20 @@ class PairStreams(Dataset):
         image_size: int,
         batch_size: int,
         num_streams: int,
-        seed: int,
-        shuffle_size: int,
+        **options: int,
     ) -> None:
         super().__init__()
         self.num_samples = num_samples
         self.tokenizer = tokenizer
         self.image_size = image_size
         self.batch_size = batch_size
-        self.seed = seed
+        self.seed = options["seed"]
         self.fingerprint: dict[str, str | int] = {
             "kind": "webdataset",
             "num_shards": len(shards),
             "num_pairs": sum(shard.num_samples for shard in shards),
             "num_streams": num_streams,
         }
-        options = {"seed": seed, "shuffle_size": shuffle_size}
         self._streams = [
             ShardStream(shards, number, num_streams, **options)
             for number in range(num_streams)
@@ -264,11 +233,7 @@ class PairStreams(Dataset):
         return self.num_samples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Read sample ``index``; cheap if a stream's indices rise.
-
-        Raises:
-            ValueError: No pair of those shuffled together can be read.
-        """
+        """Read sample ``index``; cheap if a stream's indices rise."""
         index = check_index(index, len(self))
         batch, row = divmod(index, self.batch_size)
         turn, number = divmod(batch, len(self._streams))

@@ -69,12 +69,7 @@ class LocalFile:
             raise ValueError(f"{self.name} changed while it was read")
 
     def lines(self) -> Iterator[bytes]:
-        """Read the lines without their ends; a whole file is one line.
-
-        Raises:
-            ValueError: The file is damaged, changes, or has a line that is too
-                long.
-        """
+        """Read the lines without their ends; a whole file is one line."""
         with open(self.name, "rb") as raw:
             stream = raw
             if self.name.endswith(".gz"):
@@ -133,11 +128,7 @@ class HubShard:
         return record.get("origin") == self.origin
 
     def lines(self) -> Iterator[bytes]:
-        """Read each example as JSON.
-
-        Raises:
-            ValueError: The file cannot be read to its end.
-        """
+        """Read each example as JSON."""
         dataset = _builder(self.hub).as_streaming_dataset(split=self.hub.split)
         shard = dataset.shard(num_shards=self.count, index=self.index)
         examples, count = iter(shard), 0
@@ -163,12 +154,8 @@ def find_files(
 ) -> list[LocalFile]:
     """Describe files, and the files below folders by name, in the given order.
 
-    Hidden files (their name starts with a dot) in folders are left out.
-
-    Args:
-        inputs: Files and folders.
-        text_format: One of :data:`TEXT_FORMATS`.
-        left_out: Files, and folders of files, that folders' files are not.
+    Hidden files (their name starts with a dot) in folders are left out, and so
+    are the files and folders ``left_out``.
     """
     paths: list[Path] = []
     own = {path.resolve() for path in left_out}

@@ -146,13 +146,7 @@ def find_tokenizer(
     Args:
         name: ``"bytes"``, a path, or a model of the hub.
         eos_token: Token after each document; None: what the tokenizer says.
-        eos_id: Id of the token that ends a document, instead of `eos_token`;
-            from the manifest of the tokenizer's data.
-
-    Raises:
-        FileNotFoundError: Neither a path nor a model on the hub.
-        ValueError: Not a tokenizer, or ``eos_token`` is missing or unknown.
-        OSError: The hub cannot be reached.
+        eos_id: Its id, instead of `eos_token`; from the data's manifest.
     """
     if name == BYTES:
         if eos_token is not None:
@@ -287,11 +281,10 @@ def is_bytes(kind: str | None, prefix: str | None) -> bool:
 
 
 class CaptionTokenizer:
-    """CLIP's captions, as rows of equal length.
+    """CLIP's captions, as rows of ``context_length`` tokens.
 
-    Args:
-        path: CLIP's ``tokenizer.json``, as the Hugging Face hub has it.
-        context_length: Tokens a row, at least 3.
+    ``path`` is that of CLIP's ``tokenizer.json``, as the Hugging Face hub has
+    it.
     """
 
     def __init__(
@@ -317,11 +310,7 @@ class CaptionTokenizer:
         self.start_token, self.end_token = ends
 
     def __call__(self, caption: str) -> np.ndarray:
-        """Tokens between start and end, cut off or padded with 0.
-
-        Returns:
-            int64 ``[context_length]``.
-        """
+        """Tokens from start to end, cut off or padded with 0, as int64."""
         ids = self._model.encode(caption, add_special_tokens=False).ids
         kept = ids[: self.context_length - 2]
         row = np.zeros(self.context_length, np.int64)
@@ -428,11 +417,8 @@ def write_tokenizer(
 ) -> None:
     """Write a tokenizer's files so that transformers' AutoTokenizer loads it.
 
-    Args:
-        name: See :func:`find_tokenizer`.
-        directory: Folder to write to.
-        tokenizer: What :func:`find_tokenizer` found.
-        max_length: Tokens that the model has positions for.
+    ``tokenizer`` is what :func:`find_tokenizer` found by the ``name``, and
+    ``max_length`` the tokens that the model has positions for.
     """
     path = Path(name)
     if tokenizer.kind == BYTES:

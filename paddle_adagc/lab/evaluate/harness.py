@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,26 +28,6 @@ _BOOTSTRAP_SAMPLES = 1000  # for metrics that have no closed standard error
 _MAX_NEW_TOKENS = 256  # the harness' default
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskScore:
-    """One metric of one task."""
-
-    task: str
-    """Name in the harness, of a task or of a group."""
-
-    metric: str
-    """Such as ``acc``, or ``exact_match,strict-match`` with the filter of the
-    answers, where there is one."""
-
-    num_fewshot: int
-    value: float
-    stderr: float | None
-    """Standard error of `value`; None where the harness has none."""
-
-    num_samples: int | None
-    """Scored examples; None for a group."""
-
-
 def find_tasks(
     tasks: Sequence[str], include_path: str | os.PathLike[str] | None = None
 ) -> TaskManager:
@@ -56,10 +36,6 @@ def find_tasks(
     Args:
         tasks: Names of tasks, groups or tags.
         include_path: Directory with your own task files (YAML).
-
-    Raises:
-        ValueError: An unknown name (the nearest one is given).
-        FileNotFoundError: There is no such directory.
     """
     if include_path is not None:
         if not os.path.isdir(include_path):
@@ -85,7 +61,7 @@ def evaluate_tasks(
     *,
     num_fewshot: int = 0,
     limit: int | None = None,
-) -> list[TaskScore]:
+) -> list[dict[str, Any]]:
     """Run tasks.
 
     Args:
@@ -98,7 +74,10 @@ def evaluate_tasks(
 
     Returns:
         Every metric of every task and group that was asked for; of a tag,
-        those of its tasks.
+        those of its tasks: ``task``, ``metric`` (``acc``, or
+        ``exact_match,strict-match`` with the filter of the answers, where
+        there is one), ``num_fewshot``, ``value``, ``stderr`` (None where the
+        harness has none), ``num_samples`` (None for a group).
     """
     found = simple_evaluate(
         model=model,
@@ -124,7 +103,7 @@ def evaluate_tasks(
 
 def _scores(
     name: str, result: Mapping[str, Any], found: Mapping[str, Any]
-) -> list[TaskScore]:
+) -> list[dict[str, Any]]:
     samples = found["n-samples"].get(name, {}).get("effective")
     scores = []
     for key, value in result.items():
@@ -133,14 +112,14 @@ def _scores(
             continue
         stderr = result.get(f"{metric}_stderr,{answers}")
         scores.append(
-            TaskScore(
-                task=name,
-                metric=metric if answers in ("", "none") else key,
-                num_fewshot=int(found["n-shot"].get(name, 0)),
-                value=value,
-                stderr=stderr if isinstance(stderr, float) else None,
-                num_samples=samples,
-            )
+            {
+                "task": name,
+                "metric": metric if answers in ("", "none") else key,
+                "num_fewshot": int(found["n-shot"].get(name, 0)),
+                "value": value,
+                "stderr": stderr if isinstance(stderr, float) else None,
+                "num_samples": samples,
+            }
         )
     return scores
 
@@ -150,11 +129,6 @@ class DecoderLM(TemplateLM):
 
     Tokens, truncation and the treatment of empty contexts are those of the
     harness' own Hugging Face models, so that scores can be compared.
-
-    Args:
-        scorer: Runs the decoder.
-        tokenizer: The decoder's tokenizer.
-        shows_bar: Show progress bars.
     """
 
     def __init__(
@@ -185,12 +159,9 @@ class DecoderLM(TemplateLM):
         return self.text.name
 
     def tok_encode(
-        self,
-        string: str,
-        add_special_tokens: bool | None = None,
-        **kwargs: Any,
+        self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """Tokens of a text (the harness' interface)."""
+        """Tokens of a text."""
         return self.text.encode(string, add_special_tokens)
 
     def loglikelihood(
@@ -215,7 +186,7 @@ class DecoderLM(TemplateLM):
     ) -> list[float]:
         """Log-likelihoods of whole texts, in windows of the model's length."""
         pairs: list[tuple[list[int], list[int]]] = []
-        ends = []
+        ends = [0]
         for request in requests:
             windows = get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
@@ -227,10 +198,9 @@ class DecoderLM(TemplateLM):
             ends.append(len(pairs))
         scores = self.scorer.score(pairs, shows_bar=self.shows_bar)
         totals = []
-        for request, start, end in zip(
-            requests, [0, *ends], ends, strict=False
-        ):
-            total = sum(s.log_likelihood for s in scores[start:end])
+        places = itertools.starmap(slice, itertools.pairwise(ends))
+        for request, place in zip(requests, places, strict=True):
+            total = sum(s.log_likelihood for s in scores[place])
             totals.append(total)
             self.cache_hook.add_partial(
                 "loglikelihood_rolling", request.args, total
@@ -240,24 +210,18 @@ class DecoderLM(TemplateLM):
     def generate_until(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[str]:
-        """Continue texts greedily up to a stop string.
-
-        Raises:
-            ValueError: A task that samples.
-        """
+        """Continue texts greedily up to a stop string."""
         texts: list[str] = [""] * len(requests)
         groups: dict[str, list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(repr(request.args[1]), []).append(index)
         for indices in groups.values():
-            options = normalize_gen_kwargs(
-                requests[indices[0]].args[1], _MAX_NEW_TOKENS
-            )
+            first = requests[indices[0]]
+            options = normalize_gen_kwargs(first.args[1], _MAX_NEW_TOKENS)
             if options["do_sample"]:
                 raise ValueError(
-                    f"{requests[indices[0]].task_name} samples "
-                    f"({requests[indices[0]].args[1]}): only greedy decoding "
-                    "is supported"
+                    f"{first.task_name} samples ({first.args[1]}): only "
+                    "greedy decoding is supported"
                 )
             contexts = [requests[index].args[0] for index in indices]
             found = self._continue(

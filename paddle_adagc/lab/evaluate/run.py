@@ -186,14 +186,8 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
         What JSON can hold: ``model``, ``checkpoint``, ``step``, ``clip``,
         ``paper_model``, ``settings``, ``versions``, and as asked for
         ``perplexity`` (``loss`` in nats a token, ``perplexity``,
-        ``num_tokens``, ``data``) and ``tasks`` (a list of
-        :class:`~paddle_adagc.lab.evaluate.harness.TaskScore`).
-
-    Raises:
-        FileNotFoundError: There is no model, data, or tokenizer.
-        ImportError: Tasks need the extra ``[eval]``.
-        OSError: A task's data cannot be fetched.
-        ValueError: Settings that do not go together.
+        ``num_tokens``, ``data``) and ``tasks`` (see
+        :func:`paddle_adagc.lab.evaluate.harness.evaluate_tasks`).
     """
     if config.tasks:
         check_installed("lm_eval", "eval")
@@ -279,7 +273,7 @@ def _run_tasks(
     manager = find_tasks(tasks, config.include_path)
     model = DecoderLM(scorer, tokenizer, shows_bar=config.shows_bar)
     return [
-        dataclasses.asdict(score)
+        score
         for number in config.num_fewshot
         for score in evaluate_tasks(
             model, tasks, manager, num_fewshot=number, limit=config.limit

@@ -105,10 +105,6 @@ class SavedDecoder:
 
         Returns:
             Such a name; None if nothing says what the tokens are.
-
-        Raises:
-            FileNotFoundError: There is no tokenizer `given`.
-            ValueError: The data's manifest names another tokenizer.
         """
         kind, prefix = self.data.get("kind"), self.data.get("prefix")
         if given is not None:
@@ -135,11 +131,6 @@ def load_saved(
         path: See the head of this module.
         verify: Compare the files with their checksums, where there are any;
             otherwise with their sizes.
-
-    Raises:
-        FileNotFoundError: There is nothing of that kind, or the run has no
-            complete checkpoint.
-        ValueError: Files that are broken or do not fit each other.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -196,10 +187,7 @@ def _fault(directory: Path, *, verify: bool) -> str | None:
     """Return what is wrong with a checkpoint's or an export's files."""
     if (directory / COMPLETE).exists():
         return find_checkpoint_fault(
-            directory,
-            verify=verify,
-            with_record=False,
-            needs_checksums=False,
+            directory, verify=verify, with_record=False, needs_checksums=False
         )
     described = directory / CHECKSUMS
     if not described.exists():
@@ -249,7 +237,7 @@ def to_hf(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     verify: bool = False,
 ) -> str:
-    """Export a saved decoder for transformers.
+    """Export a saved decoder for transformers; tells what was exported.
 
     The config decides the family (see `paddle_adagc.lab.models.families`).
     Every tensor keeps its dtype and bits. `target` appears only when it is
@@ -262,15 +250,6 @@ def to_hf(
         tokenizer: See :meth:`SavedDecoder.tokenizer`.
         max_shard_bytes: Weights of more bytes become several files.
         verify: See :func:`load_saved`.
-
-    Returns:
-        A line that says what was exported.
-
-    Raises:
-        FileNotFoundError: There is no decoder or no tokenizer.
-        FileExistsError: `target` holds something.
-        ValueError: A broken source, or a model that transformers has no
-            class for.
     """
     saved = load_saved(source, verify=verify)
     options = config_to_hf(saved.config)
@@ -281,10 +260,8 @@ def to_hf(
             end = export_tokenizer(name, directory, saved)
             ids.update(eos_token_id=end, pad_token_id=end)
         dtype = saved.state["model.embed_tokens.weight"].dtype.name
-        atomic_write_json(
-            directory / "config.json",
-            {**options, "torch_dtype": dtype, **ids},
-        )
+        config = {**options, "torch_dtype": dtype, **ids}
+        atomic_write_json(directory / "config.json", config)
         atomic_write_json(directory / "generation_config.json", ids)
         weights = state_to_hf(saved.state, saved.config)
         write_weights(directory, weights, max_shard_bytes)
@@ -316,7 +293,7 @@ def from_hf(
     *,
     verify: bool = False,
 ) -> str:
-    """Import a model of transformers.
+    """Import a model of transformers; tells what was imported.
 
     Args:
         source: Directory with `config.json` and safetensors.
@@ -325,15 +302,6 @@ def from_hf(
             `DecoderForCausalLM.from_pretrained` reads, and the tokenizer's
             files.
         verify: See :func:`load_saved`.
-
-    Returns:
-        A line that says what was imported.
-
-    Raises:
-        FileNotFoundError: Files are missing.
-        FileExistsError: `target` holds something.
-        ValueError: A run or a checkpoint of it, another model than the
-            supported ones, or broken files.
     """
     family = _family(Path(source))
     saved = load_saved(source, verify=verify)

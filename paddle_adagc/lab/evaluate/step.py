@@ -142,10 +142,6 @@ class Step:
             tokenizer: See :func:`.find_tokenizer`; None: bytes, if the data is
                 that. Otherwise the tokens are numbers.
             num_samples: At most so many samples; None: all.
-
-        Raises:
-            FileNotFoundError: The data is gone.
-            ValueError: It is not the data that the run was trained on.
         """
         config = self._config()
         data, samples = config.data, self.samples()
@@ -180,14 +176,8 @@ class Step:
 def flight_text(directory: Path, step: int | None = None) -> str:
     """Describe a run's newest event, the steps before it, and one of them.
 
-    Args:
-        directory: Of the run.
-        step: The step to show, and the last of those before it; None: the last
-            one that was finished.
-
-    Raises:
-        ValueError: Nothing was recorded, or not this step; or a file is
-            damaged.
+    ``step`` is the one to show, and the last of those before it; None: the
+    last one that was finished.
     """
     event = load_event(directory, step)
     if event is None:
