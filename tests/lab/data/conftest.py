@@ -66,8 +66,7 @@ def read_texts(tmp_path):
     """The documents of a dataset of bytes."""
 
     def read(output="out"):
-        source = IndexedTokens(str(tmp_path / output))
-        tokens = source.documents(0, len(source.boundaries) - 1).tokens
+        tokens = IndexedTokens(str(tmp_path / output)).all().tokens
         text = tokens.astype("uint8").tobytes().decode()
         assert text.endswith("\0")
         return text.split("\0")[:-1]

@@ -3,7 +3,9 @@
 """Images to arrays; drawings of shapes and their captions."""
 
 import collections
+import dataclasses
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -30,21 +32,19 @@ from paddle_adagc.lab.data.images import (
     validation_image,
 )
 
-WANTED = {
-    "image_size": 32,
-    "context_length": 9,
-    "vocab_size": 28,
-    "end_token": 27,
-    "batch_size": 4,
-    "num_ranks": 1,
-}
+WANTED = PairFormat(
+    image_size=32,
+    context_length=9,
+    vocab_size=28,
+    end_token=27,
+    batch_size=4,
+    num_ranks=1,
+)
 
 
-def build(num_samples=64, wanted=(), **fields):
+def build(num_samples=64, wanted=WANTED, **fields):
     config = DataConfig(kind="shapes", **fields)
-    return build_image_text_datasets(
-        config, num_samples, PairFormat(**{**WANTED, **dict(wanted)})
-    )
+    return build_image_text_datasets(config, num_samples, wanted)
 
 
 def restored(image):
@@ -95,17 +95,13 @@ def test_a_drawing_shows_its_scene(shape, row, y, column, x):
 
 
 def test_shapes_differ():
-    drawn = [
-        restored(
-            draw(Scene("large", "white", s, "middle", "centre", "navy"), 32, 0)
-        )
-        for s in ("circle", "square", "triangle", "cross")
-    ]
-    masks = [image.mean(-1) > 0.55 for image in drawn]
-    for i, first in enumerate(masks):
-        assert first.sum() > 30
-        for second in masks[:i]:
-            assert (first != second).sum() > 15
+    masks = []
+    for shape in ("circle", "square", "triangle", "cross"):
+        scene = Scene("large", "white", shape, "middle", "centre", "navy")
+        masks.append(restored(draw(scene, 32, 0)).mean(-1) > 0.55)
+        assert masks[-1].sum() > 30
+    for first, second in itertools.combinations(masks, 2):
+        assert (first != second).sum() > 15
 
 
 def test_validation_shows_other_scenes():
@@ -155,7 +151,7 @@ def test_training_scenes_are_drawn_evenly_and_validation_in_turn():
 )
 def test_a_model_that_is_too_small_is_refused(wanted, message):
     with pytest.raises(ValueError, match=message):
-        build(wanted=wanted)
+        build(wanted=dataclasses.replace(WANTED, **wanted))
 
 
 def ramp(width, height):

@@ -150,32 +150,21 @@ def test_the_end_as_a_piece_of_the_text_is_refused(tmp_path, run):
     model.save(str(tmp_path / "tokenizer.json"))
     text = tmp_path / "text.txt"
     text.write_text("ab\na</s>b\nba\n")
-    arguments = {
-        "tokenizer": str(tmp_path / "tokenizer.json"),
-        "eos_token": "</s>",
-    }
-    with pytest.raises(
-        ValueError, match=r"text\.txt, line 2: .*'a</s>b' holds"
-    ):
-        run(text, **arguments)
-    manifest = run(text, on_error="skip", output="skipped", **arguments)
-    assert manifest["num_bad"] == 1
-    source = IndexedTokens(str(tmp_path / "skipped"))
-    assert source.all().tokens.tolist() == [2, 3, 1, 3, 2, 1]
+    settings = {"tokenizer": str(tmp_path), "eos_token": "</s>"}
+    message = r"text\.txt, line 2: .*'a</s>b' holds"
+    with pytest.raises(ValueError, match=message):
+        run(text, **settings)
+    assert run(text, on_error="skip", **settings)["num_bad"] == 1
+    assert documents_of(tmp_path) == [[2, 3, 1], [3, 2, 1]]
 
 
-def test_the_end_of_documents_may_be_given_by_its_number(
+def test_files_beside_the_tokenizer_say_what_ends_a_document(
     tmp_path, tokenizer_json
 ):
-    alone = tmp_path / "tokenizer.json"
-    alone.write_bytes(tokenizer_json.read_bytes())
-    with pytest.raises(ValueError, match="does not say which token ends"):
-        find_tokenizer(str(alone))
-    assert find_tokenizer(str(alone), eos_id=7).eos_id == 7
-
-
-def test_a_broken_file_beside_the_tokenizer_is_named(tmp_path, tokenizer_json):
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+    with pytest.raises(ValueError, match="does not say which token ends"):
+        find_tokenizer(str(tmp_path))
+    assert find_tokenizer(str(tmp_path), eos_id=7).eos_id == 7
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"tokenizer_config\.json holds no"):
         find_tokenizer(str(tmp_path))
