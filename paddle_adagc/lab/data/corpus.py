@@ -74,13 +74,8 @@ class Corpus:
         The order is that of a hash of the seed and the name, so a file keeps
         its rank when other files come or go.
 
-        Args:
-            fraction: Share of the tokens, in (0, 1), that the second part
-                gets; the document that reaches it is the last one taken.
-            seed: Another seed takes other documents.
-
-        Returns:
-            The remaining documents and those taken; neither is empty.
+        The second part gets this fraction of the tokens; the document that
+        reaches it is the last one taken. Neither part is empty.
         """
         if not 0 < fraction < 1:
             raise ValueError(f"fraction is {fraction}: give one in (0, 1)")

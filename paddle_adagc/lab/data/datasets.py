@@ -320,10 +320,7 @@ def inspect_tokens(
 ) -> DataFindings:
     """Look at token data; a memory-mapped dataset's tokens are not read.
 
-    Args:
-        config: The data.
-        num_samples: Sequences of the whole run.
-        vocab_size: Size of the model's vocabulary.
+    ``num_samples`` are those of the whole run, ``vocab_size`` is the model's.
     """
     prefix, missing = config.prefix, []
     try:

@@ -22,23 +22,12 @@ from paddle_adagc.lab.data.tokenizers import CaptionTokenizer
 class PairFormat:
     """Form that a model and its run need image-text data in."""
 
-    image_size: int
-    """Height and width of an image, in pixels."""
-
-    context_length: int
-    """Tokens of a caption, padding included."""
-
-    vocab_size: int
-    """Number of tokens that the model knows."""
-
-    end_token: int
-    """Token that ends a caption."""
-
-    batch_size: int
-    """Pairs per rank and step."""
-
-    num_ranks: int
-    """Ranks with data of their own."""
+    image_size: int  # height and width, in pixels
+    context_length: int  # tokens of a caption, padding included
+    vocab_size: int  # tokens that the model knows
+    end_token: int  # ends a caption
+    batch_size: int  # pairs per rank and step
+    num_ranks: int  # ranks with data of their own
 
 
 def build_image_text_datasets(

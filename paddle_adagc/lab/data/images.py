@@ -41,14 +41,7 @@ Box = tuple[int, int, int, int]
 
 
 def normalise(pixels: np.ndarray) -> np.ndarray:
-    """Subtract CLIP's mean and divide by its deviation.
-
-    Args:
-        pixels: ``[3, height, width]``, floating, values in [0, 1].
-
-    Returns:
-        float32, same shape.
-    """
+    """Prepare ``[3, height, width]`` values in [0, 1] as CLIP does; float32."""
     mean, deviation = (
         np.array(values, np.float32)[:, None, None] for values in (MEAN, STD)
     )
@@ -70,20 +63,12 @@ def decode(data: bytes) -> Image.Image:
 def training_image(
     image: Image.Image, size: int, rng: np.random.RandomState
 ) -> np.ndarray:
-    """Crop 90% to 100% of the image at random and resize it.
-
-    Returns:
-        float32 ``[3, size, size]``, normalised.
-    """
+    """Crop 90% to 100% of an image at random; to ``[3, size, size]``."""
     return _resized(image, size, _random_box(image.width, image.height, rng))
 
 
 def validation_image(image: Image.Image, size: int) -> np.ndarray:
-    """Resize the central square of the image.
-
-    Returns:
-        float32 ``[3, size, size]``, normalised.
-    """
+    """Resize the central square of an image to ``[3, size, size]``."""
     return _resized(image, size, _central_box(image.width, image.height, 1.0))
 
 
@@ -207,15 +192,9 @@ def encode(caption: str, context_length: int, end_token: int) -> np.ndarray:
 
 
 def draw(scene: Scene, size: int, seed: int) -> np.ndarray:
-    """Draw a scene.
+    """Draw a scene on ``[3, size, size]`` pixels, normalised as CLIP's.
 
-    Args:
-        scene: Scene to draw.
-        size: Height and width, in pixels.
-        seed: Seed of the noise, the tint and the shift, in [0, 2**32).
-
-    Returns:
-        float32 ``[3, size, size]``, normalised as CLIP's images.
+    The noise, the tint and the shift are those of a seed in [0, 2**32).
     """
     rng = np.random.RandomState(seed)
     shift = rng.uniform(-_SHIFT, _SHIFT, 2)
@@ -248,14 +227,9 @@ def _inside(shape: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
 class ShapesDataset(Dataset):
     """Drawings and captions; sample ``i`` depends on the seed and on ``i``.
 
-    Args:
-        scenes: Scenes to draw.
-        num_samples: Length of the dataset.
-        image_size: Height and width of a drawing, in pixels.
-        context_length: Tokens of a caption, padding included.
-        end_token: Token that ends a caption, at least :data:`NUM_TOKENS`.
-        seed: Seed of everything random.
-        is_random: Draw the scenes at random, with replacement; else in turn.
+    Scenes come at random, with replacement, or in turn. ``context_length``
+    counts a caption's padding, too; ``end_token`` is at least
+    :data:`NUM_TOKENS`.
     """
 
     def __init__(

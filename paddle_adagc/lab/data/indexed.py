@@ -58,8 +58,18 @@ class IndexedTokens:
     """
 
     def __init__(self, prefix: str) -> None:
-        _check_files(prefix)
         self.prefix = prefix
+        files = (prefix + ".bin", prefix + ".idx")
+        missing = [file for file in files if not os.path.isfile(file)]
+        if missing:
+            raise FileNotFoundError(
+                f"{' and '.join(missing)} not found: the prefix is the path "
+                "without .bin and .idx; tools/prepare_data.py, "
+                "write_indexed_dataset or PaddleNLP's "
+                "create_pretraining_data.py makes both files"
+            )
+        if os.path.getsize(prefix + ".bin") == 0:
+            raise ValueError(f"{prefix}.bin is empty: write at least one token")
         dtype, sizes, documents = _read_index(prefix + ".idx")
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         is_inside = (documents >= 0) & (documents < len(ends))
@@ -129,27 +139,6 @@ class IndexedTokens:
         }
 
 
-def _check_files(prefix: str) -> None:
-    files = (prefix + ".bin", prefix + ".idx")
-    missing = [file for file in files if not os.path.isfile(file)]
-    if missing:
-        raise FileNotFoundError(
-            f"{' and '.join(missing)} not found: the prefix is the path "
-            "without .bin and .idx; tools/prepare_data.py, "
-            "write_indexed_dataset or PaddleNLP's create_pretraining_data.py "
-            "makes both files"
-        )
-    with open(prefix + ".idx", "rb") as file:
-        magic = file.read(len(MAGIC))
-    if magic != MAGIC:
-        raise ValueError(
-            f"{prefix}.idx starts with {magic!r}, not {MAGIC!r}: write the "
-            'dataset with the "mmap" implementation'
-        )
-    if os.path.getsize(prefix + ".bin") == 0:
-        raise ValueError(f"{prefix}.bin is empty: write at least one token")
-
-
 def _read_index(path: str) -> tuple[np.dtype[Any], np.ndarray, np.ndarray]:
     """Read an ``.idx``.
 
@@ -160,6 +149,12 @@ def _read_index(path: str) -> tuple[np.dtype[Any], np.ndarray, np.ndarray]:
     size, start = os.path.getsize(path), len(MAGIC) + _HEADER.size
     with open(path, "rb") as file:
         header = file.read(start)
+    magic = header[: len(MAGIC)]
+    if magic != MAGIC:
+        raise ValueError(
+            f"{path} starts with {magic!r}, not {MAGIC!r}: write the dataset "
+            'with the "mmap" implementation'
+        )
     fault = "its header is cut short"
     if len(header) == start:
         version, code, sizes, documents = _HEADER.unpack(header[len(MAGIC) :])

@@ -180,14 +180,14 @@ def _tokenise(
     fraction = config.validation_fraction
     encoder = Encoder(tokenizer, config.text_field, fraction, config.on_error)
     reads = [(source, folder) for source in sources]
-    with _Workers(config.num_workers) as workers:
-        num_lines = workers.run(_count_lines, reads, "reading")
+    with _workers(config.num_workers) as run:
+        num_lines = run(_count_lines, reads, "reading")
         parts = [
             (source, folder, encoder, range(start, min(start + PART, number)))
             for source, number in zip(sources, num_lines, strict=True)
             for start in range(0, number, PART)
         ]
-        return workers.run(_encode_part, parts, "tokenising")
+        return run(_encode_part, parts, "tokenising")
 
 
 def _read_source(source: Source, folder: Path) -> Dataset:
@@ -247,44 +247,42 @@ def _encode_part(
     return str(path)
 
 
-class _Workers:
-    """Processes that end with this one, which alone takes Ctrl-C.
+@contextlib.contextmanager
+def _workers(count: int) -> Iterator[Callable[..., list[Any]]]:
+    """Give a function that runs a task on all arguments, a tuple for each.
 
-    One worker is this process.
+    Results, and errors, come in order. The processes end with this one, which
+    alone takes Ctrl-C; one worker is this process.
     """
-
-    def __init__(self, count: int) -> None:
-        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
-        if count > 1:
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                count, multiprocessing.get_context("forkserver"), _begin_worker
-            )
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    pool: concurrent.futures.ProcessPoolExecutor | None = None
+    if count > 1:
+        context = multiprocessing.get_context("forkserver")
+        pool = concurrent.futures.ProcessPoolExecutor(
+            count, context, _begin_worker
+        )
 
     def run(
-        self, task: Callable[..., Any], arguments: Sequence[tuple], what: str
+        task: Callable[..., Any], arguments: Sequence[tuple], what: str
     ) -> list[Any]:
-        """Run a task on all arguments; results, and errors, come in order."""
         calls: list[Callable[[], Any]] = [
             functools.partial(task, *values) for values in arguments
         ]
-        if self._pool is not None:
-            calls = [self._pool.submit(call).result for call in calls]
+        if pool is not None:
+            calls = [pool.submit(call).result for call in calls]
+        bar = tqdm(calls, what, unit="part", disable=None)
         try:
-            return [
-                call() for call in tqdm(calls, what, unit="part", disable=None)
-            ]
+            return [call() for call in bar]
         except concurrent.futures.BrokenExecutor as error:
             raise RuntimeError(
                 f"a worker died while {what}: out of memory? Run the same "
                 "command again to go on, with fewer --workers"
             ) from error
+
+    try:
+        yield run
+    finally:
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker() -> None:

@@ -103,19 +103,12 @@ class LocalFile:
 class HubShard:
     """One data file of a dataset that Hugging Face ``datasets`` streams."""
 
-    name: str
-    """Of the file, for messages and the manifest."""
-
-    origin: str
-    """Text that changes when the file does."""
-
+    name: str  # of the file, for messages and the manifest
+    origin: str  # text that changes when the file does
     hub: HubConfig
     index: int
-    count: int
-    """Number of the dataset's shards."""
-
-    text_field: str
-    """The one field that is kept."""
+    count: int  # of the dataset's shards
+    text_field: str  # the one field that is kept
 
     text_format = "jsonl"
 

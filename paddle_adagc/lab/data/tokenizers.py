@@ -19,16 +19,15 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.data.corpus import END_OF_DOCUMENT, VOCAB_SIZE
 from paddle_adagc.lab.data.indexed import manifest_tokenizer, token_dtype
-
-if TYPE_CHECKING:
-    import tokenizers
 
 BYTES: Final = "bytes"
 
@@ -124,9 +123,7 @@ def _encode_bytes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load_huggingface(content: bytes) -> tokenizers.Tokenizer:
-    from tokenizers import Tokenizer as Model
-
-    model = Model.from_buffer(content)
+    model = tokenizers.Tokenizer.from_buffer(content)
     model.no_truncation()  # files often cut or pad
     model.no_padding()
     return model
@@ -235,7 +232,7 @@ def _read_huggingface(
 
 
 def _token_beside(path: Path, key: str) -> str | None:
-    """Return a special token that Hugging Face's files beside one name."""
+    """Return a special token of the Hugging Face files in the same folder."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = path.with_name(name)
         if file.is_file():
@@ -389,9 +386,6 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
     The byte 0, which the embedded corpus has after each document and text
     does not contain, is the special token of the end.
     """
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers
-    from tokenizers import Tokenizer as Model
-
     # ByteLevel writes a byte as a printable character of its own choice:
     # Latin-1's stand for themselves, the others, in their order, are the
     # characters from U+0100 on.
@@ -403,12 +397,13 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
     }
     vocabulary = {k: v for k, v in vocabulary.items() if v != END_OF_DOCUMENT}
     vocabulary[_END] = END_OF_DOCUMENT
-    model = Model(models.BPE(vocab=vocabulary, merges=[]))
+    model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     model.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=False, use_regex=False
     )
     model.decoder = decoders.ByteLevel()
-    model.add_special_tokens([AddedToken(_END, special=True, normalized=False)])
+    end = tokenizers.AddedToken(_END, special=True, normalized=False)
+    model.add_special_tokens([end])
     return model
 
 

@@ -334,10 +334,10 @@ def die(signal_number):
 
 def test_a_dead_worker_is_noticed():
     with (
-        prepare_run._Workers(2) as workers,
+        prepare_run._workers(2) as run,
         pytest.raises(RuntimeError, match="a worker died while reading"),
     ):
-        workers.run(die, [(signal.SIGKILL,)], "reading")
+        run(die, [(signal.SIGKILL,)], "reading")
 
 
 @pytest.mark.usefixtures("stopped")

@@ -108,14 +108,9 @@ def test_data_is_read_before_the_model(tmp_path, command, capsys):
 
 
 def test_the_paper_s_numbers_stand_beside():
+    same = {"value": 0.5, "stderr": 0.01}
     tasks = [
-        {
-            "task": task,
-            "metric": metric,
-            "num_fewshot": shots,
-            "value": 0.5,
-            "stderr": 0.01,
-        }
+        {"task": task, "metric": metric, "num_fewshot": shots, **same}
         for shots in (0, 2)
         for task in TASKS
         for metric in ("acc", "acc_norm")

@@ -230,11 +230,8 @@ def test_refuses_broken_weights(runs, tmp_path):
 def test_a_full_target_is_left_alone(runs, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.txt").write_text("years of work")
-    for convert in (to_hf, from_hf):
-        source = runs("llama")
-        if convert is from_hf:
-            source = tmp_path / "hf"
-            to_hf(runs("llama"), source)
+    to_hf(runs("llama"), tmp_path / "hf")
+    for convert, source in ((to_hf, runs("llama")), (from_hf, tmp_path / "hf")):
         with pytest.raises(FileExistsError, match="exists already"):
             convert(source, tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.txt"]
@@ -376,9 +373,8 @@ def test_the_data_say_which_tokenizer(runs, tmp_path, words):
     assert saved.tokenizer(str(words)) == str(words)
     made = with_manifest(saved, tmp_path, {"kind": "bytes", "sha256": "0"})
     assert made.tokenizer() == "bytes"
-    made = with_manifest(
-        saved, tmp_path, {"kind": "huggingface", "sha256": "0"}
-    )
+    other = {"kind": "huggingface", "sha256": "0"}
+    made = with_manifest(saved, tmp_path, other)
     assert made.tokenizer() is None
     with pytest.raises(ValueError, match="not the one that the data was made"):
         made.tokenizer(str(words))
@@ -415,16 +411,10 @@ def test_refuses_a_tokenizer_of_more_tokens(runs, tmp_path, words):
 def test_the_end_of_documents_is_that_of_the_data(words, tmp_path, runs):
     (words / "tokenizer_config.json").unlink()
     name = str(words / "tokenizer.json")
-    saved = load_saved(runs("llama"))
     identity = find_tokenizer(name, eos_id=3).identity()
-    prefix = tmp_path / "data"
-    manifest = Path(f"{prefix}.manifest.json")
-    manifest.write_text(json.dumps({"tokenizer": identity}))
-    run = {"config": {"data": {"kind": "mmap", "prefix": str(prefix)}}}
-    saved = dataclasses.replace(saved, run=run)
+    saved = with_manifest(load_saved(runs("llama")), tmp_path, identity)
     assert saved.document_end == 3
     assert saved.tokenizer(name) == name
-    out = tmp_path / "out"
-    out.mkdir()
-    assert export_tokenizer(name, out, saved) == 3
+    (tmp_path / "out").mkdir()
+    assert export_tokenizer(name, tmp_path / "out", saved) == 3
     assert TextTokenizer(name, eos_id=saved.document_end).prefix_id == 3
