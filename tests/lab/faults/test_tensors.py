@@ -159,10 +159,8 @@ def test_exponent_bit_outside_the_dtype():
 def test_seeded_choice_of_bit_covers_the_exponent():
     flipped = set()
     for seed in range(60):
-        options = {"tensor": None, "seed": seed}
-        after = corrupted(
-            np.ones(4), "bfloat16", "gradient_bit_flip", **options
-        )
+        options = {"kind": "gradient_bit_flip", "tensor": None, "seed": seed}
+        after = corrupted(np.ones([4]), "bfloat16", **options)
         bits = after.numpy() ^ np.uint16(0x3F80)
         flipped.add(int(bits.max()))
     assert flipped == {1 << bit for bit in range(7, 15)}
@@ -352,5 +350,8 @@ def test_bad_activation_fault():
         (make_fault("activation_nan", tensor="heads"), "did you mean 'head'"),
         (make_fault("gradient_nan"), "gradient_nan is no fault of activ"),
     ):
-        with pytest.raises(ValueError, match=message):
-            activation_fault(fault, trained_model()).__enter__()
+        with (
+            pytest.raises(ValueError, match=message),
+            activation_fault(fault, trained_model()),
+        ):
+            pass
