@@ -221,7 +221,7 @@ def build_datasets(
 
 
 class _Part(NamedTuple):
-    """What a :class:`TokenDataset` needs to know of training's tokens."""
+    """The training or the validation part of the data."""
 
     tokens: np.ndarray
     loss_mask: np.ndarray | None
