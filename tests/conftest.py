@@ -33,7 +33,7 @@ CANARIES = {
     "lab/train/test_resharding.py": (
         "test_a_run_of_one_process_continues_on_two_ranks",
     ),
-    "lab/data/prepare/test_run.py": (
+    "lab/data/test_prepare.py": (
         "test_a_kill_while_the_dataset_is_written[out.bin]",
     ),
     "lab/plan/test_plan.py": ("test_command",),

@@ -72,7 +72,7 @@ def _convert(options: argparse.Namespace) -> int:
     check_folder(options.source)
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
-    from paddle_adagc.lab.evaluate.convert import from_hf, to_hf
+    from paddle_adagc.lab.evaluate.saved import from_hf, to_hf
 
     paddlenlp_logger.set_level("WARNING")
     if options.command == "from-hf":

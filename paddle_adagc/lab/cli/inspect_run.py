@@ -64,7 +64,7 @@ def _inspect(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_run(options.run)
     if options.flight:
-        from paddle_adagc.lab.evaluate.flight import flight_text
+        from paddle_adagc.lab.evaluate.step import flight_text
 
         print(flight_text(options.run, options.step).rstrip())
         return 0

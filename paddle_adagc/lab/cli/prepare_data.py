@@ -24,7 +24,7 @@ from typing import Any
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import ERRORS, exit_status, make_parser
-from paddle_adagc.lab.data.prepare.sources import TEXT_FORMATS
+from paddle_adagc.lab.data.sources import TEXT_FORMATS
 from paddle_adagc.lab.storage import storage_errors
 
 _HUB = ("name", "split", "revision", "max_shards")
@@ -55,8 +55,8 @@ def _prepare(options: argparse.Namespace) -> int:
     for path in options.inputs:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} is not a file")
-    from paddle_adagc.lab.data.prepare.config import HubConfig, PrepareConfig
-    from paddle_adagc.lab.data.prepare.run import prepare
+    from paddle_adagc.lab.data.config import HubConfig, PrepareConfig
+    from paddle_adagc.lab.data.prepare import prepare
 
     given = {k: v for k, v in vars(options).items() if v is not None}
     command, verify = given.pop("command"), given.pop("verify")

@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,6 @@ class Corpus:
         Installed packages and ``__pycache__`` are left out, and so are empty
         files and files with the content of an earlier one: no text can be on
         both sides of a split by file.
-
-        Raises:
-            FileNotFoundError: ``directory`` holds no ``*.py`` file.
         """
         contents: dict[bytes, str] = {}
         for name in _python_files(Path(directory)):
@@ -59,21 +57,16 @@ class Corpus:
                 f"no *.py files below {str(directory)!r}: give a directory "
                 "with Python source"
             )
-        documents = [
-            np.frombuffer(content + bytes([END_OF_DOCUMENT]), np.uint8)
-            for content in contents
-        ]
-        return cls._from_documents(documents, tuple(contents.values()))
+        end = bytes([END_OF_DOCUMENT])
+        documents = [np.frombuffer(text + end, np.uint8) for text in contents]
+        return cls._join(documents, contents.values())
 
     @classmethod
-    def _from_documents(
-        cls, documents: list[np.ndarray], names: tuple[str, ...]
-    ) -> Corpus:
+    def _join(cls, documents: list[np.ndarray], names: Iterable[str]) -> Corpus:
         tokens = np.concatenate(documents)
-        boundaries = np.zeros(len(documents) + 1, np.int64)
-        np.cumsum([len(d) for d in documents], out=boundaries[1:])
+        boundaries = np.cumsum([0, *map(len, documents)], dtype=np.int64)
         tokens.flags.writeable = boundaries.flags.writeable = False
-        return cls(tokens, boundaries, names)
+        return cls(tokens, boundaries, tuple(names))
 
     def split(self, fraction: float, seed: int) -> tuple[Corpus, Corpus]:
         """Hold out whole documents, in an order drawn from ``seed``.
@@ -81,28 +74,18 @@ class Corpus:
         The order is that of a hash of the seed and the name, so a file keeps
         its rank when other files come or go.
 
-        Args:
-            fraction: Share of the tokens, in (0, 1), that the second part
-                gets; the document that reaches it is the last one taken.
-            seed: Another seed takes other documents.
-
-        Returns:
-            The remaining documents and those taken; neither is empty.
-
-        Raises:
-            ValueError: ``fraction`` is not in (0, 1), or it leaves a part
-                empty.
+        The second part gets this fraction of the tokens; the document that
+        reaches it is the last one taken. Neither part is empty.
         """
         if not 0 < fraction < 1:
             raise ValueError(f"fraction is {fraction}: give one in (0, 1)")
-        sizes = np.diff(self.boundaries)
-        order = sorted(
-            range(len(self.names)),
-            key=lambda d: hashlib.sha256(
-                f"{seed}:{self.names[d]}".encode()
-            ).digest(),
-        )
-        taken_tokens = np.cumsum(sizes[order])
+
+        def rank(document: int) -> bytes:
+            text = f"{seed}:{self.names[document]}"
+            return hashlib.sha256(text.encode()).digest()
+
+        order = sorted(range(len(self.names)), key=rank)
+        taken_tokens = np.cumsum(np.diff(self.boundaries)[order])
         target = fraction * len(self.tokens)
         num_taken = int(np.searchsorted(taken_tokens, target)) + 1
         if num_taken >= len(order):
@@ -114,21 +97,15 @@ class Corpus:
 
     def _select(self, documents: list[int]) -> Corpus:
         chosen = sorted(documents)
-        return self._from_documents(
-            [
-                self.tokens[self.boundaries[d] : self.boundaries[d + 1]]
-                for d in chosen
-            ],
-            tuple(self.names[d] for d in chosen),
-        )
+        ends = self.boundaries
+        texts = [self.tokens[ends[d] : ends[d + 1]] for d in chosen]
+        return self._join(texts, (self.names[d] for d in chosen))
 
     def fingerprint(self) -> dict[str, str | int]:
         """Return facts that tell whether another corpus is equal.
 
-        Returns:
-            ``sha256`` (hexadecimal, over names, sizes and tokens),
-            ``num_files``, ``num_bytes`` (of source, without end tokens) and
-            ``python`` (version of the interpreter that runs this).
+        ``sha256`` is over names, sizes and tokens; ``num_bytes`` is that of
+        the source, without end tokens.
         """
         digest = hashlib.sha256("\n".join(self.names).encode())
         digest.update(self.boundaries.astype("<i8").tobytes())
@@ -150,10 +127,6 @@ def load_stdlib_corpus() -> Corpus:
     comparable only where :meth:`Corpus.fingerprint` agrees. CPython 3.11 has
     about 30 MB in 1,700 files. It is read once per process, in well under
     a second from a warm disk cache, and kept in memory.
-
-    Raises:
-        FileNotFoundError: The interpreter has no standard library as ``*.py``
-            files (a frozen or zipped one).
     """
     return Corpus.from_directory(sysconfig.get_path("stdlib"))
 
@@ -162,9 +135,7 @@ def _python_files(root: Path) -> list[str]:
     """Return the sorted POSIX names of the ``*.py`` files below ``root``."""
     names = []
     for directory, subdirectories, files in os.walk(root):
-        subdirectories[:] = [
-            d for d in subdirectories if d not in _SKIPPED_DIRECTORIES
-        ]
+        subdirectories[:] = {*subdirectories} - _SKIPPED_DIRECTORIES
         parent = Path(directory).relative_to(root)
         names += [(parent / f).as_posix() for f in files if f.endswith(".py")]
     return sorted(names)

@@ -1,12 +1,18 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Token datasets behind one interface, and how a config becomes two of them."""
+"""Datasets of token windows, and how a config becomes two of them.
+
+An order maps sample ``i`` to the position of its first token. It is a pure
+function of the seed and ``i``: a resumed run starts at any sample without
+replay, and every rank and worker sees the same samples.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from paddle.io import Dataset
@@ -14,17 +20,87 @@ from paddle.io import Dataset
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import TEXT_KINDS, DataConfig
-from paddle_adagc.lab.data.manifest import check_dataset, read_manifest
-from paddle_adagc.lab.data.order import (
-    EpochOrder,
-    Order,
-    RandomChoiceOrder,
-    RandomOrder,
-    distinct_windows,
+from paddle_adagc.lab.data.indexed import (
+    IndexedTokens,
+    check_dataset,
+    manifest_tokenizer,
 )
 
 IGNORED_LABEL = -100
 """Label of a position that has no loss."""
+
+_MASK = 2**64 - 1
+
+
+def random_bits(seed: int, index: int) -> int:
+    """Draw ``index`` of the stream ``seed``, as an integer in [0, 2**64).
+
+    SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), whose state is a counter,
+    with the seed scrambled first so that neighbouring seeds share no draws.
+    """
+    counter = _scramble(seed) + (index + 1) * 0x9E3779B97F4A7C15
+    return _scramble(counter & _MASK)
+
+
+def _scramble(z: int) -> int:
+    """SplitMix64's output function, a bijection of 64-bit integers."""
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+    return z ^ (z >> 31)
+
+
+def distinct_windows(num_windows: int, count: int, seed: int) -> np.ndarray:
+    """Draw ``count`` different windows of ``num_windows``, int64 [count]."""
+    return np.random.RandomState(seed).permutation(num_windows)[:count]
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomOrder:
+    """Starts drawn uniformly, with replacement, from ``starts``."""
+
+    starts: Sequence[int]
+    num_samples: int
+    seed: int
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> int:
+        """Start of sample ``index``."""
+        return self.starts[random_bits(self.seed, index) % len(self.starts)]
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochOrder:
+    """Every window once per epoch, in a new order for each epoch.
+
+    Window ``w`` starts at ``w * seq_length``. Memory: 8 bytes a window.
+    """
+
+    num_windows: int
+    seq_length: int
+    num_samples: int
+    seed: int
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> int:
+        """Start of sample ``index``."""
+        epoch, position = divmod(index, self.num_windows)
+        windows = _epoch_permutation(self.num_windows, self.seed, epoch)
+        return int(windows[position]) * self.seq_length
+
+
+@functools.lru_cache(maxsize=2)
+def _epoch_permutation(num_windows: int, seed: int, epoch: int) -> np.ndarray:
+    # RandomState's streams are frozen; Generator's may change with NumPy.
+    return np.random.RandomState([seed, epoch]).permutation(num_windows)
+
+
+Order = RandomOrder | EpochOrder | tuple[int, ...]
 
 
 class TokenDataset(Dataset):
@@ -38,14 +114,10 @@ class TokenDataset(Dataset):
         tokens: ``[num_tokens]``, integers; a view of a mapped file will do.
         order: Start of each sample, each in [0, num_tokens - seq_length).
         seq_length: Tokens a sample.
-        vocab_size: Smallest vocabulary that holds every token; found from
-            ``tokens`` when it is first asked for, if not given.
+        vocab_size: Smallest vocabulary that holds every token; None: it is
+            found when it is first asked for.
         loss_mask: ``[num_tokens]``; 0 where a token is not to be predicted.
         fingerprint: Identity of the source, for the run's record.
-
-    Raises:
-        ValueError: ``tokens`` hold no window of ``seq_length`` tokens and
-            their labels.
     """
 
     def __init__(
@@ -75,31 +147,19 @@ class TokenDataset(Dataset):
         to end, to find it; check the validation dataset's as well as the
         training dataset's.
         """
-        if self._vocab_size is not None:
-            return self._vocab_size
-        return int(self.tokens.max()) + 1
+        return self._vocab_size or int(self.tokens.max()) + 1
 
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Read sample ``index``.
+        """Read ``input_ids`` and ``labels``, each int64 ``[seq_length]``.
 
-        Returns:
-            ``input_ids`` and ``labels``, each int64 ``[seq_length]``; a label
-            is the token after its input, or :data:`IGNORED_LABEL`. The two
-            may share memory.
-
-        Raises:
-            IndexError: ``index`` is not in [0, len(self)).
+        A label is the token after its input, or :data:`IGNORED_LABEL`. The
+        two may share memory.
         """
-        index = int(index)
-        if not 0 <= index < len(self.order):
-            raise IndexError(
-                f"sample {index} of a dataset of {len(self.order)} samples"
-            )
-        start = self.order[index]
+        start = self.order[check_index(index, len(self))]
         stop = start + self.seq_length + 1
         window = self.tokens[start:stop].astype(np.int64)
         labels = window[1:]
@@ -109,17 +169,21 @@ class TokenDataset(Dataset):
         return {"input_ids": window[:-1], "labels": labels}
 
 
+def check_index(index: int, num_samples: int) -> int:
+    """Return the index of a sample; an IndexError ends a loop over them."""
+    if not 0 <= index < num_samples:
+        raise IndexError(
+            f"sample {index} of a dataset of {num_samples} samples"
+        )
+    return int(index)
+
+
 def collate_batch(
     samples: Sequence[dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Stack samples of equal shapes: each entry ``[batch_size, ...]``.
-
-    Pass it as ``collate_fn`` of a ``DataLoader`` or ``data_collator`` of a
-    ``Trainer``.
-    """
-    return {
-        key: np.stack([sample[key] for sample in samples]) for key in samples[0]
-    }
+    """Stack samples of equal shapes: each entry ``[batch_size, ...]``."""
+    keys = samples[0]
+    return {key: np.stack([sample[key] for sample in samples]) for key in keys}
 
 
 def build_datasets(
@@ -127,23 +191,13 @@ def build_datasets(
 ) -> tuple[TokenDataset, TokenDataset]:
     """Open the training and the validation data of a config.
 
-    The first samples do not depend on ``num_train_samples``: a run can be
-    prolonged without changing what it has already seen. Every rank builds the
-    same datasets without communication; a distributed batch sampler gives
-    each rank its samples.
-
-    Args:
-        config: Kind of data, sequence length, seed, validation set.
-        num_train_samples: Length of the training dataset, at least 1: steps
-            times global batch size.
-
-    Returns:
-        Training dataset, and validation dataset of ``config.validation_size``
-        fixed samples from documents that training never sees.
+    The first of the ``num_train_samples`` do not depend on their number: a run
+    can be prolonged without changing what it has already seen. Every rank
+    builds the same datasets without communication; a distributed batch sampler
+    gives each rank its samples. The ``config.validation_size`` validation
+    samples are fixed ones from documents that training never sees.
 
     Raises:
-        ValueError: Data of another kind than text; or a part has too few
-            tokens, or a file is not a dataset.
         FileNotFoundError: ``config.prefix`` has no ``.bin`` or ``.idx``.
     """
     if num_train_samples < 1:
@@ -151,98 +205,62 @@ def build_datasets(
             f"num_train_samples is {num_train_samples}: give at least 1"
         )
     check_choice("data.kind", config.kind, TEXT_KINDS)
-    if config.kind == "mmap":
-        return _build_mmap(config, num_train_samples)
-    source = corpus.load_stdlib_corpus()
-    fingerprint = source.fingerprint()
-    parts = source.split(config.validation_fraction, config.seed)
-    train, validation = (part.tokens for part in parts)
+    is_mmap = config.kind == "mmap"
+    train, held_out = _open_mmap(config) if is_mmap else _split_corpus(config)
     orders = (
-        _embedded_order(config, len(train), num_train_samples),
-        _validation_order(config, len(validation)),
+        _training_order(config, len(train.tokens), num_train_samples),
+        _validation_order(config, len(held_out.tokens)),
     )
     train_dataset, validation_dataset = (
         TokenDataset(
-            tokens,
-            order,
-            seq_length=config.seq_length,
-            vocab_size=corpus.VOCAB_SIZE,
-            fingerprint=fingerprint,
+            order=order, seq_length=config.seq_length, **part._asdict()
         )
-        for tokens, order in zip((train, validation), orders, strict=True)
+        for part, order in zip((train, held_out), orders, strict=True)
     )
     return train_dataset, validation_dataset
 
 
-def _build_mmap(
-    config: DataConfig, num_train_samples: int
-) -> tuple[TokenDataset, TokenDataset]:
-    # PaddleNLP takes seconds to import and the other kinds do without it.
-    from paddle_adagc.lab.data.indexed import IndexedTokens
+class _Part(NamedTuple):
+    """The training or the validation part of the data."""
 
-    assert config.prefix is not None
-    for prefix in filter(None, (config.prefix, config.validation_prefix)):
-        check_dataset(prefix)
-    source = IndexedTokens(config.prefix)
-    vocab_size = held_out_vocab_size = manifest_vocab_size(config.prefix)
-    if config.validation_prefix is None:
-        held_out = source
-        train, validation = source.split(config.validation_fraction)
+    tokens: np.ndarray
+    loss_mask: np.ndarray | None
+    vocab_size: int | None
+    fingerprint: dict[str, str | int]
+
+
+def _split_corpus(config: DataConfig) -> tuple[_Part, _Part]:
+    source = corpus.load_stdlib_corpus()
+    train, held_out = source.split(config.validation_fraction, config.seed)
+    facts = None, corpus.VOCAB_SIZE, source.fingerprint()
+    return _Part(train.tokens, *facts), _Part(held_out.tokens, *facts)
+
+
+def _open_mmap(config: DataConfig) -> tuple[_Part, _Part]:
+    prefix, other = config.prefix, config.validation_prefix
+    assert prefix is not None
+    for path in filter(None, (prefix, other)):
+        check_dataset(path)
+    source = held_out = IndexedTokens(prefix)
+    size = other_size = manifest_tokenizer(prefix).get("vocab_size")
+    if other is None:
+        parts = source.split(config.validation_fraction)
     else:
-        held_out = IndexedTokens(config.validation_prefix)
-        train, validation = source.all(), held_out.all()
-        if config.validation_prefix != f"{config.prefix}_validation":
-            held_out_vocab_size = manifest_vocab_size(config.validation_prefix)
-    train_order = EpochOrder(
-        num_windows=num_windows(len(train.tokens), config.seq_length),
-        seq_length=config.seq_length,
-        num_samples=num_train_samples,
-        seed=config.seed,
+        held_out = IndexedTokens(other)
+        parts = source.all(), held_out.all()
+        if other != f"{prefix}_validation":
+            other_size = manifest_tokenizer(other).get("vocab_size")
+    return (
+        _Part(*parts[0], size, source.fingerprint()),
+        _Part(*parts[1], other_size, held_out.fingerprint()),
     )
-    validation_order = _validation_order(config, len(validation.tokens))
-    train_dataset, validation_dataset = (
-        TokenDataset(
-            part.tokens,
-            order,
-            seq_length=config.seq_length,
-            vocab_size=size,
-            loss_mask=part.loss_mask,
-            fingerprint=origin.fingerprint(),
-        )
-        for part, order, origin, size in (
-            (train, train_order, source, vocab_size),
-            (validation, validation_order, held_out, held_out_vocab_size),
-        )
-    )
-    return train_dataset, validation_dataset
-
-
-def manifest_vocab_size(prefix: str) -> int | None:
-    """Vocabulary of a dataset that ``tools/prepare_data.py`` has made.
-
-    Args:
-        prefix: Path of the dataset without ``.bin`` and ``.idx``.
-
-    Returns:
-        What its manifest says; None if it has none.
-
-    Raises:
-        ValueError: The manifest is damaged.
-    """
-    manifest = Path(f"{prefix}.manifest.json")
-    if not manifest.is_file():
-        return None
-    return read_manifest(manifest)["tokenizer"]["vocab_size"]
 
 
 def num_windows(num_tokens: int, seq_length: int) -> int:
-    """Count the windows that follow each other without a gap.
+    """Count the windows that follow each other without a gap, at least one.
 
     Neighbours share one token: the last label of one is the first input of
     the next.
-
-    Raises:
-        ValueError: There is not even one.
     """
     count = (num_tokens - 1) // seq_length
     if count < 1:
@@ -253,22 +271,23 @@ def num_windows(num_tokens: int, seq_length: int) -> int:
     return count
 
 
-def _embedded_order(
+def _training_order(
     config: DataConfig, num_tokens: int, num_samples: int
 ) -> Order:
-    seq_length, seed = config.seq_length, config.seed
+    length, seed = config.seq_length, config.seed
+    available = num_windows(num_tokens, length)
+    if config.kind == "mmap":
+        return EpochOrder(available, length, num_samples, seed)
     if config.kind == "stdlib":
-        num_windows(num_tokens, seq_length)
-        return RandomOrder(num_tokens - seq_length, num_samples, seed)
-    available = num_windows(num_tokens, seq_length)
+        return RandomOrder(range(num_tokens - length), num_samples, seed)
     if config.num_sequences > available:
         raise ValueError(
             f"num_sequences is {config.num_sequences}, but the training text "
-            f"has {available} windows of {seq_length} tokens: lower it"
+            f"has {available} windows of {length} tokens: lower it"
         )
     windows = distinct_windows(available, config.num_sequences, seed)
-    starts = tuple(int(w) * seq_length for w in windows)
-    return RandomChoiceOrder(starts, num_samples, seed)
+    starts = tuple(int(w) * length for w in windows)
+    return RandomOrder(starts, num_samples, seed)
 
 
 def _validation_order(config: DataConfig, num_tokens: int) -> Order:
@@ -284,3 +303,48 @@ def _validation_order(config: DataConfig, num_tokens: int) -> Order:
             f"of {config.seq_length} tokens: lower it, or {remedy}"
         )
     return tuple(i * available // size * config.seq_length for i in range(size))
+
+
+class DataFindings(NamedTuple):
+    """Findings about a run's data, as lines for people."""
+
+    lines: list[str]
+    """Description of the data."""
+
+    missing: list[str]
+    """Files and packages that this machine lacks."""
+
+
+def inspect_tokens(
+    config: DataConfig, num_samples: int, vocab_size: int
+) -> DataFindings:
+    """Look at token data; a memory-mapped dataset's tokens are not read.
+
+    ``num_samples`` are those of the whole run, ``vocab_size`` is the model's.
+    """
+    prefix, missing = config.prefix, []
+    try:
+        train, _ = build_datasets(config, num_samples)
+    except FileNotFoundError as error:
+        tokens = num_samples * config.seq_length + 1
+        line = f"{config.kind}, {prefix}: the run needs {tokens:,} tokens"
+        return DataFindings([line], [f"data: {error}"])
+    count = f"{len(train.tokens):,} tokens"
+    if config.kind == "mmap":
+        windows = num_windows(len(train.tokens), config.seq_length)
+        line = (
+            f"mmap, {prefix}: {count} for training, the run takes "
+            f"{num_samples / windows:.2f} epochs"
+        )
+        needed_size = manifest_tokenizer(prefix).get("vocab_size", 0)
+        if not needed_size:
+            manifest = f"{prefix}.manifest.json"
+            missing = [f"data: no {manifest} to tell the vocabulary by"]
+    else:
+        line, needed_size = f"{config.kind}, {count}", train.vocab_size
+    if needed_size > vocab_size:
+        raise ValueError(
+            f"model.vocab_size={vocab_size}: the data's vocabulary has "
+            f"{needed_size} tokens; raise it"
+        )
+    return DataFindings([line], missing)

@@ -1,33 +1,47 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""PaddleNLP's memory-mapped ``.bin``/``.idx`` datasets, read and written.
+"""Memory-mapped ``.bin``/``.idx`` datasets, and the manifest beside them.
 
-The format is read by PaddleNLP's index reader and written by its builder, so
-files of its ``create_pretraining_data.py`` and of Megatron-LM work, ``.lsm``
-loss masks included. Its ``causal_dataset`` is not used: there, sample ``i``
-depends on the length of the run, the index that it caches on disk survives a
-rewritten dataset, and a rank waits for ever for an index file that an
-interrupted run left broken.
+The format is that of PaddleNLP's ``create_pretraining_data.py`` and of
+Megatron-LM, ``.lsm`` loss masks included. PaddleNLP's ``causal_dataset`` is
+not used: there, sample ``i`` depends on the length of the run, the index that
+it caches on disk survives a rewritten dataset, and a rank waits for ever for
+an index file that an interrupted run left broken.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import json
 import os
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
-from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
-from paddle_adagc.lab.checksums import sampled_sha256, sha256
-from paddle_adagc.lab.data.index_format import MAGIC, check_index, token_dtype
+from paddle_adagc.lab.checksums import check_seal, sampled_sha256, sha256
+
+MAGIC = b"MMIDIDX\x00\x00"
+"""First bytes of every ``.idx``."""
+
+_HEADER = struct.Struct("<QBQQ")  # version, dtype, sentences, document ends
+_VERSION = 1
+_TYPES = ("u1", "i1", "i2", "i4", "i8", "f8", "f4", "u2")
+_DTYPES = {code: np.dtype(name) for code, name in enumerate(_TYPES, start=1)}
+_MAX_UINT16_VOCAB = 65500  # as in PaddleNLP's own choice of the dtype
+_BLOCK = 2**20  # documents written at a time
+_COPY = "write the dataset again or copy it completely"
+_FIX = "copy the dataset again, or remove the manifest and prepare it again"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TokenRange:
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """uint16 for vocabularies below 65,500, int32 above."""
+    return _DTYPES[8 if vocab_size < _MAX_UINT16_VOCAB else 4]
+
+
+class TokenRange(NamedTuple):
     """Consecutive documents of a memory-mapped dataset."""
 
     tokens: np.ndarray
@@ -40,35 +54,40 @@ class TokenRange:
 class IndexedTokens:
     """A memory-mapped dataset as one stream of tokens.
 
-    Args:
-        prefix: Path without ``.bin`` and ``.idx``.
-
-    Raises:
-        FileNotFoundError: One of the two files is missing.
-        ValueError: The ``.idx`` is of another format, or a file is shorter
-            than the ``.idx`` says.
+    ``prefix`` is its path without ``.bin`` and ``.idx``, in all of this module.
     """
 
     def __init__(self, prefix: str) -> None:
-        _check_files(prefix)
         self.prefix = prefix
-        check_index(prefix + ".idx")
-        with contextlib.redirect_stdout(None):  # "reading sizes..."
-            index = MMapIndexedDataset.Index(prefix + ".idx", skip_warmup=True)
-        ends = np.concatenate([[0], np.cumsum(index.sizes, dtype=np.int64)])
-        if (index.sizes < 0).any() or not _is_rising(index.doc_idx, len(ends)):
+        files = (prefix + ".bin", prefix + ".idx")
+        missing = [file for file in files if not os.path.isfile(file)]
+        if missing:
+            raise FileNotFoundError(
+                f"{' and '.join(missing)} not found: the prefix is the path "
+                "without .bin and .idx; tools/prepare_data.py, "
+                "write_indexed_dataset or PaddleNLP's "
+                "create_pretraining_data.py makes both files"
+            )
+        if os.path.getsize(prefix + ".bin") == 0:
+            raise ValueError(f"{prefix}.bin is empty: write at least one token")
+        dtype, sizes, documents = _read_index(prefix + ".idx")
+        ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        is_inside = (documents >= 0) & (documents < len(ends))
+        if (
+            (sizes < 0).any()
+            or not is_inside.all()
+            or (np.diff(documents) < 0).any()
+        ):
             raise ValueError(
                 f"{prefix}.idx is damaged: sizes below 0, or documents out of "
-                "order: write the dataset again or copy it completely"
+                f"order: {_COPY}"
             )
-        documents = ends[index.doc_idx]
-        # PaddleNLP unmaps its files when it drops them, views or not: what
-        # outlives `index` is copied here, and the tokens are mapped apart.
         self.num_tokens = int(ends[-1])
-        self.boundaries = np.unique(np.concatenate([[0], documents, ends[-1:]]))
+        places = [[0], ends[documents], ends[-1:]]
+        self.boundaries = np.unique(np.concatenate(places))
         """``[num_documents + 1]`` int64: first token of each document that is
         not empty, and the end."""
-        self._tokens = self._map(".bin", index.dtype)
+        self._tokens = self._map(".bin", dtype)
         has_mask = os.path.isfile(prefix + ".lsm")
         self._loss_mask = self._map(".lsm", np.uint8) if has_mask else None
 
@@ -78,8 +97,7 @@ class IndexedTokens:
         if path.stat().st_size < needed:
             raise ValueError(
                 f"{path} has {path.stat().st_size} bytes, but "
-                f"{self.prefix}.idx describes {needed}: write the dataset "
-                "again or copy it completely"
+                f"{self.prefix}.idx describes {needed}: {_COPY}"
             )
         mapped = np.memmap(path, dtype, mode="r", shape=(self.num_tokens,))
         return np.asarray(mapped)  # slices of a plain array are cheaper
@@ -88,23 +106,15 @@ class IndexedTokens:
         """Return documents ``first`` to ``stop - 1`` as one range."""
         part = slice(*self.boundaries[[first, stop]].tolist())
         mask = self._loss_mask
-        return TokenRange(
-            self._tokens[part], None if mask is None else mask[part]
-        )
+        mask = None if mask is None else mask[part]
+        return TokenRange(self._tokens[part], mask)
 
     def all(self) -> TokenRange:
         """Return all documents as one range."""
         return self.documents(0, len(self.boundaries) - 1)
 
     def split(self, fraction: float) -> tuple[TokenRange, TokenRange]:
-        """Hold out the last ``fraction`` of the documents.
-
-        Args:
-            fraction: Share of the documents, in (0, 1); rounded, at least one.
-
-        Raises:
-            ValueError: There are fewer than two documents.
-        """
+        """Hold out the last ``fraction`` of the documents, at least one."""
         count = len(self.boundaries) - 1
         if count < 2:
             raise ValueError(
@@ -112,17 +122,14 @@ class IndexedTokens:
                 "validation need one each at least; end each document of the "
                 "dataset"
             )
-        held_out = min(max(round(fraction * count), 1), count - 1)
-        cut = count - held_out
+        cut = count - min(max(round(fraction * count), 1), count - 1)
         return self.documents(0, cut), self.documents(cut, count)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Return facts by which the dataset can be recognised.
 
-        Returns:
-            ``sha256`` (hexadecimal, of the ``.idx``), ``sampled_sha256`` (of
-            1,024 pieces of 4 KiB spread evenly over the ``.bin``, or of all of
-            it), ``num_documents`` and ``num_tokens``.
+        ``sha256`` is that of the ``.idx``, ``sampled_sha256`` that of 1,024
+        pieces of 4 KiB spread evenly over the ``.bin``, or of all of it.
         """
         return {
             "sha256": sha256(self.prefix + ".idx"),
@@ -132,33 +139,73 @@ class IndexedTokens:
         }
 
 
-def _is_rising(doc_idx: np.ndarray, stop: int) -> bool:
-    inside = (doc_idx >= 0) & (doc_idx < stop)
-    return bool(inside.all() and (np.diff(doc_idx) >= 0).all())
+def _read_index(path: str) -> tuple[np.dtype[Any], np.ndarray, np.ndarray]:
+    """Read an ``.idx``.
 
-
-def _check_files(prefix: str) -> None:
-    missing = [
-        prefix + suffix
-        for suffix in (".bin", ".idx")
-        if not os.path.isfile(prefix + suffix)
-    ]
-    if missing:
-        raise FileNotFoundError(
-            f"{' and '.join(missing)} not found: the prefix is the path "
-            "without .bin and .idx; tools/prepare_data.py, "
-            "write_indexed_dataset or PaddleNLP's create_pretraining_data.py "
-            "makes both files"
-        )
-    with open(prefix + ".idx", "rb") as file:
-        magic = file.read(len(MAGIC))
+    Returns:
+        Type of the tokens; int32 sizes of the sentences; int64 first sentence
+        of each document, and the end.
+    """
+    size, start = os.path.getsize(path), len(MAGIC) + _HEADER.size
+    with open(path, "rb") as file:
+        header = file.read(start)
+    magic = header[: len(MAGIC)]
     if magic != MAGIC:
         raise ValueError(
-            f"{prefix}.idx starts with {magic!r}, not {MAGIC!r}: write the "
-            'dataset with the "mmap" implementation'
+            f"{path} starts with {magic!r}, not {MAGIC!r}: write the dataset "
+            'with the "mmap" implementation'
         )
-    if os.path.getsize(prefix + ".bin") == 0:
-        raise ValueError(f"{prefix}.bin is empty: write at least one token")
+    fault = "its header is cut short"
+    if len(header) == start:
+        version, code, sizes, documents = _HEADER.unpack(header[len(MAGIC) :])
+        needed = start + 12 * sizes + 8 * documents
+        fault = f"it has {size:,} bytes, and its header asks for {needed:,}"
+        if version != _VERSION or code not in _DTYPES:
+            fault = f"version {version}, type of tokens {code}"
+        elif size >= needed:
+            return (
+                _DTYPES[code],
+                np.memmap(path, "<i4", "r", start, (sizes,)),
+                np.memmap(path, "<i8", "r", start + 12 * sizes, (documents,)),
+            )
+    raise ValueError(
+        f"{path} is cut short, or no index of version {_VERSION} ({fault}): "
+        f"{_COPY}"
+    )
+
+
+def write_index(
+    file: BinaryIO,
+    sizes: Callable[[], Iterable[np.ndarray]],
+    *,
+    num_documents: int,
+    dtype: np.dtype[Any],
+) -> None:
+    """Write the ``.idx`` of documents of one sentence each.
+
+    Equal, byte by byte, to what PaddleNLP's builder writes, which holds a
+    Python list of all documents in memory; this holds one block of them.
+
+    Args:
+        file: Open for writing, at its start.
+        sizes: Gives the documents' numbers of tokens, int32 ``[n]`` a block;
+            called twice.
+        num_documents: Sum of the ``n``.
+        dtype: NumPy type of the tokens in the ``.bin``.
+    """
+    code = next(code for code, known in _DTYPES.items() if known == dtype)
+    file.write(MAGIC)
+    file.write(_HEADER.pack(_VERSION, code, num_documents, num_documents + 1))
+    for block in sizes():
+        file.write(block.astype("<i4").tobytes())
+    address = 0
+    for block in sizes():
+        lengths = block.astype("<i8") * dtype.itemsize
+        file.write((address + np.cumsum(lengths) - lengths).tobytes())
+        address += int(lengths.sum())
+    for start in range(0, num_documents + 1, _BLOCK):
+        stop = min(start + _BLOCK, num_documents + 1)
+        file.write(np.arange(start, stop, dtype="<i8").tobytes())
 
 
 def write_indexed_dataset(
@@ -169,33 +216,32 @@ def write_indexed_dataset(
 ) -> None:
     """Write token lists as ``prefix.bin`` and ``prefix.idx``.
 
-    PaddleNLP's own builder writes them: uint16 for vocabularies below 65,500,
-    int32 above. ``prefix.idx`` comes last, so that an interrupted call leaves
-    no dataset behind.
+    ``prefix.idx`` comes last, so that an interrupted call leaves no dataset
+    behind. A dataset that is there already is replaced.
 
     Args:
-        prefix: Path without ending; its directory is created. A dataset that
-            is there already is replaced.
+        prefix: Its directory is created.
         documents: Each a non-empty list of tokens in [0, vocab_size).
         vocab_size: Size of the tokenizer's vocabulary.
-
-    Raises:
-        ValueError: There are no documents, or one is empty, is not a list of
-            integers, or has a token outside the vocabulary.
     """
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".idx", ".lsm"):
         Path(prefix + suffix).unlink(missing_ok=True)
-    builder = make_builder(prefix + ".bin", "mmap", token_dtype(vocab_size))
-    count = 0
-    for count, document in enumerate(documents, start=1):
-        tokens = np.asarray(document)
-        _check_document(count - 1, tokens, vocab_size)
-        builder.add_item(tokens)
-        builder.end_document()
-    if not count:
+    dtype = token_dtype(vocab_size)
+    lengths: list[int] = []
+    with open(prefix + ".bin", "wb") as file:
+        for document in documents:
+            tokens = np.asarray(document)
+            _check_document(len(lengths), tokens, vocab_size)
+            file.write(tokens.astype(dtype).tobytes())
+            lengths.append(len(tokens))
+    if not lengths:
         raise ValueError("documents is empty: give at least one")
-    builder.finalize(prefix + ".idx")
+    sizes = [np.array(lengths, np.int32)]
+    with open(prefix + ".idx", "wb") as file:
+        write_index(
+            file, lambda: sizes, num_documents=len(lengths), dtype=dtype
+        )
 
 
 def _check_document(number: int, tokens: np.ndarray, vocab_size: int) -> None:
@@ -210,3 +256,70 @@ def _check_document(number: int, tokens: np.ndarray, vocab_size: int) -> None:
             f"document {number} has token {outside[0]} outside "
             f"[0, {vocab_size}): give the tokenizer's vocab_size"
         )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read the manifest that ``tools/prepare_data.py`` wrote."""
+    try:
+        manifest = json.loads(path.read_bytes())
+        if not isinstance(manifest, dict):
+            raise ValueError(f"a {type(manifest).__name__}, not an object")
+        parts = [manifest.get("train"), manifest.get("validation")]
+        is_new = any("bin_sampled_sha256" in (part or ()) for part in parts)
+        check_seal(manifest, () if is_new else None)
+        size = manifest["tokenizer"]["vocab_size"]
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"the tokenizer's vocab_size is {size!r}")
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): {_FIX}") from error
+    return manifest
+
+
+def manifest_tokenizer(prefix: str | None) -> dict[str, Any]:
+    """What the manifest says of the tokenizer; empty without a manifest."""
+    path = Path(f"{prefix}.manifest.json")
+    if prefix is None or not path.is_file():
+        return {}
+    return read_manifest(path)["tokenizer"]
+
+
+def check_dataset(prefix: str, *, verify: bool = False) -> None:
+    """Compare a dataset with its manifest, if it has one.
+
+    ``verify`` compares the SHA-256 of the whole ``.bin``; otherwise that of
+    pieces of it.
+    """
+    output = prefix.removesuffix("_validation")
+    split = "train" if output == prefix else "validation"
+    path = Path(f"{output}.manifest.json")
+    part = read_manifest(path).get(split) if path.is_file() else None
+    if part is None:
+        return
+    try:
+        fault = _fault(prefix, part, verify=verify)
+    except (KeyError, TypeError) as error:
+        fault = f"{path.name} says too little of it ({error!r})"
+    if fault:
+        raise ValueError(f"{prefix} is damaged: {fault}: {_FIX}")
+
+
+def _fault(prefix: str, part: dict[str, Any], *, verify: bool) -> str | None:
+    tokens, index = (Path(prefix + ending) for ending in (".bin", ".idx"))
+    for path in (tokens, index):
+        if not path.is_file():
+            return f"{path.name} is missing"
+    size = tokens.stat().st_size
+    wanted = part["num_tokens"] * np.dtype(part["dtype"]).itemsize
+    if size != wanted:
+        return f"{tokens.name} has {size:,} bytes, not {wanted:,}"
+    sampled = part.get("bin_sampled_sha256")
+    damaged = None
+    if sha256(index) != part["idx_sha256"]:
+        damaged = index
+    elif (sampled and sampled_sha256(tokens) != sampled) or (
+        verify and sha256(tokens) != part["bin_sha256"]
+    ):
+        damaged = tokens
+    if damaged:
+        return f"{damaged.name} has another SHA-256 than when it was written"
+    return None

@@ -1,6 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Score a saved decoder: perplexity and tasks, as JSON and as a table."""
+"""Score a saved decoder: perplexity and tasks, as JSON and as a table.
+
+Beside the scores of the paper's models stand the paper's own.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,116 @@ import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import paddle_adagc
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
-from paddle_adagc.lab.evaluate.paper import (
-    BENCHMARKS,
-    matching_preset,
-    paper_accuracies,
-)
+from paddle_adagc.lab.data.tokenizers import TextTokenizer
 from paddle_adagc.lab.evaluate.saved import (
     SavedDecoder,
     build_decoder,
     load_saved,
 )
 from paddle_adagc.lab.evaluate.scoring import Scorer, measure_perplexity
-from paddle_adagc.lab.evaluate.tokenizer import (
-    TextTokenizer,
-    document_end,
-    tokenizer_of,
-)
 from paddle_adagc.lab.markdown import markdown_table
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.families import preset
+from paddle_adagc.lab.models.initialization import plain_config
+from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.train.parse import load_config
 
 PAPER = "paper"
 """Task name that stands for all of the paper's benchmarks."""
+
+
+class Benchmark(NamedTuple):
+    """A column of the paper's accuracy tables."""
+
+    label: str
+    task: str
+    """Name in lm-evaluation-harness."""
+
+    metric: str
+
+
+BENCHMARKS = (
+    Benchmark("ARC-E", "arc_easy", "acc_norm"),
+    Benchmark("ARC-C", "arc_challenge", "acc_norm"),
+    Benchmark("BoolQ", "boolq", "acc"),
+    Benchmark("HellaSwag", "hellaswag", "acc_norm"),
+    Benchmark("OBQA", "openbookqa", "acc_norm"),
+    Benchmark("PIQA", "piqa", "acc_norm"),
+    Benchmark("WinoGrande", "winogrande", "acc"),
+    Benchmark("MMLU", "mmlu", "acc"),
+    Benchmark("SciQ", "sciq", "acc_norm"),
+)
+"""Columns and metrics of the tables llama_eval_zero_shot_benchmarks_all and
+llama_eval_two_shot_benchmarks_all. (For PIQA the tables say acc_norm, the
+paragraph "Standard Benchmark" acc.)"""
+
+TASKS = tuple(benchmark.task for benchmark in BENCHMARKS)
+
+# Shots, preset, method, and a percentage per benchmark.
+_TABLES = """
+0 llama2-1.3b  GlobalGC    43.18 25.68 57.19 46.62 30.20 69.97 52.64 22.97 68.40
+0 llama2-1.3b  ClipByValue 42.17 25.68 59.94 44.11 30.40 69.59 53.28 22.99 68.00
+0 llama2-1.3b  Clippy      41.71 24.66 56.51 45.43 30.00 69.21 54.85 22.90 67.50
+0 llama2-1.3b  AdaGC       42.09 25.51 58.01 47.29 30.40 69.70 52.33 22.98 68.70
+0 llama2-7b    GlobalGC    49.49 27.56 56.30 56.06 33.60 74.59 55.33 23.12 71.20
+0 llama2-7b    ClipByValue 46.21 26.88 57.03 53.49 33.20 71.65 53.59 23.36 70.50
+0 llama2-7b    AGC         48.15 28.16 52.87 55.47 32.80 72.74 57.85 24.33 71.70
+0 llama2-7b    Clippy      47.69 27.73 57.46 53.34 32.40 72.74 54.38 25.36 73.40
+0 llama2-7b    AdaGC       49.58 28.92 57.28 57.94 32.80 74.32 58.09 23.62 76.60
+0 qwen3-1.7b   GlobalGC    45.88 25.77 55.50 52.89 32.00 71.98 55.56 23.16 73.00
+0 qwen3-1.7b   ZClip       46.97 26.96 55.99 53.98 31.40 72.52 53.43 23.07 71.40
+0 qwen3-1.7b   AdaGC       48.15 27.13 59.60 56.08 33.40 73.12 56.75 23.28 75.80
+0 mixtral-8x1b GlobalGC    44.70 25.94 56.57 53.08 33.00 71.60 54.70 22.91 67.20
+0 mixtral-8x1b AdaGC       46.68 26.37 58.93 55.85 32.20 73.12 54.38 23.22 70.30
+2 llama2-1.3b  GlobalGC    47.26 25.60 50.31 46.44 32.20 69.64 52.33 25.07 77.80
+2 llama2-1.3b  ClipByValue 47.10 25.77 56.54 43.97 30.00 68.88 52.96 26.09 77.20
+2 llama2-1.3b  Clippy      46.55 25.85 49.76 45.71 30.00 70.02 53.20 25.69 77.70
+2 llama2-1.3b  AdaGC       46.04 26.19 49.72 47.51 31.00 69.70 54.38 24.98 78.50
+2 llama2-7b    GlobalGC    55.81 28.58 60.70 56.54 33.00 73.72 56.75 25.51 83.20
+2 llama2-7b    ClipByValue 51.94 26.88 57.55 53.36 32.40 72.31 54.14 26.63 81.60
+2 llama2-7b    AGC         52.95 28.67 56.15 55.69 35.40 73.07 56.43 26.88 82.80
+2 llama2-7b    Clippy      52.86 29.10 56.48 53.76 31.80 73.07 55.72 26.03 82.60
+2 llama2-7b    AdaGC       56.86 29.61 59.36 57.89 33.60 73.99 57.62 26.46 85.90
+2 qwen3-1.7b   GlobalGC    50.46 26.79 57.77 52.60 34.20 72.42 55.56 23.91 83.50
+2 qwen3-1.7b   ZClip       52.99 27.82 56.70 54.57 31.80 73.45 55.80 24.95 84.60
+2 qwen3-1.7b   AdaGC       54.46 28.07 60.92 56.48 33.40 73.83 57.77 24.75 84.10
+2 mixtral-8x1b GlobalGC    50.34 27.39 58.81 52.96 34.20 71.16 54.06 25.37 79.90
+2 mixtral-8x1b AdaGC       53.83 28.42 58.69 55.66 33.80 73.07 54.14 25.12 81.80
+"""
+
+PRESETS = (*dict.fromkeys(row.split()[1] for row in _TABLES.split("\n")[1:-1]),)
+"""Models whose accuracies the paper reports."""
+
+
+def paper_accuracies(
+    preset_name: str | None, num_fewshot: int
+) -> dict[str, dict[str, float]]:
+    """Return the paper's percentages for a model, by method and by task.
+
+    Empty if the paper has none: its models are :data:`PRESETS`, and its
+    numbers of examples 0 and 2.
+    """
+    rows = {}
+    for line in _TABLES.strip().splitlines():
+        shots, name, method, *values = line.split()
+        if int(shots) == num_fewshot and name == preset_name:
+            rows[method] = dict(zip(TASKS, map(float, values), strict=True))
+    return rows
+
+
+def matching_preset(config: DecoderConfig) -> str | None:
+    """Return the paper's model with the same parameter shapes, if any."""
+    shapes = parameter_shapes(plain_config(config))
+    for name in PRESETS:
+        if parameter_shapes(preset(name)) == shapes:
+            return name
+    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,10 +155,10 @@ class EvaluationConfig:
     """Validation samples, instead of the config's ``validation_size``."""
 
     tokenizer: str | None = None
-    """See :func:`paddle_adagc.lab.evaluate.tokenizer.tokenizer_of`."""
+    """See :func:`paddle_adagc.lab.evaluate.saved.SavedDecoder.tokenizer`."""
 
     adds_special_tokens: bool = False
-    """See :class:`paddle_adagc.lab.evaluate.tokenizer.TextTokenizer`."""
+    """See :class:`paddle_adagc.lab.data.tokenizers.TextTokenizer`."""
 
     batch_size: int = 8
     """Sequences at a time."""
@@ -100,19 +186,14 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
         What JSON can hold: ``model``, ``checkpoint``, ``step``, ``clip``,
         ``paper_model``, ``settings``, ``versions``, and as asked for
         ``perplexity`` (``loss`` in nats a token, ``perplexity``,
-        ``num_tokens``, ``data``) and ``tasks`` (a list of
-        :class:`~paddle_adagc.lab.evaluate.harness.TaskScore`).
-
-    Raises:
-        FileNotFoundError: There is no model, data, or tokenizer.
-        ImportError: Tasks need the extra ``[eval]``.
-        OSError: A task's data cannot be fetched.
-        ValueError: Settings that do not go together.
+        ``num_tokens``, ``data``) and ``tasks`` (see
+        :func:`paddle_adagc.lab.evaluate.harness.evaluate_tasks`).
     """
-    _check_harness(config)
+    if config.tasks:
+        check_installed("lm_eval", "eval")
     data = None if config.data is None else load_config(config.data).data
     saved = load_saved(config.model, verify=config.verify)
-    tokenizer = tokenizer_of(saved, config.tokenizer)
+    tokenizer = saved.tokenizer(config.tokenizer)
     if config.tasks and tokenizer is None:
         raise ValueError(
             f"{saved.directory} does not say which tokenizer its data had: "
@@ -141,16 +222,11 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     if config.tasks:
         assert tokenizer is not None
         text = TextTokenizer(
-            tokenizer, config.adds_special_tokens, document_end(saved)
+            tokenizer, config.adds_special_tokens, saved.document_end
         )
         result["tasks"] = _run_tasks(config, scorer, text)
         result["versions"]["lm_eval"] = importlib.metadata.version("lm_eval")
     return result
-
-
-def _check_harness(config: EvaluationConfig) -> None:
-    if config.tasks:
-        check_installed("lm_eval", "eval")
 
 
 def _perplexity(
@@ -159,7 +235,17 @@ def _perplexity(
     saved: SavedDecoder,
     scorer: Scorer,
 ) -> dict[str, Any]:
-    data = _data_config(config, data, saved)
+    """Measure it on the given data, or else on the run's."""
+    if data is None and saved.run:
+        data = DataConfig(**saved.data)
+    if data is None:
+        raise ValueError(
+            f"{saved.directory} does not say which data it was trained with: "
+            "give --data CONFIG, a run config whose data section does"
+        )
+    if config.validation_size is not None:
+        size = config.validation_size
+        data = dataclasses.replace(data, validation_size=size)
     _, dataset = build_datasets(data, 1)
     found = measure_perplexity(
         scorer.model, dataset, config.batch_size, shows_bar=config.shows_bar
@@ -172,36 +258,22 @@ def _perplexity(
     }
 
 
-def _data_config(
-    config: EvaluationConfig, data: DataConfig | None, saved: SavedDecoder
-) -> DataConfig:
-    """Return the given data, or else the run's."""
-    if data is None and saved.run:
-        data = DataConfig(**saved.run["config"]["data"])
-    if data is None:
-        raise ValueError(
-            f"{saved.directory} does not say which data it was trained with: "
-            "give --data CONFIG, a run config whose data section does"
-        )
-    if config.validation_size is None:
-        return data
-    return dataclasses.replace(data, validation_size=config.validation_size)
-
-
 def _run_tasks(
     config: EvaluationConfig, scorer: Scorer, tokenizer: TextTokenizer
 ) -> list[dict[str, Any]]:
-    from paddle_adagc.lab.evaluate.harness import evaluate_tasks, find_tasks
-    from paddle_adagc.lab.evaluate.language_model import DecoderLM
+    from paddle_adagc.lab.evaluate.harness import (
+        DecoderLM,
+        evaluate_tasks,
+        find_tasks,
+    )
 
     tasks: list[str] = []
     for name in config.tasks:
-        paper = [benchmark.task for benchmark in BENCHMARKS]
-        tasks += paper if name == PAPER else [name]
+        tasks += TASKS if name == PAPER else [name]
     manager = find_tasks(tasks, config.include_path)
     model = DecoderLM(scorer, tokenizer, shows_bar=config.shows_bar)
     return [
-        dataclasses.asdict(score)
+        score
         for number in config.num_fewshot
         for score in evaluate_tasks(
             model, tasks, manager, num_fewshot=number, limit=config.limit

@@ -1,6 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Read a saved decoder: a run, a checkpoint, or a Hugging Face directory."""
+"""Saved decoders: read back, and converted to Hugging Face's format and back.
+
+A saved decoder is a run's output directory (its newest complete checkpoint is
+taken), a checkpoint of it, what :func:`from_hf` wrote, or a directory in
+Hugging Face's format of one of the supported models.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +16,39 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 
-from paddle_adagc.lab.checksums import find_fault
+from paddle_adagc.files import atomic_write_json
+from paddle_adagc.lab.checksums import describe, find_fault
+from paddle_adagc.lab.data.indexed import manifest_tokenizer
+from paddle_adagc.lab.data.tokenizers import (
+    BYTES,
+    FILES,
+    copy_tokenizer,
+    find_tokenizer,
+    is_bytes,
+    write_tokenizer,
+)
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import (
     config_from_hf,
+    config_to_hf,
     correction_biases,
     find_family,
     state_from_hf,
+    state_to_hf,
 )
-from paddle_adagc.lab.models.hf_files import CHECKSUMS, read_json, read_weights
-from paddle_adagc.lab.models.rank_weights import Array, merged_parts
+from paddle_adagc.lab.models.hf_files import (
+    CHECKSUMS,
+    INDEX,
+    MAX_SHARD_BYTES,
+    new_directory,
+    read_json,
+    read_weights,
+    write_weights,
+)
+from paddle_adagc.lab.models.rank_weights import Array, merged_parts, to_paddle
 from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
@@ -31,6 +57,8 @@ from paddle_adagc.lab.train.checkpoints import (
 )
 
 logger = logging.getLogger(__name__)
+
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +84,41 @@ class SavedDecoder:
         facts = self.directory / COMPLETE
         return int(read_json(facts)["step"]) if facts.exists() else None
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """`data` section of the run's config; empty if it is unknown."""
+        return self.run.get("config", {}).get("data", {})
+
+    @property
+    def document_end(self) -> int | None:
+        """Id of the token after each document of the data, if known."""
+        return manifest_tokenizer(self.data.get("prefix")).get("eos_id")
+
+    def tokenizer(self, given: str | None = None) -> str | None:
+        """Return the name of the tokenizer that the decoder was trained with.
+
+        Args:
+            given: Taken if it is not None: `"bytes"`, a `tokenizer.json`, a
+                SentencePiece `.model`, or a folder with one of them.
+
+        Returns:
+            Such a name; None if nothing says what the tokens are.
+        """
+        kind, prefix = self.data.get("kind"), self.data.get("prefix")
+        if given is not None:
+            expected = manifest_tokenizer(prefix)
+            found = find_tokenizer(given, eos_id=self.document_end).identity()
+            if expected and found["sha256"] != expected["sha256"]:
+                raise ValueError(
+                    f"tokenizer {given!r} is not the one that the data was "
+                    f"made with: its SHA-256 is {found['sha256']}, the "
+                    f"manifest has {expected['sha256']}"
+                )
+            return given
+        if any((self.directory / name).exists() for name in FILES[:2]):
+            return str(self.directory)
+        return BYTES if is_bytes(kind, prefix) else None
+
 
 def load_saved(
     path: str | os.PathLike[str], *, verify: bool = False
@@ -63,17 +126,9 @@ def load_saved(
     """Read a saved decoder; its run may still be in progress.
 
     Args:
-        path: A run's output directory (its newest complete checkpoint is
-            taken), a checkpoint of it, what :func:`.convert.from_hf`
-            wrote, or a directory in Hugging Face's format of one of the
-            supported models.
+        path: See the head of this module.
         verify: Compare the files with their checksums, where there are any;
             otherwise with their sizes.
-
-    Raises:
-        FileNotFoundError: There is nothing of that kind, or the run has no
-            complete checkpoint.
-        ValueError: Files that are broken or do not fit each other.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -89,29 +144,24 @@ def load_saved(
             "output directory, a checkpoint, or a Hugging Face directory"
         )
     options = read_json(config_file)
-    if options.get("model_type") != DecoderConfig.model_type:
+    run: dict[str, Any] = {}
+    if options.get("model_type") == DecoderConfig.model_type:
+        known = DecoderConfig.field_names()
+        config = DecoderConfig(
+            **{key: value for key, value in options.items() if key in known}
+        )
+        state = merged_parts(directory, parameter_shapes(config))
+        if (run_file := directory.parent / "run.json").exists():
+            run = read_json(run_file)
+    else:
         config = config_from_hf(options)
-        weights = read_weights(directory)
         family = find_family(options["model_type"])
-        state = state_from_hf(weights, config, family)
-        return SavedDecoder(directory, config, _checked(state, config), {})
-    known = DecoderConfig.field_names()
-    config = DecoderConfig(
-        **{key: value for key, value in options.items() if key in known}
-    )
-    run_file = directory.parent / "run.json"
-    run = read_json(run_file) if run_file.exists() else {}
-    state = _checked(merged_parts(directory, parameter_shapes(config)), config)
-    return SavedDecoder(directory, config, state, run)
+        state = state_from_hf(read_weights(directory), config, family)
+    return SavedDecoder(directory, config, _checked(state, config), run)
 
 
 def newest_checkpoint(output_dir: Path, *, verify: bool = False) -> Path:
-    """Return the newest complete checkpoint of a run that is not damaged.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: All are damaged.
-    """
+    """Return the newest complete checkpoint of a run that is not damaged."""
     faults: list[str] = []
     for path in checkpoints(output_dir):
         if not (path / COMPLETE).exists():
@@ -135,15 +185,35 @@ def _fault(directory: Path, *, verify: bool) -> str | None:
     """Return what is wrong with a checkpoint's or an export's files."""
     if (directory / COMPLETE).exists():
         return find_checkpoint_fault(
-            directory,
-            verify=verify,
-            with_record=False,
-            needs_checksums=False,
+            directory, verify=verify, with_record=False, needs_checksums=False
         )
     described = directory / CHECKSUMS
     if not described.exists():
         return None
     return find_fault(directory, read_json(described), verify=verify)
+
+
+def _checked(
+    state: dict[str, Array], config: DecoderConfig
+) -> dict[str, Array]:
+    """Return the state in the model's order; refuse one that does not fit."""
+    shapes = dict(parameter_shapes(config))
+    for name in correction_biases(config):
+        shapes[name] = (config.moe_num_experts,)
+    found = {name: array.shape for name, array in state.items()}
+    wrong = [
+        f"{name} is {found.get(name, 'missing')} and should be "
+        f"{shapes.get(name, 'absent')}"
+        for name in sorted(shapes.keys() | found.keys())
+        if shapes.get(name) != found.get(name)
+    ]
+    if len(wrong) > 5:
+        wrong[5:] = [f"and {len(wrong) - 5} others"]
+    if wrong:
+        raise ValueError(
+            f"the weights do not fit config.json: {'; '.join(wrong)}"
+        )
+    return {name: state[name] for name in shapes}
 
 
 def build_decoder(saved: SavedDecoder) -> DecoderForCausalLM:
@@ -157,31 +227,116 @@ def build_decoder(saved: SavedDecoder) -> DecoderForCausalLM:
     return model
 
 
-def _checked(
-    state: dict[str, Array], config: DecoderConfig
-) -> dict[str, Array]:
-    """Return the state in the model's order, checked.
+def to_hf(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    tokenizer: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    verify: bool = False,
+) -> str:
+    """Export a saved decoder for transformers; tells what was exported.
 
-    Raises:
-        ValueError: Tensors are missing, unknown, or of another shape.
+    The config decides the family (see `paddle_adagc.lab.models.families`).
+    Every tensor keeps its dtype and bits. `target` appears only when it is
+    complete.
+
+    Args:
+        source: See :func:`load_saved`.
+        target: New directory for `config.json`, `generation_config.json`,
+            safetensors, and the tokenizer's files if the tokenizer is known.
+        tokenizer: See :meth:`SavedDecoder.tokenizer`.
+        max_shard_bytes: Weights of more bytes become several files.
+        verify: See :func:`load_saved`.
     """
-    shapes = dict(parameter_shapes(config))
-    for name in correction_biases(config):
-        shapes[name] = (config.moe_num_experts,)
-    found = {name: array.shape for name, array in state.items()}
-    wrong = sorted(
-        name
-        for name in shapes.keys() | found.keys()
-        if shapes.get(name) != found.get(name)
+    saved = load_saved(source, verify=verify)
+    options = config_to_hf(saved.config)
+    name = saved.tokenizer(tokenizer)
+    ids: dict[str, int | None] = dict.fromkeys(_TOKEN_IDS)
+    with new_directory(target) as directory:
+        if name is not None:
+            end = export_tokenizer(name, directory, saved)
+            ids.update(eos_token_id=end, pad_token_id=end)
+        dtype = saved.state["model.embed_tokens.weight"].dtype.name
+        config = {**options, "torch_dtype": dtype, **ids}
+        atomic_write_json(directory / "config.json", config)
+        atomic_write_json(directory / "generation_config.json", ids)
+        weights = state_to_hf(saved.state, saved.config)
+        write_weights(directory, weights, max_shard_bytes)
+        _write_checksums(directory)
+    step = "" if saved.step is None else f" of step {saved.step}"
+    tail = "no tokenizer" if name is None else f"tokenizer {name}"
+    return (
+        f"{target}: {options['architectures'][0]}{step}, "
+        f"{len(saved.state)} tensors, {dtype}, {tail}"
     )
-    if wrong:
+
+
+def export_tokenizer(name: str, directory: Path, saved: SavedDecoder) -> int:
+    """Write a tokenizer's files; returns the token that ends a document."""
+    tokenizer = find_tokenizer(name, eos_id=saved.document_end)
+    if tokenizer.vocab_size > saved.config.vocab_size:
         raise ValueError(
-            "the weights do not fit config.json: "
-            + "; ".join(
-                f"{name} is {found.get(name, 'missing')} and should be "
-                f"{shapes.get(name, 'absent')}"
-                for name in wrong[:5]
-            )
-            + ("" if len(wrong) <= 5 else f"; and {len(wrong) - 5} others")
+            f"tokenizer {name!r} has {tokenizer.vocab_size} tokens, the model "
+            f"{saved.config.vocab_size}: give the one it was trained with"
         )
-    return {name: state[name] for name in shapes}
+    length = saved.config.max_position_embeddings
+    write_tokenizer(name, directory, tokenizer, length)
+    return tokenizer.eos_id
+
+
+def from_hf(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    verify: bool = False,
+) -> str:
+    """Import a model of transformers; tells what was imported.
+
+    Args:
+        source: Directory with `config.json` and safetensors.
+        target: New directory in the format of a run's checkpoints:
+            `config.json` and `model_state.pdparams`, which
+            `DecoderForCausalLM.from_pretrained` reads, and the tokenizer's
+            files.
+        verify: See :func:`load_saved`.
+    """
+    family = _family(Path(source))
+    saved = load_saved(source, verify=verify)
+    with new_directory(target) as directory:
+        saved.config.architectures = ["DecoderForCausalLM"]
+        saved.config.save_pretrained(str(directory))
+        tensors = {name: to_paddle(a) for name, a in saved.state.items()}
+        paddle.save(tensors, str(directory / "model_state.pdparams"))
+        _write_checksums(directory)
+        copy_tokenizer(Path(source), directory)
+    return f"{target}: {family}, {len(tensors)} tensors"
+
+
+def _write_checksums(directory: Path) -> None:
+    """Describe the weights; other files may be edited later."""
+    names = sorted(
+        path.name
+        for path in directory.iterdir()
+        if path.name == INDEX or path.suffix in (".safetensors", ".pdparams")
+    )
+    atomic_write_json(directory / CHECKSUMS, describe(directory, names))
+
+
+def _family(source: Path) -> str | None:
+    """Return the `model_type` of a directory in Hugging Face's format."""
+    config = source / "config.json"
+    is_run = (source / "run.json").exists()
+    if not is_run and not config.exists():
+        raise FileNotFoundError(
+            f"{source} holds no config.json: give a directory in Hugging "
+            "Face's format"
+        )
+    family = None if is_run else read_json(config).get("model_type")
+    if is_run or family == DecoderConfig.model_type:
+        kind = "run" if is_run else "checkpoint"
+        raise ValueError(
+            f"{source} is a {kind} of this package: to-hf exports it; from-hf "
+            "takes a directory in Hugging Face's format"
+        )
+    return family

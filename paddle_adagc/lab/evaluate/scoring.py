@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -26,11 +27,9 @@ Tokens = Sequence[int]
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Natural logarithm of each token's probability, float32.
+    """Natural logarithm of each token's probability, float32 [...].
 
-    Args:
-        logits: [..., vocab].
-        tokens: [...], int64.
+    ``logits`` are [..., vocab], ``tokens`` [...] int64.
     """
     logits = logits.astype("float32")
     chosen = paddle.take_along_axis(logits, tokens.unsqueeze(-1), -1)
@@ -59,9 +58,6 @@ class Scorer:
         batch_size: Token lists per forward pass.
         max_length: Tokens that the model sees at once; default its
             `max_position_embeddings`.
-
-    Raises:
-        ValueError: `max_length` is more than the model has positions for.
     """
 
     def __init__(
@@ -84,25 +80,15 @@ class Scorer:
     def score(
         self, pairs: Sequence[tuple[Tokens, Tokens]], *, shows_bar: bool = False
     ) -> list[Score]:
-        """Score continuations.
+        """Score pairs of a context and its continuation, neither empty.
 
         A pair that is too long loses tokens of its context, from the left.
         Pairs that differ only in their last token share a pass.
-
-        Args:
-            pairs: Context and continuation, neither of them empty.
-            shows_bar: Show a progress bar.
-
-        Raises:
-            ValueError: An empty context or continuation, or a continuation
-                longer than `max_length`.
         """
-        shared: dict[tuple[int, ...], list[int]] = {}
-        for index, (context, continuation) in enumerate(pairs):
-            shared.setdefault(self._input(context, continuation), []).append(
-                index
-            )
-        scores: list[Score | None] = [None] * len(pairs)
+        shared = collections.defaultdict(list)
+        for index, pair in enumerate(pairs):
+            shared[self._input(*pair)].append(index)
+        scores: dict[int, Score] = {}
         ordered = sorted(shared, key=len, reverse=True)
         starts = range(0, len(ordered), self.batch_size)
         for start in tqdm(starts, "scoring", disable=not shows_bar):
@@ -111,11 +97,9 @@ class Scorer:
                 for index in shared[tokens]:
                     continuation = pairs[index][1]
                     first = len(tokens) - len(continuation)
-                    scores[index] = _score(
-                        row[first : len(tokens)], continuation
-                    )
-        assert None not in scores
-        return [score for score in scores if score is not None]
+                    logits = row[first : len(tokens)]
+                    scores[index] = _score(logits, continuation)
+        return [scores[index] for index in range(len(pairs))]
 
     def continue_greedily(
         self,
@@ -133,9 +117,6 @@ class Scorer:
 
         Returns:
             The appended tokens of each context.
-
-        Raises:
-            ValueError: `max_new_tokens` leaves no room for a context.
         """
         room = self.max_length - max_new_tokens
         if room < 1:
@@ -153,11 +134,9 @@ class Scorer:
                     (*contexts[index][-room:], *continuations[index])
                     for index in active
                 ]
-                logits = self._logits(rows)
-                for index, row, tokens in zip(
-                    active, logits, rows, strict=True
-                ):
-                    token = int(row[len(tokens) - 1].argmax())
+                found = zip(active, self._logits(rows), rows, strict=True)
+                for index, logits, tokens in found:
+                    token = int(logits[len(tokens) - 1].argmax())
                     continuations[index].append(token)
                 active = [
                     i for i in active if not is_complete(continuations[i])
@@ -221,18 +200,7 @@ def measure_perplexity(
     *,
     shows_bar: bool = False,
 ) -> Perplexity:
-    """Average the loss over all labels of a dataset that are not ignored.
-
-    Args:
-        model: Decoder in evaluation mode.
-        dataset: Token windows, such as the validation part of a run.
-        batch_size: Samples at a time.
-        shows_bar: Show a progress bar.
-
-    Raises:
-        ValueError: The dataset has tokens that the model has not, or no label
-            that counts.
-    """
+    """Average the loss over all labels of a dataset that are not ignored."""
     if dataset.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"the data has token {dataset.vocab_size - 1}, the model "

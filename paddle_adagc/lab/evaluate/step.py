@@ -1,23 +1,26 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a run: its loss, its tensors, the text of its batch."""
+"""One step of a run, as text: its loss, its tensors, its batch.
+
+:class:`Step` reads a run's record, :func:`flight_text` its flight recorder.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import TokenDataset
-from paddle_adagc.lab.evaluate.flight import tensor_table
-from paddle_adagc.lab.evaluate.tokenizer import BYTE_KINDS, BYTES, TextTokenizer
+from paddle_adagc.lab.data.tokenizers import BYTES, TextTokenizer, is_bytes
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.record.flight import load_event
+from paddle_adagc.lab.record.flight import FOLDER, Event, load_event
 from paddle_adagc.lab.record.rows import read_rows
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.console import short_name
@@ -25,6 +28,9 @@ from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.stability.spike_score import spike_score
 
 NUM_TENSORS = 10
+NUM_STEPS = 10
+"""Steps that are shown of a flight."""
+
 BEFORE = 100
 """Steps before the step, whose median says what is usual."""
 
@@ -40,15 +46,7 @@ class Step:
 
     @classmethod
     def load(cls, directory: Path, step: int) -> Step:
-        """Read a step of a run.
-
-        Args:
-            directory: Of the run.
-            step: Index from 0, as in ``metrics.jsonl``.
-
-        Raises:
-            ValueError: The run has no such step.
-        """
+        """Read a step of a run; ``step`` counts from 0."""
         rows = read_rows(directory / "metrics.jsonl")
         if not 0 <= step < len(rows):
             raise ValueError(
@@ -64,9 +62,8 @@ class Step:
     def lines(self) -> list[str]:
         """Loss, what the clip did, and faults."""
         row, losses = self.row, self.record.loss
-        is_spike = self.index in spike_score(losses).indices
         text = f"step {self.index}: loss {row['loss']:.4g}"
-        text += ", a spike" * is_spike
+        text += ", a spike" * (self.index in spike_score(losses).indices)
         before = losses[max(0, self.index - BEFORE) : self.index]
         if len(before):
             text += f"; median of the {len(before)} steps before "
@@ -89,40 +86,36 @@ class Step:
         Without gamma the usual norm is the median of the steps before.
         """
         record, step = self.record, self.index
-        norm = record.tensors["norm"][step]
+        norms = record.tensors["norm"]
+        norm, before = norms[step], norms[max(0, step - BEFORE) : step]
         if np.isnan(record.tensors["clipped_norm"][step]).all():
             return self._most_clipped()
-        before = record.tensors["norm"][max(0, step - BEFORE) : step]
-        usual = (
-            np.median(before, axis=0) if len(before) else np.full_like(norm, 0)
-        )
-        name = "usual norm"
+        usual, name = np.zeros_like(norm), "usual norm"
+        if len(before):
+            usual = np.median(before, axis=0)
         if step and np.isfinite(record.tensors["gamma"][step - 1]).any():
             usual, name = record.tensors["gamma"][step - 1], "gamma before"
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(usual > 0, norm / usual, 0.0)
         ratio = np.where(np.isfinite(norm), ratio, np.inf)
         order = np.argsort(-ratio, kind="stable")[:NUM_TENSORS]
+        columns = (norm, usual, ratio, record.h[step])
         rows = [
             [
                 short_name(record.tensor_names[i]),
-                f"{norm[i]:.3g}",
-                f"{usual[i]:.3g}",
-                f"{ratio[i]:.3g}",
-                f"{record.h[step, i]:.3g}",
+                *(f"{column[i]:.3g}" for column in columns),
             ]
             for i in order
         ]
-        return markdown_table(
-            ["tensor", "norm", name, "ratio", "h"], rows, pad=True
-        )
+        head = ["tensor", "norm", name, "ratio", "h"]
+        return markdown_table(head, rows, pad=True)
 
     def _most_clipped(self) -> str:
-        lowest = self.row.get("most_clipped")
         event = load_event(self.directory, self.index)
         tensors = event.tensors(self.index) if event is not None else {}
         if tensors:
-            return tensor_table(tensors)
+            return _tensor_table(tensors)
+        lowest = self.row.get("most_clipped")
         if lowest is None:
             return (
                 "No tensors are recorded at this step: record.tensors=true "
@@ -138,8 +131,7 @@ class Step:
 
         Records that do not hold them come from steps that drew the next ones.
         """
-        config = self._config()
-        size = config.global_batch
+        size = self._config().global_batch
         drawn = [self.index * size, (self.index + 1) * size]
         return range(*self.row.get("samples", drawn))
 
@@ -147,18 +139,14 @@ class Step:
         """Return the batch as text, a line per sample.
 
         Args:
-            tokenizer: See :func:`.tokenizer.tokenizer_of`; None: bytes, if
-                the data is that. Otherwise the tokens are numbers.
+            tokenizer: See :func:`.find_tokenizer`; None: bytes, if the data is
+                that. Otherwise the tokens are numbers.
             num_samples: At most so many samples; None: all.
-
-        Raises:
-            FileNotFoundError: The data is gone.
-            ValueError: It is not the data that the run was trained on.
         """
         config = self._config()
-        task = make_task(config)
+        data, samples = config.data, self.samples()
         total = config.train.max_steps * config.global_batch
-        dataset, _ = task.build_datasets(max(total, self.samples().stop))
+        dataset, _ = make_task(config).build_datasets(max(total, samples.stop))
         expected = self.record.run.get("data", {})
         found = dataset.fingerprint
         if any(found.get(key) != value for key, value in expected.items()):
@@ -166,10 +154,11 @@ class Step:
                 f"the data has changed since the run: it was {expected}, now "
                 f"it is {found}: put it back"
             )
-        name = tokenizer or _tokenizer_of(config.data)
+        own = BYTES if is_bytes(data.kind, data.prefix) else data.tokenizer
+        name = tokenizer or own
         text = TextTokenizer(name) if name else None
         lines = []
-        for index in self.samples()[:num_samples]:
+        for index in samples[:num_samples]:
             ids = dataset[index]["input_ids"].tolist()
             shown = repr(text.decode(ids, special=True)) if text else ids
             where = f"sample {index}"
@@ -184,10 +173,75 @@ class Step:
         return parse_config(values)
 
 
-def _tokenizer_of(data: DataConfig) -> str | None:
-    manifest = Path(f"{data.prefix}.manifest.json")
-    is_bytes = data.kind in BYTE_KINDS
-    if data.prefix and manifest.exists():
-        kind = json.loads(manifest.read_text("utf-8"))["tokenizer"]["kind"]
-        is_bytes = kind == BYTES
-    return BYTES if is_bytes else data.tokenizer
+def flight_text(directory: Path, step: int | None = None) -> str:
+    """Describe a run's newest event, the steps before it, and one of them.
+
+    ``step`` is the one to show, and the last of those before it; None: the
+    last one that was finished.
+    """
+    event = load_event(directory, step)
+    if event is None:
+        what = f"no event with step {step}" if step is not None else "no event"
+        raise ValueError(
+            f"{directory / FOLDER} holds {what}: a run writes it at an alarm, "
+            "a signal or an exception, unless monitor.flight_steps is 0"
+        )
+    place = event.place(step)
+    steps = event.first.step.tolist()
+    lines = [
+        f"{event.name}: {event.first.reason}",
+        f"steps {steps[0]} to {steps[-1]}; ranks: {len(event.ranks)}",
+        "",
+        _step_table(event, place),
+        f"step {steps[place]}:",
+        _tensor_table(event.tensors(steps[place])),
+    ]
+    return "\n".join(lines)
+
+
+def _step_table(event: Event, last: int) -> str:
+    flight = event.first
+    rows = []
+    for i in range(max(0, last + 1 - NUM_STEPS), last + 1):
+        step = int(flight.step[i])
+        tensors = event.tensors(step).values()
+        norms = [norm for norm, _, _ in tensors if math.isfinite(norm)]
+        factors = [h for _, h, _ in tensors if not math.isnan(h)]
+        first, stop = flight.samples[i]
+        rows.append(
+            [
+                str(step),
+                f"{event.loss(step):.4g}",
+                f"{math.hypot(*norms):.4g}" if norms else "–",
+                f"{min(factors):.3g}" if factors else "–",
+                f"{first} to {stop - 1}",
+            ]
+        )
+    head = ["step", "loss", "gradient norm", "lowest h", "samples"]
+    return markdown_table(head, rows, pad=True)
+
+
+def _tensor_table(tensors: Mapping[str, tuple[float, float, float]]) -> str:
+    """Return the tensors with the largest norm over gamma, else norm.
+
+    Args:
+        tensors: Norm, h, and gamma after the step, by key. There are none
+            in the steps in which a :class:`MeasuredClip` only clips.
+    """
+    if not tensors:
+        return (
+            "No tensor was measured at this step: Paddle's own clips are "
+            "measured in the steps that are logged or saved."
+        )
+
+    def badness(row: tuple[float, float, float]) -> float:
+        norm, _, gamma = row
+        ratio = norm / gamma if 0 < gamma < math.inf else norm
+        return ratio if math.isfinite(ratio) else math.inf
+
+    worst = sorted(tensors.items(), key=lambda item: -badness(item[1]))
+    rows = [
+        [short_name(key), *(f"{value:.3g}" for value in row)]
+        for key, row in worst[:NUM_TENSORS]
+    ]
+    return markdown_table(["tensor", "norm", "h", "gamma"], rows, pad=True)

@@ -40,11 +40,6 @@ def apply_to_batch(
 
     Returns:
         New input ids and labels, int64 ``[batch, seq]``.
-
-    Raises:
-        TypeError: The arrays are not integers.
-        ValueError: The fault is not one of a batch, the shapes are wrong, or
-            the fault's token is not below ``vocab_size``.
     """
     check_corrupts(fault)
     check_integer("vocab_size", vocab_size, 1)
@@ -80,12 +75,7 @@ def apply_to_batch(
 
 
 def check_corrupts(fault: Fault) -> None:
-    """Refuse what does not change the values of a batch.
-
-    Raises:
-        ValueError: A fault of gradients or activations, or one of the order
-            of batches.
-    """
+    """Refuse what does not change the values of a batch."""
     if fault.target != "batch":
         raise ValueError(f"{fault.kind} is no fault of a batch")
     if fault.kind == REPEATED_BATCH:
@@ -100,15 +90,9 @@ def repeated_samples(
 ) -> range:
     """Return the samples that ``repeated_batch`` repeats.
 
-    Args:
-        fault: A fault of kind ``repeated_batch``.
-        batch_size: Samples in a micro-batch.
-        num_parts: Micro-batches in a step.
-        part: Index of the micro-batch in its step.
-
-    Returns:
-        Indices, in the order of training from 0, of the same micro-batch in
-        the burst's first step.
+    They are those, in the order of training from 0, of the same micro-batch
+    (``part`` of ``num_parts``, each of ``batch_size``) in the burst's first
+    step.
     """
     start = (fault.burst * num_parts + part) * batch_size
     return range(start, start + batch_size)

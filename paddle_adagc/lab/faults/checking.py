@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 def check_faults(
     faults: Sequence[FaultConfig], model: Layer, num_words: int
 ) -> None:
-    """Refuse faults that could not be injected.
-
-    Args:
-        faults: Faults of the run.
-        model: Model whose trainable parameters and sublayers can be hit.
-        num_words: Number of token ids that a batch may hold.
-
-    Raises:
-        ValueError: ``tensor`` matches nothing, or ``token`` is no token id.
-    """
+    """Refuse faults that could not be injected."""
     for fault in faults:
         if fault.token is not None:
             check_token(fault.token, num_words)
@@ -44,10 +35,6 @@ def check_faults(
 
 
 def check_token(token: int, num_words: int) -> None:
-    """Check a token id.
-
-    Raises:
-        ValueError: It is not below ``num_words``.
-    """
+    """Check a token id."""
     if token >= num_words:
         raise ValueError(f"token {token} is not below {num_words}")

@@ -57,10 +57,6 @@ class FaultConfig:
 
     The steps are either listed (``steps``) or periodic (``start``, ``every``,
     ``stop``); each of them begins a burst of ``duration`` consecutive steps.
-
-    Raises:
-        ValueError: An unknown kind, an option that the kind does not take,
-            overlapping bursts, or a value of the wrong type or out of range.
     """
 
     kind: Kind

@@ -37,10 +37,6 @@ def apply_to_pairs(
 
     Returns:
         New captions, int64 ``[batch, length]``.
-
-    Raises:
-        ValueError: The fault is not one of a batch, or its token is not below
-            ``end_token``, or ``constant_labels`` has a token.
     """
     check_corrupts(fault)
     check_integer("vocab_size", vocab_size, 1)

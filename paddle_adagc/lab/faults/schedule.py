@@ -55,35 +55,23 @@ class Fault:
     def step_rng(self, part: int = 0) -> np.random.Generator:
         """Return the generator of a step's own values: elements, tokens.
 
-        Args:
-            part: Tells apart what makes up a step: micro-batches, ranks, hit
-                tensors.
+        ``part`` tells apart what makes up a step: micro-batches, ranks, hit
+        tensors.
         """
         return np.random.default_rng(
             [self.seed, self.index, self.burst, self.step, part, 2]
         )
 
     def record(self, tensors: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the entry for the run record, which JSON can hold.
-
-        Args:
-            tensors: Names hit; empty for faults of the batch.
-        """
+        """Return the entry for the run record, which JSON can hold."""
         return {"kind": self.kind, "tensors": list(tensors)}
 
 
 class FaultSchedule:
     """The faults of a run.
 
-    Args:
-        faults: Settings, one per kind and rhythm.
-        seed: At least 0. It decides tensors, elements and tokens; the steps
-            are those of the settings.
-
-    Raises:
-        TypeError: An entry is not a :class:`FaultConfig`, or the seed is not
-            an integer.
-        ValueError: The seed is negative.
+    The seed decides tensors, elements and tokens; the steps are those of the
+    settings.
 
     Example:
         >>> config = FaultConfig(kind="random_tokens", start=1200, every=100)
@@ -105,20 +93,11 @@ class FaultSchedule:
     def at(self, step: int) -> list[Fault]:
         """Return the faults that hit a step, in the order of the settings."""
         check_integer("step", step, 0)
-        hits = []
-        for index, config in enumerate(self.faults):
-            burst = config.burst_start(step)
-            if burst is not None:
-                hits.append(
-                    Fault(
-                        config=config,
-                        step=step,
-                        burst=burst,
-                        index=index,
-                        seed=self.seed,
-                    )
-                )
-        return hits
+        return [
+            Fault(config=c, step=step, burst=burst, index=i, seed=self.seed)
+            for i, c in enumerate(self.faults)
+            if (burst := c.burst_start(step)) is not None
+        ]
 
     def fault_steps(self, num_steps: int) -> list[int]:
         """Return the steps below ``num_steps`` that any fault hits."""

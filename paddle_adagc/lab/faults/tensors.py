@@ -43,17 +43,9 @@ def apply_to_gradients(
     choice by the seed is among all trainable parameters, by name: it does not
     depend on which of them have a gradient at this step.
 
-    Args:
-        fault: A fault whose target is the gradient.
-        named_parameters: Result of ``model.named_parameters()``.
-
     Returns:
         Names of the parameters whose gradients were hit, sorted; empty if the
         chosen ones have none at this step.
-
-    Raises:
-        ValueError: The fault is not one of gradients, no trainable parameter
-            matches ``tensor``, or the exponent bit is not in the dtype.
     """
     import paddle
 
@@ -90,18 +82,9 @@ def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
     unchanged: the fault is in the stored values, which the sublayer's backward
     pass does not use.
 
-    Args:
-        fault: A fault whose target is an activation.
-        model: Model whose sublayers (``named_sublayers()``) the fault's
-            ``tensor`` selects from.
-
     Yields:
         Names of the sublayers hit so far, in the order of their first call;
         complete, and perhaps empty, when the forward pass is over.
-
-    Raises:
-        ValueError: The fault is not one of activations, no sublayer matches
-            ``tensor``, or the exponent bit is not in the dtype.
     """
     if fault.target != "activation":
         raise ValueError(f"{fault.kind} is no fault of activations")
@@ -131,11 +114,7 @@ def _choose(
 
 
 def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
-    """Return the sorted names that ``tensor`` (name or pattern) selects.
-
-    Raises:
-        ValueError: It selects none.
-    """
+    """Return the sorted names that ``tensor`` (name or pattern) selects."""
     pattern = fault.tensor
     assert pattern is not None
     if pattern in names:

@@ -15,14 +15,10 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (NumPy's bfloat16, which safetensors makes)
 import numpy as np
 import numpy.typing as npt
-from paddlenlp.transformers.gpt.tokenizer import bytes_to_unicode
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
 
 from paddle_adagc.files import atomic_write_json
-from paddle_adagc.lab.data.corpus import END_OF_DOCUMENT, VOCAB_SIZE
 
 Array = npt.NDArray[np.generic]
 
@@ -35,20 +31,6 @@ SINGLE = "model.safetensors"
 MAX_SHARD_BYTES = 5 * 10**9
 """Weights of more bytes than this are split over files (as transformers
 does)."""
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-)
-"""What Hugging Face tokenizers consist of, as far as they have it."""
-
-_END = chr(END_OF_DOCUMENT)
 
 
 @contextlib.contextmanager
@@ -177,49 +159,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}, not a map")
     return values
-
-
-def byte_tokenizer() -> Tokenizer:
-    """Tokens are the bytes of UTF-8, ids their values, 0 to 255.
-
-    The byte 0, which the embedded corpus has after each document and text
-    does not contain, is the special token of the end.
-    """
-    # ByteLevel writes a byte as a printable character of its own choice.
-    letters = bytes_to_unicode()
-    vocabulary = {letters[byte]: byte for byte in range(VOCAB_SIZE)}
-    del vocabulary[letters[END_OF_DOCUMENT]]
-    vocabulary[_END] = END_OF_DOCUMENT
-    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=False, use_regex=False
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(_END, special=True, normalized=False)]
-    )
-    return tokenizer
-
-
-def write_byte_tokenizer(directory: Path, max_length: int) -> None:
-    """Write `byte_tokenizer` so that transformers' AutoTokenizer loads it."""
-    byte_tokenizer().save(str(directory / "tokenizer.json"))
-    atomic_write_json(
-        directory / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": max_length,
-            "eos_token": _END,
-            "pad_token": _END,
-            "clean_up_tokenization_spaces": False,
-        },
-    )
-
-
-def copy_tokenizer(source: Path, directory: Path) -> bool:
-    """Copy a directory's tokenizer files; tell whether it has a tokenizer."""
-    paths = [source / name for name in TOKENIZER_FILES]
-    present = [path for path in paths if path.exists()]
-    for path in present:
-        shutil.copyfile(path, directory / path.name)
-    return any(path.stem == "tokenizer" for path in present)

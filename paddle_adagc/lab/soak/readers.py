@@ -19,12 +19,15 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
-from paddle_adagc.lab.data.indexed import IndexedTokens, write_indexed_dataset
-from paddle_adagc.lab.data.manifest import check_dataset
-from paddle_adagc.lab.data.prepare.config import PrepareConfig
-from paddle_adagc.lab.data.prepare.run import prepare
-from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
-from paddle_adagc.lab.evaluate.flight import flight_text
+from paddle_adagc.lab.data.config import PrepareConfig
+from paddle_adagc.lab.data.indexed import (
+    IndexedTokens,
+    check_dataset,
+    write_indexed_dataset,
+)
+from paddle_adagc.lab.data.prepare import prepare
+from paddle_adagc.lab.data.tokenizers import find_tokenizer
+from paddle_adagc.lab.evaluate.step import flight_text
 from paddle_adagc.lab.models.hf import config_from_hf
 from paddle_adagc.lab.models.hf_files import (
     read_json,
@@ -259,7 +262,7 @@ def _make_tar(folder: Path) -> Path:
 
 
 def _read_tar(path: Path) -> Any:
-    from paddle_adagc.lab.data.image_text.shards import (
+    from paddle_adagc.lab.data.shards import (
         find_shards,
         read_samples,
     )

@@ -115,8 +115,8 @@ def write_config(path: Path, config: dict[str, Any]) -> Path:
 
 def prepare_text(folder: Path) -> Path:
     """Make a small dataset with its manifest; return its prefix."""
-    from paddle_adagc.lab.data.prepare.config import PrepareConfig
-    from paddle_adagc.lab.data.prepare.run import prepare
+    from paddle_adagc.lab.data.config import PrepareConfig
+    from paddle_adagc.lab.data.prepare import prepare
 
     text = folder / "text.txt"
     rng = np.random.default_rng(0)

@@ -15,13 +15,12 @@ from paddle.optimizer import Optimizer
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.data.config import IMAGE_TEXT_KINDS
-from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.data.image_text.build import (
+from paddle_adagc.lab.data.datasets import DataFindings, collate_batch
+from paddle_adagc.lab.data.image_text import (
     PairFormat,
     build_image_text_datasets,
+    inspect_pairs,
 )
-from paddle_adagc.lab.data.image_text.inspection import inspect_pairs
-from paddle_adagc.lab.data.inspection import DataFindings
 from paddle_adagc.lab.faults import Fault, apply_to_pairs
 from paddle_adagc.lab.models.activations import pair_batch_bytes
 from paddle_adagc.lab.models.shapes import (

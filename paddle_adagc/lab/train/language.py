@@ -14,8 +14,12 @@ from paddle.optimizer import Optimizer
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.data.config import TEXT_KINDS
-from paddle_adagc.lab.data.datasets import TokenDataset, build_datasets
-from paddle_adagc.lab.data.inspection import DataFindings, inspect_tokens
+from paddle_adagc.lab.data.datasets import (
+    DataFindings,
+    TokenDataset,
+    build_datasets,
+    inspect_tokens,
+)
 from paddle_adagc.lab.faults import Fault, apply_to_batch
 from paddle_adagc.lab.models.activations import stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
@@ -221,7 +225,7 @@ class LanguageTask(PretrainTask):
         return shard_sizes(self.model_config, degrees)
 
     def inspect_data(self) -> DataFindings:
-        """See :func:`paddle_adagc.lab.data.inspection.inspect_tokens`."""
+        """See :func:`paddle_adagc.lab.data.datasets.inspect_tokens`."""
         num_samples = self.config.train.max_steps * self.config.global_batch
         return inspect_tokens(
             self.config.data, num_samples, self.model_config.vocab_size

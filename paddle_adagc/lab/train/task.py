@@ -12,7 +12,7 @@ from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.optimizer import Optimizer
 
-from paddle_adagc.lab.data.inspection import DataFindings
+from paddle_adagc.lab.data.datasets import DataFindings
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.models.shapes import ModelSize, ShardSize
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig

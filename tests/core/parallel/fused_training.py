@@ -17,8 +17,7 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.models.attention import Attention
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.moe import mark_experts
-from paddle_adagc.lab.models.moe import MoE
+from paddle_adagc.lab.models.moe import MoE, mark_experts
 from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
     parameters_by_key,

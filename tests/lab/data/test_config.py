@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from paddle_adagc.lab.data.config import DataConfig
+from paddle_adagc.lab.data.config import DataConfig, PrepareConfig
 
 
 def test_defaults_are_the_proxies_settings():
@@ -44,6 +44,20 @@ def test_a_config_is_frozen_and_keyword_only():
         ({"kind": "mmap"}, "prefix is None"),
         ({"kind": "mmap", "prefix": ""}, "prefix is ''"),
         ({"kind": "mmap", "prefix": "a/b.bin"}, "leave its ending out, 'a/b'"),
+        (
+            {"kind": "mmap", "prefix": "a", "validation_prefix": "b.bin"},
+            "leave its ending out, 'b'",
+        ),
+        (
+            {"kind": "mmap", "prefix": "a", "validation_prefix": 3},
+            "validation_prefix must be text, got 3",
+        ),
+        ({"kind": "mmap", "prefix": 3}, "prefix must be .*, got 3"),
+        ({"seq_length": 32.0}, "seq_length must be .*, got 32.0"),
+        ({"seed": "0"}, "seed must be .*, got '0'"),
+        ({"seed": True}, "seed must be .*, got True"),
+        ({"validation_fraction": True}, "fraction must be .*, got True"),
+        ({"validation_fraction": "a tenth"}, "must be .*, got 'a tenth'"),
     ],
 )
 def test_a_bad_value_is_named(values, message):
@@ -52,35 +66,36 @@ def test_a_bad_value_is_named(values, message):
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "message"),
     [
-        {"seq_length": 32.0},
-        {"seed": "0"},
-        {"seed": True},
-        {"validation_fraction": True},
-        {"validation_fraction": "a tenth"},
-        {"kind": "mmap", "prefix": 3},
+        ({"inputs": ()}, "give local files or a dataset of the hub"),
+        ({"output": "a.bin"}, "output: 'a.bin'"),
+        ({"text_format": "xml"}, "text_format must be one of"),
+        ({"on_error": "stp"}, "did you mean 'stop'"),
+        (
+            {"validation_fraction": 1.0},
+            "validation_fraction must be less than 1, got 1.0",
+        ),
+        ({"num_workers": 0}, "num_workers must be at least 1"),
     ],
 )
-def test_a_bad_type_is_named(values):
-    name = list(values)[-1]
-    with pytest.raises(
-        ValueError, match=f"{name} must be .*, got {values[name]!r}"
-    ):
-        DataConfig(**values)
+def test_a_bad_setting_of_a_dataset_is_named(values, message):
+    good = {"inputs": ("a.jsonl",), "output": "a", "tokenizer": "bytes"}
+    with pytest.raises(ValueError, match=message):
+        PrepareConfig(**{**good, **values})
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("kind", "name", "value"),
     [
-        {"kind": "stdlib", "num_sequences": 8},
-        {"kind": "fixed_sequences", "prefix": "a/b"},
+        ("stdlib", "num_sequences", 8),
+        ("stdlib", "validation_prefix", "b"),
+        ("fixed_sequences", "prefix", "a/b"),
     ],
 )
-def test_an_ignored_value_is_warned_about(values):
-    name = list(values)[-1]
+def test_an_ignored_value_is_warned_about(kind, name, value):
     with pytest.warns(UserWarning, match=f"{name}=.* is ignored") as caught:
-        DataConfig(**values)
+        DataConfig(kind=kind, **{name: value})
     assert caught[0].filename == __file__
 
 

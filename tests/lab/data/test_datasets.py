@@ -1,5 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
+import functools
 import hashlib
 import json
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 import paddle_adagc
@@ -17,15 +20,17 @@ from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import (
     IGNORED_LABEL,
+    EpochOrder,
+    RandomOrder,
     TokenDataset,
     build_datasets,
     collate_batch,
+    distinct_windows,
+    random_bits,
 )
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
-from paddle_adagc.lab.data.order import RandomOrder
 
-KINDS = ["stdlib", "fixed_sequences", "mmap"]
-VOCAB_SIZE = 70_000
+ROOT = Path(paddle_adagc.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +38,11 @@ def prefix(tmp_path_factory):
     """30 documents of 50 to 79 tokens; a token names its document."""
     path = str(tmp_path_factory.mktemp("mmap") / "tokens")
     documents = [2000 * d + np.arange(50 + d) for d in range(30)]
-    write_indexed_dataset(path, documents, vocab_size=VOCAB_SIZE)
+    write_indexed_dataset(path, documents, vocab_size=70_000)
     return path
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["stdlib", "fixed_sequences", "mmap"])
 def config(request, prefix):
     return make_config(request.param, prefix)
 
@@ -55,23 +60,15 @@ def digest(dataset, count=200):
     return hashlib.sha256(np.stack(rows).tobytes()).hexdigest()
 
 
-def test_samples_have_one_shape_and_dtype(config):
+def test_labels_are_the_next_tokens(config):
     train, validation = build_datasets(config, 500)
     assert (len(train), len(validation)) == (500, 8)
-    for dataset in (train, validation):
-        for sample in (dataset[0], dataset[len(dataset) - 1]):
-            assert set(sample) == {"input_ids", "labels"}
-            for values in sample.values():
-                assert values.dtype == np.int64
-                assert values.shape == (16,)
-
-
-def test_labels_are_the_next_tokens(config):
-    train, _ = build_datasets(config, 50)
-    for i in range(50):
-        start = train.order[i]
-        sample = train[i]
-        window = train.tokens[start : start + 17]
+    samples = [(train, i) for i in (*range(50), 499)]
+    for dataset, i in [*samples, (validation, 0), (validation, 7)]:
+        sample, start = dataset[i], dataset.order[i]
+        assert set(sample) == {"input_ids", "labels"}
+        assert {values.dtype for values in sample.values()} == {np.dtype("i8")}
+        window = dataset.tokens[start : start + 17]
         np.testing.assert_array_equal(sample["input_ids"], window[:16])
         np.testing.assert_array_equal(sample["labels"], window[1:])
 
@@ -84,25 +81,15 @@ def test_a_sample_is_its_own_copy(config):
     np.testing.assert_array_equal(train[0]["input_ids"], first)
 
 
-def test_access_order_does_not_matter(config):
-    forward, _ = build_datasets(config, 100)
-    backward, _ = build_datasets(config, 100)
-    expected = [forward[i]["labels"] for i in range(100)]
+def test_samples_depend_on_the_seed_and_their_index_alone(config, prefix):
+    train, validation = build_datasets(config, 100)
+    longer, longer_validation = build_datasets(config, 1000)
+    assert digest(train) == digest(longer, 100)
+    assert digest(validation) == digest(longer_validation)
+    expected = [train[i]["labels"] for i in range(100)]
     for i in reversed(range(100)):
-        np.testing.assert_array_equal(backward[i]["labels"], expected[i])
-
-
-def test_a_longer_run_starts_with_the_same_samples(config):
-    short, short_validation = build_datasets(config, 100)
-    long, long_validation = build_datasets(config, 1000)
-    assert digest(short, 100) == digest(long, 100)
-    assert digest(short_validation) == digest(long_validation)
-
-
-def test_the_seed_decides_the_samples(config, prefix):
+        np.testing.assert_array_equal(longer[i]["labels"], expected[i])
     other = make_config(config.kind, prefix, seed=1)
-    train, _ = build_datasets(config, 100)
-    assert digest(train) == digest(build_datasets(config, 100)[0])
     assert digest(train) != digest(build_datasets(other, 100)[0])
 
 
@@ -119,8 +106,7 @@ def test_another_process_reads_the_same_samples(kind, prefix):
         "    data = np.stack(rows).tobytes()\n"
         "    print(hashlib.sha256(data).hexdigest())\n"
     )
-    root = Path(paddle_adagc.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "9"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "9"}
     result = subprocess.run(
         [sys.executable, "-c", script],
         env=environment,
@@ -142,21 +128,18 @@ def test_indices_outside_are_errors(config):
 
 def test_windows_reach_both_ends_and_never_beyond():
     tokens = np.arange(40, dtype=np.uint8)
-    dataset = TokenDataset(tokens, RandomOrder(24, 2000, 0), seq_length=16)
+    dataset = TokenDataset(
+        tokens, RandomOrder(range(24), 2000, 0), seq_length=16
+    )
     windows = [dataset[i] for i in range(2000)]
     assert {w["input_ids"][0] for w in windows} == set(range(24))
     assert max(w["labels"][-1] for w in windows) == 39
     assert all(len(w["labels"]) == 16 for w in windows)
 
 
-def test_embedded_windows_use_every_start():
-    config = DataConfig(seq_length=16, validation_size=8)
-    train, _ = build_datasets(config, 10)
-    assert train.order.num_starts == len(train.tokens) - 16
-
-
 def test_training_and_validation_share_no_file():
     parts = build_datasets(DataConfig(validation_fraction=0.2), 1)
+    assert len(parts[0].order.starts) == len(parts[0].tokens) - 32
     files = [set(d.tokens.tobytes().split(b"\0")[:-1]) for d in parts]
     assert not files[0] & files[1]
     num_files = len(corpus.load_stdlib_corpus().names)
@@ -209,11 +192,7 @@ def test_the_vocabulary_holds_every_token(config):
         assert train.vocab_size == 2000 * 23 + 50 + 23
     else:
         assert train.vocab_size == 256
-
-
-def test_the_fingerprint_is_the_sources():
-    train, validation = build_datasets(DataConfig(), 10)
-    assert train.fingerprint == corpus.load_stdlib_corpus().fingerprint()
+        assert train.fingerprint == corpus.load_stdlib_corpus().fingerprint()
     assert validation.fingerprint == train.fingerprint
 
 
@@ -225,11 +204,15 @@ def test_the_fingerprint_is_the_sources():
         ("stdlib", {"validation_size": 10**8}, "validation_size is 1000"),
         ("mmap", {"seq_length": 1000}, "hold no window of 1000 tokens"),
         ("mmap", {"validation_size": 29}, "28 windows of 16 tokens"),
+        ("shapes", {}, r"data\.kind.*'shapes'"),
     ],
 )
 def test_too_little_text_is_an_error(prefix, kind, values, message):
+    config = make_config(kind, prefix, **values)
     with pytest.raises(ValueError, match=message):
-        build_datasets(make_config(kind, prefix, **values), 10)
+        build_datasets(config, 10)
+    with pytest.raises(ValueError, match="num_train_samples is 0"):
+        build_datasets(config, 0)
 
 
 def test_a_small_validation_dataset_is_named(prefix):
@@ -240,11 +223,6 @@ def test_a_small_validation_dataset_is_named(prefix):
         build_datasets(config, 10)
     assert f"but {prefix} has " in str(error.value)
     assert "validation_fraction" not in str(error.value)
-
-
-def test_no_training_samples_is_an_error():
-    with pytest.raises(ValueError, match="num_train_samples is 0"):
-        build_datasets(DataConfig(), 0)
 
 
 def test_batches_are_stacked_samples():
@@ -276,15 +254,9 @@ def test_a_resumed_loader_goes_on_where_it_stopped(config):
 
 def test_ranks_deal_the_samples_out():
     train, _ = build_datasets(DataConfig(), 64)
-    indices = [
-        [
-            i
-            for batch in DistributedBatchSampler(train, 4, 2, rank)
-            for i in batch
-        ]
-        for rank in (0, 1)
-    ]
-    assert sorted(indices[0] + indices[1]) == list(range(64))
+    samplers = [DistributedBatchSampler(train, 4, 2, rank) for rank in (0, 1)]
+    indices = [i for sampler in samplers for batch in sampler for i in batch]
+    assert sorted(indices) == list(range(64))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -300,12 +272,6 @@ def test_worker_processes_read_the_same_samples(config, num_workers):
     rows = np.concatenate([batch["input_ids"].numpy() for batch in loader])
     expected = collate_batch([train[i] for i in range(32)])["input_ids"]
     np.testing.assert_array_equal(rows, expected)
-
-
-def test_data_that_is_no_text_is_refused():
-    config = DataConfig(kind="shapes", validation_size=8)
-    with pytest.raises(ValueError, match=r"data\.kind.*'shapes'"):
-        build_datasets(config, 10)
 
 
 def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
@@ -324,3 +290,73 @@ def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
     train, validation = build_datasets(config, 10)
     assert train.vocab_size == 20
     assert 4000 < validation.vocab_size <= 5000
+
+
+def splitmix64_reference(state, count):
+    """The generator as published: a state that is stepped and scrambled."""
+    draws = []
+    with np.errstate(over="ignore"):
+        state = np.uint64(state)
+        for _ in range(count):
+            state = state + np.uint64(0x9E3779B97F4A7C15)
+            z = state
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            draws.append(int(z ^ (z >> np.uint64(31))))
+    return draws
+
+
+def test_random_bits_are_splitmix64s():
+    # Seed 0 is scrambled to 0; the first draw of the published generator.
+    drawn = [random_bits(0, i) for i in range(100)]
+    assert drawn[0] == 0xE220A8397B1DCDAF
+    assert drawn == splitmix64_reference(0, 100)
+    draws = {random_bits(seed, i) for seed in range(20) for i in range(500)}
+    assert len(draws) == 20 * 500
+
+
+def test_a_draw_is_the_same_in_every_release():
+    assert random_bits(7, 12345) == 12593851093581533893
+    assert distinct_windows(1000, 4, seed=7).tolist() == [778, 334, 271, 802]
+    order = EpochOrder(num_windows=10, seq_length=1, num_samples=20, seed=7)
+    assert [order[i] for i in range(10, 20)] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
+
+
+@given(
+    num_starts=st.integers(1, 10**12),
+    seed=st.integers(0, 2**32 - 1),
+    index=st.integers(0, 10**12),
+)
+def test_random_starts_are_in_range(num_starts, seed, index):
+    order = RandomOrder(range(num_starts), 10**12 + 1, seed)
+    assert 0 <= order[index] < num_starts
+
+
+def test_random_starts_are_spread_evenly():
+    order = RandomOrder(range(10), num_samples=10_000, seed=1)
+    counts = np.bincount([order[i] for i in range(10_000)], minlength=10)
+    # 5 standard deviations of a binomial count with p = 0.1
+    assert np.abs(counts - 1000).max() < 150
+    order = RandomOrder((3, 500, 70), num_samples=300, seed=5)
+    assert {order[i] for i in range(300)} == {3, 500, 70}
+
+
+def test_every_window_comes_once_an_epoch_in_changing_order():
+    order = EpochOrder(num_windows=40, seq_length=8, num_samples=120, seed=5)
+    epochs = [[order[40 * e + i] for i in range(40)] for e in range(3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(0, 320, 8))
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(RandomOrder, range(1000)),
+        functools.partial(EpochOrder, 100, 10),
+    ],
+)
+def test_seeds_differ_and_length_does_not_matter(make):
+    orders = make(20, 1), make(5000, 1), make(20, 2)
+    short, long, other = ([order[i] for i in range(20)] for order in orders)
+    assert short == long != other

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny trained decoders of every exported kind, and the commands."""
 
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
@@ -88,14 +88,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def command(monkeypatch):
-    """The `main` of a file in tools/, run from the root of the repository."""
+    """The `main` of a command, run from the root of the repository."""
     monkeypatch.chdir(ROOT)
-
-    def load(name):
-        path = ROOT / "tools" / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(f"tools_{name}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module.main
-
-    return load
+    room = "paddle_adagc.lab.cli"
+    return lambda name: importlib.import_module(f"{room}.{name}").main

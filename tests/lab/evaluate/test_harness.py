@@ -6,10 +6,9 @@ import types
 
 import pytest
 
-from paddle_adagc.lab.evaluate.convert import to_hf
-from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
+from paddle_adagc.lab.data.tokenizers import TextTokenizer
+from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved, to_hf
 from paddle_adagc.lab.evaluate.scoring import Scorer
-from paddle_adagc.lab.evaluate.tokenizer import TextTokenizer
 
 FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
 TASKS = "tests/lab/evaluate/tasks"
@@ -25,7 +24,7 @@ def no_caches_elsewhere(monkeypatch, tmp_path_factory):
 
 
 def make_model(run, **options):
-    from paddle_adagc.lab.evaluate.language_model import DecoderLM
+    from paddle_adagc.lab.evaluate.harness import DecoderLM
 
     scorer = Scorer(build_decoder(load_saved(run)), **options)
     return DecoderLM(scorer, TextTokenizer("bytes"))

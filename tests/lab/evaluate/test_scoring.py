@@ -122,9 +122,6 @@ def test_a_lost_model_has_no_score(model, runs):
 def test_refuses_pairs(model, pair, message):
     with pytest.raises(ValueError, match=message):
         Scorer(model).score([pair])
-
-
-def test_refuses_more_positions_than_the_model_has(model):
     with pytest.raises(ValueError, match="max_length=65"):
         Scorer(model, max_length=65)
 
@@ -151,14 +148,14 @@ def test_perplexity_is_the_mean_over_all_labels(model):
 
 
 def test_perplexity_refuses_other_tokens(model):
-    dataset = TokenDataset(np.arange(400), (0,), seq_length=8, vocab_size=400)
-    with pytest.raises(ValueError, match="token 399"):
-        measure_perplexity(model, dataset)
-    dataset = TokenDataset(
-        np.arange(200), (0,), seq_length=8, loss_mask=np.zeros(200)
-    )
-    with pytest.raises(ValueError, match="no label"):
-        measure_perplexity(model, dataset)
+    for count, options, message in (
+        (400, {"vocab_size": 400}, "token 399"),
+        (200, {"loss_mask": np.zeros(200)}, "no label"),
+    ):
+        tokens = np.arange(count)
+        dataset = TokenDataset(tokens, (0,), seq_length=8, **options)
+        with pytest.raises(ValueError, match=message):
+            measure_perplexity(model, dataset)
 
 
 def test_perplexity_of_a_run_is_the_loss_of_its_last_evaluation(runs):

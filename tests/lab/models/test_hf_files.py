@@ -4,11 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from paddle_adagc.lab.data.tokenizers import byte_tokenizer, copy_tokenizer
 from paddle_adagc.lab.models.hf_files import (
     INDEX,
     SINGLE,
-    byte_tokenizer,
-    copy_tokenizer,
     new_directory,
     read_json,
     read_weights,

@@ -90,7 +90,7 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
 
 def test_tar_shards_are_resumed_in_the_middle(tmp_path):
     pytest.importorskip("webdataset")
-    from lab.data.image_text.tar_shards import TOKENIZER, write_grey_shards
+    from lab.data.tar_shards import TOKENIZER, write_grey_shards
 
     write_grey_shards(tmp_path, (9, 10, 11, 12))
     changes = {

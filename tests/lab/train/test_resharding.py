@@ -17,8 +17,7 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 from lab.train.runs import losses
 
-from paddle_adagc.lab.evaluate.convert import to_hf
-from paddle_adagc.lab.evaluate.saved import load_saved
+from paddle_adagc.lab.evaluate.saved import load_saved, to_hf
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.run import run_pretraining

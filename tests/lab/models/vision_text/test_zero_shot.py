@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_adagc.lab.data.image_text.shapes import (
+from paddle_adagc.lab.data.images import (
     BACKGROUNDS,
     COLUMNS,
     RADII,

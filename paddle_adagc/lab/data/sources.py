@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, get_args
 from paddle_adagc.lab.checksums import sha256
 
 if TYPE_CHECKING:
-    from paddle_adagc.lab.data.prepare.config import HubConfig
+    from paddle_adagc.lab.data.config import HubConfig
 
 TextFormat = Literal["auto", "jsonl", "lines", "text"]
 
@@ -43,11 +43,7 @@ class LocalFile:
     mtime_ns: int
 
     def record(self) -> dict[str, Any]:
-        """Identity of the content, for the manifest; reads the file.
-
-        Raises:
-            ValueError: The file has changed.
-        """
+        """Identity of the content, for the manifest; reads the file."""
         record = {
             "name": self.name,
             "format": self.text_format,
@@ -60,10 +56,8 @@ class LocalFile:
 
     def is_same(self, record: dict[str, Any]) -> bool:
         """Tell whether a record is of the same content."""
-        if (record["format"], record.get("size")) != (
-            self.text_format,
-            self.size,
-        ):
+        kind = record["format"], record.get("size")
+        if kind != (self.text_format, self.size):
             return False
         written = record["name"], record["mtime_ns"]
         if written == (self.name, self.mtime_ns):
@@ -75,12 +69,7 @@ class LocalFile:
             raise ValueError(f"{self.name} changed while it was read")
 
     def lines(self) -> Iterator[bytes]:
-        """Read the lines without their ends; a whole file is one line.
-
-        Raises:
-            ValueError: The file is damaged, changes, or has a line that is too
-                long.
-        """
+        """Read the lines without their ends; a whole file is one line."""
         with open(self.name, "rb") as raw:
             stream = raw
             if self.name.endswith(".gz"):
@@ -99,16 +88,14 @@ class LocalFile:
         limit = MAX_DOCUMENT_BYTES + 1
         is_text = self.text_format == "text"
         read = stream.read if is_text else stream.readline
-        is_first = True
+        mark = _BYTE_ORDER_MARK
         while line := read(limit):
             if len(line) == limit:
                 raise ValueError(
                     f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be one "
                     "document: split it, or give another --format"
                 )
-            if is_first:
-                line = line.removeprefix(_BYTE_ORDER_MARK)
-            is_first = False
+            line, mark = line.removeprefix(mark), b""
             yield line if is_text else line.removesuffix(b"\n")
 
 
@@ -116,19 +103,12 @@ class LocalFile:
 class HubShard:
     """One data file of a dataset that Hugging Face ``datasets`` streams."""
 
-    name: str
-    """Of the file, for messages and the manifest."""
-
-    origin: str
-    """Text that changes when the file does."""
-
+    name: str  # of the file, for messages and the manifest
+    origin: str  # text that changes when the file does
     hub: HubConfig
     index: int
-    count: int
-    """Number of the dataset's shards."""
-
-    text_field: str
-    """The one field that is kept."""
+    count: int  # of the dataset's shards
+    text_field: str  # the one field that is kept
 
     text_format = "jsonl"
 
@@ -141,11 +121,7 @@ class HubShard:
         return record.get("origin") == self.origin
 
     def lines(self) -> Iterator[bytes]:
-        """Read each example as JSON.
-
-        Raises:
-            ValueError: The file cannot be read to its end.
-        """
+        """Read each example as JSON."""
         dataset = _builder(self.hub).as_streaming_dataset(split=self.hub.split)
         shard = dataset.shard(num_shards=self.count, index=self.index)
         examples, count = iter(shard), 0
@@ -171,16 +147,8 @@ def find_files(
 ) -> list[LocalFile]:
     """Describe files, and the files below folders by name, in the given order.
 
-    Hidden files (their name starts with a dot) in folders are left out.
-
-    Args:
-        inputs: Files and folders.
-        text_format: One of :data:`TEXT_FORMATS`.
-        left_out: Files, and folders of files, that folders' files are not.
-
-    Raises:
-        FileNotFoundError: A path is neither, or a folder is empty.
-        ValueError: A format is unknown.
+    Hidden files (their name starts with a dot) in folders are left out, and so
+    are the files and folders ``left_out``.
     """
     paths: list[Path] = []
     own = {path.resolve() for path in left_out}
@@ -218,13 +186,7 @@ def _describe(path: Path, text_format: str) -> LocalFile:
 
 
 def find_shards(hub: HubConfig, text_field: str) -> list[HubShard]:
-    """Look up a dataset of the hub; one source for each data file.
-
-    Raises:
-        FileNotFoundError: There is no such dataset.
-        ValueError: It has no such configuration or split.
-        OSError: The hub cannot be reached.
-    """
+    """Look up a dataset of the hub; one source for each data file."""
     builder = _builder(hub)
     count = builder.as_streaming_dataset(split=hub.split).num_shards
     files = (builder.config.data_files or {}).get(hub.split, [])

@@ -5,35 +5,29 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import importlib.util
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.image_text.shapes import ShapesDataset, split_scenes
+from paddle_adagc.lab.data.datasets import DataFindings
+from paddle_adagc.lab.data.images import ShapesDataset, split_scenes
+from paddle_adagc.lab.data.tokenizers import CaptionTokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairFormat:
     """Form that a model and its run need image-text data in."""
 
-    image_size: int
-    """Height and width of an image, in pixels."""
-
-    context_length: int
-    """Tokens of a caption, padding included."""
-
-    vocab_size: int
-    """Number of tokens that the model knows."""
-
-    end_token: int
-    """Token that ends a caption."""
-
-    batch_size: int
-    """Pairs per rank and step."""
-
-    num_ranks: int
-    """Ranks with data of their own."""
+    image_size: int  # height and width, in pixels
+    context_length: int  # tokens of a caption, padding included
+    vocab_size: int  # tokens that the model knows
+    end_token: int  # ends a caption
+    batch_size: int  # pairs per rank and step
+    num_ranks: int  # ranks with data of their own
 
 
 def build_image_text_datasets(
@@ -41,39 +35,29 @@ def build_image_text_datasets(
 ) -> tuple[Any, Any]:
     """Open what ``config`` describes.
 
-    Args:
-        config: Data of kind ``"shapes"`` or ``"webdataset"``.
-        num_train_samples: Length of the training dataset, over all ranks.
-        wanted: Sizes and tokens.
-
     Returns:
         Training and validation dataset: samples with ``pixel_values``,
         float32 ``[3, image_size, image_size]``, and ``input_ids``, int64
         ``[context_length]``. Validation shows scenes, or reads shards, that
         training does not.
-
-    Raises:
-        FileNotFoundError: There are no such shards, or no such tokenizer.
-        ValueError: The data does not fit the model, or is too little; or a
-            package is missing.
     """
     if config.kind == "webdataset":
         return _open_shards(config, num_train_samples, wanted)
-    parts = split_scenes(config.validation_fraction, config.seed)
-    sizes = (num_train_samples, config.validation_size)
-    train, validation = (
-        ShapesDataset(
-            scenes,
-            size,
-            image_size=wanted.image_size,
-            context_length=wanted.context_length,
-            end_token=wanted.end_token,
-            seed=config.seed if is_random else config.seed + 2**32,
-            is_random=is_random,
-        )
-        for scenes, size, is_random in zip(
-            parts, sizes, (True, False), strict=True
-        )
+    scenes, held_out = split_scenes(config.validation_fraction, config.seed)
+    form = {
+        "image_size": wanted.image_size,
+        "context_length": wanted.context_length,
+        "end_token": wanted.end_token,
+    }
+    train = ShapesDataset(
+        scenes, num_train_samples, seed=config.seed, is_random=True, **form
+    )
+    validation = ShapesDataset(
+        held_out,
+        config.validation_size,
+        seed=config.seed + 2**32,
+        is_random=False,
+        **form,
     )
     return train, validation
 
@@ -86,9 +70,11 @@ def _open_shards(
             "data.kind='webdataset' needs the package webdataset: install "
             "the extra [image-text]"
         )
-    from paddle_adagc.lab.data.image_text.pairs import HeldOutPairs, PairStreams
-    from paddle_adagc.lab.data.image_text.shards import find_shards
-    from paddle_adagc.lab.data.image_text.tokenizer import CaptionTokenizer
+    from paddle_adagc.lab.data.shards import (
+        HeldOutPairs,
+        PairStreams,
+        find_shards,
+    )
 
     assert config.shards is not None
     assert config.tokenizer is not None
@@ -127,3 +113,18 @@ def _open_shards(
         image_size=wanted.image_size,
     )
     return train, validation
+
+
+def inspect_pairs(config: DataConfig) -> DataFindings:
+    """Look for tar shards, their tokenizer and the package that reads them."""
+    if config.kind != "webdataset":
+        return DataFindings([], [])
+    missing = []
+    if importlib.util.find_spec("webdataset") is None:
+        missing.append("webdataset: pip install '.[image-text]'")
+    shards = str(config.shards)
+    if not glob.glob(re.sub(r"\{[^{}]*\}", "*", shards)):
+        missing.append(f"data: there are no shards {shards}")
+    if not Path(str(config.tokenizer)).is_file():
+        missing.append(f"data: there is no tokenizer {config.tokenizer}")
+    return DataFindings([f"webdataset, {shards}"], missing)

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
+from paddle_adagc.lab.data import prepare as prepare_run
+from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.indexed import IndexedTokens
-from paddle_adagc.lab.data.prepare import run as prepare_run
-from paddle_adagc.lab.data.prepare.config import PrepareConfig
 
 WORDS = ["ada", "clips", "every", "gradient", "früh", "東京", "🙂", "spike"]
 
@@ -66,8 +66,7 @@ def read_texts(tmp_path):
     """The documents of a dataset of bytes."""
 
     def read(output="out"):
-        source = IndexedTokens(str(tmp_path / output))
-        tokens = source.documents(0, len(source.boundaries) - 1).tokens
+        tokens = IndexedTokens(str(tmp_path / output)).all().tokens
         text = tokens.astype("uint8").tobytes().decode()
         assert text.endswith("\0")
         return text.split("\0")[:-1]

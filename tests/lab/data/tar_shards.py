@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 TOKENIZER = (
-    Path(__file__).parents[2] / "models/vision_text/golden/tokenizer.json"
+    Path(__file__).parents[1] / "models/vision_text/golden/tokenizer.json"
 )
 
 

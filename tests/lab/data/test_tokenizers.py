@@ -1,15 +1,22 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens are the tokenizer's own, and every document ends."""
+"""Tokens are the tokenizer's own, and every document ends.
+
+Those of captions are what transformers' CLIP tokenizer makes, in files that
+``tests/lab/models/vision_text/make_golden.py`` writes.
+"""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from huggingface_hub.errors import HFValidationError
 
 from paddle_adagc.lab.data.indexed import IndexedTokens
-from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
+from paddle_adagc.lab.data.tokenizers import CaptionTokenizer, find_tokenizer
+
+GOLDEN = Path(__file__).parents[1] / "models/vision_text/golden"
 
 
 def documents_of(tmp_path):
@@ -143,32 +150,45 @@ def test_the_end_as_a_piece_of_the_text_is_refused(tmp_path, run):
     model.save(str(tmp_path / "tokenizer.json"))
     text = tmp_path / "text.txt"
     text.write_text("ab\na</s>b\nba\n")
-    arguments = {
-        "tokenizer": str(tmp_path / "tokenizer.json"),
-        "eos_token": "</s>",
-    }
-    with pytest.raises(
-        ValueError, match=r"text\.txt, line 2: .*'a</s>b' holds"
-    ):
-        run(text, **arguments)
-    manifest = run(text, on_error="skip", output="skipped", **arguments)
-    assert manifest["num_bad"] == 1
-    source = IndexedTokens(str(tmp_path / "skipped"))
-    assert source.all().tokens.tolist() == [2, 3, 1, 3, 2, 1]
+    settings = {"tokenizer": str(tmp_path), "eos_token": "</s>"}
+    message = r"text\.txt, line 2: .*'a</s>b' holds"
+    with pytest.raises(ValueError, match=message):
+        run(text, **settings)
+    assert run(text, on_error="skip", **settings)["num_bad"] == 1
+    assert documents_of(tmp_path) == [[2, 3, 1], [3, 2, 1]]
 
 
-def test_the_end_of_documents_may_be_given_by_its_number(
+def test_files_beside_the_tokenizer_say_what_ends_a_document(
     tmp_path, tokenizer_json
 ):
-    alone = tmp_path / "tokenizer.json"
-    alone.write_bytes(tokenizer_json.read_bytes())
-    with pytest.raises(ValueError, match="does not say which token ends"):
-        find_tokenizer(str(alone))
-    assert find_tokenizer(str(alone), eos_id=7).eos_id == 7
-
-
-def test_a_broken_file_beside_the_tokenizer_is_named(tmp_path, tokenizer_json):
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+    with pytest.raises(ValueError, match="does not say which token ends"):
+        find_tokenizer(str(tmp_path))
+    assert find_tokenizer(str(tmp_path), eos_id=7).eos_id == 7
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"tokenizer_config\.json holds no"):
         find_tokenizer(str(tmp_path))
+
+
+def test_captions_have_the_tokens_of_transformers():
+    golden = json.loads((GOLDEN / "tokens.json").read_text())
+    tokenizer = CaptionTokenizer(GOLDEN / "tokenizer.json", golden["context"])
+    assert (tokenizer.start_token, tokenizer.end_token) == (0, 1)
+    for caption, row in zip(golden["captions"], golden["rows"], strict=True):
+        ids = tokenizer(caption)
+        assert ids.dtype == np.int64
+        assert ids.shape == (golden["context"],)
+        np.testing.assert_array_equal(ids[: len(row)], row)
+        assert not ids[len(row) :].any()
+
+
+def test_other_files_for_captions_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no tokenizer"):
+        CaptionTokenizer(tmp_path / "tokenizer.json", 77)
+    text = (GOLDEN / "tokenizer.json").read_text()
+    other = tmp_path / "other.json"
+    other.write_text(text.replace("<|startoftext|>", "<s>"))
+    with pytest.raises(ValueError, match=r"no token '<\|startoftext\|>'"):
+        CaptionTokenizer(other, 77)
+    with pytest.raises(ValueError, match="context_length is 2"):
+        CaptionTokenizer(GOLDEN / "tokenizer.json", 2)

@@ -1,47 +1,53 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings of shapes and their captions."""
+"""Images to arrays; drawings of shapes and their captions."""
 
 import collections
+import dataclasses
+import io
+import itertools
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.image_text.build import (
+from paddle_adagc.lab.data.image_text import (
     PairFormat,
     build_image_text_datasets,
 )
-from paddle_adagc.lab.data.image_text.shapes import (
+from paddle_adagc.lab.data.images import (
     BACKGROUNDS,
     COLOURS,
+    MEAN,
     NUM_TOKENS,
+    SCENES,
+    STD,
     Scene,
-    all_scenes,
+    decode,
     draw,
     encode,
     split_scenes,
+    training_image,
+    validation_image,
 )
-from paddle_adagc.lab.data.image_text.transforms import MEAN, STD
 
-WANTED = {
-    "image_size": 32,
-    "context_length": 9,
-    "vocab_size": 28,
-    "end_token": 27,
-    "batch_size": 4,
-    "num_ranks": 1,
-}
+WANTED = PairFormat(
+    image_size=32,
+    context_length=9,
+    vocab_size=28,
+    end_token=27,
+    batch_size=4,
+    num_ranks=1,
+)
 
 
-def build(num_samples=64, wanted=(), **fields):
+def build(num_samples=64, wanted=WANTED, **fields):
     config = DataConfig(kind="shapes", **fields)
-    return build_image_text_datasets(
-        config, num_samples, PairFormat(**{**WANTED, **dict(wanted)})
-    )
+    return build_image_text_datasets(config, num_samples, wanted)
 
 
-def colours(image):
+def restored(image):
     """Pixels in [0, 1], [height, width, 3]."""
     return image.transpose(1, 2, 0) * STD + MEAN
 
@@ -49,7 +55,7 @@ def colours(image):
 def test_captions_say_all_there_is_and_differ():
     scene = Scene("large", "red", "circle", "top", "left", "gray")
     assert scene.caption == "large red circle top left on gray"
-    captions = [scene.caption for scene in all_scenes()]
+    captions = [scene.caption for scene in SCENES]
     assert len(set(captions)) == len(captions) == 2 * 8 * 4 * 9 * 4
     rows = [tuple(encode(caption, 9, 27)) for caption in captions[::17]]
     assert len(set(rows)) == len(rows)
@@ -74,7 +80,7 @@ def test_a_drawing_shows_its_scene(shape, row, y, column, x):
     sizes = {}
     for size in ("small", "large"):
         scene = Scene(size, "blue", shape, row, column, "olive")
-        pixels = colours(draw(scene, 64, seed=5))
+        pixels = restored(draw(scene, 64, seed=5))
         corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1]]
         np.testing.assert_allclose(
             corners, [BACKGROUNDS["olive"]] * 4, atol=0.21
@@ -89,24 +95,20 @@ def test_a_drawing_shows_its_scene(shape, row, y, column, x):
 
 
 def test_shapes_differ():
-    drawn = [
-        colours(
-            draw(Scene("large", "white", s, "middle", "centre", "navy"), 32, 0)
-        )
-        for s in ("circle", "square", "triangle", "cross")
-    ]
-    masks = [image.mean(-1) > 0.55 for image in drawn]
-    for i, first in enumerate(masks):
-        assert first.sum() > 30
-        for second in masks[:i]:
-            assert (first != second).sum() > 15
+    masks = []
+    for shape in ("circle", "square", "triangle", "cross"):
+        scene = Scene("large", "white", shape, "middle", "centre", "navy")
+        masks.append(restored(draw(scene, 32, 0)).mean(-1) > 0.55)
+        assert masks[-1].sum() > 30
+    for first, second in itertools.combinations(masks, 2):
+        assert (first != second).sum() > 15
 
 
 def test_validation_shows_other_scenes():
     train, held_out = split_scenes(0.05, seed=3)
     assert len(held_out) == 116
     assert not set(train) & set(held_out)
-    assert set(train) | set(held_out) == set(all_scenes())
+    assert set(train) | set(held_out) == set(SCENES)
     assert split_scenes(0.05, seed=4)[1] != held_out
     assert len(split_scenes(1e-6, seed=0)[1]) == 1
     assert len(split_scenes(1 - 1e-9, seed=0)[0]) == 1
@@ -149,4 +151,53 @@ def test_training_scenes_are_drawn_evenly_and_validation_in_turn():
 )
 def test_a_model_that_is_too_small_is_refused(wanted, message):
     with pytest.raises(ValueError, match=message):
-        build(wanted=wanted)
+        build(wanted=dataclasses.replace(WANTED, **wanted))
+
+
+def ramp(width, height):
+    """Red grows to the right, green downwards, blue is 128."""
+    red = np.linspace(0, 255, width)[None, :].repeat(height, 0)
+    green = np.linspace(0, 255, height)[:, None].repeat(width, 1)
+    blue = np.full((height, width), 128.0)
+    pixels = np.stack([red, green, blue], -1).round().astype(np.uint8)
+    return Image.fromarray(pixels)
+
+
+def test_validation_takes_the_central_square():
+    array = validation_image(ramp(64, 32), 16)
+    assert array.shape == (3, 16, 16)
+    assert array.dtype == np.float32
+    pixels = restored(array)
+    np.testing.assert_allclose(pixels[8, [0, -1], 0], [0.26, 0.74], atol=0.03)
+    np.testing.assert_allclose(pixels[[0, -1], 8, 1], [0.03, 0.97], atol=0.03)
+    np.testing.assert_allclose(pixels[..., 2], 128 / 255, atol=0.01)
+
+
+@pytest.mark.parametrize("size", [(48, 40), (40, 40), (200, 10)])
+def test_training_crops_most_of_the_image_at_random(size):
+    image = ramp(*size)
+    crops = [
+        restored(training_image(image, 16, np.random.RandomState(seed)))
+        for seed in range(30)
+    ]
+    corners = {tuple(crop[0, 0].round(3)) for crop in crops}
+    same = training_image(image, 16, np.random.RandomState(3))
+    np.testing.assert_allclose(restored(same), crops[3])
+    spans = [crop[8, -1, 0] - crop[8, 0, 0] for crop in crops]
+    if size == (200, 10):  # no crop of 3:4 to 4:3 has 90%: the central one
+        assert len(corners) == 1
+        assert max(spans) < 0.1
+    else:
+        assert len(corners) > 5
+        assert min(spans) > 0.6
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_images_are_decoded_as_rgb(kind):
+    file = io.BytesIO()
+    Image.new("L", (8, 6), 200).save(file, kind)
+    image = decode(file.getvalue())
+    assert (image.mode, image.size) == ("RGB", (8, 6))
+    assert abs(image.getpixel((3, 3))[1] - 200) < 3
+    with pytest.raises(ValueError, match="no image that can be read"):
+        decode(file.getvalue()[:-20])

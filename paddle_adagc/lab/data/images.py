@@ -1,16 +1,16 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings of coloured shapes, made on the spot, with true captions.
+"""Images as arrays: files as OpenCLIP prepares them, and drawings of shapes.
 
-A scene is one shape on a plain background. Its caption names all there is to
-know, ``"large red circle top left on gray"``; the drawing adds noise, a tint
-and a shift of its own. Some scenes are held out, so that validation asks for
-combinations that training has never shown.
+A drawing shows a scene: one shape on a plain background. Its caption names all
+there is to know, ``"large red circle top left on gray"``; the drawing adds
+noise, a tint and a shift of its own. Some scenes are held out, so that
+validation asks for combinations that training has never shown.
 """
 
 from __future__ import annotations
 
-import functools
+import io
 import itertools
 import math
 from collections.abc import Sequence
@@ -18,9 +18,88 @@ from typing import NamedTuple
 
 import numpy as np
 from paddle.io import Dataset
+from PIL import Image
 
-from paddle_adagc.lab.data.image_text.transforms import normalise
-from paddle_adagc.lab.data.order import distinct_windows, random_bits
+from paddle_adagc.lab.data.datasets import (
+    check_index,
+    distinct_windows,
+    random_bits,
+)
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+"""Of red, green and blue over CLIP's training images, values in [0, 1]."""
+
+STD = (0.26862954, 0.26130258, 0.27577711)
+"""Standard deviations that go with :data:`MEAN`."""
+
+_MIN_AREA = 0.9
+_MAX_RATIO = 4 / 3
+_NUM_ATTEMPTS = 10
+
+Box = tuple[int, int, int, int]
+"""Left, upper, right, lower."""
+
+
+def normalise(pixels: np.ndarray) -> np.ndarray:
+    """Prepare ``[3, height, width]`` values in [0, 1] as CLIP does; float32."""
+    mean, deviation = (
+        np.array(values, np.float32)[:, None, None] for values in (MEAN, STD)
+    )
+    return (pixels.astype(np.float32, copy=False) - mean) / deviation
+
+
+def decode(data: bytes) -> Image.Image:
+    """Decode an image (JPEG, PNG, WebP) to RGB.
+
+    Raises:
+        ValueError: ``data`` is not an image, or is cut off.
+    """
+    try:
+        return Image.open(io.BytesIO(data)).convert("RGB")
+    except Exception as error:  # PIL's decoders raise nearly anything
+        raise ValueError(f"no image that can be read: {error!r}") from error
+
+
+def training_image(
+    image: Image.Image, size: int, rng: np.random.RandomState
+) -> np.ndarray:
+    """Crop 90% to 100% of an image at random; to ``[3, size, size]``."""
+    return _resized(image, size, _random_box(image.width, image.height, rng))
+
+
+def validation_image(image: Image.Image, size: int) -> np.ndarray:
+    """Resize the central square of an image to ``[3, size, size]``."""
+    return _resized(image, size, _central_box(image.width, image.height, 1.0))
+
+
+def _random_box(width: int, height: int, rng: np.random.RandomState) -> Box:
+    """Choose a box as torchvision's RandomResizedCrop does."""
+    for _ in range(_NUM_ATTEMPTS):
+        area = rng.uniform(_MIN_AREA, 1.0) * width * height
+        log_ratio = rng.uniform(-math.log(_MAX_RATIO), math.log(_MAX_RATIO))
+        ratio = math.exp(log_ratio)
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left = rng.randint(0, width - w + 1)
+            upper = rng.randint(0, height - h + 1)
+            return left, upper, left + w, upper + h
+    ratio = min(max(width / height, 1 / _MAX_RATIO), _MAX_RATIO)
+    return _central_box(width, height, ratio)
+
+
+def _central_box(width: int, height: int, ratio: float) -> Box:
+    """Return the largest central box with a ratio of width to height."""
+    w = max(1, min(width, round(height * ratio)))
+    h = max(1, min(height, round(width / ratio)))
+    left, upper = (width - w) // 2, (height - h) // 2
+    return left, upper, left + w, upper + h
+
+
+def _resized(image: Image.Image, size: int, box: Box) -> np.ndarray:
+    small = image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+    pixels = np.asarray(small, np.float32).transpose(2, 0, 1) / 255
+    return np.ascontiguousarray(normalise(pixels))
+
 
 COLOURS = {
     "red": (0.9, 0.1, 0.1),
@@ -76,35 +155,27 @@ class Scene(NamedTuple):
         return " ".join([*words, "on", background])
 
 
-@functools.cache
-def all_scenes() -> tuple[Scene, ...]:
-    """Return every combination, in a fixed order."""
-    return tuple(
-        Scene(*words)
-        for words in itertools.product(
-            RADII, COLOURS, SHAPES, ROWS, COLUMNS, BACKGROUNDS
-        )
+SCENES = tuple(
+    itertools.starmap(
+        Scene,
+        itertools.product(RADII, COLOURS, SHAPES, ROWS, COLUMNS, BACKGROUNDS),
     )
+)
+"""Every combination, in a fixed order."""
 
 
 def split_scenes(
     validation_fraction: float, seed: int
 ) -> tuple[list[Scene], list[Scene]]:
     """Scenes to train on, and held-out ones, at least one of each."""
-    scenes = all_scenes()
-    order = distinct_windows(len(scenes), len(scenes), seed)
-    num_held_out = math.ceil(validation_fraction * len(scenes))
-    num_held_out = min(num_held_out, len(scenes) - 1)
-    chosen = [scenes[i] for i in order]
-    return chosen[num_held_out:], chosen[:num_held_out]
+    count = len(SCENES)
+    order = [SCENES[i] for i in distinct_windows(count, count, seed)]
+    num_held_out = min(math.ceil(validation_fraction * count), count - 1)
+    return order[num_held_out:], order[:num_held_out]
 
 
 def encode(caption: str, context_length: int, end_token: int) -> np.ndarray:
-    """Tokens of a caption, padded with 0, int64 ``[context_length]``.
-
-    Raises:
-        ValueError: A word that no caption has, or too little room.
-    """
+    """Tokens of a caption, padded with 0, int64 ``[context_length]``."""
     words = caption.split()
     unknown = [word for word in words if word not in _TOKENS]
     if unknown:
@@ -121,15 +192,9 @@ def encode(caption: str, context_length: int, end_token: int) -> np.ndarray:
 
 
 def draw(scene: Scene, size: int, seed: int) -> np.ndarray:
-    """Draw a scene.
+    """Draw a scene on ``[3, size, size]`` pixels, normalised as CLIP's.
 
-    Args:
-        scene: Scene to draw.
-        size: Height and width, in pixels.
-        seed: Seed of the noise, the tint and the shift, in [0, 2**32).
-
-    Returns:
-        float32 ``[3, size, size]``, normalised as CLIP's images.
+    The noise, the tint and the shift are those of a seed in [0, 2**32).
     """
     rng = np.random.RandomState(seed)
     shift = rng.uniform(-_SHIFT, _SHIFT, 2)
@@ -162,17 +227,9 @@ def _inside(shape: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
 class ShapesDataset(Dataset):
     """Drawings and captions; sample ``i`` depends on the seed and on ``i``.
 
-    Args:
-        scenes: Scenes to draw.
-        num_samples: Length of the dataset.
-        image_size: Height and width of a drawing, in pixels.
-        context_length: Tokens of a caption, padding included.
-        end_token: Token that ends a caption, at least :data:`NUM_TOKENS`.
-        seed: Seed of everything random.
-        is_random: Draw the scenes at random, with replacement; else in turn.
-
-    Raises:
-        ValueError: ``context_length`` or ``end_token`` is too small.
+    Scenes come at random, with replacement, or in turn. ``context_length``
+    counts a caption's padding, too; ``end_token`` is at least
+    :data:`NUM_TOKENS`.
     """
 
     def __init__(
@@ -217,25 +274,9 @@ class ShapesDataset(Dataset):
         return self.num_samples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Draw sample ``index``.
-
-        Returns:
-            ``pixel_values``, float32 ``[3, image_size, image_size]``, and
-            ``input_ids``, int64 ``[context_length]``.
-
-        Raises:
-            IndexError: ``index`` is not in [0, len(self)).
-        """
-        index = int(index)
-        if not 0 <= index < self.num_samples:
-            raise IndexError(
-                f"sample {index} of a dataset of {self.num_samples} samples"
-            )
+        """Draw sample ``index``: ``pixel_values`` and ``input_ids``."""
+        index = check_index(index, len(self))
         bits = random_bits(self.seed, index)
         number = (bits if self.is_random else index) % len(self.scenes)
-        return {
-            "pixel_values": draw(
-                self.scenes[number], self.image_size, seed=bits >> 32
-            ),
-            "input_ids": self._input_ids[number],
-        }
+        drawing = draw(self.scenes[number], self.image_size, seed=bits >> 32)
+        return {"pixel_values": drawing, "input_ids": self._input_ids[number]}

@@ -3,6 +3,7 @@
 """Tar shards in an order from which a run can go on."""
 
 import collections
+import dataclasses
 import itertools
 import json
 import logging
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.data.image_text.tar_shards import (
+from lab.data.tar_shards import (
     TOKENIZER,
     encoded_image,
     write_grey_shards,
@@ -25,28 +26,28 @@ pytest.importorskip("webdataset")
 
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.data.image_text.build import (
+from paddle_adagc.lab.data.image_text import (
     PairFormat,
     build_image_text_datasets,
 )
-from paddle_adagc.lab.data.image_text.shards import (
+from paddle_adagc.lab.data.images import MEAN, STD
+from paddle_adagc.lab.data.shards import (
     Shard,
     ShardStream,
     find_shards,
     read_samples,
 )
-from paddle_adagc.lab.data.image_text.transforms import MEAN, STD
 
 COUNTS = (7, 5, 6, 7, 5)
 """Samples of the shards."""
-WANTED = {
-    "image_size": 8,
-    "context_length": 10,
-    "vocab_size": 319,
-    "end_token": 1,
-    "batch_size": 4,
-    "num_ranks": 1,
-}
+WANTED = PairFormat(
+    image_size=8,
+    context_length=10,
+    vocab_size=319,
+    end_token=1,
+    batch_size=4,
+    num_ranks=1,
+)
 
 
 @pytest.fixture
@@ -68,9 +69,8 @@ def build(folder, num_samples=1000, wanted=(), **fields):
             **fields,
         },
     )
-    return build_image_text_datasets(
-        config, num_samples, PairFormat(**{**WANTED, **dict(wanted)})
-    )
+    format_ = dataclasses.replace(WANTED, **dict(wanted))
+    return build_image_text_datasets(config, num_samples, format_)
 
 
 def grey(sample):
@@ -85,14 +85,15 @@ def test_shards_are_found_and_counted(folder):
     assert len(find_shards(str(folder / "*.tar"))) == 5
     (folder / "00001_stats.json").write_text(json.dumps({"successes": 4}))
     assert find_shards(str(folder / "00001.tar"))[0].num_samples == 4
-    with pytest.raises(FileNotFoundError, match=r"no shards .*nothing"):
-        find_shards(str(folder / "nothing*.tar"))
     (folder / "broken.tar").write_bytes(b"no tar" * 200)
-    with pytest.raises(ValueError, match=r"broken\.tar is no tar file"):
-        find_shards(str(folder / "broken.tar"))
     write_shard(folder / "empty.tar", [])
-    with pytest.raises(ValueError, match=r"empty\.tar holds no samples"):
-        find_shards(str(folder / "empty.tar"))
+    for name, message in (
+        ("nothing*.tar", r"no shards .*nothing"),
+        ("broken.tar", r"broken\.tar is no tar file"),
+        ("empty.tar", r"empty\.tar holds no samples"),
+    ):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
+            find_shards(str(folder / name))
 
 
 def test_name_of_a_shard_is_never_a_command(folder, tmp_path, monkeypatch):
@@ -108,7 +109,7 @@ def test_reading_needs_no_torch(folder):
     program = (
         "import sys\n"
         "sys.modules['torch'] = None  # importing it fails\n"
-        "from paddle_adagc.lab.data.image_text.shards import read_samples\n"
+        "from paddle_adagc.lab.data.shards import read_samples\n"
         "for sample in read_samples(sys.argv[1]):\n"
         "    print(*sorted(sample))\n"
     )
@@ -123,8 +124,13 @@ def test_reading_needs_no_torch(folder):
     assert {"png", "txt", "json"} <= set(lines[0].split())
 
 
-def streams(shards, count, **options):
-    options = {"seed": 0, "shuffle_size": 3, **options}
+@pytest.fixture
+def shards(folder):
+    return find_shards(str(folder / "*.tar"))
+
+
+def streams(shards, count=1, seed=0):
+    options = {"seed": seed, "shuffle_size": 3}
     return [ShardStream(shards, i, count, **options) for i in range(count)]
 
 
@@ -133,9 +139,8 @@ def key_at(stream, position):
     return chunk[place]["__key__"]
 
 
-def test_each_epoch_has_every_sample_once_in_another_order(folder):
-    shards = find_shards(str(folder / "*.tar"))
-    (stream,) = streams(shards, 1)
+def test_each_epoch_has_every_sample_once_in_another_order(shards):
+    (stream,) = streams(shards)
     total = sum(COUNTS)
     keys = [key_at(stream, i) for i in range(2 * total)]
     first, second = keys[:total], keys[total:]
@@ -143,12 +148,11 @@ def test_each_epoch_has_every_sample_once_in_another_order(folder):
     assert set(first) == set(second)
     assert first != second
     assert first != sorted(first)
-    (other,) = streams(shards, 1, seed=1)
+    (other,) = streams(shards, seed=1)
     assert [key_at(other, i) for i in range(total)] != first
 
 
-def test_streams_share_an_epoch(folder):
-    shards = find_shards(str(folder / "*.tar"))
+def test_streams_share_an_epoch(shards):
     keys = []
     for stream in streams(shards, 2):
         number = sum(s.num_samples for s in stream._order)
@@ -158,36 +162,33 @@ def test_streams_share_an_epoch(folder):
         streams(shards, 6)
 
 
-def test_what_stands_at_a_position_does_not_depend_on_how_one_got_there(folder):
-    shards = find_shards(str(folder / "*.tar"))
-    (walked,) = streams(shards, 1)
+def test_what_stands_at_a_position_does_not_depend_on_how_one_got_there(shards):
+    (walked,) = streams(shards)
     keys = [key_at(walked, i) for i in range(75)]
     for start in (1, 29, 30, 44, 74):
-        (fresh,) = streams(shards, 1)
+        (fresh,) = streams(shards)
         assert [key_at(fresh, i) for i in range(start, 75)] == keys[start:]
     assert [key_at(walked, i) for i in (50, 3, 70, 0)] == [
         keys[i] for i in (50, 3, 70, 0)
     ]
 
 
-def test_a_shard_is_read_once_from_start_to_end(folder, monkeypatch):
+def test_a_shard_is_read_once_from_start_to_end(shards, monkeypatch):
     opened = collections.Counter()
 
     def counting(path):
         opened[path] += 1
         return read_samples(path)
 
-    monkeypatch.setattr(
-        "paddle_adagc.lab.data.image_text.shards.read_samples", counting
-    )
-    (stream,) = streams(find_shards(str(folder / "*.tar")), 1)
+    monkeypatch.setattr("paddle_adagc.lab.data.shards.read_samples", counting)
+    (stream,) = streams(shards)
     for i in range(sum(COUNTS)):
         stream.chunk(i)
     assert set(opened.values()) == {1}
 
 
 def test_a_shard_with_fewer_samples_than_counted_is_named(folder):
-    (stream,) = streams([Shard(str(folder / "00001.tar"), 9)], 1)
+    (stream,) = streams([Shard(str(folder / "00001.tar"), 9)])
     with pytest.raises(ValueError, match=r"00001\.tar has 5 samples, 9 were"):
         stream.chunk(6)
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paddle_adagc.lab.data.index_format import token_dtype
-from paddle_adagc.lab.data.prepare.sources import Source
-from paddle_adagc.lab.data.prepare.tokenizer import Encode, Tokenizer
+from paddle_adagc.lab.data.indexed import token_dtype
+from paddle_adagc.lab.data.sources import Source
+from paddle_adagc.lab.data.tokenizers import Encode, Tokenizer
 
 LINES = pa.schema(
     {
@@ -73,12 +73,7 @@ class Encoder:
     def __call__(
         self, lines: pa.Table, name: str, text_format: str
     ) -> pa.Table:
-        """Encode a batch of :data:`LINES` to rows of :func:`token_schema`.
-
-        Args:
-            lines: Of one source.
-            name: The source's.
-            text_format: The source's.
+        """Encode :data:`LINES` of a source to rows of :func:`token_schema`.
 
         Raises:
             ValueError: A source cannot be read to its end; or a document is
@@ -87,8 +82,8 @@ class Encoder:
         texts: list[str] = []
         faults: list[str | None] = []
         rows = lines.to_pylist()
-        for row in rows:
-            place = f"{name}, line {row['line']}"
+        places = [f"{name}, line {row['line']}" for row in rows]
+        for place, row in zip(places, rows, strict=True):
             if row["fault"] is not None:
                 raise ValueError(f"{place}: {row['fault']}")
             text, fault = "", None
@@ -104,39 +99,23 @@ class Encoder:
         )
         for index in np.flatnonzero(ends > 1):
             faults[index] = (
-                f"{name}, line {rows[index]['line']}: the document "
-                f"{texts[index][:60]!r} holds the token that ends a document"
+                f"{places[index]}: the document {texts[index][:60]!r} holds "
+                "the token that ends a document"
             )
+            texts[index] = ""
         bad = [fault for fault in faults if fault is not None]
         if bad and self.on_error == "stop":
             raise ValueError(bad[0])
-        is_kept = (sizes > 1) & np.array([fault is None for fault in faults])
-        return self._table(texts, tokens, sizes, is_kept, faults)
-
-    def _table(
-        self,
-        texts: list[str],
-        tokens: np.ndarray,
-        sizes: np.ndarray,
-        is_kept: np.ndarray,
-        faults: list[str | None],
-    ) -> pa.Table:
         encoded = [text.encode() for text in texts]
-        kept_sizes = np.where(is_kept, sizes, 0)
-        offsets = np.concatenate([[0], np.cumsum(kept_sizes)])
+        is_kept = np.array([len(text) > 0 for text in encoded]) & (sizes > 1)
+        offsets = np.concatenate([[0], np.cumsum(np.where(is_kept, sizes, 0))])
         columns = [
             pa.ListArray.from_arrays(
                 pa.array(offsets, pa.int32()),
                 pa.array(tokens[np.repeat(is_kept, sizes)]),
             ),
             pa.array([self._is_held_out(text) for text in encoded]),
-            pa.array(
-                [
-                    len(text) if fault is None else 0
-                    for text, fault in zip(encoded, faults, strict=True)
-                ],
-                pa.int64(),
-            ),
+            pa.array([len(text) for text in encoded], pa.int64()),
             pa.array(faults, pa.string()),
         ]
         schema = token_schema(self.tokenizer.vocab_size)

@@ -28,29 +28,24 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+import paddle_adagc
 from paddle_adagc.files import TEMPORARY, temporary_path
-from paddle_adagc.lab.checksums import sealed
-from paddle_adagc.lab.data.manifest import check_dataset, read_manifest
-from paddle_adagc.lab.data.prepare.config import PrepareConfig
-from paddle_adagc.lab.data.prepare.encode import (
+from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
+from paddle_adagc.lab.data.config import PrepareConfig
+from paddle_adagc.lab.data.encode import (
     LINES,
     Encoder,
     read_lines,
     token_schema,
 )
-from paddle_adagc.lab.data.prepare.sources import (
-    Source,
-    find_files,
-    find_shards,
+from paddle_adagc.lab.data.indexed import (
+    check_dataset,
+    read_manifest,
+    token_dtype,
+    write_index,
 )
-from paddle_adagc.lab.data.prepare.tokenizer import Tokenizer, find_tokenizer
-from paddle_adagc.lab.data.prepare.write import (
-    SPLITS,
-    count_documents,
-    dataset_files,
-    split_prefix,
-    write_splits,
-)
+from paddle_adagc.lab.data.sources import Source, find_files, find_shards
+from paddle_adagc.lab.data.tokenizers import Tokenizer, find_tokenizer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -60,6 +55,9 @@ PART = 10_000
 
 _BATCH = 200
 """Lines that are encoded at a time; bounds a worker's memory."""
+
+_MAX_MESSAGES = 10
+"""Messages about bad documents that the manifest keeps."""
 
 
 def prepare(
@@ -85,17 +83,14 @@ def prepare(
         The manifest, and whether the dataset was there already.
 
     Raises:
-        FileNotFoundError: A source or the tokenizer does not exist.
         FileExistsError: The dataset is there with other settings, or another
             process is at work on it.
-        ValueError: A document or a file is bad; the message has file and line.
         RuntimeError: A worker died.
-        OSError: The disk is full, or the hub cannot be reached.
     """
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
     folder = Path(config.output + ".parts")
     manifest_path = Path(config.output + ".manifest.json")
-    own = [folder, manifest_path, *dataset_files(config.output)]
+    own = [folder, manifest_path, *_dataset_files(config.output)]
     sources: Sequence[Source] = (
         find_files(config.inputs, config.text_format, own)
         if config.hub is None
@@ -110,16 +105,15 @@ def prepare(
     if manifest_path.exists():
         manifest = read_manifest(manifest_path)
         _check_finished(manifest_path, manifest, settings, sources)
-        for split in range(len(SPLITS)):
-            prefix = split_prefix(config.output, split)
-            check_dataset(str(prefix), verify=verify)
+        for prefix in _prefixes(config.output).values():
+            check_dataset(prefix, verify=verify)
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
-    with _work_folder(folder, config.output), _damage_named(folder):
+    with _work_folder(folder, config.output):
         parts = _tokenise(config, tokenizer, sources, folder)
-        manifest = settings | count_documents(parts)
+        manifest = settings | _count_documents(parts)
         manifest["inputs"] = [source.record() for source in sources]
-        manifest |= write_splits(config, parts, tokenizer, folder)
+        manifest |= _write_splits(config, parts, tokenizer, folder)
         manifest["versions"] = _versions(tokenizer)
         manifest["command"] = list(command)
         manifest = sealed(manifest)
@@ -129,11 +123,27 @@ def prepare(
     return manifest, False
 
 
+def _prefixes(output: str) -> dict[str, str]:
+    return {"train": output, "validation": f"{output}_validation"}
+
+
+def _dataset_files(output: str) -> list[Path]:
+    """Return the files that a dataset may consist of, without the manifest.
+
+    A loss mask (``.lsm``) of another dataset would be read with the new files.
+    """
+    return [
+        Path(prefix + ending)
+        for prefix in _prefixes(output).values()
+        for ending in (".bin", ".idx", ".lsm")
+    ]
+
+
 @contextlib.contextmanager
 def _work_folder(folder: Path, output: str) -> Iterator[None]:
     """Make or reopen the folder of unfinished work, for this process alone."""
     if not folder.exists():
-        present = [str(p) for p in dataset_files(output) if p.exists()]
+        present = [str(p) for p in _dataset_files(output) if p.exists()]
         if present:
             raise FileExistsError(
                 f"{' and '.join(present)} exist without the manifest "
@@ -149,17 +159,12 @@ def _work_folder(folder: Path, output: str) -> Iterator[None]:
             ) from error
         for leftover in folder.glob(f"*{TEMPORARY}"):
             leftover.unlink(missing_ok=True)
-        yield
-
-
-@contextlib.contextmanager
-def _damage_named(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        raise ValueError(
-            f"{folder} is damaged ({error}): remove it and run again"
-        ) from error
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"{folder} is damaged ({error}): remove it and run again"
+            ) from error
 
 
 def _tokenise(
@@ -172,29 +177,20 @@ def _tokenise(
     from datasets import disable_progress_bars
 
     disable_progress_bars()
-    encoder = Encoder(
-        tokenizer,
-        config.text_field,
-        config.validation_fraction,
-        config.on_error,
-    )
+    fraction = config.validation_fraction
+    encoder = Encoder(tokenizer, config.text_field, fraction, config.on_error)
     reads = [(source, folder) for source in sources]
-    with _Workers(config.num_workers) as workers:
-        num_lines = workers.run(count_lines, reads, "reading")
+    with _workers(config.num_workers) as run:
+        num_lines = run(_count_lines, reads, "reading")
         parts = [
-            (source, folder, encoder, part)
+            (source, folder, encoder, range(start, min(start + PART, number)))
             for source, number in zip(sources, num_lines, strict=True)
-            for part in _cut(number)
+            for start in range(0, number, PART)
         ]
-        return workers.run(encode_part, parts, "tokenising")
+        return run(_encode_part, parts, "tokenising")
 
 
-def _cut(num_lines: int) -> Iterator[range]:
-    for start in range(0, num_lines, PART):
-        yield range(start, min(start + PART, num_lines))
-
-
-def read_source(source: Source, folder: Path) -> Dataset:
+def _read_source(source: Source, folder: Path) -> Dataset:
     """Read a source as :data:`LINES`, or find what was read before."""
     import datasets
     from datasets.exceptions import DatasetGenerationError
@@ -220,22 +216,17 @@ def read_source(source: Source, folder: Path) -> Dataset:
     return lines
 
 
-def count_lines(source: Source, folder: Path) -> int:
-    """Read a source, if that was not done, and count its lines."""
-    return len(read_source(source, folder))
+def _count_lines(source: Source, folder: Path) -> int:
+    return len(_read_source(source, folder))
 
 
-def encode_part(
+def _encode_part(
     source: Source, folder: Path, encoder: Encoder, part: range
 ) -> str:
-    """Encode some lines of a source, if that was not done.
-
-    Returns:
-        Path of the Arrow file.
-    """
+    """Encode some lines of a source, if that was not done; gives the file."""
     import datasets
 
-    lines = read_source(source, folder).select(part)
+    lines = _read_source(source, folder).select(part)
     facts = [encoder.identity(), source, lines._fingerprint]
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
     path = folder / f"{key}.arrow"
@@ -256,44 +247,42 @@ def encode_part(
     return str(path)
 
 
-class _Workers:
-    """Processes that end with this one, which alone takes Ctrl-C.
+@contextlib.contextmanager
+def _workers(count: int) -> Iterator[Callable[..., list[Any]]]:
+    """Give a function that runs a task on all arguments, a tuple for each.
 
-    One worker is this process.
+    Results, and errors, come in order. The processes end with this one, which
+    alone takes Ctrl-C; one worker is this process.
     """
-
-    def __init__(self, count: int) -> None:
-        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
-        if count > 1:
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                count, multiprocessing.get_context("forkserver"), _begin_worker
-            )
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    pool: concurrent.futures.ProcessPoolExecutor | None = None
+    if count > 1:
+        context = multiprocessing.get_context("forkserver")
+        pool = concurrent.futures.ProcessPoolExecutor(
+            count, context, _begin_worker
+        )
 
     def run(
-        self, task: Callable[..., Any], arguments: Sequence[tuple], what: str
+        task: Callable[..., Any], arguments: Sequence[tuple], what: str
     ) -> list[Any]:
-        """Run a task on all arguments; results, and errors, come in order."""
         calls: list[Callable[[], Any]] = [
             functools.partial(task, *values) for values in arguments
         ]
-        if self._pool is not None:
-            calls = [self._pool.submit(call).result for call in calls]
+        if pool is not None:
+            calls = [pool.submit(call).result for call in calls]
+        bar = tqdm(calls, what, unit="part", disable=None)
         try:
-            return [
-                call() for call in tqdm(calls, what, unit="part", disable=None)
-            ]
+            return [call() for call in bar]
         except concurrent.futures.BrokenExecutor as error:
             raise RuntimeError(
                 f"a worker died while {what}: out of memory? Run the same "
                 "command again to go on, with fewer --workers"
             ) from error
+
+    try:
+        yield run
+    finally:
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker() -> None:
@@ -319,47 +308,164 @@ def _check_finished(
     sources: Sequence[Source],
 ) -> None:
     """Refuse a finished dataset with other settings or of other files."""
-    difference = _difference(
+    differences = _differences(
         {name: manifest.get(name) for name in settings}, settings
     )
     records = manifest.get("inputs", [])
-    if not difference and len(records) != len(sources):
-        difference = f"{len(records)} inputs, now {len(sources)}"
-    if not difference:
-        difference = "; ".join(
+    if not differences and len(records) != len(sources):
+        differences = [f"{len(records)} inputs, now {len(sources)}"]
+    if not differences:
+        differences = [
             f"input {number}, {source.name}, is not {record['name']} as it was"
             for number, (record, source) in enumerate(
                 zip(records, sources, strict=True), start=1
             )
             if not source.is_same(record)
-        )
-    if difference:
+        ]
+    if differences:
         raise FileExistsError(
             f"{path} describes a finished dataset with other settings: "
-            f"{difference}; remove it or give another output"
+            f"{'; '.join(differences)}; remove it or give another output"
         )
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Describe the settings that differ; ``""`` if none do."""
-    parts = []
+def _differences(
+    old: dict[str, Any], new: dict[str, Any], path: str = ""
+) -> list[str]:
+    """Describe the settings that differ."""
+    found = []
     for name in {**old, **new}:
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
-            inner = _difference(before, after)
-            parts += [f"{name}.{text}" for text in inner.split("; ") if text]
+            found += _differences(before, after, f"{path}{name}.")
         elif before != after:
-            parts.append(f"{name} was {before!r}, is {after!r}")
-    return "; ".join(parts)
+            found.append(f"{path}{name} was {before!r}, is {after!r}")
+    return found
 
 
 def _versions(tokenizer: Tokenizer) -> dict[str, str]:
-    from paddle_adagc import __version__
-
     versions = {
-        "paddle_adagc": __version__,
+        "paddle_adagc": paddle_adagc.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
     library = tokenizer.library_version()
     return {**versions, "tokenizer": library} if library else versions
+
+
+def _tables(parts: Sequence[str]) -> Iterator[pa.Table]:
+    """Read part by part: there may be more of them than open files."""
+    for part in parts:
+        with pa.memory_map(part) as file:
+            yield pa.ipc.open_stream(file).read_all()
+
+
+def _count_documents(parts: Sequence[str]) -> dict[str, Any]:
+    """Count what the manifest says of all documents."""
+    counts = dict.fromkeys(("num_text_bytes", "num_empty", "num_bad"), 0)
+    bad: list[str] = []
+    for table in _tables(parts):
+        faults = [fault for fault in table["fault"].to_pylist() if fault]
+        num_left_out = int((_sizes(table) == 0).sum())
+        counts["num_text_bytes"] += int(table["num_bytes"].to_numpy().sum())
+        counts["num_empty"] += num_left_out - len(faults)
+        counts["num_bad"] += len(faults)
+        bad += faults
+    return {**counts, "bad": bad[:_MAX_MESSAGES]}
+
+
+def _sizes(table: pa.Table) -> np.ndarray:
+    """Return the rows' numbers of tokens, int32."""
+    chunks = table["tokens"].chunks
+    sizes = [np.diff(chunk.offsets.to_numpy()) for chunk in chunks]
+    return np.concatenate([np.zeros(0, np.int32), *sizes])
+
+
+def _is_in(table: pa.Table, split: str) -> np.ndarray:
+    held_out = table["is_held_out"].to_numpy()
+    return (_sizes(table) > 0) & (held_out == (split == "validation"))
+
+
+def _split_sizes(parts: Sequence[str], split: str) -> Iterator[np.ndarray]:
+    """Yield the documents' numbers of tokens, int32 ``[n]``."""
+    for table in _tables(parts):
+        yield _sizes(table)[_is_in(table, split)]
+
+
+def _write_splits(
+    config: PrepareConfig,
+    parts: Sequence[str],
+    tokenizer: Tokenizer,
+    folder: Path,
+) -> dict[str, Any]:
+    """Write all splits, or none; gives what the manifest says of them."""
+    prefixes = _prefixes(config.output)
+    if not config.validation_fraction:
+        del prefixes["validation"]
+    numbers = {
+        split: sum(map(len, _split_sizes(parts, split))) for split in prefixes
+    }
+    for split, number in numbers.items():
+        if not number:
+            raise ValueError(
+                f"no documents for {split}: the source has "
+                f"{sum(numbers.values())}, and validation_fraction is "
+                f"{config.validation_fraction}. A hash of its text decides, "
+                "so copies of a document stay together: with few distinct "
+                "documents give another fraction"
+            )
+    dtype = token_dtype(tokenizer.vocab_size)
+    found: dict[str, Any] = {}
+    try:
+        for split, prefix in prefixes.items():
+            found[split] = _write_split(
+                prefix, parts, split, dtype, numbers[split], folder
+            )
+    except BaseException:
+        for path in _dataset_files(config.output):
+            path.unlink(missing_ok=True)
+        raise
+    return found
+
+
+def _write_split(
+    prefix: str,
+    parts: Sequence[str],
+    split: str,
+    dtype: np.dtype[Any],
+    num_documents: int,
+    folder: Path,
+) -> dict[str, Any]:
+    """Write one split as ``.bin`` and ``.idx``; gives its manifest's entry."""
+    tokens_path, index_path = f"{prefix}.bin", f"{prefix}.idx"
+    digest, num_bytes = hashlib.sha256(), 0
+    with (
+        temporary_path(tokens_path, folder) as temporary,
+        temporary.open("wb") as file,
+    ):
+        for table in _tables(parts):
+            chosen = table.filter(pa.array(_is_in(table, split)))
+            tokens = chosen["tokens"].combine_chunks().flatten().to_numpy()
+            content = tokens.astype(dtype, copy=False).tobytes()
+            digest.update(content)
+            num_bytes += file.write(content)
+    sampled = sampled_sha256(tokens_path)
+    with (
+        temporary_path(index_path, folder) as temporary,
+        temporary.open("wb") as file,
+    ):
+        write_index(
+            file,
+            lambda: _split_sizes(parts, split),
+            num_documents=num_documents,
+            dtype=dtype,
+        )
+    return {
+        "prefix": str(Path(prefix)),
+        "dtype": dtype.name,
+        "num_documents": num_documents,
+        "num_tokens": num_bytes // dtype.itemsize,
+        "bin_sha256": digest.hexdigest(),
+        "bin_sampled_sha256": sampled,
+        "idx_sha256": sha256(index_path),
+    }

@@ -1,0 +1,330 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Images and captions of tar shards, in an order from which runs can go on.
+
+The shards are dealt out to streams, one for every process that reads, anew in
+every epoch. A stream reads its shards from start to end, one after the other,
+and shuffles neighbouring samples: what stands at any position of a stream
+depends on the seed alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from paddle.io import Dataset
+from PIL.Image import Image
+from webdataset.tariterators import base_plus_ext, tarfile_samples
+from webdataset.utils import glob_with_braces
+
+from paddle_adagc.lab.data.datasets import (
+    check_index,
+    distinct_windows,
+    random_bits,
+)
+from paddle_adagc.lab.data.images import (
+    decode,
+    training_image,
+    validation_image,
+)
+from paddle_adagc.lab.data.tokenizers import CaptionTokenizer
+
+logger = logging.getLogger(__name__)
+
+IMAGES = ("jpg", "jpeg", "png", "webp")
+"""Extensions of images."""
+
+Sample = dict[str, Any]
+"""Content of the files of a sample, as bytes, by extension."""
+
+
+class Shard(NamedTuple):
+    """A tar file, and how many samples it holds."""
+
+    path: str
+    num_samples: int
+
+
+def find_shards(pattern: str) -> list[Shard]:
+    """Shards that a pattern with braces and wildcards names, sorted.
+
+    A shard's samples are counted; img2dataset's ``NAME_stats.json`` beside
+    ``NAME.tar`` saves reading it.
+    """
+    paths = sorted(glob_with_braces(pattern))
+    if not paths:
+        raise FileNotFoundError(f"there are no shards {pattern}")
+    return [Shard(path, _count_samples(path)) for path in paths]
+
+
+def _count_samples(path: str) -> int:
+    stats = Path(path).with_name(f"{Path(path).stem}_stats.json")
+    if stats.is_file():
+        count = json.loads(stats.read_text())["successes"]
+    else:
+        try:
+            with tarfile.open(path) as archive:
+                names = [m.name for m in archive if m.isreg()]
+        except tarfile.TarError as error:
+            raise ValueError(f"{path} is no tar file: {error}") from error
+        count = len({base_plus_ext(name)[0] for name in names} - {None})
+    if not count:
+        raise ValueError(f"{path} holds no samples: leave it out")
+    return count
+
+
+def read_samples(path: str | os.PathLike[str]) -> Iterator[Sample]:
+    """Yield the samples of one shard, in their order.
+
+    webdataset runs ``pipe:...`` as a shell command and fetches URLs; an
+    absolute path is neither.
+    """
+    return iter(tarfile_samples([{"url": str(Path(path).absolute())}]))
+
+
+class ShardStream:
+    """One of the streams that the shards are dealt out to.
+
+    Epoch after epoch the shards are permuted, and stream ``number`` takes
+    every ``num_streams``-th. ``shuffle_size`` neighbouring samples of a shard
+    are shuffled, and held in memory.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        number: int,
+        num_streams: int,
+        *,
+        seed: int,
+        shuffle_size: int,
+    ) -> None:
+        if num_streams > len(shards):
+            raise ValueError(
+                f"{len(shards)} shards for {num_streams} streams (ranks with "
+                "data of their own times data.num_workers): give more shards "
+                "or lower data.num_workers"
+            )
+        self._shards = shards
+        self._number, self._num_streams = number, num_streams
+        self._seed, self._shuffle_size = seed, shuffle_size
+        self._begin_epoch(0, start=0)
+        self._chunk: list[Sample] = []
+        self._chunk_at = (-1, -1, -1)  # epoch, turn of the shard, chunk in it
+        self._reader: Iterator[Sample] = iter(())
+        self._reader_at = (-1, -1, 0)  # epoch, turn of the shard, samples read
+
+    def chunk(self, position: int) -> tuple[list[Sample], int]:
+        """Return the shuffled samples around a position, and its place there.
+
+        Cheap if positions rise; going back reads a shard again.
+        """
+        turn, offset = self._locate(position)
+        number, place = divmod(offset, self._shuffle_size)
+        at = (self._epoch, turn, number)
+        if at != self._chunk_at:
+            chunk = self._read(turn, number * self._shuffle_size)
+            rng = np.random.RandomState([self._seed, self._number, *at])
+            self._chunk = [chunk[i] for i in rng.permutation(len(chunk))]
+            self._chunk_at = at
+        return self._chunk, place
+
+    def _begin_epoch(self, epoch: int, start: int) -> None:
+        seed = random_bits(self._seed, epoch) >> 32
+        count = len(self._shards)
+        order = distinct_windows(count, count, seed)
+        mine = order[self._number :: self._num_streams]
+        self._epoch, self._epoch_start = epoch, start
+        self._order = [self._shards[i] for i in mine]
+
+    def _locate(self, position: int) -> tuple[int, int]:
+        """Shard by its turn in the epoch, and the sample's place in it."""
+        if position < self._epoch_start:
+            self._begin_epoch(0, start=0)
+        while True:
+            offset = position - self._epoch_start
+            for turn, shard in enumerate(self._order):
+                if offset < shard.num_samples:
+                    return turn, offset
+                offset -= shard.num_samples
+            self._begin_epoch(self._epoch + 1, start=position - offset)
+
+    def _read(self, turn: int, first: int) -> list[Sample]:
+        """Read a chunk in the shard's order; resume reading where possible."""
+        shard = self._order[turn]
+        epoch, turn_read, num_read = self._reader_at
+        if (epoch, turn_read) != (self._epoch, turn) or num_read > first:
+            self._reader, num_read = read_samples(shard.path), 0
+        stop = min(first + self._shuffle_size, shard.num_samples)
+        chunk = []
+        for index in range(num_read, stop):
+            sample = next(self._reader, None)
+            if sample is None:
+                raise ValueError(
+                    f"{shard.path} has {index} samples, {shard.num_samples} "
+                    "were counted: correct or remove its _stats.json"
+                )
+            if index >= first:
+                chunk.append(sample)
+        self._reader_at = (self._epoch, turn, stop)
+        return chunk
+
+
+class PairStreams(Dataset):
+    """Training pairs, dealt out to the processes that read.
+
+    Batch ``b`` of all ranks together comes from stream ``b % num_streams``.
+    With ``shuffle=False`` PaddleNLP's sampler gives every data rank every
+    ``num_ranks``-th batch, and Paddle's loader deals these out to its workers
+    in turn: with ``num_ranks * num_workers`` streams each worker reads one.
+
+    A pair that cannot be read (a broken image, no caption) is replaced by the
+    next one that was shuffled together with it, with a warning.
+
+    Args:
+        shards: Shards to train on.
+        num_samples: Length of the dataset, over all ranks and steps.
+        tokenizer: Tokenizer of the captions.
+        image_size: Height and width of a prepared image, in pixels.
+        batch_size: Pairs per rank and step.
+        num_streams: Ranks with data of their own, times worker processes.
+        options: Arguments of :class:`ShardStream`; the seed is that of the
+            crops, too.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        num_samples: int,
+        tokenizer: CaptionTokenizer,
+        *,
+        image_size: int,
+        batch_size: int,
+        num_streams: int,
+        **options: int,
+    ) -> None:
+        super().__init__()
+        self.num_samples = num_samples
+        self.tokenizer = tokenizer
+        self.image_size = image_size
+        self.batch_size = batch_size
+        self.seed = options["seed"]
+        self.fingerprint: dict[str, str | int] = {
+            "kind": "webdataset",
+            "num_shards": len(shards),
+            "num_pairs": sum(shard.num_samples for shard in shards),
+            "num_streams": num_streams,
+        }
+        self._streams = [
+            ShardStream(shards, number, num_streams, **options)
+            for number in range(num_streams)
+        ]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """Read sample ``index``; cheap if a stream's indices rise."""
+        index = check_index(index, len(self))
+        batch, row = divmod(index, self.batch_size)
+        turn, number = divmod(batch, len(self._streams))
+        position = turn * self.batch_size + row
+        chunk, place = self._streams[number].chunk(position)
+        rng = np.random.RandomState(random_bits(self.seed, index) >> 32)
+        return _first_readable(
+            [*chunk[place:], *chunk[:place]],
+            self.tokenizer,
+            lambda image: training_image(image, self.image_size, rng),
+        )
+
+
+class HeldOutPairs(Dataset):
+    """Validation pairs, the first ones of shards that are not trained on.
+
+    Their files are read, undecoded, when the dataset is made. A pair that
+    cannot be read is replaced by the next one, with a warning. The arguments
+    are those of :class:`PairStreams`.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        num_samples: int,
+        tokenizer: CaptionTokenizer,
+        *,
+        image_size: int,
+    ) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.image_size = image_size
+        samples = itertools.chain.from_iterable(
+            read_samples(shard.path) for shard in shards
+        )
+        self._samples = list(itertools.islice(samples, num_samples))
+        if len(self._samples) < num_samples:
+            raise ValueError(
+                f"data.validation_size is {num_samples}, the {len(shards)} "
+                f"held-out shards have {len(self._samples)} pairs: lower it or "
+                "raise data.validation_fraction"
+            )
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """Sample ``index``, the middle of its image; see `PairStreams`."""
+        return _first_readable(
+            [*self._samples[index:], *self._samples[:index]],
+            self.tokenizer,
+            lambda image: validation_image(image, self.image_size),
+        )
+
+
+def _first_readable(
+    samples: Sequence[Sample],
+    tokenizer: CaptionTokenizer,
+    prepare: Callable[[Image], np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Return the first sample with image and caption, for the model."""
+    for sample in samples:
+        try:
+            pixel_values = prepare(decode(_image_data(sample)))
+            input_ids = tokenizer(_caption(sample))
+        except (ValueError, KeyError) as error:
+            logger.warning(
+                "%s in %s is left out: %r",
+                sample.get("__key__"),
+                sample.get("__url__"),
+                error,
+            )
+        else:
+            return {"pixel_values": pixel_values, "input_ids": input_ids}
+    raise ValueError(
+        f"none of {len(samples)} pairs of {samples[0].get('__url__')} can be "
+        f"read: shards need images ({', '.join(IMAGES)}) and captions "
+        "(txt, json)"
+    )
+
+
+def _image_data(sample: Sample) -> bytes:
+    for extension in IMAGES:
+        if extension in sample:
+            return sample[extension]
+    raise KeyError(f"an image, one of {', '.join(IMAGES)}")
+
+
+def _caption(sample: Sample) -> str:
+    """Return file ``txt``, or ``caption`` in file ``json``."""
+    if "txt" in sample:
+        return sample["txt"].decode("utf-8")
+    return str(json.loads(sample["json"])["caption"])

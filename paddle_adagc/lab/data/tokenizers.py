@@ -1,0 +1,452 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenizers by name: bytes, Hugging Face ``tokenizers``, SentencePiece.
+
+For corpora (:class:`Tokenizer`), for single texts (:class:`TextTokenizer`),
+for captions (:class:`CaptionTokenizer`), and as files beside a decoder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from paddle_adagc.files import atomic_write_json
+from paddle_adagc.lab.data.corpus import END_OF_DOCUMENT, VOCAB_SIZE
+from paddle_adagc.lab.data.indexed import manifest_tokenizer, token_dtype
+
+BYTES: Final = "bytes"
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+"""What Hugging Face tokenizers consist of, as far as they have it."""
+
+_END = chr(END_OF_DOCUMENT)
+
+Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+"""Documents to tokens ``[num_tokens]`` of the file's dtype, each document
+followed by the end token, and sizes int32 ``[num_documents]``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer's file, read once: every process uses the same bytes."""
+
+    kind: Literal["bytes", "huggingface", "sentencepiece"]
+    content: bytes
+    """The ``tokenizer.json`` or ``.model``; empty for bytes."""
+
+    vocab_size: int
+    """Largest token id plus 1."""
+
+    eos_id: int
+    """Token after each document."""
+
+    @property
+    def reserved(self) -> str | None:
+        """Character that is read as the end token; None: there is none."""
+        return _END if self.kind == BYTES else None
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that the tokens depend on, for the manifest."""
+        return {
+            "kind": self.kind,
+            "sha256": hashlib.sha256(self.content).hexdigest(),
+            "vocab_size": self.vocab_size,
+            "eos_id": self.eos_id,
+        }
+
+    def library_version(self) -> str:
+        """Version of the library that tokenises, or ``""``."""
+        packages = {"huggingface": "tokenizers"}
+        package = packages.get(self.kind, self.kind)
+        return "" if package == BYTES else version(package)
+
+    def load(self) -> Encode:
+        """Make the function that tokenises in the process that calls this."""
+        if self.kind == BYTES:
+            return _encode_bytes
+        if self.kind == "sentencepiece":
+            pieces = _load_sentencepiece(self.content)
+            return lambda texts: self._flatten(
+                pieces.encode(list(texts), out_type=int, num_threads=1)
+            )
+        model = _load_huggingface(self.content)
+        model.encode_special_tokens = True  # a text that spells one is text
+
+        def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+            found = model.encode_batch_fast(
+                list(texts), add_special_tokens=False
+            )
+            return self._flatten([encoding.ids for encoding in found])
+
+        return encode
+
+    def _flatten(
+        self, documents: Sequence[Sequence[int]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        sizes = np.fromiter(map(len, documents), np.int32, len(documents)) + 1
+        pieces = itertools.chain.from_iterable(
+            itertools.chain(document, (self.eos_id,)) for document in documents
+        )
+        count = int(sizes.sum(dtype=np.int64))
+        return np.fromiter(pieces, token_dtype(self.vocab_size), count), sizes
+
+
+def _encode_bytes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    encoded = [text.encode() for text in texts]
+    sizes = np.fromiter(map(len, encoded), np.int32, len(encoded)) + 1
+    joined = _END.encode().join([*encoded, b""])
+    return np.frombuffer(joined, np.uint8).astype(token_dtype(256)), sizes
+
+
+def _load_huggingface(content: bytes) -> tokenizers.Tokenizer:
+    model = tokenizers.Tokenizer.from_buffer(content)
+    model.no_truncation()  # files often cut or pad
+    model.no_padding()
+    return model
+
+
+def _load_sentencepiece(content: bytes) -> Any:
+    from sentencepiece import SentencePieceProcessor
+
+    return SentencePieceProcessor(model_proto=content)
+
+
+def find_tokenizer(
+    name: str, eos_token: str | None = None, eos_id: int | None = None
+) -> Tokenizer:
+    """Read the tokenizer ``name``; see ``PrepareConfig.tokenizer``.
+
+    Args:
+        name: ``"bytes"``, a path, or a model of the hub.
+        eos_token: Token after each document; None: what the tokenizer says.
+        eos_id: Its id, instead of `eos_token`; from the data's manifest.
+    """
+    if name == BYTES:
+        if eos_token is not None:
+            raise ValueError(
+                f"eos_token is {eos_token!r}: bytes end a document with the "
+                f"token {END_OF_DOCUMENT}"
+            )
+        return Tokenizer(BYTES, b"", VOCAB_SIZE, END_OF_DOCUMENT)
+    path = _find_file(name)
+    if path.suffix == ".json":
+        return _read_huggingface(path, eos_token, eos_id)
+    return _read_sentencepiece(path, eos_token, eos_id)
+
+
+def _find_file(name: str) -> Path:
+    path = Path(name)
+    if path.is_dir():
+        for file in FILES[:2]:
+            if (path / file).is_file():
+                return path / file
+        raise FileNotFoundError(
+            f"{name} has neither tokenizer.json nor tokenizer.model"
+        )
+    is_known = path.suffix in (".json", ".model")
+    if path.is_file():
+        if not is_known:
+            raise ValueError(
+                f"tokenizer is {name!r}: give a tokenizer.json or a "
+                "SentencePiece .model"
+            )
+        return path
+    if is_known or name.count("/") > 1:
+        raise FileNotFoundError(f"{name} is not a file")
+    return _download(name)
+
+
+def _download(name: str) -> Path:
+    """Fetch a model's tokenizer files from the hub, into its cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HFValidationError,
+        RepositoryNotFoundError,
+    )
+
+    near = difflib.get_close_matches(name.lower(), [BYTES], cutoff=0.7)
+    hint = " (did you mean 'bytes'?)" if near else ""
+    unknown = f"tokenizer is {name!r}{hint}: neither 'bytes' nor a path"
+    try:
+        folder = snapshot_download(
+            name, allow_patterns=["tokenizer*", "special_tokens_map.json"]
+        )
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise FileNotFoundError(
+            f"{unknown} nor a model on the Hugging Face hub"
+        ) from error
+    except OSError as error:
+        reason = str(error).partition("\n")[0]
+        raise OSError(
+            f"{unknown}, and no model of the Hugging Face hub could be had: "
+            f"{reason}"
+        ) from error
+    return _find_file(folder)
+
+
+def _read_huggingface(
+    path: Path, eos_token: str | None, eos_id: int | None
+) -> Tokenizer:
+    content = path.read_bytes()
+    try:
+        model = _load_huggingface(content)
+    except Exception as error:  # the library raises Exception itself
+        raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
+    vocabulary = model.get_vocab(with_added_tokens=True)
+    if eos_id is None:
+        token = eos_token or _token_beside(path, "eos_token")
+        if token is None:
+            raise ValueError(
+                f"{path} does not say which token ends a document: give "
+                "--eos-token, or put tokenizer_config.json beside it"
+            )
+        if token not in vocabulary:
+            raise ValueError(f"eos_token {token!r} is not in {path}")
+        eos_id = vocabulary[token]
+    vocab_size = max(vocabulary.values()) + 1
+    return Tokenizer("huggingface", content, vocab_size, eos_id)
+
+
+def _token_beside(path: Path, key: str) -> str | None:
+    """Return a special token of the Hugging Face files in the same folder."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        file = path.with_name(name)
+        if file.is_file():
+            values = json.loads(file.read_text("utf-8"))
+            if not isinstance(values, dict):
+                raise ValueError(f"{file} holds no map of names to values")
+            token = values.get(key)
+            if isinstance(token, dict):
+                token = token.get("content")
+            if token:
+                return token
+    return None
+
+
+def _read_sentencepiece(
+    path: Path, eos_token: str | None, eos_id: int | None
+) -> Tokenizer:
+    content = path.read_bytes()
+    try:
+        pieces = _load_sentencepiece(content)
+    except (RuntimeError, OSError) as error:
+        raise ValueError(
+            f"{path} is not a SentencePiece model: {error}"
+        ) from error
+    if eos_id is None and eos_token is None:
+        eos_id = pieces.eos_id()
+        if eos_id < 0:
+            raise ValueError(
+                f"{path} has no token that ends a document: give --eos-token"
+            )
+    elif eos_id is None:
+        eos_id = pieces.piece_to_id(eos_token)
+        if pieces.id_to_piece(eos_id) != eos_token:
+            raise ValueError(f"eos_token {eos_token!r} is not in {path}")
+    return Tokenizer("sentencepiece", content, pieces.vocab_size(), eos_id)
+
+
+def is_bytes(kind: str | None, prefix: str | None) -> bool:
+    """Tell whether the tokens of a run's data are bytes, by its config."""
+    if kind in ("stdlib", "fixed_sequences"):  # the embedded corpus
+        return True
+    return manifest_tokenizer(prefix).get("kind") == BYTES
+
+
+class CaptionTokenizer:
+    """CLIP's captions, as rows of ``context_length`` tokens.
+
+    ``path`` is that of CLIP's ``tokenizer.json``, as the Hugging Face hub has
+    it.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], context_length: int
+    ) -> None:
+        if not Path(path).is_file():
+            raise FileNotFoundError(
+                f"there is no tokenizer {path}: data.tokenizer names CLIP's "
+                "tokenizer.json"
+            )
+        if context_length < 3:
+            raise ValueError(
+                f"context_length is {context_length}: give at least 3"
+            )
+        self._model = _load_huggingface(Path(path).read_bytes())
+        self.vocab_size = self._model.get_vocab_size()
+        self.context_length = context_length
+        ends = []
+        for name in ("<|startoftext|>", "<|endoftext|>"):
+            ends.append(self._model.token_to_id(name))
+            if ends[-1] is None:
+                raise ValueError(f"{path} has no token {name!r}: give CLIP's")
+        self.start_token, self.end_token = ends
+
+    def __call__(self, caption: str) -> np.ndarray:
+        """Tokens from start to end, cut off or padded with 0, as int64."""
+        ids = self._model.encode(caption, add_special_tokens=False).ids
+        kept = ids[: self.context_length - 2]
+        row = np.zeros(self.context_length, np.int64)
+        row[: len(kept) + 2] = [self.start_token, *kept, self.end_token]
+        return row
+
+
+class TextTokenizer:
+    """Text to tokens and back.
+
+    Args:
+        name: See :func:`find_tokenizer`.
+        adds_special_tokens: Let the tokenizer put what it has for that, a
+            token of the beginning for most, before a text. Off for what is
+            trained here: tools/prepare_data.py writes no such tokens.
+        eos_id: Token that ends a document; None: what the tokenizer says.
+
+    Attributes:
+        eos_id: Token that ends a document.
+        prefix_id: Token to begin with where there is no context.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        adds_special_tokens: bool = False,
+        eos_id: int | None = None,
+    ) -> None:
+        found = find_tokenizer(name, eos_id=eos_id)
+        self.name = name
+        self.eos_id = self.prefix_id = found.eos_id
+        self.adds_special_tokens = adds_special_tokens
+        self._pieces: Any = None
+        self._model = byte_tokenizer()
+        bos: str | None = None
+        if found.kind == "sentencepiece":
+            self._pieces = _load_sentencepiece(found.content)
+            if self._pieces.bos_id() >= 0:
+                bos = self._pieces.id_to_piece(self._pieces.bos_id())
+        elif found.kind == "huggingface":
+            self._model = _load_huggingface(found.content)
+            bos = _token_beside(_find_file(name), "bos_token")
+        self._bos = bos if adds_special_tokens else None
+        if self._bos is not None:
+            self.prefix_id = self._id_of(self._bos)
+
+    def _id_of(self, token: str) -> int:
+        if self._pieces is not None:
+            return int(self._pieces.piece_to_id(token))
+        index = self._model.token_to_id(token)
+        if index is None:
+            warnings.warn(f"{self.name} has no token {token!r}", stacklevel=3)
+            return self.eos_id
+        return index
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """Tokens of a text; ``special`` goes before `adds_special_tokens`."""
+        adds = self.adds_special_tokens if special is None else special
+        if self._bos is not None and text.startswith(self._bos):
+            adds = False
+        if self._pieces is not None:
+            tokens = self._pieces.encode(text)
+            return [self.prefix_id, *tokens] if adds and self._bos else tokens
+        return self._model.encode(text, add_special_tokens=adds).ids
+
+    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
+        """Text of tokens, with or without the special ones'."""
+        if self._pieces is not None:
+            return self._pieces.decode([*tokens])
+        return self._model.decode([*tokens], skip_special_tokens=not special)
+
+
+def byte_tokenizer() -> tokenizers.Tokenizer:
+    """Tokens are the bytes of UTF-8, ids their values, 0 to 255.
+
+    The byte 0, which the embedded corpus has after each document and text
+    does not contain, is the special token of the end.
+    """
+    # ByteLevel writes a byte as a printable character of its own choice:
+    # Latin-1's stand for themselves, the others, in their order, are the
+    # characters from U+0100 on.
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = map(chr, itertools.count(256))
+    vocabulary = {
+        chr(byte) if byte in printable else next(others): byte
+        for byte in range(VOCAB_SIZE)
+    }
+    vocabulary = {k: v for k, v in vocabulary.items() if v != END_OF_DOCUMENT}
+    vocabulary[_END] = END_OF_DOCUMENT
+    model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
+    model.decoder = decoders.ByteLevel()
+    end = tokenizers.AddedToken(_END, special=True, normalized=False)
+    model.add_special_tokens([end])
+    return model
+
+
+def write_tokenizer(
+    name: str, directory: Path, tokenizer: Tokenizer, max_length: int
+) -> None:
+    """Write a tokenizer's files so that transformers' AutoTokenizer loads it.
+
+    ``tokenizer`` is what :func:`find_tokenizer` found by the ``name``, and
+    ``max_length`` the tokens that the model has positions for.
+    """
+    path = Path(name)
+    if tokenizer.kind == BYTES:
+        byte_tokenizer().save(str(directory / "tokenizer.json"))
+        options = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_length,
+            "eos_token": _END,
+            "pad_token": _END,
+            "clean_up_tokenization_spaces": False,
+        }
+        atomic_write_json(directory / "tokenizer_config.json", options)
+    elif path.is_dir():
+        copy_tokenizer(path, directory)
+    elif tokenizer.kind == "huggingface":
+        copy_tokenizer(path.parent, directory)
+        shutil.copyfile(path, directory / "tokenizer.json")
+    else:
+        pieces = _load_sentencepiece(tokenizer.content)
+        if pieces.decode(pieces.encode("a  b")) != "a  b":
+            warnings.warn(
+                f"{path} changes white space, which transformers' "
+                "LlamaTokenizer does not: there some texts have other tokens",
+                stacklevel=3,
+            )
+        shutil.copyfile(path, directory / "tokenizer.model")
+        options = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False}
+        atomic_write_json(directory / "tokenizer_config.json", options)
+
+
+def copy_tokenizer(source: Path, directory: Path) -> bool:
+    """Copy the tokenizer files of a directory; tells if it had a tokenizer."""
+    present = [source / name for name in FILES if (source / name).exists()]
+    for path in present:
+        shutil.copyfile(path, directory / path.name)
+    return any(path.stem == "tokenizer" for path in present)
