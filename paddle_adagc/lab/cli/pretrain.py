@@ -252,7 +252,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def _warn_of_warm_up(config: RunConfig) -> None:
-    from paddle_adagc.lab.train.schedule import unfinished_warm_up
+    from paddle_adagc.lab.train.optimizers import unfinished_warm_up
 
     for line in unfinished_warm_up(
         "schedule.warmup_steps",

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.schedule import learning_rate
+from paddle_adagc.lab.train.optimizers import learning_rate
 
 Kind = Literal["free", "length", "layout", "record", "data", "fork"]
 

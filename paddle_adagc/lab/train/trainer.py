@@ -31,7 +31,7 @@ from paddle_adagc.lab.train.console import Console
 from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.resumable import ResumableTrainer
-from paddle_adagc.lab.train.schedule import make_scheduler
+from paddle_adagc.lab.train.optimizers import make_scheduler
 from paddle_adagc.lab.train.stopping import StopRequest
 from paddle_adagc.lab.train.task import PretrainTask
 

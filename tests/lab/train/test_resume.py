@@ -16,7 +16,7 @@ from paddle_adagc.lab.train.fork import Fork
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
 from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.schedule import learning_rate
+from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.state_file import load_state
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@
 import pytest
 
 from paddle_adagc.lab.train.config import ScheduleConfig
-from paddle_adagc.lab.train.schedule import learning_rate, make_scheduler
+from paddle_adagc.lab.train.optimizers import learning_rate, make_scheduler
 
 
 def rates(max_steps, **fields):

@@ -17,7 +17,7 @@ from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.launching import launch_lines
-from paddle_adagc.lab.train.schedule import unfinished_warm_up
+from paddle_adagc.lab.train.optimizers import unfinished_warm_up
 from paddle_adagc.lab.train.task import PretrainTask
 
 

@@ -12,7 +12,7 @@ from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shards import ShardSize
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
-from paddle_adagc.lab.train.schedule import learning_rate
+from paddle_adagc.lab.train.optimizers import learning_rate
 
 
 def check_validation(config: RunConfig) -> None:
