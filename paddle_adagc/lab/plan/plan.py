@@ -31,9 +31,8 @@ from paddle_adagc.lab.plan.memory import (
     rank_memory,
 )
 from paddle_adagc.lab.recipes import batch_change, read_run_config
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.tasks import PretrainTask, make_task
 
 GAMMA_BYTES = 4
 _FORMERS_NOTE = (

@@ -96,7 +96,7 @@ class FlightRecorder:
         Args:
             step: The step.
             learning_rate: Its learning rate.
-            samples: First sample and the one after the last.
+            samples: First sample and the one after the last; may be replaced.
             losses: Of the micro-batches, on the device; the list may grow.
         """
         if self._steps.maxlen:
@@ -114,16 +114,10 @@ class FlightRecorder:
             step.to_host()
 
     def worst_tensors(self, first: int, last: int) -> str:
-        """Say which tensors' norms are highest, over gamma if there is one.
+        """Say which norms of the steps are highest, over gamma if there is one.
 
-        Every process calls this, after :meth:`to_host`.
-
-        Args:
-            first: First of the steps to look at.
-            last: The last one.
-
-        Returns:
-            At most three tensors of all ranks; empty if no norm is known.
+        Every process calls this, after :meth:`to_host`. Three tensors of all
+        ranks at most are named; empty if no norm is known.
         """
         found: list[tuple[float, str, int]] = []
         for before, step in itertools.pairwise([None, *self._steps]):
@@ -144,12 +138,7 @@ class FlightRecorder:
         return f"{what}: {', '.join(texts)}" if texts else ""
 
     def write(self, event: str, reason: str) -> None:
-        """Write this rank's file.
-
-        Args:
-            event: One word for the file's name.
-            reason: What happened.
-        """
+        """Write this rank's file, named after one word for the event."""
         if not self._steps:
             return
         self.to_host()

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run's optimizer and its learning rate, from their sections of the config."""
+"""A run's optimizer and learning rate, from their sections of the config."""
 
 from __future__ import annotations
 

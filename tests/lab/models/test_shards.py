@@ -18,9 +18,9 @@ from paddle_adagc.lab.models.shards import (
     stage_of,
 )
 from paddle_adagc.lab.models.sizes import num_parameters, parameter_shapes
-from paddle_adagc.lab.train.language import LanguageTask
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import start_processes
+from paddle_adagc.lab.train.tasks import LanguageTask
 
 PROXIES = Path(__file__).parents[3] / "configs/proxy"
 NO_RECORD = ("record.tensors=false", "record.moments=false")

@@ -13,9 +13,9 @@ from paddle_adagc.lab.plan.memory import (
     optimizer_share,
     rank_memory,
 )
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.parallel.layout import TensorLayout
 
 TENSORS = [

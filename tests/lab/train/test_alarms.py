@@ -12,10 +12,9 @@ import pytest
 from lab.train.interruption import interrupted_at
 from lab.train.runs import assert_same, make_values, run
 
+from paddle_adagc.lab.train.console import summarise_run
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.recorder import StepRecorder
-from paddle_adagc.lab.train.run_summary import summarise_run
-from paddle_adagc.lab.train.watching import Watcher, are_finite
+from paddle_adagc.lab.train.recorder import StepRecorder, Watcher, are_finite
 
 NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
 

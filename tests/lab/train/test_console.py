@@ -18,8 +18,11 @@ import pytest
 from lab.train.interruption import interrupted_at
 from lab.train.runs import make_values, run
 
-from paddle_adagc.lab.train.console import describe_log, short_name
-from paddle_adagc.lab.train.run_summary import summarise_run
+from paddle_adagc.lab.train.console import (
+    describe_log,
+    short_name,
+    summarise_run,
+)
 
 ROOT = Path(__file__).parents[3]
 LINE = re.compile(

@@ -9,7 +9,6 @@ import pytest
 
 from paddle_adagc.clips.registry import CLIPS, make_clip
 from paddle_adagc.lab.models.presets import decoder_config
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.optimizer_config import LionConfig
 from paddle_adagc.lab.train.parse import (
     load_config,
@@ -17,6 +16,7 @@ from paddle_adagc.lab.train.parse import (
     parse_config,
     read_values,
 )
+from paddle_adagc.lab.train.tasks import make_task
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MINIMAL = {

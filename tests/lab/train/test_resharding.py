@@ -21,8 +21,8 @@ from paddle_adagc.lab.evaluate.convert import to_hf
 from paddle_adagc.lab.evaluate.saved import load_saved
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.train.processes import Stopped
 from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.stopping import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 from paddle_adagc.state_file import load_state
 

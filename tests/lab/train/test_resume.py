@@ -11,12 +11,11 @@ from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.changes import find_changes
-from paddle_adagc.lab.train.fork import Fork
+from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
 from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.optimizers import learning_rate
+from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state_file import load_state
 
 ROOT = Path(__file__).parents[3]

@@ -14,9 +14,9 @@ import pytest
 from lab.train.runs import assert_same, make_values, run
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train import stopping
+from paddle_adagc.lab.train import processes
 from paddle_adagc.lab.train.checkpoints import COMPLETE
-from paddle_adagc.lab.train.stopping import StopRequest
+from paddle_adagc.lab.train.processes import StopRequest
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 ROOT = Path(__file__).parents[3]
@@ -87,7 +87,7 @@ def test_a_second_signal_exits_at_once_and_an_echo_does_not(
     monkeypatch, request
 ):
     exited = mock.Mock()
-    monkeypatch.setattr(stopping.os, "_exit", exited)
+    monkeypatch.setattr(processes.os, "_exit", exited)
     for number in (signal.SIGTERM, signal.SIGINT):
         before = signal.getsignal(number)
         request.addfinalizer(lambda n=number, b=before: signal.signal(n, b))
@@ -99,7 +99,7 @@ def test_a_second_signal_exits_at_once_and_an_echo_does_not(
             signal.raise_signal(signal.SIGTERM)
         assert stop.agreed(2) == signal.SIGTERM
         exited.assert_not_called()
-        monkeypatch.setattr(stopping, "_ECHO_SECONDS", 0.0)
+        monkeypatch.setattr(processes, "_ECHO_SECONDS", 0.0)
         signal.raise_signal(signal.SIGINT)
         exited.assert_called_once_with(130)
     assert signal.getsignal(signal.SIGINT) == stop._note

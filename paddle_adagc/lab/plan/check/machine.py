@@ -9,8 +9,8 @@ import importlib.util
 import paddle
 
 from paddle_adagc.checks import check_directory
-from paddle_adagc.lab.train.arguments import check_precision, uses_amp
 from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.trainer import check_precision, uses_amp
 
 
 def missing_devices(config: RunConfig) -> list[str]:

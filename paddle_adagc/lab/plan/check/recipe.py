@@ -14,11 +14,10 @@ from paddle_adagc.lab.plan.check import machine, run_lines
 from paddle_adagc.lab.plan.check.report import CheckReport
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.recipes import batch_change
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
-from paddle_adagc.lab.train.launching import launch_lines
 from paddle_adagc.lab.train.optimizers import unfinished_warm_up
-from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.processes import launch_lines
+from paddle_adagc.lab.train.tasks import PretrainTask, make_task
 
 
 def check_recipe(
