@@ -155,12 +155,7 @@ def _describe(kind: type, mistake: ErrorDetails) -> str:
 
 
 def _elsewhere(kind: Any, name: str) -> str:
-    """Suggest the section that a key belongs to; ``""``: none has it.
-
-    Args:
-        kind: The outermost section.
-        name: Last part of the key that was given.
-    """
+    """Suggest the section that a misplaced key belongs to; ``""``: none."""
     owners: dict[str, str] = {}
     for section, inner in typing.get_type_hints(kind).items():
         for option in filter(dataclasses.is_dataclass, _options(inner)):

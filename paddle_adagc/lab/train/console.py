@@ -32,11 +32,7 @@ _NUM_NAMED = 3
 
 
 class Console(TrainerCallback):
-    """Print a line at the start and with every log; the first process does.
-
-    Args:
-        task: What is trained.
-    """
+    """Print a line at the start and with every log, in the first process."""
 
     def __init__(self, task: PretrainTask) -> None:
         self._task = task
@@ -125,12 +121,7 @@ class Console(TrainerCallback):
 
 
 def describe_log(logs: dict[str, Any]) -> str:
-    """Describe loss, learning rate and what the clip did.
-
-    Args:
-        logs: From the Trainer, with the clip's ``clip_...`` keys if it gives
-            any.
-    """
+    """Describe loss, learning rate and, if it is known, what the clip did."""
     parts = [f"loss {logs['loss']:.4g}", f"lr {logs['learning_rate']:.2g}"]
     if "clip_h_min" in logs:
         lowest = [key for key in logs if key.startswith("clip_h/")]
@@ -179,9 +170,6 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     """Describe a run that has ended.
 
     Steps whose batch or activations a fault corrupted do not count.
-
-    Args:
-        directory: Of the run.
     """
     path, record = Path(directory), RunRecord.load(directory)
     status = record.run["status"]

@@ -68,15 +68,9 @@ class FlightRecorder:
     """Keep the last steps of this rank, and write them when asked.
 
     A step keeps references to what the clip has computed, so the host waits for
-    nothing; :meth:`to_host` copies where the host waits anyway.
-
-    Args:
-        directory: Of the run.
-        num_steps: Steps to keep; 0: none, and nothing is written.
-
-    Attributes:
-        clip: The run's clip. Tensors are recorded if it is a
-            :class:`TensorScalingClip`.
+    nothing; :meth:`to_host` copies where the host waits anyway. Tensors are
+    recorded if ``clip``, the run's, is a :class:`TensorScalingClip`. With 0
+    steps to keep nothing is written.
     """
 
     def __init__(self, directory: str, num_steps: int) -> None:
@@ -93,11 +87,8 @@ class FlightRecorder:
     ) -> None:
         """Begin a step, which stays recorded if it is never finished.
 
-        Args:
-            step: The step.
-            learning_rate: Its learning rate.
-            samples: First sample and the one after the last; may be replaced.
-            losses: Of the micro-batches, on the device; the list may grow.
+        The lists of its samples (first, and the one after the last) and of its
+        losses, on the device, may change later.
         """
         if self._steps.maxlen:
             rng = paddle.get_rng_state()

@@ -38,14 +38,9 @@ def make_optimizer(
 ) -> Optimizer:
     """Make the optimizer that a config's ``optimizer`` section describes.
 
-    Matrices decay; vectors (norms, biases) and scalars do not.
-
-    Args:
-        settings: Optimizer and its arguments.
-        model: Model of any layout, before fleet wraps it.
-        learning_rate: A number or a scheduler.
-        grad_clip: Clip for the optimizer; None: no clip.
-        multi_precision: Keep float32 copies of weights in low precision.
+    Matrices decay; vectors (norms, biases) and scalars do not. The model may
+    have any layout; fleet has not wrapped it yet. With ``multi_precision``
+    weights in low precision have float32 copies.
     """
     decayed = {p.name for p in model.parameters() if p.ndim > 1}
     arguments = dataclasses.asdict(settings)
@@ -159,13 +154,7 @@ def make_scheduler(config: ScheduleConfig, max_steps: int) -> LRScheduler:
 
 
 def unfinished_warm_up(name: str, steps: int, max_steps: int) -> list[str]:
-    """Say in a line that the run ends within a warm-up, if it does.
-
-    Args:
-        name: Dotted key of the warm-up.
-        steps: Its length.
-        max_steps: That of the run.
-    """
+    """Say in a line that a run ends within a warm-up, by its dotted key."""
     if steps < max_steps:
         return []
     return [

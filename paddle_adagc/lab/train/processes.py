@@ -43,9 +43,7 @@ three SIGTERM, 0.2 s apart, and a terminal's Ctrl-C reaches it and the ranks."""
 def launch_lines(run: Sequence[str], num_processes: int) -> list[str]:
     """Return the command that starts a run, after a line on where to run it.
 
-    Args:
-        run: Python file and its arguments.
-        num_processes: One per GPU.
+    ``run`` is a Python file and its arguments; each process has one GPU.
     """
     command = shlex.join(run)
     if num_processes == 1:
@@ -67,9 +65,6 @@ def start_processes(config: RunConfig) -> None:
 
     PaddleNLP starts fleet if nobody has, without groups for experts; it
     keeps a topology that exists.
-
-    Raises:
-        ValueError: Another number of processes was launched.
     """
     parallel, num_launched = config.parallel, dist.get_world_size()
     if num_launched != parallel.num_processes:
@@ -140,8 +135,7 @@ def leave(code: int) -> NoReturn:
 def from_first_process(function: Callable[[], T]) -> T:
     """Call a function in the first process; return its result in every one.
 
-    Raises:
-        Exception: The function's exception, on every process.
+    Its exception, too, is raised in every process.
     """
     if dist.get_world_size() == 1:
         return function()
@@ -171,9 +165,8 @@ def gather_names(names: Iterable[str]) -> list[str]:
 def mean_over_processes(values: Sequence[float | None]) -> list[float]:
     """Average each value over the processes that know it.
 
-    Args:
-        values: This process's values; None for a value that only other
-            processes know (a loss, on all pipeline stages but the last).
+    A value is None where only others know it (a loss, on all pipeline stages
+    but the last).
     """
     known = [value for value in values if value is not None]
     if dist.get_world_size() == 1 or not values:

@@ -298,11 +298,8 @@ def _mean(losses: list[Tensor]) -> float | None:
 class Watcher:
     """Hand the record's rows to a :class:`Monitor`, and ask it whether to stop.
 
-    Args:
-        stop_on: Series whose alarm ends the run.
-
-    Attributes:
-        stopped_by: First alarm that ends the run, the same on every process.
+    ``stopped_by`` is the first alarm of a series in ``stop_on``, the same on
+    every process.
     """
 
     def __init__(self, stop_on: Sequence[str] = ()) -> None:

@@ -78,11 +78,8 @@ class Piece(NamedTuple):
 def load_model(model: nn.Layer, checkpoint: Path) -> None:
     """Load a checkpoint of any layout, the weights alone.
 
-    The model is that of this rank, before fleet wraps it.
-
-    Raises:
-        FileNotFoundError: The checkpoint holds no weights.
-        ValueError: They are broken, or another model's.
+    The model is that of this rank, before fleet wraps it. A ValueError names
+    weights that are broken, or another model's.
     """
     layout = _layout_by_key(model)
     shapes = {key: _whole_shape(tensor) for key, tensor in layout.items()}
@@ -186,11 +183,7 @@ def must_reshard(checkpoint: Path, parallel: ParallelConfig) -> bool:
 
 
 def check_layout_file(checkpoint: Path) -> None:
-    """Refuse a checkpoint that cannot be loaded under another layout.
-
-    Raises:
-        ValueError: An earlier version of this package made it.
-    """
+    """Refuse an earlier version's checkpoint, which keeps its layout."""
     if not (checkpoint / LAYOUT).exists():
         raise ValueError(
             f"{checkpoint} has no {LAYOUT}, because an earlier version made "
@@ -203,16 +196,8 @@ def read_optimizer_state(
 ) -> dict[str, Any]:
     """Cut this rank's optimizer state out of a checkpoint of any layout.
 
-    Args:
-        checkpoint: Has a ``layout.json``.
-        model: The model, with or without fleet's wrappers.
-        optimizer: Likewise; its state may not exist yet.
-
-    Returns:
-        Tensors for ``optimizer.set_state_dict()``, without the scheduler's.
-
-    Raises:
-        ValueError: Parts are missing.
+    Model and optimizer may have fleet's wrappers. The optimizer's
+    ``set_state_dict`` takes the tensors; the scheduler's state is not there.
     """
     layout = _layout_by_key(model)
     wholes = _read_wholes(checkpoint, layout)
@@ -241,12 +226,7 @@ def read_optimizer_state(
 
 
 def _saved_layout(checkpoint: Path) -> dict[str, Any] | None:
-    """Read ``layout.json``; None if there is none.
-
-    Raises:
-        ValueError: It names a file that is no optimizer state of this
-            checkpoint.
-    """
+    """Read ``layout.json``; None if there is none."""
     file = checkpoint / LAYOUT
     if not file.exists():
         return None

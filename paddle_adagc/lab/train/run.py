@@ -116,12 +116,7 @@ def _check_data(config: RunConfig) -> None:
 
 
 def build_trainer(config: RunConfig) -> PretrainTrainer:
-    """Build the model, the data and the clip of a run in their trainer.
-
-    Raises:
-        ValueError: An unknown option of the model or of the clip, or data
-            or faults that do not fit the model.
-    """
+    """Build the model, the data and the clip of a run in their trainer."""
     task = make_task(config)
     num_samples = config.train.max_steps * config.global_batch
     train_dataset, eval_dataset = task.build_datasets(num_samples)

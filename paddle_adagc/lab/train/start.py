@@ -100,7 +100,7 @@ class Start:
         self._facts: dict[str, Any] = {}
 
     def read(self, *, verify: bool = False) -> str | None:
-        """Read the run that the directory holds.
+        """Read the run that the directory holds, and refuse what does not fit.
 
         Args:
             verify: Compare an ended run's record with its checksums; otherwise
@@ -108,12 +108,6 @@ class Start:
 
         Returns:
             How the run ended; None if it has steps to make.
-
-        Raises:
-            FileExistsError: The directory holds something else, or a run that
-                does not accept the changes.
-            ValueError: The run has made more steps than it should, or is
-                damaged.
         """
         directory = self._directory
         if not self._overwrites:
@@ -145,12 +139,7 @@ class Start:
         return status
 
     def find(self) -> Origin:
-        """Find the checkpoint to start from.
-
-        Raises:
-            FileNotFoundError: There is none to extend or to fork.
-            ValueError: It is damaged, or does not fit the layout or the length.
-        """
+        """Find the checkpoint to start from; refuse one that does not fit."""
         fork = _fork_of(self._earlier) or self._fork
         checkpoint = None
         if not self._overwrites:
@@ -199,9 +188,6 @@ class Start:
         Args:
             facts: Content of ``run.json`` besides config and origin.
             tensor_names: Tensors that are recorded.
-
-        Raises:
-            FileExistsError: The run was on other data.
         """
         if self._overwrites:
             _empty(self._directory)

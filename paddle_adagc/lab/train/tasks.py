@@ -72,11 +72,8 @@ class PretrainTask(abc.ABC):
     """A model, its data, and what differs between kinds of models.
 
     The rest of a run (optimizer, clip, schedule, record, checkpoints, faults
-    of gradients and activations) is the same for all of them.
-
-    Raises:
-        ValueError: A setting that this kind of model does not support, or an
-            unknown option of the model.
+    of gradients and activations) is the same for all of them. The constructor
+    refuses settings that this kind of model does not have.
     """
 
     label_names: tuple[str, ...] = ("labels",)
@@ -168,11 +165,7 @@ class PretrainTask(abc.ABC):
         return True
 
     def check_layout(self) -> None:
-        """Refuse a layout that cannot share out the model or its batches.
-
-        Raises:
-            ValueError: The layout does not fit; the message names the sizes.
-        """
+        """Refuse a layout that cannot share out the model or its batches."""
         return
 
     def shard_sizes(self) -> list[ShardSize]:
@@ -181,11 +174,7 @@ class PretrainTask(abc.ABC):
 
     @abc.abstractmethod
     def inspect_data(self) -> DataFindings:
-        """Look for the data on this machine.
-
-        Raises:
-            ValueError: The data is broken or does not fit the model.
-        """
+        """Look for the data on this machine; refuse broken data."""
 
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
         """Return validation measures besides the loss, for the record."""
@@ -498,11 +487,7 @@ ARCHITECTURES: dict[str, type[PretrainTask]] = {
 
 
 def make_task(config: RunConfig) -> PretrainTask:
-    """Make the task that ``model.architecture`` names, by default a decoder's.
-
-    Raises:
-        ValueError: See :class:`PretrainTask`.
-    """
+    """Make the task of ``model.architecture``, by default a decoder's."""
     name = check_choice(
         "model.architecture",
         config.model.get("architecture", "decoder"),

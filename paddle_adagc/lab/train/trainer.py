@@ -172,11 +172,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         )
 
     def finish(self) -> str:
-        """Close the record.
-
-        Returns:
-            The run's status, ``"finished"``, ``"diverged"`` or ``"stopped"``.
-        """
+        """Close the record; return the run's status."""
         status = "diverged" if self.recorder.has_diverged else "finished"
         if self.stopped_by or self.recorder.watcher.stopped_by:
             status = "stopped"
@@ -319,11 +315,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return self._earlier_seconds + time.perf_counter() - self._train_started
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights alone, of any layout; :meth:`train` keeps them.
-
-        Raises:
-            ValueError: They are another model's.
-        """
+        """Load the weights alone, of any layout; :meth:`train` keeps them."""
         load_model(self.model, checkpoint)
         self._has_weights = True
 
@@ -438,11 +430,7 @@ def uses_amp(train: TrainConfig) -> bool:
 
 
 def check_precision(train: TrainConfig) -> None:
-    """Refuse low precision on a machine without a GPU.
-
-    Raises:
-        ValueError: The precision needs a GPU.
-    """
+    """Refuse low precision on a machine without a GPU."""
     if uses_amp(train) and not paddle.device.is_compiled_with_cuda():
         raise ValueError(
             f"train.precision={train.precision}: this build of Paddle has no "
@@ -452,12 +440,7 @@ def check_precision(train: TrainConfig) -> None:
 
 
 def training_arguments(config: RunConfig) -> TrainingArguments:
-    """Return the run's settings as the Trainer's arguments.
-
-    Raises:
-        ImportError: A backend of ``train.report_to`` is not installed.
-        ValueError: See :func:`check_precision`.
-    """
+    """Return the run's settings as the Trainer's arguments."""
     train, parallel = config.train, config.parallel
     # A pipeline evaluates as many micro-batches at once as it trains on.
     num_eval_batches = (
