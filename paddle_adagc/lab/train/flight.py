@@ -21,6 +21,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.metrics import Rows, Snapshot
 from paddle_adagc.lab.record.flight import Flight, event_path, rotate_events
 from paddle_adagc.lab.train.console import short_name
+from paddle_adagc.lab.train.processes import gather
 
 logger = logging.getLogger(__name__)
 _NUM_WORST = 3
@@ -114,11 +115,8 @@ class FlightRecorder:
         for before, step in itertools.pairwise([None, *self._steps]):
             if step is not None and first <= step.step <= last:
                 found += step.worst(before)
-        if dist.get_world_size() > 1:
-            parts: list[list[tuple[float, str, int]]] = []
-            dist.all_gather_object(parts, found)
-            found = [worst for part in parts for worst in part]
-        worst_of = {key: (ratio, step) for ratio, key, step in sorted(found)}
+        everywhere = sorted(itertools.chain(*gather(found)))
+        worst_of = {key: (ratio, step) for ratio, key, step in everywhere}
         worst = sorted(worst_of.items(), key=lambda item: -item[1][0])
         texts = [
             f"{short_name(key)} {ratio:.3g} at step {step}"

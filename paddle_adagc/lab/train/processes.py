@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -152,14 +152,13 @@ def from_first_process(function: Callable[[], T]) -> T:
     return result
 
 
-def gather_names(names: Iterable[str]) -> list[str]:
-    """Return the sorted names of all processes; every process calls this."""
-    mine = sorted(names)
+def gather(value: T) -> list[T]:
+    """Return the values of all processes by rank; every process calls this."""
     if dist.get_world_size() == 1:
-        return mine
-    parts: list[list[str]] = []
-    dist.all_gather_object(parts, mine)
-    return sorted({name for part in parts for name in part})
+        return [value]
+    parts: list[T] = []
+    dist.all_gather_object(parts, value)
+    return parts
 
 
 def mean_over_processes(values: Sequence[float | None]) -> list[float]:

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
-import paddle.distributed as dist
 from ml_dtypes import bfloat16
 from paddle import Tensor, nn
 
@@ -37,7 +36,7 @@ from paddle_adagc.lab.models.rank_weights import load_weights, parameters_by_key
 from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.models.saved_parts import Array, merged_parts, to_numpy
 from paddle_adagc.lab.train.config import ParallelConfig
-from paddle_adagc.lab.train.processes import is_first_process
+from paddle_adagc.lab.train.processes import gather, is_first_process
 from paddle_adagc.parallel.layout import TensorLayout, read_layout, unwrap
 
 LAYOUT = "layout.json"
@@ -87,7 +86,13 @@ def load_model(model: nn.Layer, checkpoint: Path) -> None:
         key: array.astype("float32") if array.dtype == bfloat16 else array
         for key, array in merged_parts(checkpoint, shapes).items()
     }
-    buffers = _persistable_buffers(model)
+    inner = unwrap(model)
+    mine = {parameter.name for parameter in inner.parameters()}
+    buffers = {
+        key: tensor
+        for key, tensor in inner.state_dict().items()
+        if tensor.name not in mine
+    }
     shapes |= {key: tuple(buffer.shape) for key, buffer in buffers.items()}
     for key, shape in shapes.items():
         found = weights[key].shape if key in weights else "missing"
@@ -131,16 +136,6 @@ def _whole_shape(tensor: TensorLayout) -> tuple[int, ...]:
     )
 
 
-def _persistable_buffers(model: nn.Layer) -> dict[str, Tensor]:
-    model = unwrap(model)
-    names = {parameter.name for parameter in model.parameters()}
-    return {
-        key: tensor
-        for key, tensor in model.state_dict().items()
-        if tensor.name not in names
-    }
-
-
 def save_layout(
     checkpoint: Path,
     parallel: ParallelConfig,
@@ -158,11 +153,7 @@ def save_layout(
         file_name: The file that this rank's optimizer state is saved in.
     """
     _save_experts(checkpoint, model)
-    pieces = {file_name: _pieces(model, optimizer)}
-    files = [pieces]
-    if dist.get_world_size() > 1:
-        files = []
-        dist.all_gather_object(files, pieces)
+    files = gather({file_name: _pieces(model, optimizer)})
     if is_first_process():
         merged: dict[str, Any] = {}
         for file in reversed(files):  # equal names: data-parallel copies

@@ -60,7 +60,7 @@ from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
 from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
-from paddle_adagc.lab.train.processes import gather_names
+from paddle_adagc.lab.train.processes import gather
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
@@ -357,12 +357,12 @@ class LanguageTask(PretrainTask):
         """Name the tensors multiplied in FP8, and the kind of products."""
         if self.config.train.precision != "float8":
             return {}
-        names = gather_names(parameters_by_key(model))
-        quantized = gather_names(quantized_parameters(model))
+        names = set().union(*gather({*parameters_by_key(model)}))
+        quantized = set().union(*gather({*quantized_parameters(model)}))
         float8 = {
             "backend": backend(),
-            "quantized": quantized,
-            "not_quantized": [name for name in names if name not in quantized],
+            "quantized": sorted(quantized),
+            "not_quantized": sorted(names - quantized),
         }
         return {"float8": float8}
 
