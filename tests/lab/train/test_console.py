@@ -126,17 +126,6 @@ def test_ending_names_losses_spikes_and_tensors(tmp_path):
     assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
 
 
-def test_a_run_that_diverged_is_not_sound(tmp_path):
-    values = make_values(tmp_path, max_steps=40)
-    values["clip"] = {"name": "global_norm"}
-    values["faults"] = [{"kind": "gradient_nan", "steps": [4]}]
-    run(values)
-    ending = summarise_run(tmp_path)
-    assert not ending.is_sound
-    assert ending.lines[0].startswith("diverged: 6 steps")
-    assert ending.lines[-1].startswith("the loss is not finite any more")
-
-
 def test_a_log_without_a_clip_s_numbers():
     logs = {"loss": 3.49123, "learning_rate": 3e-3}
     assert describe_log(logs) == "loss 3.491  lr 0.003"

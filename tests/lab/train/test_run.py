@@ -22,6 +22,7 @@ from lab.train.runs import (
 )
 
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.console import summarise_run
 
 
 def test_run_leaves_a_complete_record(tmp_path):
@@ -159,6 +160,10 @@ def test_run_that_diverges_ends_with_its_record(tmp_path):
     assert status == record.run["status"] == "diverged"
     assert np.isnan(record.loss[5])
     assert record.num_steps == 6
+    ending = summarise_run(tmp_path)
+    assert not ending.is_sound
+    assert ending.lines[0].startswith("diverged: 6 steps")
+    assert ending.lines[-1].startswith("the loss is not finite any more")
 
 
 def test_mixture_of_experts_trains_and_balances(tmp_path):
