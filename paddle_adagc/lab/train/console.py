@@ -70,12 +70,7 @@ class Console(TrainerCallback):
             self._bar.update(state.global_step - self._bar.n)
 
     def on_log(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        logs: dict[str, Any],
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any
     ) -> None:
         """Print the numbers of a training log."""
         if "loss" not in logs or not is_first_process():
@@ -83,21 +78,17 @@ class Console(TrainerCallback):
         samples = logs["interval_samples_per_second"]
         rate, unit = _samples_in(self._task, samples)
         unit = unit.replace("tokens", "tok")
+        amount = tqdm.format_sizeof(rate) if rate >= 1000 else f"{rate:.3g}"
         taken = time.perf_counter() - self._started
         steps = state.global_step - self._first_step
         left = taken / steps * (state.max_steps - state.global_step)
         self._say(
-            f"{_step(state)}  {describe_log(logs)}  {_amount(rate)} {unit}/s  "
+            f"{_step(state)}  {describe_log(logs)}  {amount} {unit}/s  "
             f"ETA {tqdm.format_interval(left)}"
         )
 
     def on_evaluate(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        metrics: dict[str, float],
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any
     ) -> None:
         """Print the validation loss."""
         if is_first_process():
@@ -146,10 +137,6 @@ def _step(state: Any) -> str:
     return f"step {state.global_step}/{state.max_steps}"
 
 
-def _amount(value: float) -> str:
-    return tqdm.format_sizeof(value) if value >= 1000 else f"{value:.3g}"
-
-
 def _samples_in(task: PretrainTask, num_samples: float) -> tuple[Any, str]:
     """Return samples as tokens, where the task counts them, and the unit."""
     if task.num_tokens is None:
@@ -175,7 +162,8 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     status = record.run["status"]
     steps = judged_steps(record, 0)
     loss = record.loss[steps]
-    lines = [f"{status}: {_length(record)}"]
+    seconds = tqdm.format_interval(record.run["wall_seconds"])
+    lines = [f"{status}: {record.num_steps:,} steps in {seconds}"]
     problem = "no step to judge" if not len(loss) else ""
     if len(loss):
         lines.append(_losses(record, loss, steps))
@@ -189,11 +177,6 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     if problem:
         lines.append(problem)
     return RunSummary(lines, not problem)
-
-
-def _length(record: RunRecord) -> str:
-    seconds = tqdm.format_interval(record.run["wall_seconds"])
-    return f"{record.num_steps:,} steps in {seconds}"
 
 
 def _last(loss: np.ndarray) -> float:

@@ -22,11 +22,7 @@ from paddle_adagc.lab.section import (
     Positive,
     section,
 )
-from paddle_adagc.optimizers.arguments import (
-    Form,
-    Scaling,
-    check_clip_start,
-)
+from paddle_adagc.optimizers.arguments import Form, Scaling, check_clip_start
 
 
 @section

@@ -19,11 +19,7 @@ from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.record.clock import Timer
-from paddle_adagc.lab.record.files import (
-    QUANTITIES,
-    RunWriter,
-    update_run_json,
-)
+from paddle_adagc.lab.record.files import QUANTITIES, RunWriter, update_run_json
 from paddle_adagc.lab.record.observe import ObservedClip
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.flight import FlightRecorder

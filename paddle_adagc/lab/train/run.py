@@ -139,8 +139,5 @@ def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        "machine": {
-            "device": paddle.device.get_device(),
-            **processor_facts(),
-        },
+        "machine": {"device": paddle.device.get_device(), **processor_facts()},
     }

@@ -79,6 +79,18 @@ class PretrainTask(abc.ABC):
     label_names: tuple[str, ...] = ("labels",)
     """Entries of a batch that PaddleNLP's Trainer needs to evaluate a loss."""
 
+    num_words: int
+    """Number of token ids, from 0, that a fault may put into a batch."""
+
+    sample_length: str
+    """Length of a sample in tokens, for people."""
+
+    num_tokens: int | None = None
+    """Tokens of a sample, for rates; None: count samples."""
+
+    is_mean_of_samples: bool = True
+    """Whether the loss of a batch is the mean over any parts of it."""
+
     def __init__(self, config: RunConfig) -> None:
         self.config = config
 
@@ -97,11 +109,6 @@ class PretrainTask(abc.ABC):
     @abc.abstractmethod
     def build_model(self) -> nn.Layer:
         """Build the model; its initial weights are the same in every layout."""
-
-    @property
-    @abc.abstractmethod
-    def num_words(self) -> int:
-        """Number of token ids, from 0, that a fault may put into a batch."""
 
     @abc.abstractmethod
     def corrupt(
@@ -137,16 +144,6 @@ class PretrainTask(abc.ABC):
     def model_lines(self) -> list[str]:
         """Describe the model's size and shape, a line each."""
 
-    @property
-    @abc.abstractmethod
-    def sample_length(self) -> str:
-        """Length of a sample in tokens, for people."""
-
-    @property
-    def num_tokens(self) -> int | None:
-        """Tokens of a sample, for rates; None: count samples."""
-        return None
-
     @abc.abstractmethod
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
@@ -158,11 +155,6 @@ class PretrainTask(abc.ABC):
             keys: Structured names of the rank's tensors.
             recompute: Every layer keeps only its input.
         """
-
-    @property
-    def is_mean_of_samples(self) -> bool:
-        """Whether the loss of a batch is the mean over any parts of it."""
-        return True
 
     def check_layout(self) -> None:
         """Refuse a layout that cannot share out the model or its batches."""
@@ -199,6 +191,11 @@ class LanguageTask(PretrainTask):
             tensor_parallel_degree=config.parallel.tp,
             sequence_parallel=config.parallel.sequence_parallel,
         )
+        self.num_words = self.model_config.vocab_size
+        self.num_tokens = config.data.seq_length
+        self.sample_length = f"{self.num_tokens:,}"
+        # Experts are balanced over a micro-batch.
+        self.is_mean_of_samples = not self.model_config.moe_num_experts
 
     def build_datasets(
         self, num_train_samples: int
@@ -230,10 +227,6 @@ class LanguageTask(PretrainTask):
         model = kind(self.model_config)
         initialize_weights(model, self.model_config, self.config.train.seed)
         return model
-
-    @property
-    def num_words(self) -> int:
-        return self.model_config.vocab_size
 
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
@@ -292,14 +285,6 @@ class LanguageTask(PretrainTask):
             )
         return lines
 
-    @property
-    def sample_length(self) -> str:
-        return f"{self.config.data.seq_length:,}"
-
-    @property
-    def num_tokens(self) -> int:
-        return self.config.data.seq_length
-
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
     ) -> int:
@@ -314,11 +299,6 @@ class LanguageTask(PretrainTask):
             recompute=recompute,
         )
         return train.batch_size * self.config.data.seq_length * per_token
-
-    @property
-    def is_mean_of_samples(self) -> bool:
-        """Not with experts, which are balanced over a micro-batch."""
-        return not self.model_config.moe_num_experts
 
     def check_layout(self) -> None:
         """Check degrees against experts and layers, and the sequence length."""
@@ -380,7 +360,12 @@ class ImageTextTask(PretrainTask):
         super().__init__(config)
         check_choice("data.kind with clip", config.data.kind, IMAGE_TEXT_KINDS)
         _refuse_unsupported(config)
-        self.model_config = CLIPConfig.from_fields(config.model, PRESETS)
+        model = CLIPConfig.from_fields(config.model, PRESETS)
+        self.model_config = model
+        self.num_words = min(model.vocab_size, model.end_token)
+        self.sample_length = (
+            f"{model.num_patches} patches and {model.context_length}"
+        )
 
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
         """Build pairs of the model's image size and vocabulary."""
@@ -399,11 +384,6 @@ class ImageTextTask(PretrainTask):
         """Build CLIP, whole on every rank."""
         paddle.seed(self.config.train.seed)
         return CLIP(self.model_config)
-
-    @property
-    def num_words(self) -> int:
-        """Number of token ids below a caption's end token."""
-        return min(self.model_config.vocab_size, self.model_config.end_token)
 
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
@@ -443,11 +423,6 @@ class ImageTextTask(PretrainTask):
             f"{model.vocab_size:,}: {model.text_layers} layers, width "
             f"{model.text_width}, {model.text_heads} heads",
         ]
-
-    @property
-    def sample_length(self) -> str:
-        model = self.model_config
-        return f"{model.num_patches} patches and {model.context_length}"
 
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False

@@ -196,11 +196,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return loss
 
     def _faulty_step(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        faults: list[Fault],
-        part: int,
+        self, model: Any, inputs: dict[str, Any], faults: list[Fault], part: int
     ) -> Tensor:
         with contextlib.ExitStack() as around:
             for fault in faults:

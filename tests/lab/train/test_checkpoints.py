@@ -227,8 +227,7 @@ def test_the_clip_s_step_must_be_the_checkpoint_s(stopped):
 def test_everything_is_on_the_disk_before_the_mark(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(
-        "paddle_adagc.lab.checksums.sync",
-        lambda path: synced.append(path.name),
+        "paddle_adagc.lab.checksums.sync", lambda path: synced.append(path.name)
     )
     write = checkpoints.atomic_write_json
 

@@ -122,10 +122,7 @@ def test_refuses_layouts(fields, message):
     ("changes", "message"),
     [
         ({"record": {"tensors": True}}, "record.tensors"),
-        (
-            {"faults": [{"kind": "random_tokens", "steps": [3]}]},
-            "1 faults",
-        ),
+        ({"faults": [{"kind": "random_tokens", "steps": [3]}]}, "1 faults"),
     ],
 )
 def test_refuses_what_needs_one_process(changes, message):
