@@ -27,7 +27,7 @@ CANARIES = {
         "test_run_is_that_of_one_process[v2 x2]",
     ),
     "lab/gloo/test_training.py": ("test_data_parallel_and_sharding[V2]",),
-    "lab/train/test_stopping.py": (
+    "lab/train/test_processes.py": (
         "test_a_stopped_command_resumes_with_the_same_record[15]",
     ),
     "lab/train/test_resharding.py": (

@@ -125,17 +125,23 @@ class ClippingMixin(Trainer):
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         loop: Any = super()._inner_training_loop
         given = inspect.signature(loop).bind(*args, **kwargs).arguments
-        checkpoint = given.get("resume_from_checkpoint")
-        load_clip(self.clip, checkpoint, self._missing_state)
+        self._load_clip(given.get("resume_from_checkpoint"))
         return loop(*args, **kwargs)
+
+    def _load_clip(self, checkpoint: Any) -> None:
+        load_clip(self.clip, checkpoint, self._missing_state)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
-        summary = clip_summary(self.clip) if "loss" in logs else {}
+        summary = self._clip_summary() if "loss" in logs else {}
         super().log({**logs, **clip_logs(summary)}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
             add_histograms(callbacks, summary, self.state.global_step)
+
+    def _clip_summary(self) -> dict[str, Any]:
+        """Summarise the last step; empty for a clip without a summary."""
+        return clip_summary(self.clip)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         save_clip(self.clip, self.args, self.state.global_step)

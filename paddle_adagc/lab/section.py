@@ -111,56 +111,34 @@ def _is_missing(mistake: ErrorDetails) -> bool:
     return mistake["type"] == "missing"
 
 
-@dataclasses.dataclass
-class _Place:
-    """Where in a section pydantic saw a mistake."""
-
-    keys: list[str]
-    """Keys from the outside in."""
-
-    section: Any
-    """Innermost section around the mistake."""
-
-    kind: Any
-    """Declared type of the value; None for an unknown key."""
-
-    name: str = ""
-    """Name that told the section from its alternatives, if there are any."""
-
-
 def _describe(kind: type, mistake: ErrorDetails) -> str:
     """Say which key is wrong, what it holds and what it takes, in one line."""
-    place = _locate(kind, mistake["loc"])
-    key, value = ".".join(place.keys), mistake["input"]
+    keys, section, declared, name = _locate(kind, mistake["loc"])
+    key, value = ".".join(keys), mistake["input"]
     problem, context = mistake["type"], mistake.get("ctx", {})
     if problem == "unexpected_keyword_argument":
-        known = [field.name for field in dataclasses.fields(place.section)]
-        prefix = key.removesuffix(place.keys[-1])
-        near = suggestion(place.keys[-1], known, prefix, similarity=0.85)
-        near = near or _elsewhere(kind, place.keys[-1])
-        near = near or suggestion(place.keys[-1], known, prefix)
-        return f"unknown key {key!r}{place.name and f' of {place.name}'}{near}"
+        known = [field.name for field in dataclasses.fields(section)]
+        prefix = key.removesuffix(keys[-1])
+        near = suggestion(keys[-1], known, prefix, similarity=0.85)
+        near = near or _elsewhere(kind, keys[-1])
+        near = near or suggestion(keys[-1], known, prefix)
+        return f"unknown key {key!r}{name and f' of {name}'}{near}"
     if problem == "missing":
         return f"{key} is missing"
     if problem == "value_error":
         return f"{key}: {context['error']}" if key else str(context["error"])
     if problem == "union_tag_invalid":
-        choices = [option.name for option in _options(place.kind)]
+        choices = [option.name for option in _options(declared)]
         return _choice_line(f"{key}.name", context["tag"], choices)
     if problem == "literal_error":
-        return _choice_line(key, value, typing.get_args(place.kind))
+        return _choice_line(key, value, typing.get_args(declared))
     rule = _RULES.get(problem, f"be valid: {mistake['msg']}").format(**context)
     how = f": give all of it, as in {key}=[...]" * (rule == _LIST)
     return f"{key} must {rule}, got {value!r}{how}"
 
 
 def _elsewhere(kind: Any, name: str) -> str:
-    """Suggest the section that a key belongs to; ``""``: none has it.
-
-    Args:
-        kind: The outermost section.
-        name: Last part of the key that was given.
-    """
+    """Suggest the section that a misplaced key belongs to; ``""``: none."""
     owners: dict[str, str] = {}
     for section, inner in typing.get_type_hints(kind).items():
         for option in filter(dataclasses.is_dataclass, _options(inner)):
@@ -179,26 +157,34 @@ _KEY = "[key]"
 """What pydantic adds to the location of a dict's key that is no string."""
 
 
-def _locate(kind: Any, location: Sequence[int | str]) -> _Place:
-    """Follow pydantic's location: keys, indices, and names of alternatives."""
-    place = _Place([], kind, kind)
+def _locate(
+    kind: Any, location: Sequence[int | str]
+) -> tuple[list[str], Any, Any, str]:
+    """Follow pydantic's location: keys, indices, and names of alternatives.
+
+    Returns:
+        Keys from the outside in; the innermost section around the mistake; the
+        declared type of the value, None for an unknown key; the name that told
+        the section from its alternatives, if there are any.
+    """
+    keys: list[str] = []
+    section, name = kind, ""
     for part in location:
         if part == _KEY:
             break
-        options = _options(place.kind)
+        options = _options(kind)
         if len(options) > 1:
-            place.name = str(part)
-            place.kind = next(o for o in options if o.name == part)
+            name = str(part)
+            kind = next(option for option in options if option.name == part)
             continue
-        place.keys.append(str(part))
+        keys.append(str(part))
         if dataclasses.is_dataclass(options[0]):
-            place.section = options[0]
-            hints = typing.get_type_hints(place.section)
-            place.kind = hints.get(str(part))
+            section = options[0]
+            kind = typing.get_type_hints(section).get(str(part))
         else:
             arguments = typing.get_args(options[0])
-            place.kind = arguments[0 if isinstance(part, int) else -1]
-    return place
+            kind = arguments[0 if isinstance(part, int) else -1]
+    return keys, section, kind, name
 
 
 def _options(kind: Any) -> tuple[Any, ...]:

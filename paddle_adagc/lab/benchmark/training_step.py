@@ -21,9 +21,9 @@ from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.optimizers import make_optimizer
+from paddle_adagc.lab.train.tasks import make_task
 
 REFERENCE = "GlobalGC"
 CLIPS: dict[str, dict[str, Any] | None] = {

@@ -44,7 +44,7 @@ from paddle_adagc.lab.storage import storage_errors
 
 if TYPE_CHECKING:
     from paddle_adagc.lab.train.config import RunConfig
-    from paddle_adagc.lab.train.fork import Fork
+    from paddle_adagc.lab.train.start import Fork
 
 
 _NOT_FOR_PADDLEFORMERS = (
@@ -216,13 +216,13 @@ def train(options: argparse.Namespace) -> int:
     from paddle.distributed.fleet.utils.log_util import set_log_level
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
+    from paddle_adagc.lab.train.console import summarise_run
     from paddle_adagc.lab.train.processes import (
+        Stopped,
         from_first_process,
         is_first_process,
     )
     from paddle_adagc.lab.train.run import run_pretraining
-    from paddle_adagc.lab.train.run_summary import summarise_run
-    from paddle_adagc.lab.train.stopping import Stopped
 
     logging.basicConfig(format="%(message)s", force=True)
     level = "INFO" if options.verbose else "WARNING"
@@ -252,7 +252,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def _warn_of_warm_up(config: RunConfig) -> None:
-    from paddle_adagc.lab.train.schedule import unfinished_warm_up
+    from paddle_adagc.lab.train.optimizers import unfinished_warm_up
 
     for line in unfinished_warm_up(
         "schedule.warmup_steps",
@@ -268,7 +268,7 @@ def _forked(
     """Return the config of the new run, and what it starts from."""
     if options.fork is None:
         return config, None
-    from paddle_adagc.lab.train.fork import Fork
+    from paddle_adagc.lab.train.start import Fork
 
     source, target = Path(config.train.output_dir), Path(options.fork)
     if source.resolve() == target.resolve():

@@ -22,9 +22,9 @@ from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.flight import FOLDER, Event, load_event
 from paddle_adagc.lab.record.rows import read_rows
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.console import short_name
 from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.stability.spike_score import spike_score
 
 NUM_TENSORS = 10

@@ -23,16 +23,15 @@ from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import ShardSize
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.recipes import batch_change
-from paddle_adagc.lab.train.architectures import make_task
-from paddle_adagc.lab.train.arguments import check_precision, uses_amp
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
     RunConfig,
     TrainConfig,
 )
-from paddle_adagc.lab.train.launching import launch_lines
-from paddle_adagc.lab.train.schedule import learning_rate, unfinished_warm_up
-from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.optimizers import learning_rate, unfinished_warm_up
+from paddle_adagc.lab.train.processes import launch_lines
+from paddle_adagc.lab.train.tasks import PretrainTask, make_task
+from paddle_adagc.lab.train.trainer import check_precision, uses_amp
 
 T = TypeVar("T")
 _WIDTH = 79

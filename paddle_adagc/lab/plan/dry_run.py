@@ -39,9 +39,9 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips import stateful
 from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
 from paddle_adagc.lab.extensions.robust import make_clip
-from paddle_adagc.lab.train import language, processes
-from paddle_adagc.lab.train.architectures import make_task
+from paddle_adagc.lab.train import processes, tasks
 from paddle_adagc.lab.train.config import RunConfig
+from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
@@ -174,7 +174,7 @@ def build_without_memory(config: RunConfig) -> nn.Layer:
     task = make_task(config)
     with (
         paddle.LazyGuard(),
-        mock.patch.object(language, "initialize_weights"),
+        mock.patch.object(tasks, "initialize_weights"),
     ):
         return task.build_model()
 

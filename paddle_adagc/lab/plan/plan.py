@@ -34,13 +34,12 @@ from paddle_adagc.lab.plan.costs import (
 )
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
 from paddle_adagc.lab.recipes import batch_change, read_run_config
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
     RecordConfig,
     RunConfig,
 )
-from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.tasks import PretrainTask, make_task
 from paddle_adagc.parallel.layout import TensorLayout
 
 SIZES = tuple(2**power for power in range(3, 15))

@@ -16,9 +16,7 @@ _BLOCK = 2**20
 class AppendedFile:
     """Append to a file; its SHA-256 costs no second reading.
 
-    Args:
-        path: The file; made if it is missing.
-        num_bytes: Its beginning that stays; the rest is cut off.
+    The first ``num_bytes`` of a file that exists stay; the rest is cut off.
     """
 
     def __init__(self, path: Path, num_bytes: int) -> None:
@@ -38,11 +36,7 @@ class AppendedFile:
         self._num_bytes += len(data)
 
     def flush(self) -> None:
-        """Hand all data to the operating system.
-
-        Raises:
-            FileNotFoundError: The file was removed or replaced meanwhile.
-        """
+        """Hand all data to the operating system; refuse a lost file."""
         self._file.flush()
         mine = os.fstat(self._file.fileno())
         if not self._path.exists() or not os.path.samestat(
@@ -53,12 +47,7 @@ class AppendedFile:
             )
 
     def sync(self) -> dict[str, Any]:
-        """Put all data on the disk.
-
-        Returns:
-            ``bytes`` and ``sha256``, as :mod:`paddle_adagc.lab.checksums` has
-            them.
-        """
+        """Put all data on the disk; return the size and the checksum."""
         self.flush()
         os.fsync(self._file.fileno())
         return {"bytes": self._num_bytes, "sha256": self._digest.hexdigest()}

@@ -49,10 +49,6 @@ class RunWriter:
         directory: Folder of the run; created if it is missing.
         tensor_names: One name per logged tensor; empty logs no tensors.
         start_step: First step to write; later steps in the files are cut off.
-
-    Raises:
-        ValueError: The files hold fewer than ``start_step`` steps, or other
-            tensors.
     """
 
     def __init__(
@@ -126,11 +122,7 @@ class RunWriter:
         self._metrics.flush()
 
     def sync(self) -> Description:
-        """Put all steps on the disk; return the files' sizes and checksums.
-
-        Raises:
-            FileNotFoundError: A file was removed meanwhile.
-        """
+        """Put all steps on the disk; return the files' sizes and checksums."""
         return {
             METRICS: self._metrics.sync(),
             TENSORS: self._tensors.sync(),
@@ -144,11 +136,7 @@ class RunWriter:
 
 
 def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read ``run.json``; empty if there is no such file.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
+    """Read ``run.json``; empty if there is no such file."""
     path = Path(directory) / "run.json"
     if not path.exists():
         return {}
@@ -177,11 +165,7 @@ def lock_run(directory: str | os.PathLike[str]) -> Iterator[None]:
 
     The lock ends with this process, even if it is killed; forked processes,
     such as data loaders, do not hold it. On a file system without locks there
-    is only a warning.
-
-    Args:
-        directory: Folder to lock; created if it is missing, and removed again
-            if it stays empty.
+    is only a warning. A new directory is removed again if it stays empty.
 
     Raises:
         FileExistsError: Another process holds the lock.
@@ -282,8 +266,7 @@ class RunRecord:
 
         Args:
             directory: Folder of the run.
-            verify: Compare ``tensors.f32`` of an ended run with its checksum;
-                otherwise with its size alone.
+            verify: See :func:`check_record`.
 
         Raises:
             FileNotFoundError: ``directory`` holds no ``metrics.jsonl``.
@@ -322,13 +305,10 @@ def check_record(
     *,
     verify: bool = False,
 ) -> None:
-    """Compare an ended run's record with what ``run.json`` says of it.
+    """Compare an ended run's record with what its ``run.json`` says of it.
 
-    Args:
-        directory: Folder of the run.
-        run: Content of its ``run.json``; runs that have not ended, and those
-            of older versions, pass.
-        verify: Compare the checksum of ``tensors.f32`` too, not its size alone.
+    Runs that have not ended, and those of older versions, pass. Of
+    ``tensors.f32`` the size alone is compared, unless all is to be verified.
 
     Raises:
         ValueError: A file is missing or was changed.

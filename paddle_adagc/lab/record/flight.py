@@ -74,11 +74,7 @@ class Flight:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file.
-
-        Raises:
-            ValueError: It is damaged.
-        """
+        """Read a file; a ValueError names a damaged one."""
         names = [field.name for field in dataclasses.fields(cls)]
         try:
             with np.load(path, allow_pickle=False) as found:
@@ -107,11 +103,9 @@ class Event:
         return self.ranks[0]
 
     def place(self, step: int | None) -> int:
-        """Return a step's place in the vectors.
+        """Return a recorded step's place in the vectors.
 
-        Args:
-            step: A step that is recorded; None: the last one with norms, or
-                without any the last one.
+        None stands for the last step with norms, or without any the last one.
         """
         if step is not None:
             return self.first.step.tolist().index(step)
@@ -126,11 +120,7 @@ class Event:
         return float(known.mean()) if len(known) else math.nan
 
     def tensors(self, step: int) -> dict[str, tuple[float, float, float]]:
-        """Return norm, h and gamma of every tensor, over all ranks.
-
-        Args:
-            step: Index from 0.
-        """
+        """Return norm, h and gamma of every tensor, over all ranks."""
         found: dict[str, tuple[float, float, float]] = {}
         for flight in self.ranks:
             for i in np.flatnonzero(flight.step == step)[-1:]:
@@ -155,15 +145,7 @@ def events(directory: Path) -> Iterator[str]:
 
 
 def load_event(directory: Path, step: int | None = None) -> Event | None:
-    """Read a run's newest event; None if there is none.
-
-    Args:
-        directory: Of the run.
-        step: Read the newest event that recorded this step.
-
-    Raises:
-        ValueError: A file is damaged.
-    """
+    """Read a run's newest event, or the newest that recorded a step."""
     for name in events(directory):
         paths = sorted(
             (directory / FOLDER).glob(f"{name}.rank*.npz"), key=_rank

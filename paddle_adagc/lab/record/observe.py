@@ -22,11 +22,8 @@ class ObservedClip(ClipGradBase):
     """Call another clip; measure its time, and norms before and after it.
 
     The norms are measured outside of the clip, in the same way for every
-    method. Reading them waits for the device: this is for small runs.
-
-    Args:
-        clip: Clip to call; the optimizer gets its result.
-        parameters: Parameter by key, in the order of the record.
+    method. Reading them waits for the device: this is for small runs. The
+    parameters are named in the order of the record.
     """
 
     def __init__(
@@ -90,11 +87,7 @@ class ObservedClip(ClipGradBase):
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
         """Return the last step's block for :class:`RunWriter`.
 
-        Args:
-            moments: Norms of the optimizer's moments, ``[2, num_tensors]``.
-
-        Returns:
-            float32 ``[len(QUANTITIES), num_tensors]``.
+        ``moments``: norms of the optimizer's moments, ``[2, num_tensors]``.
         """
         rows = np.full((len(QUANTITIES), len(self.keys)), np.nan, np.float32)
         rows[0], rows[1] = self.norm, self.clipped_norm

@@ -34,11 +34,7 @@ def _number(value: Any) -> float:
 
 
 def read_names(path: Path) -> list[str]:
-    """Read ``tensors.json``.
-
-    Raises:
-        ValueError: It is no list of names.
-    """
+    """Read ``tensors.json``; a ValueError names a damaged one."""
     try:
         names = json.loads(path.read_bytes())
     except ValueError as error:

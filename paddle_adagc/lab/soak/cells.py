@@ -36,7 +36,7 @@ from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.soak.runs import Main, Trial
 from paddle_adagc.lab.soak.step_faults import CONTROL, FAULTS, StepFault
 from paddle_adagc.lab.train.config import ScheduleConfig
-from paddle_adagc.lab.train.schedule import learning_rate
+from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.stability.excess import paired_excess
 
 NUM_STEPS = 600

@@ -93,12 +93,7 @@ def add_checksums(output_dir: Path) -> None:
 
 
 def read_complete(checkpoint: Path) -> dict[str, Any]:
-    """Read ``complete.json``.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is damaged.
-    """
+    """Read ``complete.json``; a ValueError names what is damaged."""
     try:
         facts = json.loads((checkpoint / COMPLETE).read_bytes())
         if not isinstance(facts, dict):
@@ -217,11 +212,8 @@ def checkpoints(output_dir: Path) -> list[Path]:
 def last_checkpoint(output_dir: Path) -> Path | None:
     """Return the newest whole checkpoint; remove incomplete ones.
 
-    Damaged checkpoints are named in the log, and stay until the run saves the
-    same step again.
-
-    Raises:
-        ValueError: There are checkpoints, all of them damaged.
+    Damaged ones are named in the log, or in a ValueError if all are; they stay
+    until the run saves the same step again.
     """
     notes, incomplete, whole, num_notes = [], [], None, 0
     for path in checkpoints(output_dir):

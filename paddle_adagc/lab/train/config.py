@@ -23,12 +23,19 @@ from paddle_adagc.lab.section import (
     Share,
     section,
 )
-from paddle_adagc.lab.train.monitor_config import MonitorConfig
 from paddle_adagc.lab.train.optimizer_config import (
-    AdamConfig,
     AdamWConfig,
     AnyOptimizerConfig,
 )
+
+Series = Literal[
+    "loss",
+    "global_grad_norm",
+    "clipped_fraction",
+    "gamma_change",
+    "nonfinite",
+    "step_seconds",
+]
 
 
 @section
@@ -126,6 +133,19 @@ class RecordConfig:
         if self.moments and not self.tensors:
             raise ValueError("moments=True needs tensors=True")
         return self
+
+
+@section
+class MonitorConfig:
+    """Reactions to the run's alarms, which are logged in any case."""
+
+    stop_on: list[Series] = dataclasses.field(default_factory=list)
+    """Series (:data:`paddle_adagc.stability.alarms.WATCHES`) whose alarm ends
+    the run at the next log, without a checkpoint of the steps since."""
+
+    flight_steps: Natural = 200
+    """Last steps that every rank keeps in memory and writes to
+    ``output_dir/flight`` at an alarm, a signal or an exception; 0: none."""
 
 
 @section
@@ -244,7 +264,7 @@ class RunConfig:
                 f"train.precision={self.train.precision!r}: set that to "
                 "'float8'"
             )
-        if self.record.moments and not isinstance(self.optimizer, AdamConfig):
+        if self.record.moments and not self.optimizer.has_adam_moments:
             raise ValueError(
                 f"record.moments with optimizer.name={self.optimizer.name!r}: "
                 "only Adam has these moments; set it to false"
@@ -300,7 +320,8 @@ class RunConfig:
             del values["train"]["report_to"]
         if self.parallel.num_processes == 1:
             del values["parallel"]
-        values["monitor"] = self.monitor.to_dict()
-        if not values["monitor"]:
-            del values["monitor"]
+        defaults = dataclasses.asdict(MonitorConfig())
+        monitor = values.pop("monitor").items()
+        if changed := {k: v for k, v in monitor if v != defaults[k]}:
+            values["monitor"] = changed
         return values

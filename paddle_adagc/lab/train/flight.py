@@ -21,6 +21,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.memory import Rows, Snapshot
 from paddle_adagc.lab.record.flight import Flight, event_path, rotate_events
 from paddle_adagc.lab.train.console import short_name
+from paddle_adagc.lab.train.processes import gather
 
 logger = logging.getLogger(__name__)
 _NUM_WORST = 3
@@ -68,15 +69,9 @@ class FlightRecorder:
     """Keep the last steps of this rank, and write them when asked.
 
     A step keeps references to what the clip has computed, so the host waits for
-    nothing; :meth:`to_host` copies where the host waits anyway.
-
-    Args:
-        directory: Of the run.
-        num_steps: Steps to keep; 0: none, and nothing is written.
-
-    Attributes:
-        clip: The run's clip. Tensors are recorded if it is a
-            :class:`TensorScalingClip`.
+    nothing; :meth:`to_host` copies where the host waits anyway. Tensors are
+    recorded if ``clip``, the run's, is a :class:`TensorScalingClip`. With 0
+    steps to keep nothing is written.
     """
 
     def __init__(self, directory: str, num_steps: int) -> None:
@@ -93,11 +88,8 @@ class FlightRecorder:
     ) -> None:
         """Begin a step, which stays recorded if it is never finished.
 
-        Args:
-            step: The step.
-            learning_rate: Its learning rate.
-            samples: First sample and the one after the last.
-            losses: Of the micro-batches, on the device; the list may grow.
+        The lists of its samples (first, and the one after the last) and of its
+        losses, on the device, may change later.
         """
         if self._steps.maxlen:
             rng = paddle.get_rng_state()
@@ -114,26 +106,17 @@ class FlightRecorder:
             step.to_host()
 
     def worst_tensors(self, first: int, last: int) -> str:
-        """Say which tensors' norms are highest, over gamma if there is one.
+        """Say which norms of the steps are highest, over gamma if there is one.
 
-        Every process calls this, after :meth:`to_host`.
-
-        Args:
-            first: First of the steps to look at.
-            last: The last one.
-
-        Returns:
-            At most three tensors of all ranks; empty if no norm is known.
+        Every process calls this, after :meth:`to_host`. Three tensors of all
+        ranks at most are named; empty if no norm is known.
         """
         found: list[tuple[float, str, int]] = []
         for before, step in itertools.pairwise([None, *self._steps]):
             if step is not None and first <= step.step <= last:
                 found += step.worst(before)
-        if dist.get_world_size() > 1:
-            parts: list[list[tuple[float, str, int]]] = []
-            dist.all_gather_object(parts, found)
-            found = [worst for part in parts for worst in part]
-        worst_of = {key: (ratio, step) for ratio, key, step in sorted(found)}
+        everywhere = sorted(itertools.chain(*gather(found)))
+        worst_of = {key: (ratio, step) for ratio, key, step in everywhere}
         worst = sorted(worst_of.items(), key=lambda item: -item[1][0])
         texts = [
             f"{short_name(key)} {ratio:.3g} at step {step}"
@@ -144,12 +127,7 @@ class FlightRecorder:
         return f"{what}: {', '.join(texts)}" if texts else ""
 
     def write(self, event: str, reason: str) -> None:
-        """Write this rank's file.
-
-        Args:
-            event: One word for the file's name.
-            reason: What happened.
-        """
+        """Write this rank's file, named after one word for the event."""
         if not self._steps:
             return
         self.to_host()

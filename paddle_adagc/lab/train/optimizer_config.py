@@ -1,6 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer's name and arguments, one typed class for each optimizer."""
+"""An optimizer's name and arguments, one section for each optimizer.
+
+A key is an argument of the optimizer's class. The defaults are those of runs,
+which may differ from the class's own. Paddle is not needed to read them.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,7 @@ from paddle_adagc.lab.section import (
     Positive,
     section,
 )
-from paddle_adagc.optimizers.arguments import (
-    Form,
-    Scaling,
-    check_clip_start,
-)
+from paddle_adagc.optimizers.arguments import Form, Scaling, check_clip_start
 
 
 @section
@@ -38,10 +38,15 @@ class OptimizerConfig:
     needs_whole_tensors: ClassVar[bool] = False
     """The rule looks at more than one element of a tensor at a time."""
 
+    has_adam_moments: ClassVar[bool] = False
+    """Every tensor has Adam's two moments."""
+
 
 @section
 class AdamConfig(OptimizerConfig):
     """Arguments of Adam and of what is built on it."""
+
+    has_adam_moments: ClassVar[bool] = True
 
     beta1: Decay = 0.9
     """Decay of the first moment."""
@@ -74,13 +79,14 @@ class LionConfig(OptimizerConfig):
 
 
 @section
-class MuonConfig(OptimizerConfig):
+class MuonConfig(AdamConfig):
     """Arguments of Muon (Jordan et al. 2024).
 
     The embedding, the head, routers and vectors are trained by AdamW.
     """
 
     name: Literal["muon"] = "muon"
+    has_adam_moments: ClassVar[bool] = False
     needs_whole_tensors: ClassVar[bool] = True
 
     momentum: Decay = 0.95
@@ -97,15 +103,6 @@ class MuonConfig(OptimizerConfig):
     ``sqrt(max(1, out / in))``; ``"rms"`` is Moonlight's ``0.2 sqrt(max(in,
     out))``, with which AdamW's learning rate and weight decay fit."""
 
-    beta1: Decay = 0.9
-    """AdamW's decay of the first moment."""
-
-    beta2: Decay = 0.95
-    """AdamW's decay of the second moment."""
-
-    epsilon: Positive = 1e-8
-    """AdamW's epsilon."""
-
 
 @section
 class SPAMConfig(AdamConfig):
@@ -114,10 +111,7 @@ class SPAMConfig(AdamConfig):
     name: Literal["spam"] = "spam"
 
     beta2: Decay = 0.999
-    """Decay of the second moment."""
-
     epsilon: Positive = 1e-6
-    """Added to the square root of the second moment."""
 
     threshold: Positive = 5000.0
     """Largest square of a gradient, in units of the second moment, that is not
@@ -146,11 +140,8 @@ class StableAdamWConfig(AdamConfig):
     needs_whole_tensors: ClassVar[bool] = True
 
     beta2: Decay = 0.99
-    """Decay of the second moment."""
-
     epsilon: Positive = 1e-6
-    """Added to the square root of the second moment; its square bounds the
-    second moment where the learning rate is lowered."""
+    """Its square bounds the second moment where the rate is lowered."""
 
 
 @section
@@ -210,8 +201,7 @@ AnyOptimizerConfig = Annotated[
     | RMSClipAdamWConfig,
     Field(discriminator="name"),
 ]
-"""One of the optimizers, told apart by ``name``; how each is made stands in
-:mod:`paddle_adagc.lab.train.optimizers`."""
+"""One of the optimizers, told apart by ``name``."""
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
     kind.name: kind for kind in get_args(get_args(AnyOptimizerConfig)[0])

@@ -1,9 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run's optimizer from its typed arguments."""
+"""A run's optimizer and learning rate, from their sections of the config."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,20 +13,10 @@ import paddle
 from paddle import nn
 from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
-from paddle.optimizer.lr import LRScheduler
+from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
-from paddle_adagc.lab.train.optimizer_config import (
-    AdamConfig,
-    AdamWConfig,
-    AGCAdamWConfig,
-    ClippyAdamWConfig,
-    LionConfig,
-    MuonConfig,
-    OptimizerConfig,
-    RMSClipAdamWConfig,
-    SPAMConfig,
-    StableAdamWConfig,
-)
+from paddle_adagc.lab.train.config import ScheduleConfig
+from paddle_adagc.lab.train.optimizer_config import OptimizerConfig
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon, hidden_matrices
 from paddle_adagc.optimizers.spam import SPAM
@@ -49,124 +41,126 @@ def make_optimizer(
 ) -> Optimizer:
     """Make the optimizer that a config's ``optimizer`` section describes.
 
-    Matrices decay; vectors (norms, biases) and scalars do not.
-
-    Args:
-        settings: Optimizer and its arguments.
-        model: Model of any layout, before fleet wraps it.
-        learning_rate: A number or a scheduler.
-        grad_clip: Clip for the optimizer; None: no clip.
-        multi_precision: Keep float32 copies of weights in low precision.
+    Matrices decay; vectors (norms, biases) and scalars do not. The model may
+    have any layout; fleet has not wrapped it yet. With ``multi_precision``
+    weights in low precision have float32 copies.
     """
-    decayed = {
-        parameter.name for parameter in model.parameters() if parameter.ndim > 1
-    }
-    return _MAKERS[settings.name](
-        settings,
+    decayed = {p.name for p in model.parameters() if p.ndim > 1}
+    arguments = dataclasses.asdict(settings)
+    return _MAKERS[arguments.pop("name")](
         model,
         learning_rate=learning_rate,
         parameters=model.parameters(),
-        weight_decay=settings.weight_decay,
         apply_decay_param_fun=lambda name: name in decayed,
         grad_clip=grad_clip,
         multi_precision=multi_precision,
+        **arguments,
     )
 
 
-def _adam_arguments(settings: AdamConfig) -> dict[str, Any]:
-    return {
-        "beta1": settings.beta1,
-        "beta2": settings.beta2,
-        "epsilon": settings.epsilon,
-    }
+def _plain(kind: type[Optimizer]) -> Callable[..., Optimizer]:
+    """Make an optimizer that takes a section's keys and asks for no model."""
+    return lambda model, **arguments: kind(**arguments)
 
 
-def _adamw(settings: AdamWConfig, model: nn.Layer, **common: Any) -> Optimizer:
-    return paddle.optimizer.AdamW(**_adam_arguments(settings), **common)
-
-
-def _spam(settings: SPAMConfig, model: nn.Layer, **common: Any) -> Optimizer:
-    return SPAM(
-        threshold=settings.threshold,
-        reset_interval=settings.reset_interval,
-        warmup_steps=settings.warmup_steps,
-        clip_start=settings.clip_start,
-        **_adam_arguments(settings),
-        **common,
+def _muon(
+    model: nn.Layer,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    **arguments: Any,
+) -> Muon:
+    return Muon(
+        adamw_beta1=beta1,
+        adamw_beta2=beta2,
+        adamw_epsilon=epsilon,
+        is_matrix_fun=hidden_matrices(model),
+        **arguments,
     )
-
-
-def _stable_adamw(
-    settings: StableAdamWConfig, model: nn.Layer, **common: Any
-) -> Optimizer:
-    return StableAdamW(**_adam_arguments(settings), **common)
 
 
 def _adamw_agc(
-    settings: AGCAdamWConfig, model: nn.Layer, **common: Any
-) -> Optimizer:
-    layout = read_layout(model)
-    clips_head = settings.form == "paper"
+    model: nn.Layer, form: Any, lambda_rel: float | None, **arguments: Any
+) -> ClippedAdamW:
+    layout, clips_head = read_layout(model), form == "paper"
     return ClippedAdamW(
-        update_clip=AGC(form=settings.form, lambda_rel=settings.lambda_rel),
+        update_clip=AGC(form=form, lambda_rel=lambda_rel),
         apply_clip_param_fun=lambda n: clips_head or layout[n].key != _HEAD,
         is_embedding_fun=lambda name: layout[name].is_embedding,
-        **_adam_arguments(settings),
-        **common,
+        **arguments,
     )
 
 
 def _adamw_clippy(
-    settings: ClippyAdamWConfig, model: nn.Layer, **common: Any
-) -> Optimizer:
-    return ClippedAdamW(
-        update_clip=Clippy(
-            form=settings.form,
-            lambda_rel=settings.lambda_rel,
-            lambda_abs=settings.lambda_abs,
-        ),
-        **_adam_arguments(settings),
-        **common,
-    )
+    model: nn.Layer,
+    form: Any,
+    lambda_rel: float | None,
+    lambda_abs: float | None,
+    **arguments: Any,
+) -> ClippedAdamW:
+    clip = Clippy(form=form, lambda_rel=lambda_rel, lambda_abs=lambda_abs)
+    return ClippedAdamW(update_clip=clip, **arguments)
 
 
 def _adamw_rms_clip(
-    settings: RMSClipAdamWConfig, model: nn.Layer, **common: Any
-) -> Optimizer:
-    return ClippedAdamW(
-        update_clip=RMSClip(threshold=settings.threshold),
-        **_adam_arguments(settings),
-        **common,
-    )
-
-
-def _lion(settings: LionConfig, model: nn.Layer, **common: Any) -> Optimizer:
-    return Lion(beta1=settings.beta1, beta2=settings.beta2, **common)
-
-
-def _muon(settings: MuonConfig, model: nn.Layer, **common: Any) -> Optimizer:
-    return Muon(
-        momentum=settings.momentum,
-        nesterov=settings.nesterov,
-        num_iterations=settings.num_iterations,
-        scaling=settings.scaling,
-        adamw_beta1=settings.beta1,
-        adamw_beta2=settings.beta2,
-        adamw_epsilon=settings.epsilon,
-        is_matrix_fun=hidden_matrices(model),
-        **common,
-    )
+    model: nn.Layer, threshold: float, **arguments: Any
+) -> ClippedAdamW:
+    return ClippedAdamW(update_clip=RMSClip(threshold=threshold), **arguments)
 
 
 _MAKERS: dict[str, Callable[..., Optimizer]] = {
-    "adamw": _adamw,
-    "lion": _lion,
+    "adamw": _plain(paddle.optimizer.AdamW),
+    "lion": _plain(Lion),
     "muon": _muon,
-    "spam": _spam,
-    "stable_adamw": _stable_adamw,
+    "spam": _plain(SPAM),
+    "stable_adamw": _plain(StableAdamW),
     "adamw_agc": _adamw_agc,
     "adamw_clippy": _adamw_clippy,
     "adamw_rms_clip": _adamw_rms_clip,
 }
-"""Function by the optimizer's name. It takes the settings, the model, and the
-arguments of every optimizer."""
+
+
+def learning_rate(config: ScheduleConfig, step: int, max_steps: int) -> float:
+    """Return the rate of the optimizer step with index ``step``, from 0.
+
+    WSD (warm-up, stable, decay) is flat until the last ``decay_fraction`` of
+    the steps; the paper gives neither its length nor its shape.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.kind == "constant":
+        return config.learning_rate
+    first, shape = config.warmup_steps, "cosine"
+    if config.kind == "wsd":
+        decay_steps = round(config.decay_fraction * max_steps)
+        first = max(config.warmup_steps, max_steps - decay_steps)
+        shape = config.decay_shape
+    progress = (step - first) / max(max_steps - first, 1)
+    left = _DECAYS[shape](min(max(progress, 0.0), 1.0))
+    share = config.min_ratio + (1.0 - config.min_ratio) * left
+    return config.learning_rate * share
+
+
+_DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+    "sqrt": lambda progress: 1.0 - math.sqrt(progress),
+}
+
+
+def make_scheduler(config: ScheduleConfig, max_steps: int) -> LRScheduler:
+    """Make Paddle's scheduler of :func:`learning_rate`, stepped once a step."""
+    peak = config.learning_rate
+    return LambdaDecay(
+        peak, lambda step: learning_rate(config, step, max_steps) / peak
+    )
+
+
+def unfinished_warm_up(name: str, steps: int, max_steps: int) -> list[str]:
+    """Say in a line that a run ends within a warm-up, by its dotted key."""
+    if steps < max_steps:
+        return []
+    return [
+        f"{name}={steps}, and train.max_steps={max_steps}: the run ends before "
+        "this warm-up is over"
+    ]

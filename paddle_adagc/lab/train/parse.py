@@ -54,11 +54,7 @@ def load_config(
 
 
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Read ``key=value`` with dotted keys and YAML values into nested values.
-
-    Raises:
-        ValueError: An override does not have that form.
-    """
+    """Read ``key=value`` with dotted keys and YAML values into a dict."""
     for override in overrides:
         if "=" not in override:
             raise ValueError(f"override {override!r} is not of form key=value")
@@ -171,12 +167,9 @@ def merged(
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
-    """Make a :class:`RunConfig` of plain values.
+    """Make a :class:`RunConfig` of plain values, see :func:`load_config`.
 
     ``data.seed`` is ``train.seed`` unless it is given.
-
-    Raises:
-        ValueError: See :func:`load_config`.
     """
     values = {key: value for key, value in values.items() if value is not None}
     train, data = values.get("train"), values.get("data", {})

@@ -1,23 +1,29 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a run: fleet's start, and what only one of them does."""
+"""The processes of a run: how they start, what one does, how they stop."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import paddle
 import paddle.distributed as dist
 from paddle.distributed import fleet
+from typing_extensions import Self
 
 from paddle_adagc.lab.gloo import enable
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.launching import launch_lines
 
 T = TypeVar("T")
+GPUS_PER_NODE = 8
 _ORDER = ["sharding", "pp", "sep", "dp", "mp"]
 _ORDER_WITH_EXPERTS = [
     "sharding",
@@ -28,6 +34,30 @@ _ORDER_WITH_EXPERTS = [
     "ep",
     "mp",
 ]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ECHO_SECONDS = 2.0
+"""A signal that follows sooner is no second request: Paddle's launcher sends
+three SIGTERM, 0.2 s apart, and a terminal's Ctrl-C reaches it and the ranks."""
+
+
+def launch_lines(run: Sequence[str], num_processes: int) -> list[str]:
+    """Return the command that starts a run, after a line on where to run it.
+
+    ``run`` is a Python file and its arguments; each process has one GPU.
+    """
+    command = shlex.join(run)
+    if num_processes == 1:
+        return [f"python {command}"]
+    launch = "python -m paddle.distributed.launch"
+    num_nodes, rest = divmod(num_processes, GPUS_PER_NODE)
+    if num_nodes <= 1 or rest:
+        return [f"{launch} --nproc_per_node {num_processes} {command}"]
+    return [
+        f"on each of {num_nodes} nodes of {GPUS_PER_NODE} GPUs; ADDRESS:PORT "
+        "is a free port of one of them:",
+        f"{launch} --master ADDRESS:PORT --nnodes {num_nodes} "
+        f"--nproc_per_node {GPUS_PER_NODE} {command}",
+    ]
 
 
 def start_processes(config: RunConfig) -> None:
@@ -35,9 +65,6 @@ def start_processes(config: RunConfig) -> None:
 
     PaddleNLP starts fleet if nobody has, without groups for experts; it
     keeps a topology that exists.
-
-    Raises:
-        ValueError: Another number of processes was launched.
     """
     parallel, num_launched = config.parallel, dist.get_world_size()
     if num_launched != parallel.num_processes:
@@ -108,8 +135,7 @@ def leave(code: int) -> NoReturn:
 def from_first_process(function: Callable[[], T]) -> T:
     """Call a function in the first process; return its result in every one.
 
-    Raises:
-        Exception: The function's exception, on every process.
+    Its exception, too, is raised in every process.
     """
     if dist.get_world_size() == 1:
         return function()
@@ -126,22 +152,20 @@ def from_first_process(function: Callable[[], T]) -> T:
     return result
 
 
-def gather_names(names: Iterable[str]) -> list[str]:
-    """Return the sorted names of all processes; every process calls this."""
-    mine = sorted(names)
+def gather(value: T) -> list[T]:
+    """Return the values of all processes by rank; every process calls this."""
     if dist.get_world_size() == 1:
-        return mine
-    parts: list[list[str]] = []
-    dist.all_gather_object(parts, mine)
-    return sorted({name for part in parts for name in part})
+        return [value]
+    parts: list[T] = []
+    dist.all_gather_object(parts, value)
+    return parts
 
 
 def mean_over_processes(values: Sequence[float | None]) -> list[float]:
     """Average each value over the processes that know it.
 
-    Args:
-        values: This process's values; None for a value that only other
-            processes know (a loss, on all pipeline stages but the last).
+    A value is None where only others know it (a loss, on all pipeline stages
+    but the last).
     """
     known = [value for value in values if value is not None]
     if dist.get_world_size() == 1 or not values:
@@ -156,3 +180,95 @@ def mean_over_processes(values: Sequence[float | None]) -> list[float]:
     dist.all_reduce(table)
     total, count = table.numpy()
     return (total / count).tolist()
+
+
+class Stopped(SystemExit):
+    """A signal ended the run, after a checkpoint; the same command resumes it.
+
+    Its ``exit_status`` is 130 after SIGINT, 143 after SIGTERM.
+    """
+
+    def __init__(self, number: int, checkpoint: Path) -> None:
+        self.exit_status = 128 + number
+        super().__init__(self.exit_status)
+        self._number, self._checkpoint = number, checkpoint
+
+    def __str__(self) -> str:
+        """One line for the user."""
+        name = signal.Signals(self._number).name
+        return (
+            f"stopped by {name}: saved {self._checkpoint}; the same command "
+            "resumes"
+        )
+
+
+class StopRequest:
+    """Take note of SIGINT and SIGTERM while training; a second one exits.
+
+    All ranks have to stop after the same step, whichever got the signal. Over
+    gloo they exchange their notes after every step, 4 bytes on the host. On
+    GPUs an exchange makes the host wait for the device: it is done where losses
+    are exchanged anyway, every ``log_every`` steps. One process exchanges
+    nothing.
+    """
+
+    def __init__(self, log_every: int) -> None:
+        self._every = log_every if paddle.is_compiled_with_cuda() else 1
+        self._number = 0
+        self._time = 0.0
+        self._is_ending = False
+        self._earlier: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Install the handlers; outside of the main thread do nothing."""
+        try:
+            for number in _SIGNALS:
+                self._earlier[number] = signal.signal(number, self._note)
+        except ValueError:  # not the main thread
+            return self
+        _ACTIVE.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Put the earlier handlers back, unless the process is to end.
+
+        The launcher's signal may reach some ranks when the others have agreed.
+        """
+        if not self._is_ending:
+            for number, handler in self._earlier.items():
+                signal.signal(number, handler)
+        if self in _ACTIVE:
+            _ACTIVE.remove(self)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._number and now - self._time > _ECHO_SECONDS:
+            os._exit(128 + number)
+        if not self._number:
+            self._number, self._time = number, now
+
+    def agreed(self, step: int) -> int:
+        """Return the signal that ends the run after ``step`` steps; 0: none.
+
+        All ranks call this and get the same.
+        """
+        number = self._number
+        if dist.get_world_size() > 1:
+            if step % self._every:
+                return 0
+            note = paddle.to_tensor([number], "int32")
+            dist.all_reduce(note, op=dist.ReduceOp.MAX)
+            number = int(note)
+        self._is_ending = number != 0
+        return number
+
+
+def _restore_in_child() -> None:
+    """Let a forked process, such as a data loader, end by SIGTERM."""
+    if _ACTIVE:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_ACTIVE: list[StopRequest] = []
+os.register_at_fork(after_in_child=_restore_in_child)

@@ -1,15 +1,17 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Collects each step's numbers and writes them to the run's record."""
+"""Collects each step's numbers, raises alarms, and writes the record."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import paddle
 from paddle import Tensor, nn
 from paddle.nn.clip import ClipGradBase
 
@@ -17,25 +19,23 @@ from paddle_adagc.clips.gradients import squared_norms
 from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.record.clock import Timer
-from paddle_adagc.lab.record.files import (
-    QUANTITIES,
-    RunWriter,
-    update_run_json,
-)
+from paddle_adagc.lab.record.files import QUANTITIES, RunWriter, update_run_json
 from paddle_adagc.lab.record.observe import ObservedClip
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.flight import FlightRecorder
 from paddle_adagc.lab.train.processes import (
+    from_first_process,
     is_first_process,
     mean_over_processes,
 )
-from paddle_adagc.lab.train.watching import Watcher, are_finite
+from paddle_adagc.stability.alarms import Alarm, Monitor
 from paddle_adagc.stability.monitor import SpikeMonitor
 
 logger = logging.getLogger(__name__)
 _MOMENTS = ("moment1", "moment2")
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
+_WATCHED = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
 _GAMMA = QUANTITIES.index("gamma")
 
 
@@ -104,25 +104,18 @@ class StepRecorder:
 
     def begin_step(self, step: int, learning_rate: float) -> None:
         """Begin an optimizer step at its learning rate."""
-        self._row = {
-            "step": step,
-            "learning_rate": learning_rate,
-            "samples": [],
-        }
+        samples: list[int] = []
+        self._row = {"step": step, "learning_rate": learning_rate}
+        self._row["samples"] = samples
         self.set_samples(step)
-        self._losses = []
-        self._faults = []
-        self.flight.begin(
-            step, learning_rate, self._row["samples"], self._losses
-        )
+        self._losses, self._faults = [], []
+        self.flight.begin(step, learning_rate, samples, self._losses)
         self._timer = Timer()
 
     def set_samples(self, batch: int) -> None:
-        """Say which samples make the batch: ``"samples": [first, stop]``.
+        """Say which batch of the training dataset this is, over all processes.
 
-        Args:
-            batch: Index of the batch in the order of the training dataset, over
-                all processes.
+        The record has its samples, ``[first, stop]``.
         """
         size = self._config.global_batch
         self._row["samples"][:] = batch * size, (batch + 1) * size
@@ -132,13 +125,7 @@ class StepRecorder:
         self._losses.append(loss)
 
     def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
-        """Add a fault that this step gets.
-
-        Args:
-            fault: The fault.
-            tensors: Names of the tensors hit; the list may grow until the step
-                ends.
-        """
+        """Add a fault; the list of tensors hit may grow until the step ends."""
         self._faults.append((fault, tensors))
 
     def add_evaluation(self, loss: float, **measures: float) -> None:
@@ -147,11 +134,7 @@ class StepRecorder:
             self._pending[-1][0].update(eval_loss=loss, **measures)
 
     def end_step(self, **measures: float) -> None:
-        """Finish the optimizer step, if one is in progress.
-
-        Args:
-            **measures: More numbers of the step, for its line.
-        """
+        """Finish the step, if one is in progress, with more numbers of it."""
         if not self._row:
             return
         self._row.update(measures)
@@ -176,10 +159,9 @@ class StepRecorder:
         self._row = {}
 
     def log_line(self) -> dict[str, float]:
-        """Return loss and learning rate for the Trainer's log.
+        """Return the mean loss since the last call, and the learning rate.
 
-        The loss is the mean since the last call, over all processes, each of
-        which has to call this.
+        Every process calls this; the mean is over all of them.
         """
         self._read_losses()
         losses, self._unlogged = self._unlogged, []
@@ -187,14 +169,9 @@ class StepRecorder:
         return {"loss": sum(losses) / len(losses), "learning_rate": rate}
 
     def add_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Add the clip's summary to the last step's record.
+        """Add the clip's summary to the last step's record, and return it.
 
-        Args:
-            summary: From the clip; empty if it gives none.
-
-        Returns:
-            The summary, or what was measured outside of the clip; empty
-            without both.
+        If the clip gives none, it is what was measured outside of the clip.
         """
         if not summary and self._observed is not None:
             summary = self._observed.summary()
@@ -246,11 +223,9 @@ class StepRecorder:
                 logger.warning("%s", worst)
 
     def sync(self) -> Description:
-        """Flush, and put the record on the disk.
+        """Flush, put the record on the disk, and describe its files.
 
-        Returns:
-            The files' sizes and checksums; empty where this process does not
-            write.
+        The description is empty where this process does not write.
         """
         self.flush()
         return {} if self._writer is None else self._writer.sync()
@@ -288,22 +263,15 @@ class StepRecorder:
             rows.append(np.sqrt(squared_norms(values).numpy()))
         return np.stack(rows)
 
-    def stop(self) -> Description:
-        """Write the rest, and close the record; see :meth:`sync`."""
-        record = self.sync()
-        if self._writer is not None:
-            self._writer.close()
-        return record
-
     def close(self, **facts: Any) -> None:
         """Write the rest, then ``facts`` into the run's ``run.json``."""
-        record = self.stop()
+        record = self.sync()
         if self._writer is None:
             return
-        directory = self._config.train.output_dir
+        self._writer.close()
         alarm = self.watcher.stopped_by
         update_run_json(
-            directory,
+            self._config.train.output_dir,
             record=record,
             alarms=self.watcher.alarms,
             stopped_by=None if alarm is None else str(alarm),
@@ -321,3 +289,105 @@ def _mean(losses: list[Tensor]) -> float | None:
     if not losses:
         return None
     return sum(float(loss) for loss in losses) / len(losses)
+
+
+class Watcher:
+    """Hand the record's rows to a :class:`Monitor`, and ask it whether to stop.
+
+    ``stopped_by`` is the first alarm of a series in ``stop_on``, the same on
+    every process.
+    """
+
+    def __init__(self, stop_on: Sequence[str] = ()) -> None:
+        self.stopped_by: Alarm | None = None
+        self._stop_on = stop_on
+        self._monitor = Monitor()
+        self._gammas: dict[str, float] = {}
+        self._changes: dict[int, float] = {}
+        self._earlier_total = self._last_total = 0
+
+    @property
+    def alarms(self) -> list[dict[str, Any]]:
+        """All alarms of the run as JSON values."""
+        return [dataclasses.asdict(alarm) for alarm in self._monitor.alarms]
+
+    def see_gammas(self, step: int, gammas: Mapping[str, float]) -> None:
+        """Compare a step's gammas with those seen last; not finite is none."""
+        known = {k: x for k, x in gammas.items() if 0 < x < math.inf}
+        if changes := [
+            abs(math.log(x / self._gammas[key]))
+            for key, x in known.items()
+            if key in self._gammas
+        ]:
+            self._changes[step] = max(changes)
+        self._gammas |= known
+
+    def whole_total(self, total: int) -> int:
+        """Return ``nonfinite_total`` with what earlier processes counted."""
+        return self._earlier_total + total
+
+    def watch(
+        self, rows: Iterable[dict[str, Any]], *, every_step: bool
+    ) -> list[Alarm]:
+        """Judge rows; add ``alarms`` to those in which an event begins.
+
+        Every process calls this; what the first one finds counts.
+
+        Args:
+            rows: Of the record, in order, without numbers on the device.
+            every_step: Every row has the clip's numbers, not only logged ones.
+        """
+        by_step = {row["step"]: row for row in rows}
+        found = self._monitor.update(
+            (step, self._values(row, every_step))
+            for step, row in by_step.items()
+        )
+        begun = from_first_process(lambda: found)
+        for alarm in begun:
+            values = dataclasses.asdict(alarm)
+            by_step[alarm.start].setdefault("alarms", []).append(values)
+        if self.stopped_by is None:
+            ending = (alarm for alarm in begun if alarm.series in self._stop_on)
+            self.stopped_by = next(ending, None)
+        return begun
+
+    def _values(
+        self, row: Mapping[str, Any], every_step: bool
+    ) -> dict[str, float]:
+        values = {name: row[name] for name in _WATCHED if name in row}
+        total = row.get("nonfinite_total", self._last_total)
+        if every_step and "nonfinite" in row:
+            values["nonfinite"] = row["nonfinite"]
+        elif "nonfinite_total" in row:
+            values["nonfinite"] = total - self._last_total
+        self._last_total = total
+        if row["step"] in self._changes:
+            values["gamma_change"] = self._changes.pop(row["step"])
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to resume from, as JSON values."""
+        return {
+            "monitor": self._monitor.state_dict(),
+            "nonfinite_total": self._last_total,
+            "gammas": self._gammas,
+        }
+
+    def set_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume; alarms of a version with other rules start afresh."""
+        try:
+            self._monitor.set_state_dict(state["monitor"])
+        except ValueError as error:
+            logger.warning("alarms start afresh: %s", error)
+        self._earlier_total = self._last_total = state["nonfinite_total"]
+        self._gammas = dict(state["gammas"])
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Tell whether all tensors are finite on every process, which calls this.
+
+    Reads the device once.
+    """
+    flags = [paddle.isfinite(tensor).all() for tensor in tensors]
+    finite = not flags or bool(paddle.stack(flags).all())
+    return mean_over_processes([float(finite)]) == [1.0]

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
-import paddle.distributed as dist
+from ml_dtypes import bfloat16
 from paddle import Tensor, nn
 
 from paddle_adagc.files import atomic_write_json
@@ -34,18 +34,15 @@ from paddle_adagc.integrations.trainer import innermost
 from paddle_adagc.lab.models.parallel import topology
 from paddle_adagc.lab.models.rank_weights import (
     Array,
+    load_weights,
+    merged_parts,
     parameters_by_key,
     to_numpy,
 )
 from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.train.config import ParallelConfig
-from paddle_adagc.lab.train.processes import is_first_process
-from paddle_adagc.lab.train.weights import (
-    layout_by_key,
-    save_experts,
-    whole_shape,
-)
-from paddle_adagc.parallel.layout import TensorLayout, read_layout
+from paddle_adagc.lab.train.processes import gather, is_first_process
+from paddle_adagc.parallel.layout import TensorLayout, read_layout, unwrap
 
 LAYOUT = "layout.json"
 _OPTIMIZER_FILE = re.compile(r"optimizer[\w.]*\.pdopt")
@@ -82,6 +79,68 @@ class Piece(NamedTuple):
     """Tensor-parallel ranks that share the tensor."""
 
 
+def load_model(model: nn.Layer, checkpoint: Path) -> None:
+    """Load a checkpoint of any layout, the weights alone.
+
+    The model is that of this rank, before fleet wraps it. A ValueError names
+    weights that are broken, or another model's.
+    """
+    layout = _layout_by_key(model)
+    shapes = {key: _whole_shape(tensor) for key, tensor in layout.items()}
+    weights = {
+        key: array.astype("float32") if array.dtype == bfloat16 else array
+        for key, array in merged_parts(checkpoint, shapes).items()
+    }
+    inner = unwrap(model)
+    mine = {parameter.name for parameter in inner.parameters()}
+    buffers = {
+        key: tensor
+        for key, tensor in inner.state_dict().items()
+        if tensor.name not in mine
+    }
+    shapes |= {key: tuple(buffer.shape) for key, buffer in buffers.items()}
+    for key, shape in shapes.items():
+        found = weights[key].shape if key in weights else "missing"
+        if found != shape:
+            raise ValueError(
+                f"{checkpoint} holds the weights of another model: {key} is "
+                f"{found} and should be {shape}"
+            )
+    load_weights(model, weights)
+    for key, buffer in buffers.items():
+        buffer.set_value(paddle.to_tensor(weights[key]).astype(buffer.dtype))
+
+
+def _save_experts(checkpoint: Path, model: nn.Layer) -> None:
+    """Save this rank's experts; PaddleNLP saves those of the first rank."""
+    place = topology()
+    if place.expert.rank == 0 or place.moe_sharding.rank:
+        return
+    layout = _layout_by_key(model)
+    experts = {
+        key: parameter
+        for key, parameter in parameters_by_key(model).items()
+        if layout[key].is_expert
+    }
+    stage = f"pp{place.pipe.rank:02}_" if place.pipe.size > 1 else ""
+    name = f"model_state.{stage}ep{place.expert.rank:02}.pdparams"
+    paddle.save(experts, str(checkpoint / name))
+
+
+def _layout_by_key(model: nn.Layer) -> dict[str, TensorLayout]:
+    """Return this rank's tensors by their names in the whole model."""
+    return {tensor.key: tensor for tensor in read_layout(model).values()}
+
+
+def _whole_shape(tensor: TensorLayout) -> tuple[int, ...]:
+    """Return the shape of a tensor over all tensor-parallel ranks."""
+    num_ranks = topology().model.size if tensor.is_tp_split else 1
+    return tuple(
+        size * num_ranks if axis == tensor.split_axis else size
+        for axis, size in enumerate(tensor.shape)
+    )
+
+
 def save_layout(
     checkpoint: Path,
     parallel: ParallelConfig,
@@ -98,12 +157,8 @@ def save_layout(
         optimizer: Likewise.
         file_name: The file that this rank's optimizer state is saved in.
     """
-    save_experts(checkpoint, model)
-    pieces = {file_name: _pieces(model, optimizer)}
-    files = [pieces]
-    if dist.get_world_size() > 1:
-        files = []
-        dist.all_gather_object(files, pieces)
+    _save_experts(checkpoint, model)
+    files = gather({file_name: _pieces(model, optimizer)})
     if is_first_process():
         merged: dict[str, Any] = {}
         for file in reversed(files):  # equal names: data-parallel copies
@@ -124,11 +179,7 @@ def must_reshard(checkpoint: Path, parallel: ParallelConfig) -> bool:
 
 
 def check_layout_file(checkpoint: Path) -> None:
-    """Refuse a checkpoint that cannot be loaded under another layout.
-
-    Raises:
-        ValueError: An earlier version of this package made it.
-    """
+    """Refuse an earlier version's checkpoint, which keeps its layout."""
     if not (checkpoint / LAYOUT).exists():
         raise ValueError(
             f"{checkpoint} has no {LAYOUT}, because an earlier version made "
@@ -141,18 +192,10 @@ def read_optimizer_state(
 ) -> dict[str, Any]:
     """Cut this rank's optimizer state out of a checkpoint of any layout.
 
-    Args:
-        checkpoint: Has a ``layout.json``.
-        model: The model, with or without fleet's wrappers.
-        optimizer: Likewise; its state may not exist yet.
-
-    Returns:
-        Tensors for ``optimizer.set_state_dict()``, without the scheduler's.
-
-    Raises:
-        ValueError: Parts are missing.
+    Model and optimizer may have fleet's wrappers. The optimizer's
+    ``set_state_dict`` takes the tensors; the scheduler's state is not there.
     """
-    layout = layout_by_key(model)
+    layout = _layout_by_key(model)
     wholes = _read_wholes(checkpoint, layout)
     slices, inner = _slices(optimizer), innermost(optimizer)
     parameters = parameters_by_key(model)
@@ -179,12 +222,7 @@ def read_optimizer_state(
 
 
 def _saved_layout(checkpoint: Path) -> dict[str, Any] | None:
-    """Read ``layout.json``; None if there is none.
-
-    Raises:
-        ValueError: It names a file that is no optimizer state of this
-            checkpoint.
-    """
+    """Read ``layout.json``; None if there is none."""
     file = checkpoint / LAYOUT
     if not file.exists():
         return None
@@ -313,7 +351,7 @@ def _own_part(
     """
     if held is not None and held[0] >= held[1]:
         return None
-    if whole.shape != whole_shape(tensor):  # a number, such as Adam's beta**t
+    if whole.shape != _whole_shape(tensor):  # a number, such as Adam's beta**t
         return whole
     if tensor.split_axis is not None:
         axis = topology().model

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,18 @@ import paddle_adagc
 from paddle_adagc.lab.data.indexed import check_dataset
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.record.files import check_record, lock_run
+from paddle_adagc.lab.record.files import lock_run
 from paddle_adagc.lab.record.machine import processor_facts
 from paddle_adagc.lab.train import checkpoints
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.fork import Fork
 from paddle_adagc.lab.train.processes import (
+    Stopped,
     from_first_process,
     is_first_process,
     start_processes,
 )
-from paddle_adagc.lab.train.resume import (
-    Request,
-    find_start,
-    read_earlier,
-    write_start,
-)
-from paddle_adagc.lab.train.stopping import Stopped
+from paddle_adagc.lab.train.start import Fork, Start
+from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 
@@ -54,7 +47,7 @@ def run_pretraining(
 
     Args:
         config: The run; it writes to ``train.output_dir`` only. What may differ
-            from a run that is resumed: :mod:`paddle_adagc.lab.train.changes`.
+            from a run that is resumed: :class:`.start.Change`.
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
         change_data: Resume with other data.
@@ -75,16 +68,24 @@ def run_pretraining(
         ValueError: Settings that do not go together, or damaged files.
     """
     directory = Path(config.train.output_dir)
-    request = Request(overwrite, change_data, fork)
+    start = Start(
+        config, overwrite=overwrite, change_data=change_data, fork=fork
+    )
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
         if add_checksums:
             source = fork.source if fork else directory
             from_first_process(lambda: checkpoints.add_checksums(source))
-        trainer = _train(config, request, verify=verify)
-        if isinstance(trainer, str):
-            return trainer
+        if status := from_first_process(lambda: start.read(verify=verify)):
+            if is_first_process():
+                print(
+                    f"{directory}: already {status}, nothing to do", flush=True
+                )
+            return status
+        if verify:
+            from_first_process(lambda: _check_data(config))
+        trainer = _train(config, start)
         step = trainer.state.global_step
         status = trainer.finish()
     if trainer.stopped_by:
@@ -92,43 +93,18 @@ def run_pretraining(
     return status
 
 
-def _train(
-    config: RunConfig, request: Request, *, verify: bool
-) -> PretrainTrainer | str:
-    """Train up to the end.
-
-    Returns:
-        The trainer, or how the run had ended before.
-    """
-    directory, values = Path(config.train.output_dir), _as_json(config)
-    earlier = from_first_process(
-        lambda: read_earlier(directory, values, config, request)
-    )
-    if status := earlier.status(config):
-        check_record(directory, earlier.run, verify=verify)
-        if is_first_process():
-            print(f"{directory}: already {status}, nothing to do", flush=True)
-        return status
-    if verify:
-        from_first_process(lambda: _check_data(config))
+def _train(config: RunConfig, start: Start) -> PretrainTrainer:
     # Paddle's automatic names, by which it saves the optimizer, start anew.
     with paddle.utils.unique_name.guard():
         trainer = build_trainer(config)
-        start = from_first_process(
-            lambda: find_start(directory, earlier, values, config, request)
-        )
-        if start.is_fork and start.checkpoint is not None:
-            trainer.load_weights(start.checkpoint)
-        facts, names = _facts(config, trainer), trainer.recorder.tensor_names
-        from_first_process(
-            lambda: write_start(
-                directory, earlier, request, start, facts, names
-            )
-        )
-        trainer.starts_afresh = start.starts_afresh
-        trainer.train(
-            resume_from_checkpoint=start.checkpoint and str(start.checkpoint)
-        )
+        checkpoint, is_fork, afresh = from_first_process(start.find)
+        if is_fork and checkpoint is not None:
+            trainer.load_weights(checkpoint)
+        facts = _facts(config, trainer)
+        names = trainer.recorder.tensor_names
+        from_first_process(lambda: start.write(facts, names))
+        trainer.starts_afresh = afresh
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     return trainer
 
 
@@ -140,12 +116,7 @@ def _check_data(config: RunConfig) -> None:
 
 
 def build_trainer(config: RunConfig) -> PretrainTrainer:
-    """Build the model, the data and the clip of a run in their trainer.
-
-    Raises:
-        ValueError: An unknown option of the model or of the clip, or data
-            or faults that do not fit the model.
-    """
+    """Build the model, the data and the clip of a run in their trainer."""
     task = make_task(config)
     num_samples = config.train.max_steps * config.global_batch
     train_dataset, eval_dataset = task.build_datasets(num_samples)
@@ -155,16 +126,9 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
     return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 
-def _as_json(config: RunConfig) -> dict[str, Any]:
-    values = json.loads(json.dumps(config.to_dict()))
-    del values["train"]["output_dir"]  # a run may be moved
-    return values
-
-
 def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
     """Return the run's facts for ``run.json``; every process calls this."""
     return {
-        "config": _as_json(config),
         "seed": config.train.seed,
         "data": trainer.train_dataset.fingerprint,
         **trainer.task.facts(trainer.model),
@@ -175,8 +139,5 @@ def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        "machine": {
-            "device": paddle.device.get_device(),
-            **processor_facts(),
-        },
+        "machine": {"device": paddle.device.get_device(), **processor_facts()},
     }

@@ -1,21 +1,26 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""PaddleNLP's Trainer with a clip, faults, and a record of every step."""
+"""PaddleNLP's Trainer with a clip, faults, a record, and exact checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.nn.clip import ClipGradBase
+from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
+from paddle_adagc.checks import check_installed
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.faults import (
@@ -26,34 +31,51 @@ from paddle_adagc.lab.faults import (
     apply_to_gradients,
     repeated_samples,
 )
-from paddle_adagc.lab.train.arguments import training_arguments, uses_amp
+from paddle_adagc.lab.models.safe_pickle import load_pickle
+from paddle_adagc.lab.train.checkpoints import (
+    complete_checkpoint,
+    read_complete,
+    remove_checkpoint,
+    rotate_checkpoints,
+)
+from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.console import Console
-from paddle_adagc.lab.train.optimizers import make_optimizer
+from paddle_adagc.lab.train.optimizers import make_optimizer, make_scheduler
+from paddle_adagc.lab.train.processes import (
+    StopRequest,
+    from_first_process,
+    is_first_process,
+    wait_for_all,
+)
 from paddle_adagc.lab.train.recorder import StepRecorder
-from paddle_adagc.lab.train.resumable import ResumableTrainer
-from paddle_adagc.lab.train.schedule import make_scheduler
-from paddle_adagc.lab.train.stopping import StopRequest
-from paddle_adagc.lab.train.task import PretrainTask
+from paddle_adagc.lab.train.resharding import (
+    load_model,
+    must_reshard,
+    read_optimizer_state,
+    save_layout,
+)
+from paddle_adagc.lab.train.tasks import PretrainTask
+
+_MODULES = {
+    "visualdl": "visualdl",
+    "tensorboard": "tensorboardX",
+    "wandb": "wandb",
+    "autonlp": "ray",
+}
+"""Module of each backend."""
 
 
-def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
-    """Give every trainable parameter a gradient, 0 for now.
-
-    Paddle clears gradients to zeros, so an expert that got tokens once takes
-    optimizer steps without tokens too. With this function every parameter does,
-    from the first step on and after a resume.
-    """
-    for parameter in model.parameters():
-        if not parameter.stop_gradient and parameter.grad is None:
-            parameter.grad = paddle.zeros_like(parameter)
-
-
-class PretrainTrainer(ResumableTrainer):
+class PretrainTrainer(ClippingMixin, Trainer):
     """Trains a model as a task and its config say.
 
-    Gradient accumulation, AMP, evaluation and logs are the Trainer's own.
+    Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
+    checkpoint holds all that a killed run needs to have the same losses (the
+    state of the clip, of the spike monitor and of the alarms too), and can be
+    loaded under another layout.
 
     Attributes:
+        starts_afresh: Of ``"clip"`` and ``"optimizer"``, what does not take its
+            state from the checkpoint.
         stopped_by: Signal that ended the training; 0: none did.
     """
 
@@ -65,12 +87,11 @@ class PretrainTrainer(ResumableTrainer):
         train_dataset: Dataset,
         eval_dataset: Dataset,
     ) -> None:
-        config = task.config
+        self.config = config = task.config
         self.task = task
+        self.recorder = StepRecorder(config, model)
         self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         super().__init__(
-            config,
-            StepRecorder(config, model),
             clip=clip,
             model=model,
             args=training_arguments(config),
@@ -81,6 +102,8 @@ class PretrainTrainer(ResumableTrainer):
         self.label_names = [*task.label_names]
         self.add_callback(Console(task))
         self.stopped_by = 0
+        self.starts_afresh: frozenset[str] = frozenset()
+        self._reshards = self._has_weights = False
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
         self._measured: MeasuredClip | None = None
@@ -149,11 +172,7 @@ class PretrainTrainer(ResumableTrainer):
         )
 
     def finish(self) -> str:
-        """Close the record.
-
-        Returns:
-            The run's status, ``"finished"``, ``"diverged"`` or ``"stopped"``.
-        """
+        """Close the record; return the run's status."""
         status = "diverged" if self.recorder.has_diverged else "finished"
         if self.stopped_by or self.recorder.watcher.stopped_by:
             status = "stopped"
@@ -177,11 +196,7 @@ class PretrainTrainer(ResumableTrainer):
         return loss
 
     def _faulty_step(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        faults: list[Fault],
-        part: int,
+        self, model: Any, inputs: dict[str, Any], faults: list[Fault], part: int
     ) -> Tensor:
         with contextlib.ExitStack() as around:
             for fault in faults:
@@ -275,10 +290,200 @@ class PretrainTrainer(ResumableTrainer):
         self.recorder.add_evaluation(metrics["eval_loss"], **measures)
         return {**metrics, **measures}
 
+    def _open_record(self, resume_from_checkpoint: str | None) -> None:
+        """Begin the record, or continue it from a checkpoint."""
+        first_step, self._earlier_seconds = 0, 0.0
+        if resume_from_checkpoint is not None:
+            checkpoint = Path(resume_from_checkpoint)
+            facts = read_complete(checkpoint)
+            first_step = facts["step"]
+            self._earlier_seconds = facts["wall_seconds"]
+            self.recorder.monitor.set_state_dict(facts["monitor"])
+            self.recorder.has_diverged = facts.get("has_diverged", False)
+            if "alarms" in facts:
+                self.recorder.watcher.set_state_dict(facts["alarms"])
+            self._reshards = must_reshard(checkpoint, self.config.parallel)
+        self.recorder.open(first_step)
+        self._train_started = time.perf_counter()
+
+    def _wall_seconds(self) -> float:
+        """Return the training seconds so far, earlier processes included."""
+        return self._earlier_seconds + time.perf_counter() - self._train_started
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Load the weights alone, of any layout; :meth:`train` keeps them."""
+        load_model(self.model, checkpoint)
+        self._has_weights = True
+
+    def _load_clip(self, checkpoint: Any) -> None:
+        if "clip" not in self.starts_afresh:
+            super()._load_clip(checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
+        if self._has_weights:
+            return
+        if self._reshards:
+            load_model(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        """Load them; the rate follows this run's schedule from here on."""
+        if checkpoint is None:
+            return
+        if self._reshards or "optimizer" in self.starts_afresh:
+            self._load_parts(Path(checkpoint))
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        self.lr_scheduler.step(self.lr_scheduler.last_epoch)
+
+    def _load_parts(self, checkpoint: Path) -> None:
+        """Load this rank's part of the optimizer's state, if it is wanted."""
+        schedule = load_pickle(checkpoint / "scheduler.pdparams")
+        if "optimizer" in self.starts_afresh:
+            self.lr_scheduler.set_state_dict(schedule)
+        else:
+            state = read_optimizer_state(checkpoint, self.model, self.optimizer)
+            state["LR_Scheduler"] = schedule
+            self.optimizer.set_state_dict(state)
+        if self.do_grad_scaling:
+            scaler = checkpoint / "scaler.pdparams"
+            self.scaler.load_state_dict(load_pickle(scaler, return_numpy=True))
+
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        """Save, unless an alarm or weights that are not finite end the run."""
+        """Save all parts, then mark the checkpoint complete, then rotate.
+
+        Nothing is saved if an alarm or weights that are not finite end the run.
+        """
         self.recorder.flush()
         if not self.recorder.weights_are_finite():
             self.recorder.has_diverged = True
-        if not self._stop_if_unsound():
-            super()._save_checkpoint(model, metrics=metrics)
+        if self._stop_if_unsound():
+            return
+        directory, step = Path(self.args.output_dir), self.state.global_step
+        checkpoint = directory / f"checkpoint-{step}"
+        from_first_process(lambda: remove_checkpoint(checkpoint))
+        super()._save_checkpoint(model, metrics=metrics)
+        suffix = self.args.optimizer_name_suffix
+        save_layout(
+            checkpoint,
+            self.config.parallel,
+            self.model,
+            self.optimizer,
+            f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
+        )
+        record = self.recorder.sync()
+        wait_for_all()
+        if not is_first_process():
+            return
+        facts = {
+            "step": step,
+            "wall_seconds": self._wall_seconds(),
+            "monitor": self.recorder.monitor.state_dict(),
+            "alarms": self.recorder.watcher.state_dict(),
+        }
+        complete_checkpoint(checkpoint, facts, record)
+        rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
+
+    def _rotate_checkpoints(
+        self, use_mtime: bool = False, output_dir: Any = None
+    ) -> None:
+        """Do nothing: ``_save_checkpoint`` rotates at its end."""
+
+    def _set_state_dict_in_model(self, state_dict: dict[str, Any]) -> None:
+        """Load weights; Paddle would leave out those that do not fit."""
+        mine = {k: v.shape for k, v in self.model.state_dict().items()}
+        found = {k: [*v.shape] for k, v in state_dict.items()}
+        wrong = sorted(k for k in mine | found if mine.get(k) != found.get(k))
+        if wrong:
+            name = wrong[0]
+            raise ValueError(
+                f"the checkpoint's weights do not fit the model: {name} is "
+                f"{found.get(name, 'missing')} and should be "
+                f"{mine.get(name, 'absent')} ({len(wrong)} of {len(mine)} "
+                "tensors are wrong)"
+            )
+        super()._set_state_dict_in_model(state_dict)
+
+
+def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
+    """Give every trainable parameter a gradient, 0 for now.
+
+    Paddle clears gradients to zeros, so an expert that got tokens once takes
+    optimizer steps without tokens too. With this function every parameter does,
+    from the first step on and after a resume.
+    """
+    for parameter in model.parameters():
+        if not parameter.stop_gradient and parameter.grad is None:
+            parameter.grad = paddle.zeros_like(parameter)
+
+
+def uses_amp(train: TrainConfig) -> bool:
+    """Tell whether weights are in low precision with float32 masters."""
+    if train.precision == "float8":
+        return paddle.device.is_compiled_with_cuda()
+    return train.precision != "float32"
+
+
+def check_precision(train: TrainConfig) -> None:
+    """Refuse low precision on a machine without a GPU."""
+    if uses_amp(train) and not paddle.device.is_compiled_with_cuda():
+        raise ValueError(
+            f"train.precision={train.precision}: this build of Paddle has no "
+            "GPU, and its CPU kernels have no matrix product in low "
+            "precision; use float32, or float8, which rounds to it"
+        )
+
+
+def training_arguments(config: RunConfig) -> TrainingArguments:
+    """Return the run's settings as the Trainer's arguments."""
+    train, parallel = config.train, config.parallel
+    # A pipeline evaluates as many micro-batches at once as it trains on.
+    num_eval_batches = (
+        train.gradient_accumulation_steps if parallel.pp > 1 else 1
+    )
+    is_sharded = parallel.sharding > 1
+    on_gpu = paddle.device.is_compiled_with_cuda()
+    check_precision(train)
+    backends = ["visualdl"] * train.visualdl + train.report_to
+    for name in backends:
+        check_installed(_MODULES[name], "track")
+    return TrainingArguments(
+        output_dir=train.output_dir,
+        logging_dir=str(Path(train.output_dir) / "logs"),
+        report_to=[*dict.fromkeys(backends)],
+        disable_tqdm=True,  # the console shows the progress
+        device="gpu" if on_gpu else "cpu",
+        seed=train.seed,
+        do_train=True,
+        do_eval=True,
+        max_steps=train.max_steps,
+        per_device_train_batch_size=train.batch_size,
+        per_device_eval_batch_size=train.batch_size * num_eval_batches,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        learning_rate=config.schedule.learning_rate,
+        max_grad_norm=0.0,
+        logging_steps=train.log_every,
+        evaluation_strategy="steps",
+        eval_steps=train.eval_every or train.max_steps,
+        save_strategy="steps" if train.save_every else "no",
+        save_steps=train.save_every or train.max_steps,
+        save_total_limit=train.keep_checkpoints,
+        prediction_loss_only=True,
+        bf16=uses_amp(train) and train.precision != "float16",
+        fp16=train.precision == "float16",
+        fp16_opt_level="O2" if uses_amp(train) else "O1",
+        amp_master_grad=uses_amp(train),
+        dataloader_drop_last=True,
+        dataloader_num_workers=config.data.num_workers,
+        tensor_parallel_degree=parallel.tp,
+        pipeline_parallel_degree=parallel.pp,
+        sequence_parallel=parallel.sequence_parallel,
+        sharding="stage1" if is_sharded else "",
+        sharding_parallel_degree=parallel.sharding if is_sharded else -1,
+        sharding_parallel_config=(
+            "split_param"
+            if is_sharded and parallel.sharding_split_param
+            else ""
+        ),
+    )

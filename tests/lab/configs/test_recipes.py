@@ -85,8 +85,9 @@ def load(recipe):
     return as_run_config(path) if is_recipe(path) else load_config(path)
 
 
-def names(recipe):
-    return str(recipe)
+every_recipe = pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=str)
+every_run = pytest.mark.parametrize("recipe", RECIPES, ids=str)
+every_ernie = pytest.mark.parametrize("recipe", ERNIE, ids=str)
 
 
 def test_there_is_every_recipe():
@@ -103,7 +104,7 @@ def test_there_is_every_recipe():
     assert {recipe.name for recipe in ERNIE} == EPSILON.keys()
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+@every_recipe
 def test_model_and_run_are_the_table_s(recipe):
     config = load(recipe)
     model = decoder_config(config.model)
@@ -129,11 +130,14 @@ def test_model_and_run_are_the_table_s(recipe):
         assert model.moe_num_experts == model.moe_num_shared_experts == 0
     assert not paper["attention_bias"]
     assert not [key for key in parameter_shapes(model) if "bias" in key]
+    tokens = sizes["batch_size"] * sizes["sequence_length"]
+    tokens *= sizes["iterations"]
+    assert tokens == pytest.approx(TOKENS[recipe.parts[0]], rel=0.05)
     assert config.data.kind == "mmap"
     assert model.max_position_embeddings == paper["sequence_length"]
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+@every_recipe
 def test_optimizer_is_the_table_s(recipe):
     paper, optimizer = HYPER_PARAMETERS[recipe.parts[0]], load(recipe).optimizer
     expected = {key: paper[key] for key in ADAMW}
@@ -147,7 +151,7 @@ def test_optimizer_is_the_table_s(recipe):
     assert optimizer.epsilon == (EPSILON[recipe.name] if is_ernie else 1e-8)
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+@every_recipe
 def test_clip_is_the_table_s(recipe):
     paper = HYPER_PARAMETERS[recipe.parts[0]]
     if "globalgc" in recipe.name:
@@ -163,7 +167,7 @@ def test_clip_is_the_table_s(recipe):
     assert load(recipe).clip == expected
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+@every_recipe
 def test_layout_is_the_table_s(recipe):
     parallel = load(recipe).parallel
     if recipe.parts[0] not in DEGREES:
@@ -180,7 +184,7 @@ def test_layout_is_the_table_s(recipe):
     assert max(parallel.dp, parallel.sharding) == expected["dp"]
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
+@every_recipe
 def test_precision_is_the_table_s(recipe):
     expected = HYPER_PARAMETERS[recipe.parts[0]]["precision"]
     if expected == "float8":  # in the experts; PaddleFormers' own switch
@@ -189,15 +193,6 @@ def test_precision_is_the_table_s(recipe):
         assert load(recipe).train.precision in ("bfloat16", "float8")
     else:
         assert load(recipe).train.precision == expected
-
-
-@pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=names)
-def test_tokens_are_those_of_the_text(recipe):
-    config = load(recipe)
-    tokens = (
-        config.global_batch * config.data.seq_length * config.train.max_steps
-    )
-    assert tokens == pytest.approx(TOKENS[recipe.parts[0]], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +210,7 @@ def test_models_have_the_size_of_their_names(recipe, billions):
     assert count / 1e9 == pytest.approx(billions, abs=0.005)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=names)
+@every_run
 def test_variants_change_what_their_name_says(recipe):
     """A variant's file holds its clip, its optimizer and its directory."""
     values = load(recipe).to_dict()
@@ -232,7 +227,7 @@ def test_variants_change_what_their_name_says(recipe):
     assert values["train"] == base["train"]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=names)
+@every_run
 def test_proxy_differs_in_size_and_data_alone(recipe):
     proxy = read_values(CONFIGS / f"proxy/{recipe}.yaml")
     full = read_values(CONFIGS / f"{recipe}.yaml")
@@ -246,7 +241,7 @@ def test_proxy_differs_in_size_and_data_alone(recipe):
     check_proxy(f"proxy/{recipe}")
 
 
-@pytest.mark.parametrize("recipe", ERNIE, ids=names)
+@every_ernie
 def test_proxy_of_ernie_differs_in_size_and_data_alone(recipe):
     """PaddleFormers' keys cannot be a proxy's base: it states them again."""
     path = f"{ERNIE_PROXY}/{recipe.name}_fp8"
@@ -263,7 +258,7 @@ def test_proxy_of_ernie_differs_in_size_and_data_alone(recipe):
     check_proxy(path)
 
 
-@pytest.mark.parametrize("recipe", ERNIE, ids=names)
+@every_ernie
 def test_float8_proxy_differs_in_precision_alone(recipe):
     path = f"{ERNIE_PROXY}/{recipe.name}"
     float32 = load_config(CONFIGS / f"{path}.yaml").to_dict()

@@ -23,9 +23,9 @@ from paddle_adagc.lab.models.shapes import (
 )
 from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.train.language import LanguageTask
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import start_processes
+from paddle_adagc.lab.train.tasks import LanguageTask
 
 EXPERTS = {
     "moe_num_experts": 4,

@@ -139,7 +139,7 @@ def test_schedule_is_that_of_our_config():
     )
 
     from paddle_adagc.lab.paddleformers.recipe import as_run_config
-    from paddle_adagc.lab.train.schedule import learning_rate
+    from paddle_adagc.lab.train.optimizers import learning_rate
 
     config = as_run_config(RECIPES / "adagc.yaml")
     theirs = get_wsd_schedule_with_warmup(

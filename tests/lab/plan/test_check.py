@@ -17,8 +17,8 @@ from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.plan.check import CheckReport, check_recipe
 from paddle_adagc.lab.recipes import batch_change
-from paddle_adagc.lab.train.launching import launch_lines
 from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.train.processes import launch_lines
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -343,7 +343,7 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(
-        "paddle_adagc.lab.train.resume.update_run_json", update_run_json
+        "paddle_adagc.lab.train.start.update_run_json", update_run_json
     )
     assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 3
     error = capsys.readouterr().err

@@ -26,9 +26,9 @@ from paddle_adagc.lab.plan.dry_run import (
     plan_ranks,
 )
 from paddle_adagc.lab.plan.plan import with_parallel
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.parse import load_config
+from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.parallel.layout import read_layout
 
 ROOT = Path(__file__).parents[3]

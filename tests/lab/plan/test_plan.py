@@ -20,9 +20,9 @@ from paddle_adagc.lab.plan.plan import (
     resized,
 )
 from paddle_adagc.lab.plan.text import as_json, render
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.parallel.layout import TensorLayout
 
 CONFIGS = Path(__file__).parents[3] / "configs"

@@ -98,6 +98,15 @@ def test_half_written_last_step_is_left_out(tmp_path):
     assert RunRecord.load(tmp_path).num_steps == 2
 
 
+def test_a_damaged_line_is_named(tmp_path):
+    write(tmp_path, range(3))
+    file = tmp_path / "metrics.jsonl"
+    lines = file.read_text().splitlines(True)
+    file.write_text(lines[0] + lines[1][:20] + "\n" + lines[2])
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2: damaged"):
+        RunRecord.load(tmp_path)
+
+
 def test_resuming_beyond_the_record_or_with_other_tensors_is_refused(tmp_path):
     write(tmp_path, range(3))
     with pytest.raises(ValueError, match="holds 3 steps, fewer than the 5"):

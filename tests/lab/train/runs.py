@@ -1,32 +1,59 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Small whole runs, and how to compare them."""
+"""Small whole runs: how to make, cut and compare them."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
+import pytest
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.checkpoints import last_checkpoint
+from paddle_adagc.lab.train.parse import (
+    merged,
+    parse_config,
+    read_overrides,
+    read_values,
+)
 from paddle_adagc.lab.train.run import run_pretraining
+from paddle_adagc.lab.train.trainer import PretrainTrainer
 
-MODEL = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-}
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs"
 SAME_EVERY_TIME = (
     "loss",
     "learning_rate",
     "global_grad_norm",
     "eval_loss",
+    "retrieval_accuracy",
     "expert_max_violation",
     "idle_experts",
+)
+SMALL_ERNIE = (
+    "model.hidden_size=32",
+    "model.moe_intermediate_size=32",
+    "record.tensors=false",
+    "record.moments=false",
+    "train.visualdl=false",
 )
 
 
 def make_values(output_dir, **train):
+    """Values of a tiny decoder's run; the keywords go into ``train``."""
     return {
-        "model": dict(MODEL),
+        "model": {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
         "data": {"seq_length": 16, "validation_size": 8},
         "schedule": {"learning_rate": 0.01, "warmup_steps": 2},
         "clip": {"name": "adagc", "t_start": 5},
@@ -42,6 +69,17 @@ def make_values(output_dir, **train):
     }
 
 
+def proxy_values(name, output_dir, *overrides):
+    """Values of a proxy with overrides, as the command line takes them."""
+    overrides = [f"train.output_dir={output_dir}", *overrides]
+    values = read_values(CONFIGS / f"proxy/{name}.yaml")
+    return merged(values, read_overrides(overrides))
+
+
+def small_ernie(output_dir, *overrides):
+    return proxy_values("ernie_moe", output_dir, *SMALL_ERNIE, *overrides)
+
+
 def pretrain(values):
     """One process's part of a run."""
     return run_pretraining(parse_config(values))
@@ -52,13 +90,56 @@ def run(values):
     return status, RunRecord.load(values["train"]["output_dir"])
 
 
+def run_in(directory, values):
+    """The record of a finished run in another directory."""
+    values["train"]["output_dir"] = str(directory)
+    status, record = run(values)
+    assert status == record.run["status"] == "finished"
+    return record
+
+
+@contextlib.contextmanager
+def interrupted_at(num_steps):
+    """Expect and cause a Ctrl-C after so many steps of a run."""
+    training_step = PretrainTrainer.training_step
+
+    def stopping(self, *args, **kwargs):
+        if self.state.global_step == num_steps:
+            raise KeyboardInterrupt
+        return training_step(self, *args, **kwargs)
+
+    with (
+        mock.patch.object(PretrainTrainer, "training_step", stopping),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        yield
+
+
+def run_whole_and_cut(values, tmp_path, at=10):
+    """A run has the same record if it is cut after a step; return its own."""
+    whole = run_in(tmp_path / "whole", values)
+    values["train"]["output_dir"] = str(tmp_path / "cut")
+    with interrupted_at(at):
+        run(values)
+    saved = at - at % values["train"]["save_every"]
+    assert last_checkpoint(tmp_path / "cut").name == f"checkpoint-{saved}"
+    assert_same(whole, run_in(tmp_path / "cut", values))
+    return whole
+
+
 def losses(output_dir):
     """Training losses of a finished run, then its validation losses."""
     record = RunRecord.load(output_dir)
     assert record.run["status"] == "finished"
     assert record.num_steps == record.run["config"]["train"]["max_steps"]
-    evaluated = record.metrics["eval_loss"]
-    return np.append(record.loss, evaluated[np.isfinite(evaluated)])
+    return np.append(record.loss, evaluated(record)[1])
+
+
+def evaluated(record):
+    """Steps of a run's validations, and their losses."""
+    values = record.metrics["eval_loss"]
+    steps = np.flatnonzero(np.isfinite(values))
+    return steps.tolist(), values[steps]
 
 
 def assert_same(first, second):
@@ -69,3 +150,33 @@ def assert_same(first, second):
         )
     for key, values in first.tensors.items():
         np.testing.assert_array_equal(values, second.tensors[key], key)
+
+
+def rows_of(directory):
+    text = (Path(directory) / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def checkpoint_names(directory):
+    return sorted(path.name for path in directory.glob("checkpoint-*"))
+
+
+def start(values, tmp_path, *launch, **options):
+    """Start a command that trains; what it prints comes through a pipe."""
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps(values))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(
+        [sys.executable, *launch, str(ROOT / "tools/pretrain.py"), str(config)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        **{**pipes, "text": True, **options},
+    )
+
+
+def wait_for_step(directory, step, process):
+    metrics = Path(directory) / "metrics.jsonl"
+    while process.poll() is None:
+        if metrics.exists() and metrics.read_bytes().count(b"\n") >= step:
+            return
+        time.sleep(0.005)
+    pytest.fail("the run ended too early")

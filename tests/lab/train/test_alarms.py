@@ -9,24 +9,22 @@ from unittest import mock
 import numpy as np
 import paddle
 import pytest
-from lab.train.interruption import interrupted_at
-from lab.train.runs import assert_same, make_values, run
+from lab.train.runs import (
+    assert_same,
+    checkpoint_names,
+    make_values,
+    rows_of,
+    run,
+    run_in,
+    run_whole_and_cut,
+)
 
+from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.console import summarise_run
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.recorder import StepRecorder
-from paddle_adagc.lab.train.run_summary import summarise_run
-from paddle_adagc.lab.train.watching import Watcher, are_finite
+from paddle_adagc.lab.train.recorder import StepRecorder, Watcher, are_finite
 
 NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
-
-
-def rows_of(directory):
-    text = (directory / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def without_tensors(values):
-    return {**values, "record": {}}
 
 
 def test_an_alarm_is_logged_once_and_recorded(tmp_path, caplog):
@@ -61,44 +59,35 @@ def test_a_nan_loss_with_finite_weights_is_no_divergence(tmp_path):
 
 @pytest.mark.parametrize("log_every", [3, 50])
 def test_nonfinite_total_does_not_depend_on_log_every(tmp_path, log_every):
-    def values_in(name, **train):
-        train["log_every"] = log_every
-        values = make_values(tmp_path / name, save_every=4, **train)
-        return without_tensors({**values, "faults": NAN_AT_5})
-
-    _, whole = run(values_in("whole"))
+    values = make_values("", save_every=4, log_every=log_every)
+    values |= {"faults": NAN_AT_5, "record": {}}
+    whole = run_whole_and_cut(values, tmp_path)
     total = whole.metrics["nonfinite_total"]
     assert total[3] == 0
     assert total[7] == total[11] == 1
     [alarm] = [a for a in whole.run["alarms"] if a["series"] == "nonfinite"]
     assert (alarm["start"], alarm["worst"]) == (5 if log_every == 3 else 7, 1)
-    with interrupted_at(10):
-        run(values_in("cut"))
-    _, cut = run(values_in("cut"))
-    assert_same(whole, cut)
+    cut = RunRecord.load(tmp_path / "cut")
     np.testing.assert_array_equal(total, cut.metrics["nonfinite_total"])
     assert cut.run["alarms"] == whole.run["alarms"]
 
 
 def test_stops_at_an_alarm_and_resumes_without_it(tmp_path):
-    def values_in(name, stop_on):
-        values = make_values(tmp_path / name, save_every=2, log_every=50)
-        monitor = {"stop_on": stop_on}
-        return {**values, "faults": NAN_AT_5, "monitor": monitor}
-
-    status, stopped = run(values_in("cut", ["nonfinite"]))
+    values = make_values(tmp_path / "cut", save_every=2, log_every=50)
+    values |= {"faults": NAN_AT_5, "monitor": {"stop_on": ["nonfinite"]}}
+    status, stopped = run(values)
     assert status == stopped.run["status"] == "stopped"
     assert stopped.num_steps == 6
-    names = {p.name for p in (tmp_path / "cut").glob("checkpoint-*")}
-    assert names == {"checkpoint-2", "checkpoint-4"}
+    names = ["checkpoint-2", "checkpoint-4"]
+    assert checkpoint_names(tmp_path / "cut") == names
     ending = summarise_run(tmp_path / "cut")
     assert not ending.is_sound
     assert ending.lines[-1].startswith("stopped by an alarm, nonfinite 1 ")
-    status, cut = run(values_in("cut", []))
-    assert status == "finished"
+    values["monitor"] = {"stop_on": []}
+    cut = run_in(tmp_path / "cut", values)
     assert cut.run["stopped_by"] is None
     assert summarise_run(tmp_path / "cut").lines[-1].startswith("next: ")
-    assert_same(run(values_in("whole", []))[1], cut)
+    assert_same(run_in(tmp_path / "whole", values), cut)
 
 
 def test_other_alarms_do_not_stop_a_run(tmp_path):
@@ -117,7 +106,7 @@ def test_defaults_are_not_part_of_a_config_s_values(tmp_path):
         parse_config(values)
 
 
-def watched(watcher, changes):
+def watch(watcher, changes):
     for step, gamma in enumerate(changes):
         row = {"step": step, "loss": 2.0, "step_seconds": 0.1}
         watcher.see_gammas(step, {"a": gamma, "b": 1.0, "c": math.inf})
@@ -126,12 +115,7 @@ def watched(watcher, changes):
 
 def test_a_fallen_gamma_is_an_alarm():
     watcher = Watcher()
-    watched(watcher, [0.99**step for step in range(80)])
-    assert watcher.alarms == []
-    watcher.see_gammas(80, {"a": 1e-4})
-    watcher.watch(
-        [{"step": 80, "loss": 2.0, "step_seconds": 0.1}], every_step=True
-    )
+    watch(watcher, [*(0.99**step for step in range(80)), 1e-4])
     [alarm] = watcher.alarms
     assert (alarm["series"], alarm["start"]) == ("gamma_change", 80)
     assert alarm["worst"] == pytest.approx(math.log(0.99**79 / 1e-4))
@@ -139,7 +123,7 @@ def test_a_fallen_gamma_is_an_alarm():
 
 def test_a_state_of_other_rules_starts_alarms_afresh(caplog):
     watcher, other = Watcher(), Watcher()
-    watched(watcher, [1.0] * 70)
+    watch(watcher, [1.0] * 70)
     state = json.loads(json.dumps(watcher.state_dict()))
     state["monitor"]["config"]["event_gap"] = 3
     state["nonfinite_total"] = 7

@@ -11,8 +11,13 @@ import numpy as np
 import paddle
 import pytest
 from lab.models.test_safe_pickle import Attack
-from lab.train.interruption import interrupted_at
-from lab.train.runs import assert_same, make_values, run
+from lab.train.runs import (
+    assert_same,
+    checkpoint_names,
+    interrupted_at,
+    make_values,
+    run,
+)
 
 from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.record.files import RunRecord
@@ -54,9 +59,16 @@ def rewrite(path, change):
     path.write_text(json.dumps(facts))
 
 
-def test_two_checkpoints_are_kept(stopped):
-    names = sorted(path.name for path in stopped.glob("checkpoint-*"))
-    assert names == ["checkpoint-4", "checkpoint-8"]
+def test_two_checkpoints_are_kept(runs):
+    for name, steps in (("whole", (12, 8)), ("stopped", (4, 8))):
+        names = [f"checkpoint-{step}" for step in steps]
+        assert checkpoint_names(runs / name) == names
+
+
+def test_half_written_checkpoint_is_removed(stopped):
+    (stopped / "checkpoint-8" / COMPLETE).unlink()
+    assert last_checkpoint(stopped).name == "checkpoint-4"
+    assert not (stopped / "checkpoint-8").exists()
 
 
 @pytest.mark.parametrize(
@@ -215,8 +227,7 @@ def test_the_clip_s_step_must_be_the_checkpoint_s(stopped):
 def test_everything_is_on_the_disk_before_the_mark(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(
-        "paddle_adagc.lab.checksums.sync",
-        lambda path: synced.append(path.name),
+        "paddle_adagc.lab.checksums.sync", lambda path: synced.append(path.name)
     )
     write = checkpoints.atomic_write_json
 
@@ -255,7 +266,7 @@ def test_a_run_whose_record_vanished_does_not_finish(stopped, monkeypatch):
 def test_the_number_of_kept_checkpoints_may_change(runs, stopped):
     values = make_values(stopped, save_every=4, keep_checkpoints=1)
     _, resumed = run(values)
-    assert [p.name for p in stopped.glob("checkpoint-*")] == ["checkpoint-12"]
+    assert checkpoint_names(stopped) == ["checkpoint-12"]
     np.testing.assert_array_equal(
         resumed.loss, RunRecord.load(runs / "whole").loss
     )

@@ -3,23 +3,18 @@
 """The flight recorder: a run's last steps, written at an event."""
 
 import math
-import os
 import signal
 from unittest import mock
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
-from lab.train.runs import make_values, run
-from lab.train.test_stopping import start, wait_for_step
+from lab.train.runs import make_values, pretrain, run, start, wait_for_step
 
 from paddle_adagc.clips.memory import Snapshot
 from paddle_adagc.lab.cli.inspect_run import main
-from paddle_adagc.lab.record import flight
 from paddle_adagc.lab.record.flight import load_event
-from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.recorder import StepRecorder
-from paddle_adagc.lab.train.run import run_pretraining
 
 NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
 
@@ -113,17 +108,6 @@ def test_none_are_kept_if_none_are_wanted(tmp_path):
     assert not (tmp_path / "flight").exists()
 
 
-def test_old_events_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(flight, "NUM_KEPT", 2)
-    for step in range(4):
-        path = flight.event_path(tmp_path, step, "alarm", 0)
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-        os.utime(path, (step, step))
-        flight.rotate_events(tmp_path, 0)
-    assert [*flight.events(tmp_path)] == ["00000003-alarm", "00000002-alarm"]
-
-
 def test_the_command_shows_it(tmp_path, capsys):
     values = values_with_nan(tmp_path)
     _, record = run({**values, "record": {}})
@@ -186,7 +170,7 @@ def run_on_rank(values):
         add_loss(self, loss * math.nan if is_sixth else loss)
 
     with mock.patch.object(StepRecorder, "add_loss", broken):
-        run_pretraining(parse_config(values))
+        pretrain(values)
 
 
 @pytest.mark.slow

@@ -2,26 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pretraining of CLIP through the same machinery as the decoder's."""
 
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
-from lab.train.interruption import interrupted_at
-from lab.train.runs import pretrain
+from lab.train.runs import (
+    CONFIGS,
+    assert_same,
+    evaluated,
+    pretrain,
+    run_in,
+    run_whole_and_cut,
+)
 
 from paddle_adagc.lab.models.vision_text.config import MAX_LOGIT_SCALE
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.parse import load_config, merged, parse_config
 from paddle_adagc.lab.train.run import build_trainer
 
-CONFIGS = Path(__file__).parents[3] / "configs"
-SAME = ("loss", "eval_loss", "retrieval_accuracy", "learning_rate")
 
-
-def make_values(output_dir, **changes):
+def make_values(**changes):
     values = {
         "model": {
             "architecture": "clip",
@@ -39,7 +39,7 @@ def make_values(output_dir, **changes):
         "clip": {"name": "adagc", "t_start": 4},
         "record": {"tensors": True},
         "train": {
-            "output_dir": str(output_dir),
+            "output_dir": "x",
             "max_steps": 12,
             "batch_size": 8,
             "log_every": 3,
@@ -51,41 +51,18 @@ def make_values(output_dir, **changes):
     return merged(values, changes)
 
 
-def run(values):
-    status = pretrain(values)
-    record = RunRecord.load(values["train"]["output_dir"])
-    assert status == record.run["status"]
-    return record
-
-
-def assert_same(first, second):
-    for key in SAME:
-        np.testing.assert_array_equal(
-            first.metrics[key], second.metrics[key], err_msg=key
-        )
-    for key, values in first.tensors.items():
-        np.testing.assert_array_equal(values, second.tensors[key], key)
-
-
 @pytest.mark.slow
 def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
     """Patches are dropped at random: the generator's state is resumed too."""
     faults = [{"kind": "shuffled_labels", "start": 3, "every": 2}]
-    whole = run(make_values(tmp_path / "whole", faults=faults))
-    assert whole.run["status"] == "finished"
-    evaluated = np.flatnonzero(np.isfinite(whole.metrics["eval_loss"]))
-    np.testing.assert_array_equal(evaluated, [3, 7, 11])
-    accuracy = whole.metrics["retrieval_accuracy"][evaluated]
+    whole = run_whole_and_cut(make_values(faults=faults), tmp_path)
+    steps, _ = evaluated(whole)
+    assert steps == [3, 7, 11]
+    accuracy = whole.metrics["retrieval_accuracy"][steps]
     assert ((accuracy >= 0) & (accuracy <= 1)).all()
     assert "logit_scale" in whole.tensor_names
     assert whole.run["data"] == {"kind": "shapes", "num_scenes": 2188}
     assert sorted(whole.faults) == [3, 5, 7, 9, 11]
-
-    values = make_values(tmp_path / "stopped", faults=faults)
-    with interrupted_at(10):
-        run(values)
-    assert last_checkpoint(tmp_path / "stopped").name == "checkpoint-8"
-    assert_same(whole, run(values))
 
 
 def test_tar_shards_are_resumed_in_the_middle(tmp_path):
@@ -102,18 +79,15 @@ def test_tar_shards_are_resumed_in_the_middle(tmp_path):
             "shuffle_size": 4,
         },
     }
-    whole = run(make_values(tmp_path / "whole", **changes))
+    whole = run_whole_and_cut(make_values(**changes), tmp_path)
     assert whole.run["data"]["num_pairs"] == 9 + 10 + 11
-    values = make_values(tmp_path / "stopped", **changes)
-    with interrupted_at(10):
-        run(values)
-    assert_same(whole, run(values))
 
 
 @pytest.mark.slow
 def test_workers_prepare_the_same_batches(tmp_path):
-    alone = run(make_values(tmp_path / "alone"))
-    workers = run(make_values(tmp_path / "workers", data={"num_workers": 2}))
+    alone = run_in(tmp_path / "alone", make_values())
+    values = make_values(data={"num_workers": 2})
+    workers = run_in(tmp_path / "workers", values)
     assert_same(alone, workers)
 
 
@@ -123,20 +97,17 @@ def test_loss_falls_and_batch_faults_hurt(tmp_path):
         "clip": {"name": "global_norm"},
         "record": {"tensors": False},
     }
-    record = run(make_values(tmp_path / "clean", **longer))
+    record = run_in(tmp_path / "clean", make_values(**longer))
     assert record.loss[-5:].mean() < record.loss[:5].mean() - 0.3
     faults = [{"kind": "shuffled_labels", "steps": [59]}]
-    hurt = run(make_values(tmp_path / "hurt", faults=faults, **longer))
+    hurt = run_in(tmp_path / "hurt", make_values(faults=faults, **longer))
     np.testing.assert_array_equal(hurt.loss[:59], record.loss[:59])
     assert hurt.loss[59] > record.loss[59] + 0.2
 
 
 def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
-    values = make_values(
-        tmp_path,
-        train={"max_steps": 3, "save_every": 0},
-        record={"tensors": False},
-    )
+    train = {"max_steps": 3, "save_every": 0, "output_dir": str(tmp_path)}
+    values = make_values(train=train, record={"tensors": False})
     trainer = build_trainer(parse_config(values))
     scales = []
     encode = type(trainer.model).encode_text
@@ -152,7 +123,8 @@ def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
 
 
 def test_only_matrices_decay(tmp_path):
-    config = parse_config(make_values(tmp_path))
+    train = {"output_dir": str(tmp_path)}
+    config = parse_config(make_values(train=train))
     with paddle.utils.unique_name.guard():
         trainer = build_trainer(config)
         optimizer = trainer.create_optimizer(lr_scheduler=0.1)
@@ -172,9 +144,9 @@ def test_two_ranks_train_as_one_process_with_the_whole_batch(
         "optimizer": {"name": "adamw"},
         "train": {"eval_every": 12},
     }
-    alone = run(make_values(tmp_path / "alone", **changes))
-    changes["train"]["batch_size"] = 4
-    values = make_values(tmp_path / "two", parallel=parallel, **changes)
+    alone = run_in(tmp_path / "alone", make_values(**changes))
+    changes["train"] |= {"batch_size": 4, "output_dir": str(tmp_path / "two")}
+    values = make_values(parallel=parallel, **changes)
     assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
     two = RunRecord.load(tmp_path / "two")
     np.testing.assert_allclose(two.loss, alone.loss, rtol=1e-4)
@@ -205,9 +177,8 @@ def test_two_ranks_train_as_one_process_with_the_whole_batch(
         ),
     ],
 )
-def test_what_clip_cannot_do_is_refused(tmp_path, changes, message):
-    record = {"tensors": False}
-    values = make_values(tmp_path, record=record, **changes)
+def test_what_clip_cannot_do_is_refused(changes, message):
+    values = make_values(record={"tensors": False}, **changes)
     with pytest.raises(ValueError, match=message):
         build_trainer(parse_config(values))
 

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizer of a config, with its arguments and what decays."""
+"""The optimizer of a config, what decays, and learning rates by hand."""
 
 import numpy as np
 import paddle
@@ -8,6 +8,7 @@ import pytest
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.train.config import ScheduleConfig
 from paddle_adagc.lab.train.optimizer_config import (
     OPTIMIZERS,
     AdamWConfig,
@@ -19,7 +20,11 @@ from paddle_adagc.lab.train.optimizer_config import (
     SPAMConfig,
     StableAdamWConfig,
 )
-from paddle_adagc.lab.train.optimizers import make_optimizer
+from paddle_adagc.lab.train.optimizers import (
+    learning_rate,
+    make_optimizer,
+    make_scheduler,
+)
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
@@ -75,8 +80,11 @@ def step(settings):
     ],
 )
 def test_each_name_has_its_optimizer(settings, kind):
-    assert isinstance(make_pair(settings)[1], kind)
+    optimizer = make_pair(settings)[1]
+    assert isinstance(optimizer, kind)
     assert OPTIMIZERS[settings.name] is type(settings)
+    needs = getattr(optimizer, "_needs_whole_tensors", False)
+    assert settings.needs_whole_tensors == needs
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS.values())
@@ -88,13 +96,16 @@ def test_matrices_decay_and_norms_do_not(kind):
         np.testing.assert_allclose(with_decay[key], expected, atol=1e-6)
 
 
-def test_arguments_reach_lion_s_step():
-    settings = LionConfig(beta1=0.5, beta2=0.5, weight_decay=0.0)
+def moved(settings):
+    """How far each element of a matrix is moved."""
     before, after = step(settings)
     key = "model.layers.0.self_attn.q_proj.weight"
-    np.testing.assert_allclose(
-        np.abs(after[key] - before[key]), 0.01, rtol=1e-4
-    )
+    return np.abs(after[key] - before[key])
+
+
+def test_arguments_reach_lion_s_step():
+    settings = LionConfig(beta1=0.5, beta2=0.5, weight_decay=0.0)
+    np.testing.assert_allclose(moved(settings), 0.01, rtol=1e-4)
 
 
 def test_a_schedule_of_spam_that_never_clips_is_refused():
@@ -149,25 +160,30 @@ def test_agc_s_forms_differ_in_the_head_and_in_the_bound():
     )
 
 
-def test_arguments_reach_the_other_clips_of_updates():
-    key = "model.layers.0.self_attn.q_proj.weight"
-
-    def moved(settings):
-        before, after = step(settings)
-        return np.abs(after[key] - before[key]).max()
-
-    free = moved(AdamWConfig(weight_decay=0.0))
+@pytest.mark.parametrize(
+    ("kind", "arguments", "share", "precision"),
+    [
+        (RMSClipAdamWConfig, {"threshold": 0.25}, 0.25, 1e-2),
+        (ClippyAdamWConfig, {"form": "paper"}, 1.0, 1e-5),
+        (
+            ClippyAdamWConfig,
+            {"form": "paper", "lambda_rel": 1e-9, "lambda_abs": 1e-3},
+            0.1,
+            1e-3,
+        ),
+    ],
+)
+def test_arguments_reach_the_clips_of_updates(
+    kind, arguments, share, precision
+):
+    free = moved(AdamWConfig(weight_decay=0.0)).max()
     assert free == pytest.approx(0.01, rel=1e-3)
-    rms = RMSClipAdamWConfig(threshold=0.25, weight_decay=0.0)
-    assert moved(rms) == pytest.approx(0.25 * free, rel=1e-2)
-    paper = ClippyAdamWConfig(
-        form="paper", lambda_rel=1e-9, lambda_abs=1e-3, weight_decay=0.0
-    )
-    assert moved(paper) == pytest.approx(1e-3, rel=1e-3)
-    hardly_ever = ClippyAdamWConfig(form="paper", weight_decay=0.0)
-    assert moved(hardly_ever) == pytest.approx(free, rel=1e-5)
-    original = ClippyAdamWConfig(weight_decay=0.0)
-    assert moved(original) < 1e-3
+    clipped = moved(kind(**arguments, weight_decay=0.0)).max()
+    assert clipped == pytest.approx(share * free, rel=precision)
+
+
+def test_the_original_clippy_clips_harder_than_the_paper_s_form():
+    assert moved(ClippyAdamWConfig(weight_decay=0.0)).max() < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -199,13 +215,8 @@ def test_bad_arguments_are_named(kind, arguments, message):
 
 
 def values(**sections):
-    return {
-        "model": {},
-        "clip": {"name": "adagc"},
-        "train": {"output_dir": "x", "max_steps": 5},
-        "optimizer": {"name": "muon"},
-        **sections,
-    }
+    train = {"output_dir": "x", "max_steps": 5}
+    return {"model": {}, "clip": {"name": "adagc"}, "train": train, **sections}
 
 
 @pytest.mark.parametrize(
@@ -217,13 +228,6 @@ def test_optimizers_of_whole_tensors_are_refused_where_sharding_splits(name):
     parse_config(values(parallel=sharding, optimizer=optimizer))
     with pytest.raises(ValueError, match="sharding_split_param to false"):
         parse_config(values(parallel={"sharding": 2}, optimizer=optimizer))
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS.values())
-def test_settings_know_which_optimizers_need_whole_tensors(kind):
-    optimizer = make_pair(kind())[1]
-    needs = getattr(optimizer, "_needs_whole_tensors", False)
-    assert needs == kind.needs_whole_tensors
 
 
 @pytest.mark.parametrize(
@@ -242,7 +246,45 @@ def test_each_takes_its_own_arguments_alone(name, key):
         parse_config(values(optimizer={"name": name, key: 1}))
 
 
-def test_moments_are_adamw_s():
+@pytest.mark.parametrize("name", ["lion", "muon"])
+def test_moments_are_adamw_s(name):
     record = {"tensors": True, "moments": True}
-    with pytest.raises(ValueError, match=r"record\.moments.*'muon'"):
-        parse_config(values(record=record))
+    with pytest.raises(ValueError, match=rf"record\.moments.*'{name}'"):
+        parse_config(values(record=record, optimizer={"name": name}))
+
+
+def rates(max_steps, **fields):
+    config = ScheduleConfig(learning_rate=2.0, **fields)
+    return [learning_rate(config, step, max_steps) for step in range(max_steps)]
+
+
+def test_constant_after_a_linear_warm_up():
+    expected = [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert rates(6, kind="constant", warmup_steps=4) == expected
+
+
+def test_cosine_falls_from_the_highest_rate_to_the_minimum():
+    values = rates(5, kind="cosine", min_ratio=0.5)
+    assert values[0] == 2.0
+    assert values == sorted(values, reverse=True)
+    config = ScheduleConfig(learning_rate=2.0, kind="cosine", min_ratio=0.5)
+    assert learning_rate(config, 5, 5) == pytest.approx(1.0)
+    assert rates(10, kind="cosine")[5] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "half"), [("linear", 1.0), ("cosine", 1.0), ("sqrt", 2 - 2**0.5)]
+)
+def test_wsd_is_flat_and_then_decays(shape, half):
+    values = rates(20, kind="wsd", decay_fraction=0.2, decay_shape=shape)
+    assert values[:17] == [2.0] * 17
+    assert values[18] == pytest.approx(half)
+    assert values[19] < values[18]
+
+
+def test_scheduler_gives_the_rates_step_by_step():
+    fields = {"kind": "wsd", "warmup_steps": 3}
+    scheduler = make_scheduler(ScheduleConfig(learning_rate=2.0, **fields), 10)
+    for rate in rates(10, **fields):
+        assert scheduler.get_lr() == pytest.approx(rate)
+        scheduler.step()

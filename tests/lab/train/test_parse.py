@@ -10,7 +10,6 @@ import pytest
 from paddle_adagc.clips.registry import CLIPS
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.models.families import decoder_config
-from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.optimizer_config import LionConfig
 from paddle_adagc.lab.train.parse import (
     load_config,
@@ -18,6 +17,7 @@ from paddle_adagc.lab.train.parse import (
     parse_config,
     read_values,
 )
+from paddle_adagc.lab.train.tasks import make_task
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MINIMAL = {
@@ -47,56 +47,52 @@ def test_shipped_configs_are_valid(path):
     assert config.train.output_dir == f"outputs/{path.stem}"
 
 
-def test_defaults_and_types():
-    config = parse_config(MINIMAL)
-    assert config.optimizer.epsilon == 1e-8
-    assert config.data.kind == "stdlib"
-    assert config.faults == []
+RUN = (
+    "model: {hidden_size: 32}\nclip: {name: adagc, beta: 0.9}\n"
+    "train: {output_dir: out, max_steps: 10}\noptimizer: {epsilon: 1e-15}\n"
+)
 
 
-def test_overrides_come_last(tmp_path):
-    (tmp_path / "run.yaml").write_text(
-        "model: {}\nclip: {name: adagc}\n"
-        "train: {output_dir: out, max_steps: 10}\n"
-        "optimizer: {epsilon: 1e-15}\n"
-    )
-    config = load_config(
-        tmp_path / "run.yaml",
-        ["train.max_steps=7", "clip.lambda_rel=1.1", "schedule.kind=wsd"],
-    )
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "run.yaml").write_text(RUN)
+    return tmp_path / "run.yaml"
+
+
+def test_overrides_come_last(file):
+    overrides = ["train.max_steps=7", "clip.lambda_rel=1.1"]
+    config = load_config(file, [*overrides, "schedule.kind=wsd"])
     assert config.train.max_steps == 7
-    assert config.clip == {"name": "adagc", "lambda_rel": 1.1}
+    assert config.clip == {"name": "adagc", "beta": 0.9, "lambda_rel": 1.1}
     assert config.schedule.kind == "wsd"
     assert config.optimizer.epsilon == 1e-15
 
 
-def test_base_file_is_changed_not_copied(tmp_path):
-    (tmp_path / "base.yaml").write_text(
-        "model: {hidden_size: 32}\nclip: {name: adagc}\n"
-        "train: {output_dir: out, max_steps: 10}\n"
-    )
-    (tmp_path / "child.yaml").write_text(
-        "base: base.yaml\nclip: {name: global_norm}\ntrain: {max_steps: 3}\n"
-    )
-    config = load_config(tmp_path / "child.yaml")
-    assert config.model == {"hidden_size": 32}
-    assert config.clip == {"name": "global_norm"}
-    assert (config.train.output_dir, config.train.max_steps) == ("out", 3)
-    assert "base" not in read_values(tmp_path / "child.yaml")
-
-
-def test_several_bases_are_read_in_order(tmp_path):
-    (tmp_path / "recipe.yaml").write_text(
-        "model: {hidden_size: 32, head_dim: 8}\nclip: {name: adagc}\n"
-        "train: {output_dir: out, max_steps: 10}\n"
-    )
+def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
     (tmp_path / "size.yaml").write_text("model: {hidden_size: 16}\n")
-    (tmp_path / "proxy.yaml").write_text(
-        "base: [recipe.yaml, size.yaml]\ntrain: {max_steps: 3}\n"
+    (tmp_path / "other.yaml").write_text(
+        "base: run.yaml\nclip: {name: global_norm}\ntrain: {max_steps: 3}\n"
     )
-    config = load_config(tmp_path / "proxy.yaml")
-    assert config.model == {"hidden_size": 16, "head_dim": 8}
-    assert (config.train.output_dir, config.train.max_steps) == ("out", 3)
+    (tmp_path / "small.yaml").write_text(
+        "base: [other.yaml, size.yaml]\nmodel: {head_dim: 8}\n"
+    )
+    other, small = (
+        load_config(tmp_path / f"{name}.yaml") for name in ("other", "small")
+    )
+    assert other.model == {"hidden_size": 32}
+    assert small.model == {"hidden_size": 16, "head_dim": 8}
+    for config in (other, small):
+        assert config.clip == {"name": "global_norm"}
+        train = config.train
+        assert (train.output_dir, train.max_steps) == ("out", 3)
+    assert "base" not in read_values(tmp_path / "small.yaml")
+
+
+def test_another_optimizer_takes_no_arguments_along(file):
+    overrides = ["optimizer.name=lion", "optimizer.weight_decay=1.0"]
+    config = load_config(file, overrides)
+    assert config.optimizer == LionConfig(weight_decay=1.0)
+    assert config.clip == {"name": "adagc", "beta": 0.9}
 
 
 @pytest.mark.parametrize(
@@ -131,23 +127,11 @@ def test_naming_a_preset_takes_its_lambda_rel(change, expected):
     assert result == {"clip": {**kept, **expected}}
 
 
-def test_another_optimizer_takes_no_arguments_along(tmp_path):
-    (tmp_path / "run.yaml").write_text(
-        "model: {}\nclip: {name: adagc, beta: 0.9}\n"
-        "train: {output_dir: out, max_steps: 10}\n"
-        "optimizer: {epsilon: 1e-15}\n"
-    )
-    config = load_config(
-        tmp_path / "run.yaml",
-        ["optimizer.name=lion", "optimizer.weight_decay=1.0"],
-    )
-    assert config.optimizer == LionConfig(weight_decay=1.0)
-    assert config.clip == {"name": "adagc", "beta": 0.9}
-
-
-def test_adamw_s_record_keeps_its_form():
-    values = parse_config(MINIMAL).to_dict()
-    assert values["optimizer"] == {
+def test_defaults_keep_their_form():
+    config = parse_config(MINIMAL)
+    assert config.data.kind == "stdlib"
+    assert config.faults == []
+    assert config.to_dict()["optimizer"] == {
         "name": "adamw",
         "beta1": 0.9,
         "beta2": 0.95,
@@ -198,6 +182,7 @@ def test_bad_values_are_named(path, value, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (b"- 1\n", "list"),
         (b"clip: {name: [adagc\ntrain: {}\n", "line 2: .* sequence of line 1$"),
         (b"a: 1\na: 2\n", "run.yaml, line 2: not YAML: found duplicate key a"),
         (b"\0", "run.yaml: not YAML: unacceptable character"),
@@ -213,9 +198,11 @@ def test_a_broken_file_is_named_with_its_line(tmp_path, content, message):
         load_config(tmp_path / "run.yaml")
 
 
-def test_a_broken_override_is_named():
+def test_broken_overrides_are_named(file):
     with pytest.raises(ValueError, match=r"'clip=\[1': the value is not YAML"):
-        load_config(CONFIGS / "proxy/ernie_moe.yaml", ["clip=[1"])
+        load_config(file, ["clip=[1"])
+    with pytest.raises(ValueError, match=r"'train\.max_steps'"):
+        load_config(file, ["train.max_steps"])
 
 
 def test_missing_parts_are_named(tmp_path):
@@ -223,11 +210,6 @@ def test_missing_parts_are_named(tmp_path):
         parse_config({"model": {}, "clip": {"name": "adagc"}})
     with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
         load_config(tmp_path / "nowhere.yaml")
-    (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(ValueError, match="list"):
-        load_config(tmp_path / "list.yaml")
-    with pytest.raises(ValueError, match=r"'train\.max_steps'"):
-        load_config(CONFIGS / "proxy/ernie_moe.yaml", ["train.max_steps"])
 
 
 def test_model_fields_and_presets():

@@ -9,29 +9,22 @@ import functools
 import os
 import shutil
 import signal
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
-from lab.train.runs import losses
+from lab.train import runs
+from lab.train.runs import losses, small_ernie
 
 from paddle_adagc.lab.evaluate.saved import load_saved, to_hf
 from paddle_adagc.lab.record.files import update_run_json
-from paddle_adagc.lab.train.parse import load_config
-from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.stopping import Stopped
+from paddle_adagc.lab.train.processes import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 from paddle_adagc.state import load_state
 
-ERNIE = Path(__file__).parents[3] / "configs/proxy/ernie_moe.yaml"
 NUM_STEPS = 10
 SMALL = (
-    "model.hidden_size=32",
-    "model.moe_intermediate_size=32",
-    "record.tensors=false",
-    "record.moments=false",
     "data.validation_size=16",
     "clip.t_start=3",
     f"train.max_steps={NUM_STEPS}",
@@ -39,7 +32,6 @@ SMALL = (
     "train.log_every=5",
     "train.save_every=5",
     "train.keep_checkpoints=2",
-    "train.visualdl=false",
     # Different loads move the biases, which are buffers, at every step.
     "model.moe_correction_bias=true",
     "train.expert_bias_rate=0.01",
@@ -67,7 +59,7 @@ V1 = (
 )
 
 
-def pretrain(overrides, stop_at=None):
+def pretrain(values, stop_at=None):
     """One process's part of a run; gives its status or exit status."""
     rank = os.environ.get("PADDLE_TRAINER_ID", "0")
     is_last = int(rank) + 1 == int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
@@ -81,24 +73,21 @@ def pretrain(overrides, stop_at=None):
 
     with mock.patch.object(PretrainTrainer, "training_step", signalled):
         try:
-            return run_pretraining(load_config(ERNIE, overrides))
+            return runs.pretrain(values)
         except Stopped as stopped:
             return stopped.exit_status
 
 
 def run(output_dir, layout, stop_at=None):
     num_ranks, *overrides = layout
-    overrides = [*SMALL, f"train.output_dir={output_dir}", *overrides]
+    arguments = {
+        "values": small_ernie(output_dir, *SMALL, *overrides),
+        "stop_at": stop_at,
+    }
     if num_ranks == 1:
-        statuses = [pretrain(overrides, stop_at)]
+        statuses = [pretrain(**arguments)]
     else:
-        statuses = run_on_ranks(
-            pretrain,
-            num_ranks,
-            timeout=300.0,
-            overrides=overrides,
-            stop_at=stop_at,
-        )
+        statuses = run_on_ranks(pretrain, num_ranks, timeout=300.0, **arguments)
     assert statuses == [143 if stop_at else "finished"] * num_ranks
 
 
@@ -133,24 +122,34 @@ def assert_close(output_dir, alone):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_run_moves_from_layout_to_layout(alone, tmp_path):
+@pytest.mark.parametrize(
+    ("layouts", "stops"),
+    [
+        (
+            [ALONE, TP2_PP2, PP2_V2, DP2, EP2_V2, PP2_EP2, V1],
+            [2, 3, 4, 5, 6, 7, None],
+        ),
+        ([TP2_EP2, TP2_EP2_V2, EP2, TP2_EP2_V2, ALONE], [2, 4, 6, 8, None]),
+    ],
+    ids=["all", "experts with tensor parallelism"],
+)
+def test_a_run_moves_from_layout_to_layout(layouts, stops, alone, tmp_path):
     output_dir = tmp_path / "run"
-    layouts = [ALONE, TP2_PP2, PP2_V2, DP2, EP2_V2, PP2_EP2, V1]
-    for count, layout in enumerate(layouts, start=1):
-        stop_at = count + 1 if count < len(layouts) else None
+    for layout, stop_at in zip(layouts, stops, strict=True):
         run(output_dir, layout, stop_at)
     assert_close(output_dir, alone)
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_run_moves_through_experts_with_tensor_parallelism(alone, tmp_path):
-    output_dir = tmp_path / "run"
-    layouts = [TP2_EP2, TP2_EP2_V2, EP2, TP2_EP2_V2, ALONE]
-    for count, layout in enumerate(layouts, start=1):
-        stop_at = 2 * count if count < len(layouts) else None
-        run(output_dir, layout, stop_at)
-    assert_close(output_dir, alone)
+def assert_resumes(layout, tmp_path):
+    """A run has the same bits if it is cut; return its directory."""
+    whole = tmp_path / "whole"
+    run(whole, layout)
+    again = cut_back(whole, tmp_path / "again")
+    run(again, layout)
+    np.testing.assert_array_equal(losses(again), losses(whole))
+    mine, theirs = (load_state(p / "checkpoint-10") for p in (again, whole))
+    assert mine == theirs
+    return whole
 
 
 @pytest.mark.slow
@@ -158,28 +157,12 @@ def test_a_run_moves_through_experts_with_tensor_parallelism(alone, tmp_path):
 def test_experts_with_tensor_parallelism_are_resumed_bit_for_bit(
     alone, tmp_path
 ):
-    whole = tmp_path / "whole"
-    run(whole, TP2_EP2_V2)
-    again = cut_back(whole, tmp_path / "again")
-    run(again, TP2_EP2_V2)
-    np.testing.assert_array_equal(losses(again), losses(whole))
-    assert load_state(again / "checkpoint-10") == load_state(
-        whole / "checkpoint-10"
-    )
-    assert_close(again, alone)
+    assert_close(assert_resumes(TP2_EP2_V2, tmp_path), alone)
 
 
 @pytest.mark.slow
 def test_experts_on_two_ranks_are_resumed_and_put_together(alone, tmp_path):
-    whole = tmp_path / "whole"
-    run(whole, EP2)
-    again = cut_back(whole, tmp_path / "again")
-    run(again, EP2)
-    np.testing.assert_array_equal(losses(again), losses(whole))
-    assert load_state(again / "checkpoint-10") == load_state(
-        whole / "checkpoint-10"
-    )
-    to_one = cut_back(whole, tmp_path / "to_one")
+    to_one = cut_back(assert_resumes(EP2, tmp_path), tmp_path / "to_one")
     run(to_one, ALONE)
     assert_close(to_one, alone)
 

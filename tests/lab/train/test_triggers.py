@@ -2,19 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs with each optimizer, initialisation and trigger of loss spikes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from helpers import slow_but
+from lab.train.runs import proxy_values, run_in, run_whole_and_cut
 
-from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
-from paddle_adagc.lab.train.parse import load_config
-from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.trainer import PretrainTrainer
 
-PROXIES = Path(__file__).parents[3] / "configs/proxy"
 WITHOUT_MOMENTS = ("lion", "muon")
 OPTIONS = {
     # Resets, and clips between them, before and after the checkpoint.
@@ -25,55 +19,29 @@ OPTIONS = {
 }
 
 
-def run(output_dir, *overrides, proxy="llama_low_noise", steps=8):
-    config = load_config(
-        PROXIES / f"{proxy}.yaml",
-        [
-            f"train.output_dir={output_dir}",
-            f"train.max_steps={steps}",
-            "train.batch_size=4",
-            "train.save_every=4",
-            "train.visualdl=false",
-            "data.validation_size=8",
-            "schedule.warmup_steps=2",
-            *overrides,
-        ],
+def make_values(*overrides, proxy="llama_low_noise", steps=8):
+    return proxy_values(
+        proxy,
+        "",
+        f"train.max_steps={steps}",
+        "train.batch_size=4",
+        "train.save_every=4",
+        "train.visualdl=false",
+        "data.validation_size=8",
+        "schedule.warmup_steps=2",
+        *overrides,
     )
-    run_pretraining(config)
-    return RunRecord.load(output_dir)
-
-
-def assert_resumes(tmp_path, monkeypatch, *overrides, **arguments):
-    """A run that is cut at step 6 gives the same as one that is not."""
-    whole = run(tmp_path / "whole", *overrides, **arguments)
-    train = PretrainTrainer.training_step
-
-    def stop_at_six(self, *args, **kwargs):
-        if self.state.global_step == 6:
-            raise KeyboardInterrupt
-        return train(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PretrainTrainer, "training_step", stop_at_six)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "cut", *overrides, **arguments)
-    resumed = run(tmp_path / "cut", *overrides, **arguments)
-    np.testing.assert_array_equal(whole.loss, resumed.loss)
-    for key, values in whole.tensors.items():
-        np.testing.assert_array_equal(values, resumed.tensors[key], key)
-    return whole
 
 
 @pytest.mark.parametrize("name", slow_but("muon", OPTIMIZERS))
-def test_every_optimizer_trains_and_resumes(name, tmp_path, monkeypatch):
+def test_every_optimizer_trains_and_resumes(name, tmp_path):
     moments = str(name not in WITHOUT_MOMENTS).lower()
-    record = assert_resumes(
-        tmp_path,
-        monkeypatch,
+    values = make_values(
         f"optimizer.name={name}",
         f"record.moments={moments}",
         *OPTIONS.get(name, ()),
     )
+    record = run_whole_and_cut(values, tmp_path, at=6)
     assert record.run["config"]["optimizer"]["name"] == name
     assert record.loss[-1] < record.loss[0]
     if moments == "true":
@@ -96,17 +64,18 @@ def test_every_optimizer_trains_and_resumes(name, tmp_path, monkeypatch):
         ["optimizer.epsilon=1e-15", "model.rms_norm_eps=1e-15"],
     ],
 )
-def test_every_trigger_trains_and_resumes(overrides, tmp_path, monkeypatch):
-    record = assert_resumes(
-        tmp_path, monkeypatch, *overrides, proxy="ernie_moe"
-    )
+def test_every_trigger_trains_and_resumes(overrides, tmp_path):
+    values = make_values(*overrides, proxy="ernie_moe")
+    record = run_whole_and_cut(values, tmp_path, at=6)
     assert record.loss[-1] < record.loss[0]
     assert np.isfinite(record.loss).all()
 
 
 def test_without_a_clip_norms_are_recorded_all_the_same(tmp_path):
-    clipped = run(tmp_path / "value", "clip.name=value", steps=2)
-    record = run(tmp_path / "none", "clip.name=none", steps=2)
+    clipped, record = (
+        run_in(tmp_path / name, make_values(f"clip.name={name}", steps=2))
+        for name in ("value", "none")
+    )
     np.testing.assert_array_equal(
         record.tensors["norm"], record.tensors["clipped_norm"]
     )
@@ -119,14 +88,18 @@ def test_without_a_clip_norms_are_recorded_all_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_noise_hits_and_a_repeated_batch_begins_as_itself(tmp_path):
-    fault = "faults=[{kind: KIND, start: 3, duration: 3}]"
+    faults = {
+        "calm": "[]",
+        "repeated": "[{kind: repeated_batch, start: 3, duration: 3}]",
+        "noisy": (
+            "[{kind: token_noise, fraction: 0.5, start: 3, duration: 3}]"
+        ),
+    }
     parts = "train.gradient_accumulation_steps=2"
-    calm = run(tmp_path / "calm", parts)
-    repeated = run(
-        tmp_path / "repeated", parts, fault.replace("KIND", "repeated_batch")
+    calm, repeated, noisy = (
+        run_in(tmp_path / name, make_values(parts, f"faults={fault}"))
+        for name, fault in faults.items()
     )
-    noise = fault.replace("KIND", "token_noise, fraction: 0.5")
-    noisy = run(tmp_path / "noisy", parts, noise)
     np.testing.assert_array_equal(calm.loss[:4], repeated.loss[:4])
     # The second and third time the batch has been learned from.
     assert repeated.loss[5] < repeated.loss[4] < repeated.loss[3]

@@ -1,46 +1,20 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-import json
+import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 from unittest import mock
 
 import pytest
-from lab.train.runs import assert_same, make_values, run
+from lab.train.runs import assert_same, make_values, run, start, wait_for_step
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train import stopping
+from paddle_adagc.lab.train import processes
 from paddle_adagc.lab.train.checkpoints import COMPLETE
-from paddle_adagc.lab.train.stopping import StopRequest
+from paddle_adagc.lab.train.processes import StopRequest
 from paddle_adagc.lab.train.trainer import PretrainTrainer
-
-ROOT = Path(__file__).parents[3]
-
-
-def start(values, tmp_path, *launch):
-    config = tmp_path / "run.yaml"
-    config.write_text(json.dumps(values))
-    return subprocess.Popen(
-        [sys.executable, *launch, str(ROOT / "tools/pretrain.py"), str(config)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def wait_for_step(directory, step, process):
-    metrics = Path(directory) / "metrics.jsonl"
-    while process.poll() is None:
-        if metrics.exists() and metrics.read_bytes().count(b"\n") >= step:
-            return
-        time.sleep(0.005)
-    pytest.fail("the run ended too early")
 
 
 @pytest.mark.slow
@@ -87,7 +61,7 @@ def test_a_second_signal_exits_at_once_and_an_echo_does_not(
     monkeypatch, request
 ):
     exited = mock.Mock()
-    monkeypatch.setattr(stopping.os, "_exit", exited)
+    monkeypatch.setattr(processes.os, "_exit", exited)
     for number in (signal.SIGTERM, signal.SIGINT):
         before = signal.getsignal(number)
         request.addfinalizer(lambda n=number, b=before: signal.signal(n, b))
@@ -99,7 +73,7 @@ def test_a_second_signal_exits_at_once_and_an_echo_does_not(
             signal.raise_signal(signal.SIGTERM)
         assert stop.agreed(2) == signal.SIGTERM
         exited.assert_not_called()
-        monkeypatch.setattr(stopping, "_ECHO_SECONDS", 0.0)
+        monkeypatch.setattr(processes, "_ECHO_SECONDS", 0.0)
         signal.raise_signal(signal.SIGINT)
         exited.assert_called_once_with(130)
     assert signal.getsignal(signal.SIGINT) == stop._note
@@ -121,19 +95,14 @@ def test_a_forked_data_loader_ends_by_sigterm():
 
 def test_the_last_step_is_evaluated_and_saved_once(tmp_path):
     values = make_values(tmp_path, max_steps=4, eval_every=2, save_every=2)
-    with (
-        mock.patch.object(
-            PretrainTrainer,
-            "evaluate",
-            autospec=True,
-            side_effect=PretrainTrainer.evaluate,
-        ) as evaluate,
-        mock.patch.object(
-            PretrainTrainer,
-            "_save_checkpoint",
-            autospec=True,
-            side_effect=PretrainTrainer._save_checkpoint,
-        ) as save,
-    ):
+    counts = {}
+    with contextlib.ExitStack() as stack:
+        for name in ("evaluate", "_save_checkpoint"):
+            method = getattr(PretrainTrainer, name)
+            counts[name] = stack.enter_context(
+                mock.patch.object(
+                    PretrainTrainer, name, autospec=True, side_effect=method
+                )
+            )
         run(values)
-    assert evaluate.call_count == save.call_count == 2
+    assert [count.call_count for count in counts.values()] == [2, 2]

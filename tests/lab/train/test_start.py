@@ -1,32 +1,39 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Where runs start: what their directory holds, changed settings, forks."""
 
+import multiprocessing
 import shutil
-from pathlib import Path
+import time
 
 import numpy as np
 import pytest
-from lab.train.interruption import interrupted_at
-from lab.train.runs import assert_same, make_values, run
+from lab.train.runs import (
+    CONFIGS,
+    assert_same,
+    checkpoint_names,
+    interrupted_at,
+    make_values,
+    run,
+    run_in,
+)
 
 from paddle_adagc.lab.cli.pretrain import main
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.changes import find_changes
-from paddle_adagc.lab.train.fork import Fork
+from paddle_adagc.lab.data.indexed import write_indexed_dataset
+from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
+from paddle_adagc.lab.train.checkpoints import last_checkpoint
+from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
 from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.schedule import learning_rate
+from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
-
-ROOT = Path(__file__).parents[3]
-CONSTANT = {"kind": "constant", "learning_rate": 0.01, "warmup_steps": 2}
 
 
 def constant(output_dir, **train):
     values = make_values(output_dir, **{"save_every": 4, **train})
-    values["schedule"] = dict(CONSTANT)
-    return values
+    schedule = {"kind": "constant", "learning_rate": 0.01, "warmup_steps": 2}
+    return {**values, "schedule": schedule}
 
 
 def fork(values, source, target, step=None):
@@ -44,20 +51,21 @@ def source(tmp_path_factory):
     return directory
 
 
+@pytest.fixture
+def copied(source, tmp_path):
+    return shutil.copytree(source, tmp_path / "run")
+
+
 def test_logs_and_checkpoints_may_change(tmp_path):
-    values = constant(tmp_path / "whole")
-    _, whole = run(values)
+    values = constant("")
+    whole = run_in(tmp_path / "whole", values)
     values["train"]["output_dir"] = str(tmp_path / "run")
     with interrupted_at(6):
         run(values)
     values["train"] |= {"log_every": 1, "save_every": 6, "keep_checkpoints": 2}
-    status, record = run(values)
-    assert status == "finished"
-    assert_same(whole, record)
-    assert sorted(path.name for path in (tmp_path / "run").glob("c*-*")) == [
-        "checkpoint-12",
-        "checkpoint-6",
-    ]
+    assert_same(whole, run_in(tmp_path / "run", values))
+    names = ["checkpoint-12", "checkpoint-6"]
+    assert checkpoint_names(tmp_path / "run") == names
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -65,14 +73,10 @@ def test_recording_may_begin_or_end(first, tmp_path, capsys):
     """Also if the run is killed before it has saved another checkpoint."""
     _, whole = run(constant(tmp_path / "whole"))
     values = constant(tmp_path / "run", keep_checkpoints=9)
-    settings = {
-        True: {"tensors": True, "moments": True},
-        False: {"tensors": False, "moments": False},
-    }
-    values["record"] = settings[first]
+    values["record"] = {"tensors": first, "moments": first}
     with interrupted_at(6):
         run(values)
-    values["record"] = settings[not first]
+    values["record"] = {"tensors": not first, "moments": not first}
     with interrupted_at(7):
         run(values)
     status, record = run(values)
@@ -93,11 +97,10 @@ def test_recording_may_begin_or_end(first, tmp_path, capsys):
     assert run(values)[0] == "finished"
 
 
-def test_a_finished_run_is_extended(source, tmp_path):
-    shutil.copytree(source, tmp_path / "run")
-    status, record = run(constant(tmp_path / "run", max_steps=20))
-    assert status == "finished"
-    _, whole = run(constant(tmp_path / "whole", max_steps=20))
+def test_a_finished_run_is_extended(copied, tmp_path):
+    values = constant("", max_steps=20)
+    record = run_in(copied, values)
+    whole = run_in(tmp_path / "whole", values)
     np.testing.assert_array_equal(record.loss, whole.loss)
     assert record.run["changes"] == [
         {"step": 12, "changed": {"train.max_steps": [12, 20]}}
@@ -129,11 +132,10 @@ def test_a_length_that_does_not_fit_is_refused(tmp_path):
         run(values)
 
 
-def test_equal_batches_may_be_cut_another_way(source, tmp_path):
-    shutil.copytree(source, tmp_path / "run")
+def test_equal_batches_may_be_cut_another_way(copied, tmp_path):
     cut = {"batch_size": 2, "gradient_accumulation_steps": 2}
-    values = constant(tmp_path / "run", max_steps=16, **cut)
-    _, record = run(values)
+    values = constant("", max_steps=16, **cut)
+    record = run_in(copied, values)
     _, whole = run(constant(tmp_path / "whole", max_steps=16))
     np.testing.assert_allclose(record.loss, whole.loss, rtol=1e-5)
     values["train"]["batch_size"] = 3
@@ -141,9 +143,8 @@ def test_equal_batches_may_be_cut_another_way(source, tmp_path):
         FileExistsError, match="keep the global batch of 4, now 6"
     ):
         run(values)
-    experts = {"moe_num_experts": 4, "moe_intermediate_size": 8}
     values = constant(tmp_path / "moe")
-    values["model"] |= experts
+    values["model"] |= {"moe_num_experts": 4, "moe_intermediate_size": 8}
     run(values)
     values["train"] |= cut
     with pytest.raises(FileExistsError, match="gradient_accumulation_steps"):
@@ -161,28 +162,45 @@ def test_overrides_of_single_tensors_take_a_fork():
     assert not find_changes(new, new)
 
 
-def test_other_data_take_a_flag(source, tmp_path):
-    shutil.copytree(source, tmp_path / "run")
-    values = constant(tmp_path / "run", max_steps=16)
+def test_other_settings_of_the_data_take_a_flag(copied):
+    values = constant(copied, max_steps=16)
     values["data"]["seed"] = 1
     config = parse_config(values)
     with pytest.raises(FileExistsError, match="--change-data"):
         run_pretraining(config)
     assert run_pretraining(config, change_data=True) == "finished"
-    record = RunRecord.load(tmp_path / "run")
+    record = RunRecord.load(copied)
     assert record.num_steps == 16
-    assert record.run["changes"][0]["changed"] == {"data.seed": [0, 1]} | {
-        "train.max_steps": [12, 16]
-    }
+    changed = {"data.seed": [0, 1], "train.max_steps": [12, 16]}
+    assert record.run["changes"][0]["changed"] == changed
 
 
-def test_a_checkpoint_of_an_earlier_version_keeps_its_layout(source, tmp_path):
-    shutil.copytree(source, tmp_path / "run")
-    (tmp_path / "run/checkpoint-12" / LAYOUT).unlink()
-    _, record = run(constant(tmp_path / "run", max_steps=14))
-    _, whole = run(constant(tmp_path / "whole", max_steps=14))
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    def write_data(seed):
+        rng = np.random.default_rng(seed)
+        documents = [rng.integers(256, size=40) for _ in range(90)]
+        prefix = str(tmp_path / "data" / "x")
+        write_indexed_dataset(prefix, documents, vocab_size=256)
+        return {"kind": "mmap", "prefix": prefix}
+
+    values = make_values(tmp_path / "run", save_every=4)
+    values["data"] |= write_data(seed=0)
+    with interrupted_at(6):
+        run(values)
+    write_data(seed=1)  # documents of the same lengths
+    with pytest.raises(FileExistsError, match="on other data"):
+        run(values)
+    write_data(seed=0)
+    assert run(values)[0] == "finished"
+
+
+def test_a_checkpoint_of_an_earlier_version_keeps_its_layout(copied, tmp_path):
+    (copied / "checkpoint-12" / LAYOUT).unlink()
+    values = constant("", max_steps=14)
+    record = run_in(copied, values)
+    whole = run_in(tmp_path / "whole", values)
     np.testing.assert_array_equal(record.loss, whole.loss)
-    checkpoint = tmp_path / "run/checkpoint-14"
+    checkpoint = copied / "checkpoint-14"
     (checkpoint / LAYOUT).unlink()
     with pytest.raises(ValueError, match=r"has no layout\.json"):
         check_layout_file(checkpoint)
@@ -194,11 +212,8 @@ def test_a_fork_without_a_change_is_the_run(source, tmp_path):
     )
     assert status == "finished"
     assert_same(RunRecord.load(source), record)
-    assert record.run["forked_from"] == {
-        "run": str(source),
-        "step": 4,
-        "changed": {},
-    }
+    origin = {"run": str(source), "step": 4, "changed": {}}
+    assert record.run["forked_from"] == origin
 
 
 def test_a_fork_to_another_clip_starts_with_its_warm_up(tmp_path):
@@ -245,7 +260,7 @@ def test_a_fork_keeps_the_state_of_what_keeps_its_name(source, tmp_path):
 
 
 def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
-    config = str(ROOT / "configs/proxy/switch.yaml")
+    config = str(CONFIGS / "proxy/switch.yaml")
     here = f"train.output_dir={tmp_path}"
     assert main([config, here, "--fork", str(tmp_path / ".")]) == 2
     assert "is the run itself" in capsys.readouterr().err
@@ -264,3 +279,96 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     with pytest.raises(ValueError, match="another model"):
         fork(values, source, tmp_path / "d", step=4)
     assert not (tmp_path / "d").exists()
+
+
+def test_finished_run_is_not_repeated_and_another_config_is_refused(tmp_path):
+    values = make_values(tmp_path, max_steps=3)
+    run(values)
+    before = (tmp_path / "metrics.jsonl").stat().st_mtime_ns
+    assert run(values)[0] == "finished"
+    assert (tmp_path / "metrics.jsonl").stat().st_mtime_ns == before
+    values["clip"]["t_start"] = 6
+    with pytest.raises(FileExistsError, match=r"clip\.t_start"):
+        run(values)
+    run_pretraining(parse_config(values), overwrite=True)
+    assert RunRecord.load(tmp_path).run["config"]["clip"]["t_start"] == 6
+
+
+def test_directory_that_another_process_writes_to_is_left_alone(tmp_path):
+    values = make_values(tmp_path, max_steps=3)
+    run(values)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    config = parse_config(values)
+    (tmp_path / "checkpoint-2").mkdir()  # its last file is not there yet
+    for status, overwrite in (("finished", True), ("running", False)):
+        update_run_json(tmp_path, status=status)
+        with (
+            lock_run(tmp_path),
+            pytest.raises(FileExistsError, match="another process"),
+        ):
+            run_pretraining(config, overwrite=overwrite)
+        assert (tmp_path / "metrics.jsonl").read_bytes() == before
+        assert (tmp_path / "checkpoint-2").exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_run_is_left_alone(tmp_path, overwrite):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    config = parse_config(make_values(tmp_path))
+    with pytest.raises(FileExistsError, match="holds no run"):
+        run_pretraining(config, overwrite=overwrite)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "wrong"),
+    [
+        ("clip", {"name": "adagc", "lamda_rel": 1.1}),
+        ("model", {"hidden_size": 15}),
+        ("faults", [{"kind": "gradient_nan", "start": 2, "tensor": "nope"}]),
+    ],
+)
+def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, section, wrong):
+    before = RunRecord.load(copied)
+    config = parse_config({**constant(copied), section: wrong})
+    with pytest.raises(ValueError, match=r"lamda_rel|hidden_size|nope"):
+        run_pretraining(config, overwrite=True)
+    assert_same(before, RunRecord.load(copied))
+
+
+def test_a_checkpoint_of_the_user_s_own_is_left_alone(tmp_path):
+    for name in ("checkpoint-best", "checkpoint-4"):
+        (tmp_path / name).mkdir()
+    assert last_checkpoint(tmp_path) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-best"]
+
+
+def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
+    context = multiprocessing.get_context("fork")
+    is_there = context.Event()
+
+    def work():
+        is_there.set()
+        time.sleep(60)
+
+    with lock_run(tmp_path):
+        worker = context.Process(target=work)
+        worker.start()
+        assert is_there.wait(30)
+    try:
+        with lock_run(tmp_path):
+            assert worker.is_alive()
+    finally:
+        worker.kill()
+        worker.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ['{"config": {', "[]", "\0" * 20])
+def test_a_damaged_run_file_is_named(tmp_path, content):
+    values = make_values(tmp_path, max_steps=3)
+    run(values)
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ValueError, match=r"run\.json is damaged.*overwrite"):
+        run(values)
+    assert run_pretraining(parse_config(values), overwrite=True) == "finished"
