@@ -305,7 +305,9 @@ def _knock_without_the_key():
     is_refused = None
     if rank == 0:
         box._store.wait(rendezvous._key(1))
-        host, _, port = box._store.get(rendezvous._key(1)).decode().rpartition(":")
+        host, _, port = (
+            box._store.get(rendezvous._key(1)).decode().rpartition(":")
+        )
         try:
             Client((host, int(port)), authkey=b"guessed")
         except AuthenticationError:
