@@ -18,6 +18,7 @@ import math
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import (
+    add_tokenizer,
     check_folder,
     exit_status,
     make_parser,
@@ -26,45 +27,33 @@ from paddle_adagc.lab.cli.command import (
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.command == "to-hf" and not (0 < options.max_shard_gb < math.inf):
-        parser.error(f"--max-shard-gb {options.max_shard_gb}: not positive")
-    return exit_status(parser, _convert, options)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = make_parser("convert", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    export = commands.add_parser("to-hf", help="to Hugging Face's format")
-    export.add_argument("source", metavar="RUN", help="run or checkpoint")
-    export.add_argument("target", metavar="OUT", help="new directory")
-    export.add_argument(
-        "--tokenizer",
-        metavar="NAME",
-        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
-        "with one of them (default: what the run was trained with, if it is "
-        "known)",
-    )
-    export.add_argument(
+    to_hf = commands.add_parser("to-hf", help="to Hugging Face's format")
+    to_hf.add_argument("source", metavar="RUN", help="run or checkpoint")
+    to_hf.add_argument("target", metavar="OUT", help="new directory")
+    add_tokenizer(to_hf, "what the run was trained with, if it is known")
+    to_hf.add_argument(
         "--max-shard-gb",
         type=float,
         default=5.0,
         metavar="GB",
         help="a file holds so many 10**9 bytes at most (default: %(default)s)",
     )
-    again = commands.add_parser("from-hf", help="from Hugging Face's format")
-    again.add_argument(
-        "source", metavar="DIR", help="config.json and safetensors"
-    )
-    again.add_argument("target", metavar="OUT", help="new directory")
-    for command in (export, again):
+    from_hf = commands.add_parser("from-hf", help="from Hugging Face's format")
+    add = from_hf.add_argument
+    add("source", metavar="DIR", help="config.json and safetensors")
+    add("target", metavar="OUT", help="new directory")
+    for command in (to_hf, from_hf):
         command.add_argument(
             "--verify",
             action="store_true",
             help="compare all of the source's files with their checksums",
         )
-    return parser
+    options = parser.parse_args(arguments)
+    if options.command == "to-hf" and not (0 < options.max_shard_gb < math.inf):
+        parser.error(f"--max-shard-gb {options.max_shard_gb}: not positive")
+    return exit_status(parser, _convert, options)
 
 
 def _convert(options: argparse.Namespace) -> int:

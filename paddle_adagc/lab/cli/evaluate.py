@@ -25,6 +25,7 @@ from pathlib import Path
 from paddle_adagc.checks import check_installed, check_output_file
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.cli.command import (
+    add_tokenizer,
     check_config_file,
     check_folder,
     exit_status,
@@ -32,11 +33,20 @@ from paddle_adagc.lab.cli.command import (
 )
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Return the command's options."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
     parser = make_parser("evaluate", __doc__)
-    parser.add_argument("model", metavar="MODEL", help="what to score")
+    _add_options(parser)
+    options = parser.parse_args(arguments)
+    if not options.tasks and not options.perplexity:
+        parser.error("nothing to score: give --tasks or --perplexity")
+    return exit_status(parser, _evaluate, options)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each field of ``EvaluationConfig``, and the output."""
     add = parser.add_argument
+    add("model", metavar="MODEL", help="what to score")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="or 'paper'")
     add(
         "--num-fewshot",
@@ -64,14 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="samples that --perplexity takes",
     )
-    add(
-        "--tokenizer",
-        metavar="NAME",
-        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
-        "with one of them (default: the model's, if it is known)",
-    )
+    add_tokenizer(parser, "the model's, if it is known")
     add(
         "--add-special-tokens",
+        dest="adds_special_tokens",
         action="store_true",
         help="begin texts with the tokenizer's special token, for models "
         "trained elsewhere; models trained here never saw it",
@@ -91,16 +97,6 @@ def _parser() -> argparse.ArgumentParser:
         help="compare the model's files with their checksums",
     )
     add("--verbose", action="store_true", help="show the harness' log")
-    return parser
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; gives its exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if not options.tasks and not options.perplexity:
-        parser.error("nothing to score: give --tasks or --perplexity")
-    return exit_status(parser, _evaluate, options)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -114,31 +110,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         to_markdown,
     )
 
-    level = logging.INFO if options.verbose else logging.ERROR
+    given = vars(options)
+    output, as_json = given.pop("output"), given.pop("json")
+    level = logging.INFO if given.pop("verbose") else logging.ERROR
     logging.getLogger("lm_eval").setLevel(level)
     paddlenlp_logger.set_level("WARNING")
-    output = options.output or default_output(options.model)
-    config = EvaluationConfig(
-        model=options.model,
-        tasks=tuple(options.tasks),
-        num_fewshot=tuple(options.num_fewshot),
-        include_path=options.include_path,
-        limit=options.limit,
-        perplexity=options.perplexity,
-        data=options.data,
-        validation_size=options.validation_size,
-        tokenizer=options.tokenizer,
-        adds_special_tokens=options.add_special_tokens,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-        verify=options.verify,
-        shows_bar=sys.stderr.isatty(),
-    )
+    output = output or default_output(options.model)
+    for name in ("tasks", "num_fewshot"):
+        given[name] = tuple(given[name])
+    config = EvaluationConfig(**given, shows_bar=sys.stderr.isatty())
     check_output_file("--output", output)
     result = evaluate(config)
-    print(json.dumps(result, indent=1) if options.json else to_markdown(result))
+    print(json.dumps(result, indent=1) if as_json else to_markdown(result))
     atomic_write_json(output, result, indent=1)
-    if not options.json:
+    if not as_json:
         print(f"results: {output}")
     return 0
 

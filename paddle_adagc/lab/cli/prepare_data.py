@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         0: the dataset is there; 2: bad settings or bad input; 3: it cannot be
         written; 130: stopped by the keyboard.
     """
-    parser = _parser()
+    parser = make_parser("prepare_data", __doc__)
+    _add_options(parser)
     options = parser.parse_args(arguments)
     hub = {name: getattr(options, f"hub_{name}") for name in _HUB}
     if options.hub is None and any(hub.values()):
@@ -50,37 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _prepare(options: argparse.Namespace) -> int:
-    check_installed("paddlenlp", "nlp")
-    for path in options.inputs:
-        if not Path(path).exists():
-            raise FileNotFoundError(f"{path} is not a file")
-    from paddle_adagc.lab.data.prepare.config import HubConfig, PrepareConfig
-    from paddle_adagc.lab.data.prepare.run import prepare
-
-    given = {k: v for k, v in vars(options).items() if v is not None}
-    command, verify = given.pop("command"), given.pop("verify")
-    hub = {k: given.pop(f"hub_{k}") for k in _HUB if f"hub_{k}" in given}
-    if "hub" in given:
-        given["hub"] = HubConfig(path=given["hub"], **hub)
-    config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
-    with storage_errors(f"{config.output}.parts"):
-        manifest, was_there = prepare(config, command, verify=verify)
-    if was_there:
-        print(f"{config.output}: finished before, with the same settings")
-    _report(manifest)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("prepare_data", __doc__)
-    parser.add_argument(
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each field of ``PrepareConfig`` and ``HubConfig``."""
+    add = parser.add_argument
+    add(
         "inputs",
         nargs="*",
         metavar="FILE",
         help="file of text or JSON lines, .gz or not, or folder of them",
     )
-    add = parser.add_argument
     add("--output", required=True, help="path of the dataset without ending")
     add(
         "--tokenizer",
@@ -120,26 +99,46 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compare all of a finished dataset with its checksums",
     )
-    hub = parser.add_argument_group(
+    add = parser.add_argument_group(
         "instead of FILE, a dataset that Hugging Face datasets streams"
-    )
-    hub.add_argument("--hub", metavar="DATASET", help="name, or local folder")
-    hub.add_argument("--hub-name", metavar="NAME", help="its configuration")
-    hub.add_argument("--hub-split", metavar="SPLIT", help="default: train")
-    hub.add_argument("--hub-revision", metavar="COMMIT", help="default: newest")
-    hub.add_argument(
+    ).add_argument
+    add("--hub", metavar="DATASET", help="name, or local folder")
+    add("--hub-name", metavar="NAME", help="its configuration")
+    add("--hub-split", metavar="SPLIT", help="default: train")
+    add("--hub-revision", metavar="COMMIT", help="default: newest")
+    add(
         "--hub-max-shards",
         type=int,
         metavar="N",
         help="the first N data files alone",
     )
-    return parser
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    for path in options.inputs:
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} is not a file")
+    from paddle_adagc.lab.data.prepare.config import HubConfig, PrepareConfig
+    from paddle_adagc.lab.data.prepare.run import prepare
+
+    given = {k: v for k, v in vars(options).items() if v is not None}
+    command, verify = given.pop("command"), given.pop("verify")
+    hub = {k: given.pop(f"hub_{k}") for k in _HUB if f"hub_{k}" in given}
+    if "hub" in given:
+        given["hub"] = HubConfig(path=given["hub"], **hub)
+    config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
+    with storage_errors(f"{config.output}.parts"):
+        manifest, was_there = prepare(config, command, verify=verify)
+    if was_there:
+        print(f"{config.output}: finished before, with the same settings")
+    _report(manifest)
+    return 0
 
 
 def _report(manifest: dict[str, Any]) -> None:
     for split in ("train", "validation"):
-        if split in manifest:
-            part = manifest[split]
+        if part := manifest.get(split):
             print(
                 f"{split}: {part['prefix']}, {part['num_documents']:,} "
                 f"documents, {part['num_tokens']:,} tokens ({part['dtype']})"

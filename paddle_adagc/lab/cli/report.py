@@ -15,7 +15,6 @@ first one. The page is one file that loads nothing. It needs the extra
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed, check_output_file
@@ -23,23 +22,18 @@ from paddle_adagc.lab.cli.command import check_run, exit_status, make_parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0: written; 2: bad arguments or runs.
-    """
+    """Run the command; gives its exit status."""
     parser = make_parser("report", __doc__)
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run directory"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="run directory")
+    add(
         "--output",
         type=Path,
         default=Path("report.html"),
         metavar="FILE",
         help="the page to write (default: %(default)s)",
     )
-    parser.add_argument("--title", default="Training report", help="heading")
+    add("--title", default="Training report", help="heading")
     return exit_status(parser, _report, parser.parse_args(arguments))
 
 
@@ -56,7 +50,3 @@ def _report(options: argparse.Namespace) -> int:
     path = write_report(options.output, options.title, [experiment])
     print(f"report: {path}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

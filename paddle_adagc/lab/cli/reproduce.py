@@ -38,9 +38,6 @@ from paddle_adagc.lab.cli.command import (
     make_parser,
 )
 
-ALL = "all"
-REPORT = "report"
-VERIFY = "verify"
 GRIDS = ROOT / "configs" / "experiments"
 CLAIMS = ROOT / "configs" / "claims.yaml"
 RESULTS = ROOT / "results"
@@ -62,53 +59,54 @@ def main(arguments: list[str] | None = None) -> int:
         dest="target",
         metavar="TARGET",
         required=True,
-        help=", ".join([*targets, ALL, "PATH.yaml", REPORT, VERIFY]),
+        help=", ".join([*targets, "all", "PATH.yaml", "report", "verify"]),
     )
-    for target in dict.fromkeys([*targets, ALL, *own]):
-        _add_run_options(commands.add_parser(target))
-    _add_report_options(commands.add_parser(REPORT))
-    commands.add_parser(VERIFY)
-    options = parser.parse_args(arguments)
-    # As on Ctrl-C the runs are stopped, too; they can be resumed.
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        run = {REPORT: _report, VERIFY: _verify}.get(options.target, _reproduce)
-        return exit_status(parser, run, options, (*ERRORS, RuntimeError))
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("outputs"),
-        help="folder for runs and reports (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        help="steps of every run (default: the config's); faults scale with it",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="runs at a time (default: %(default)s, the number of cores)",
-    )
-
-
-def _add_report_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    for target in dict.fromkeys([*targets, "all", *own]):
+        _add_target(commands, target)
+    report = commands.add_parser("report")
+    report.set_defaults(run=_report)
+    report.add_argument(
         "--collect",
         type=Path,
         metavar="OUTPUT",
         help="first add the results of targets that ran with --output OUTPUT",
     )
-    parser.add_argument(
+    report.add_argument(
         "--check",
         action="store_true",
         help="change nothing; exit status 1 if a page is out of date",
+    )
+    commands.add_parser("verify").set_defaults(run=_verify)
+    options = parser.parse_args(arguments)
+    # As on Ctrl-C the runs are stopped, too; they can be resumed.
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        errors = (*ERRORS, RuntimeError)
+        return exit_status(parser, options.run, options, errors)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _add_target(commands: argparse._SubParsersAction, target: str) -> None:
+    parser = commands.add_parser(target)
+    parser.set_defaults(run=_reproduce)
+    add = parser.add_argument
+    add(
+        "--output",
+        type=Path,
+        default=Path("outputs"),
+        help="folder for runs and reports (default: %(default)s)",
+    )
+    add(
+        "--steps",
+        type=int,
+        help="steps of every run (default: the config's); faults scale with it",
+    )
+    add(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="runs at a time (default: %(default)s, the number of cores)",
     )
 
 
@@ -125,7 +123,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.reproduce.targets import Reproduction
 
     claims, committed = load_claims(CLAIMS), load_all_results(RESULTS)
-    names = targets_of(claims) if options.target == ALL else [options.target]
+    names = targets_of(claims) if options.target == "all" else [options.target]
     grids = [GRIDS / f"{name}.yaml" for name in names]
     if _is_path(options.target):
         grids, claims, committed = [Path(options.target)], [], {}
@@ -178,20 +176,20 @@ def _report(options: argparse.Namespace) -> int:
         for path, text in made.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
+    names = ", ".join(path.name for path in stale)
     if not stale:
         print("every page is what the results give")
-        return 0
-    names = ", ".join(path.name for path in stale)
-    if options.check:
+    elif options.check:
         print(
             f"{names}: not what the results in {RESULTS.name} give: run "
             "`python tools/reproduce.py report`",
             file=sys.stderr,
         )
         return 1
-    for path in stale:
-        atomic_write(path, made[path])
-    print(f"wrote {names}")
+    else:
+        for path in stale:
+            atomic_write(path, made[path])
+        print(f"wrote {names}")
     return 0
 
 
