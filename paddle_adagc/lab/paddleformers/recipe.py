@@ -40,26 +40,23 @@ _MISSPELT = 0.92
 PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
 
 _DECAY_SHAPES = {"1-sqrt": "sqrt"}
-_MODEL_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "max_position_embeddings": "max_position_embeddings",
-    "rope_theta": "rope_theta",
-    "rms_norm_eps": "rms_norm_eps",
-    "tie_word_embeddings": "tie_word_embeddings",
-    "initializer_range": "initializer_range",
-    "moe_num_experts": "moe_num_experts",
-    "moe_num_shared_experts": "moe_num_shared_experts",
-    "moe_k": "moe_top_k",
-    "moe_intermediate_size": "moe_intermediate_size",
-    "moe_use_aux_free": "moe_correction_bias",
-}
-"""Options that PaddleFormers' model and our decoder share, under both names."""
-
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "rope_theta",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "initializer_range",
+    "moe_num_experts",
+    "moe_num_shared_experts",
+    "moe_intermediate_size",
+)
+"""Options that PaddleFormers' model and our decoder share."""
 
 _MODELLED = {
     "sharding": "stage1",
@@ -218,7 +215,7 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
     for override in overrides:
         key = override.partition("=")[0]
         *parents, last = key.split(".")
-        if [*parents, last][0] == "clip":  # make_clip knows its arguments
+        if key.split(".")[0] == "clip":  # make_clip knows its arguments
             continue
         if parents and not isinstance(known.get(parents[0]), Mapping):
             near = suggestion(last, known, similarity=_MISSPELT)
@@ -229,8 +226,7 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
         section: Any = known
         for parent in parents:
             section = section.get(parent)
-            if not isinstance(section, Mapping):
-                section = {}
+            section = section if isinstance(section, Mapping) else {}
         if last in section:
             continue
         prefix = key.removesuffix(last)
@@ -257,22 +253,19 @@ def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
             "moe_layer_start_index, _end_index and _interval make some layers "
             "dense: our decoder's twin has experts in every layer"
         )
-    options = {ours: model[theirs] for theirs, ours in _MODEL_KEYS.items()}
+    options = {name: model[name] for name in _SHARED}
     # The experts' shares of the tokens sum to moe_k in PaddleFormers' loss,
     # to 1 in this package's.
     coefficient = model["router_aux_loss_coef"] * model["moe_k"]
-    if _is_float8(model):
+    if model.get("use_fp8_mlp"):  # the products of all experts
         options["float8_linears"] = ["mlp", "experts"]
     return {
         **options,
+        "moe_top_k": model["moe_k"],
+        "moe_correction_bias": model["moe_use_aux_free"],
         "rope_layout": "interleaved",
         "router_aux_loss_coef": coefficient,
     }
-
-
-def _is_float8(model: Mapping[str, Any]) -> bool:
-    """Tell whether the products of all experts are in FP8."""
-    return bool(model.get("use_fp8_mlp"))
 
 
 def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,7 +322,7 @@ def _data(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _precision(recipe: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    if _is_float8(model):
+    if model.get("use_fp8_mlp"):
         return "float8"
     names = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
     return names[check_choice("compute_type", recipe["compute_type"], names)]

@@ -14,6 +14,7 @@ pytest.importorskip("paddlenlp")
 import paddle
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.presets import preset
@@ -22,7 +23,6 @@ from paddle_adagc.lab.models.sizes import (
     num_parameters,
     num_tensors,
 )
-from paddle_adagc.lab.paddleformers.__main__ import main
 from paddle_adagc.lab.paddleformers.launch import (
     formers_settings,
     last_checkpoint,
