@@ -32,6 +32,7 @@ from paddle_adagc.checks import check_choice, check_installed
 from paddle_adagc.lab.cli.command import (
     ERRORS,
     ROOT,
+    add_options,
     check_config_file,
     exit_status,
     make_parser,
@@ -42,89 +43,67 @@ ERNIE = CONFIGS / "ernie_moe.yaml"
 PROXIES = [CONFIGS / "llama_low_noise.yaml", ERNIE]
 
 
+_JSON = """
+--json            print JSON instead of tables
+"""
+_CLIP = """
+--lists MODEL     models of the paper (default: all; a wrong name lists them)
+--shares SHARE    shares of the tensors that are clipped (default: 0.1 1)
+--dtype           dtype of the gradients (default: float32)
+--repetitions N   timings per clip (default: 15)
+--no-growth       leave out how the time grows with tensors, values and share,
+                  as --json does
+"""
+_STEP = """
+--configs YAML    run configs (default: llama_low_noise and ernie_moe)
+--steps N         timed steps per clip (default: 200)
+"""
+_COLLECTIVES = """
+--config CONFIG   run config (default: configs/proxy/ernie_moe.yaml)
+--layouts LAYOUT  default: all; a wrong name lists them
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("benchmark", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     clip = commands.add_parser("clip", help="time of a clip step")
-    _add_clip_options(clip)
-    step = commands.add_parser("step", help="time of a training step")
-    step.add_argument(
-        "--configs",
-        nargs="*",
-        type=Path,
-        default=PROXIES,
-        metavar="YAML",
-        help="run configs (default: llama_low_noise and ernie_moe)",
+    add_options(
+        clip,
+        _CLIP,
+        lists={"nargs": "*"},
+        shares={"nargs": "*", "type": _share, "default": [0.1, 1.0]},
+        dtype={
+            "action": "store",
+            "choices": ["float32", "bfloat16"],
+            "default": "float32",
+        },
+        repetitions={"type": _at_least_two, "default": 15},
     )
-    step.add_argument(
-        "--steps",
-        type=_at_least_two,
-        default=200,
-        metavar="N",
-        help="timed steps per clip (default: 200)",
+    step = commands.add_parser("step", help="time of a training step")
+    add_options(
+        step,
+        _STEP,
+        configs={"nargs": "*", "type": Path, "default": PROXIES},
+        steps={"type": _at_least_two, "default": 200},
     )
     collectives = commands.add_parser(
         "collectives", help="collectives and bytes of a clip step"
     )
-    collectives.add_argument(
-        "--config",
-        type=Path,
-        default=ERNIE,
-        help="run config (default: configs/proxy/ernie_moe.yaml)",
-    )
-    collectives.add_argument(
-        "--layouts",
-        nargs="*",
-        metavar="LAYOUT",
-        help="default: all; a wrong name lists them",
+    add_options(
+        collectives,
+        _COLLECTIVES,
+        config={"type": Path, "default": ERNIE},
+        layouts={"nargs": "*"},
     )
     runs = {clip: _clip, step: _step, collectives: _collectives}
     for command, run in runs.items():
+        add_options(command, _JSON)
         command.set_defaults(run=run)
-        command.add_argument(
-            "--json", action="store_true", help="print JSON instead of tables"
-        )
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return exit_status(parser, _run, options, (*ERRORS, RuntimeError))
-
-
-def _add_clip_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--lists",
-        nargs="*",
-        metavar="MODEL",
-        help="models of the paper (default: all; a wrong name lists them)",
-    )
-    add(
-        "--shares",
-        nargs="*",
-        type=_share,
-        default=[0.1, 1.0],
-        metavar="SHARE",
-        help="shares of the tensors that are clipped (default: 0.1 1)",
-    )
-    add(
-        "--dtype",
-        choices=["float32", "bfloat16"],
-        default="float32",
-        help="dtype of the gradients (default: float32)",
-    )
-    add(
-        "--repetitions",
-        type=_at_least_two,
-        default=15,
-        metavar="N",
-        help="timings per clip (default: 15)",
-    )
-    add(
-        "--no-growth",
-        action="store_true",
-        help="leave out how the time grows with tensors, values and share, as "
-        "--json does",
-    )
 
 
 def _share(text: str) -> float:

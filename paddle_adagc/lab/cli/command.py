@@ -46,6 +46,9 @@ _NO_FLAGS = {
 """What to do instead of flags that other trainers have."""
 
 
+_TYPES = {"N": int, "STEP": int}
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and the message, with a way out if one is known.
@@ -107,25 +110,28 @@ def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     )
 
 
-def add_config(parser: argparse.ArgumentParser, example: str) -> None:
-    """Add a run's config, and changes of it such as ``example``."""
-    parser.add_argument("config", help="YAML file, see configs/")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help=f"change a value of the config, for example {example}",
-    )
+def add_options(
+    parser: argparse._ActionsContainer, shown: str, **settings: dict[str, Any]
+) -> None:
+    """Add arguments that are written as ``--help`` shows them.
 
-
-def add_tokenizer(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add the option ``--tokenizer``; ``default`` ends its help."""
-    parser.add_argument(
-        "--tokenizer",
-        metavar="NAME",
-        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
-        f"with one of them (default: {default})",
-    )
+    Args:
+        parser: Of the command or subcommand, or a group of it.
+        shown: An argument a line: name, value, two spaces, help; the help may
+            go on in indented lines. An option without a value is a switch; a
+            value N or STEP is an integer.
+        **settings: Further settings for argparse, by the argument's name.
+    """
+    for part in re.split(r"\n(?! )", shown.strip("\n")):
+        usage, text = re.split(r"  +|\n", part, maxsplit=1)
+        name, _, value = usage.partition(" ")
+        given: dict[str, Any] = {"help": " ".join(text.split())}
+        if value:
+            given |= {"metavar": value, "type": _TYPES.get(value)}
+        elif name.startswith("--"):
+            given["action"] = "store_true"
+        given |= settings.get(name.lstrip("-").replace("-", "_"), {})
+        parser.add_argument(name, **given)
 
 
 def add_trial_options(parser: argparse.ArgumentParser) -> None:

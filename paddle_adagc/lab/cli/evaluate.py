@@ -25,78 +25,53 @@ from pathlib import Path
 from paddle_adagc.checks import check_installed, check_output_file
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.cli.command import (
-    add_tokenizer,
+    add_options,
     check_config_file,
     check_folder,
     exit_status,
     make_parser,
 )
 
+_OPTIONS = """
+model MODEL             what to score
+--tasks TASK            or 'paper'
+--num-fewshot N         solved examples before each question (default: 0 and 2)
+--include-path DIR      task files (YAML) of your own
+--limit N               first N examples of each task
+--perplexity            perplexity on the validation part of the run's own data
+--data CONFIG           run config whose data --perplexity takes
+--validation-size N     samples that --perplexity takes
+--tokenizer NAME        bytes, a tokenizer.json, a SentencePiece .model, or a
+                        folder with one of them (default: the model's, if it is
+                        known)
+--add-special-tokens    begin texts with the tokenizer's special token, for
+                        models trained elsewhere; models trained here never saw
+                        it
+--batch-size N          default: 8
+--max-length N          longest input in tokens
+--output FILE           JSON to write (default: MODEL-evaluation.json)
+--json                  print JSON instead of tables
+--verify                compare the model's files with their checksums
+--verbose               show the harness' log
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("evaluate", __doc__)
-    _add_options(parser)
+    add_options(
+        parser,
+        _OPTIONS,
+        tasks={"nargs": "+", "default": []},
+        num_fewshot={"nargs": "+", "default": [0, 2]},
+        add_special_tokens={"dest": "adds_special_tokens"},
+        batch_size={"default": 8},
+        output={"type": Path},
+    )
     options = parser.parse_args(arguments)
     if not options.tasks and not options.perplexity:
         parser.error("nothing to score: give --tasks or --perplexity")
     return exit_status(parser, _evaluate, options)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each field of ``EvaluationConfig``, and the output."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="what to score")
-    add("--tasks", nargs="+", default=[], metavar="TASK", help="or 'paper'")
-    add(
-        "--num-fewshot",
-        nargs="+",
-        type=int,
-        default=[0, 2],
-        metavar="N",
-        help="solved examples before each question (default: 0 and 2)",
-    )
-    add("--include-path", metavar="DIR", help="task files (YAML) of your own")
-    add("--limit", type=int, metavar="N", help="first N examples of each task")
-    add(
-        "--perplexity",
-        action="store_true",
-        help="perplexity on the validation part of the run's own data",
-    )
-    add(
-        "--data",
-        metavar="CONFIG",
-        help="run config whose data --perplexity takes",
-    )
-    add(
-        "--validation-size",
-        type=int,
-        metavar="N",
-        help="samples that --perplexity takes",
-    )
-    add_tokenizer(parser, "the model's, if it is known")
-    add(
-        "--add-special-tokens",
-        dest="adds_special_tokens",
-        action="store_true",
-        help="begin texts with the tokenizer's special token, for models "
-        "trained elsewhere; models trained here never saw it",
-    )
-    add("--batch-size", type=int, default=8, metavar="N", help="default: 8")
-    add("--max-length", type=int, metavar="N", help="longest input in tokens")
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="JSON to write (default: MODEL-evaluation.json)",
-    )
-    add("--json", action="store_true", help="print JSON instead of tables")
-    add(
-        "--verify",
-        action="store_true",
-        help="compare the model's files with their checksums",
-    )
-    add("--verbose", action="store_true", help="show the harness' log")
 
 
 def _evaluate(options: argparse.Namespace) -> int:

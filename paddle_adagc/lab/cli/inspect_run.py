@@ -23,7 +23,7 @@ from pathlib import Path
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import (
-    add_tokenizer,
+    add_options,
     check_run,
     exit_status,
     make_parser,
@@ -33,23 +33,21 @@ _NUM_SAMPLES = 8
 _LINE_LENGTH = 400
 
 
+_OPTIONS = f"""
+run RUN           run directory
+--step N          step, from 0
+--flight          show the newest file of the flight recorder
+--tokenizer NAME  bytes, a tokenizer.json, a SentencePiece .model, or a folder
+                  with one of them (default: bytes if the data is that, else
+                  token ids)
+--all             every sample in full, not {_NUM_SAMPLES} and their beginning
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("inspect_run", __doc__)
-    add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="run directory")
-    add("--step", type=int, metavar="N", help="step, from 0")
-    add(
-        "--flight",
-        action="store_true",
-        help="show the newest file of the flight recorder",
-    )
-    add_tokenizer(parser, "bytes if the data is that, else token ids")
-    add(
-        "--all",
-        action="store_true",
-        help=f"every sample in full, not {_NUM_SAMPLES} and their beginning",
-    )
+    add_options(parser, _OPTIONS, run={"type": Path})
     options = parser.parse_args(arguments)
     if options.step is None and not options.flight:
         parser.error("give --step N or --flight")

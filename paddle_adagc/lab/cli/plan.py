@@ -23,45 +23,38 @@ from pathlib import Path
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
-    add_config,
+    add_options,
     check_config_file,
     check_overrides,
     exit_status,
     make_parser,
 )
 
+_OPTIONS = """
+config                    YAML file, see configs/
+overrides key=value       change a value of the config, for example
+                          train.batch_size=1
+--gpus N                  plan for N GPUs: the data-parallel or sharding degree
+                          follows
+--recompute               layers keep their input and recompute the rest
+--interconnect key=value  change a number of the interconnect (again for each),
+                          for example ib_gb_per_s=25; --json prints them all
+--output DIR              write the text, the JSON, and the figure as SVG and
+                          PNG
+--json                    print JSON instead of text
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("plan", __doc__)
-    add_config(parser, "train.batch_size=1")
-    add = parser.add_argument
-    add(
-        "--gpus",
-        type=int,
-        metavar="N",
-        help="plan for N GPUs: the data-parallel or sharding degree follows",
+    add_options(
+        parser,
+        _OPTIONS,
+        overrides={"nargs": "*"},
+        interconnect={"action": "append", "default": []},
+        output={"type": Path},
     )
-    add(
-        "--recompute",
-        action="store_true",
-        help="layers keep their input and recompute the rest",
-    )
-    add(
-        "--interconnect",
-        action="append",
-        default=[],
-        metavar="key=value",
-        help="change a number of the interconnect (again for each), for "
-        "example ib_gb_per_s=25; --json prints them all",
-    )
-    add(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write the text, the JSON, and the figure as SVG and PNG",
-    )
-    add("--json", action="store_true", help="print JSON instead of text")
     options = parser.parse_intermixed_args(arguments)
     return exit_status(parser, _plan, options)
 

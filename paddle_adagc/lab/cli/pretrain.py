@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.cli.command import (
-    add_config,
+    add_options,
     check_config_file,
     check_overrides,
     exit_status,
@@ -57,6 +57,26 @@ _NOT_FOR_PADDLEFORMERS = (
 )
 
 
+_OPTIONS = """
+config               YAML file, see configs/
+overrides key=value  change a value of the config, for example
+                     train.max_steps=100
+--overwrite          start anew and remove the run that train.output_dir holds
+--change-data        resume the run with other data
+--fork NEW_DIR       start a new run there from a checkpoint of the run that
+                     train.output_dir holds; every value of the config may
+                     change
+--at STEP            step of the checkpoint to fork (default: the newest)
+--check              validate the config and print its plan instead of training
+--json               with --check: print JSON
+--verify             compare all data and an ended run's record with their
+                     checksums
+--add-checksums      trust checkpoints of an earlier version, which have no
+                     checksums
+--verbose            show PaddleNLP's own log
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
@@ -66,55 +86,11 @@ def main(arguments: list[str] | None = None) -> int:
         be written to; 130 or 143: stopped by a signal.
     """
     parser = make_parser("pretrain", __doc__)
-    _add_options(parser)
+    add_options(parser, _OPTIONS, overrides={"nargs": "*"})
     options = parser.parse_intermixed_args(arguments)
     if options.at is not None and options.fork is None:
         parser.error(f"--at {options.at} needs --fork NEW_DIR")
     return exit_status(parser, _pretrain, options)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_config(parser, "train.max_steps=100")
-    add = parser.add_argument
-    add(
-        "--overwrite",
-        action="store_true",
-        help="start anew and remove the run that train.output_dir holds",
-    )
-    add(
-        "--change-data",
-        action="store_true",
-        help="resume the run with other data",
-    )
-    add(
-        "--fork",
-        metavar="NEW_DIR",
-        help="start a new run there from a checkpoint of the run that "
-        "train.output_dir holds; every value of the config may change",
-    )
-    add(
-        "--at",
-        type=int,
-        metavar="STEP",
-        help="step of the checkpoint to fork (default: the newest)",
-    )
-    add(
-        "--check",
-        action="store_true",
-        help="validate the config and print its plan instead of training",
-    )
-    add("--json", action="store_true", help="with --check: print JSON")
-    add(
-        "--verify",
-        action="store_true",
-        help="compare all data and an ended run's record with their checksums",
-    )
-    add(
-        "--add-checksums",
-        action="store_true",
-        help="trust checkpoints of an earlier version, which have no checksums",
-    )
-    add("--verbose", action="store_true", help="show PaddleNLP's own log")
 
 
 def _pretrain(options: argparse.Namespace) -> int:

@@ -18,22 +18,30 @@ import argparse
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed, check_output_file
-from paddle_adagc.lab.cli.command import check_run, exit_status, make_parser
+from paddle_adagc.lab.cli.command import (
+    add_options,
+    check_run,
+    exit_status,
+    make_parser,
+)
+
+_OPTIONS = """
+runs RUN        run directory
+--output FILE   the page to write (default: %(default)s)
+--title TITLE   heading
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("report", __doc__)
-    add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="run directory")
-    add(
-        "--output",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="the page to write (default: %(default)s)",
+    add_options(
+        parser,
+        _OPTIONS,
+        runs={"nargs": "+", "type": Path},
+        output={"type": Path, "default": Path("report.html")},
+        title={"default": "Training report"},
     )
-    add("--title", default="Training report", help="heading")
     return exit_status(parser, _report, parser.parse_args(arguments))
 
 

@@ -33,6 +33,7 @@ from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
     ERRORS,
     ROOT,
+    add_options,
     check_config_file,
     exit_status,
     make_parser,
@@ -42,6 +43,18 @@ GRIDS = ROOT / "configs" / "experiments"
 CLAIMS = ROOT / "configs" / "claims.yaml"
 RESULTS = ROOT / "results"
 DOCS = ROOT / "docs"
+
+
+_RUN_OPTIONS = """
+--output OUTPUT   folder for runs and reports (default: %(default)s)
+--steps STEPS     steps of every run (default: the config's); faults scale with
+                  it
+--jobs JOBS       runs at a time (default: %(default)s, the number of cores)
+"""
+_REPORT_OPTIONS = """
+--collect OUTPUT  first add the results of targets that ran with --output OUTPUT
+--check           change nothing; exit status 1 if a page is out of date
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,52 +75,25 @@ def main(arguments: list[str] | None = None) -> int:
         help=", ".join([*targets, "all", "PATH.yaml", "report", "verify"]),
     )
     for target in dict.fromkeys([*targets, "all", *own]):
-        _add_target(commands, target)
+        add_options(
+            commands.add_parser(target),
+            _RUN_OPTIONS,
+            output={"type": Path, "default": Path("outputs")},
+            steps={"type": int},
+            jobs={"type": int, "default": os.cpu_count() or 1},
+        )
     report = commands.add_parser("report")
-    report.set_defaults(run=_report)
-    report.add_argument(
-        "--collect",
-        type=Path,
-        metavar="OUTPUT",
-        help="first add the results of targets that ran with --output OUTPUT",
-    )
-    report.add_argument(
-        "--check",
-        action="store_true",
-        help="change nothing; exit status 1 if a page is out of date",
-    )
-    commands.add_parser("verify").set_defaults(run=_verify)
+    add_options(report, _REPORT_OPTIONS, collect={"type": Path})
+    commands.add_parser("verify")
     options = parser.parse_args(arguments)
     # As on Ctrl-C the runs are stopped, too; they can be resumed.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        errors = (*ERRORS, RuntimeError)
-        return exit_status(parser, options.run, options, errors)
+        others = {"report": _report, "verify": _verify}
+        run = others.get(options.target, _reproduce)
+        return exit_status(parser, run, options, (*ERRORS, RuntimeError))
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _add_target(commands: argparse._SubParsersAction, target: str) -> None:
-    parser = commands.add_parser(target)
-    parser.set_defaults(run=_reproduce)
-    add = parser.add_argument
-    add(
-        "--output",
-        type=Path,
-        default=Path("outputs"),
-        help="folder for runs and reports (default: %(default)s)",
-    )
-    add(
-        "--steps",
-        type=int,
-        help="steps of every run (default: the config's); faults scale with it",
-    )
-    add(
-        "--jobs",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="runs at a time (default: %(default)s, the number of cores)",
-    )
 
 
 def _is_path(target: str) -> bool:
