@@ -28,7 +28,6 @@ ROWS = (
     ("report",),
     ("train",),
     ("paddleformers",),
-    ("recipes",),
     ("evaluate",),
     ("benchmark",),
     ("plan",),

@@ -115,8 +115,8 @@ def _check(options: argparse.Namespace, of_ernie: bool) -> int:
         0: it is sound, whatever is missing here; 2: it is not.
     """
     check_installed("paddlenlp", "nlp")
+    from paddle_adagc.lab.paddleformers.recipe import read_run_config
     from paddle_adagc.lab.plan.check.recipe import check_recipe, check_values
-    from paddle_adagc.lab.recipes import read_run_config
     from paddle_adagc.lab.train.parse import (
         merged,
         read_overrides,

@@ -25,6 +25,7 @@ from paddle_adagc.checks import (
 )
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import (
+    load_config,
     merged,
     parse_config,
     read_overrides,
@@ -157,6 +158,33 @@ def as_run_config(
     except KeyError as error:
         raise ValueError(f"{path} has no {error.args[0]!r}") from error
     return parse_config(values)
+
+
+def read_run_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunConfig:
+    """Read a run config, or a recipe for PaddleFormers as one."""
+    read = as_run_config if is_recipe(path) else load_config
+    return read(path, overrides)
+
+
+def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
+    """Say in a line that a run's global batch differs from its file's.
+
+    None if it does not, or if the file alone is not a valid run.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            original = read_run_config(path)
+    except (FileNotFoundError, ValueError):
+        return None
+    if original.global_batch == config.global_batch:
+        return None
+    return (
+        f"{config.global_batch:,} {config.sample_name} a step, the recipe has "
+        f"{original.global_batch:,}"
+    )
 
 
 def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 import paddle_adagc
 from paddle_adagc.lab.models.sizes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
+    batch_change,
     is_recipe,
     load_recipe,
     model_settings,
+    read_run_config,
 )
 from paddle_adagc.lab.plan.cluster import SIZES, resized, with_parallel
 from paddle_adagc.lab.plan.costs import StepCost, step_costs
@@ -30,7 +32,6 @@ from paddle_adagc.lab.plan.memory import (
     num_values,
     rank_memory,
 )
-from paddle_adagc.lab.recipes import batch_change, read_run_config
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.task import PretrainTask

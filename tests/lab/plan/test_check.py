@@ -15,9 +15,9 @@ import pytest
 
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
+from paddle_adagc.lab.paddleformers.recipe import batch_change
 from paddle_adagc.lab.plan.check.recipe import check_recipe
 from paddle_adagc.lab.plan.check.report import CheckReport
-from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.launching import launch_lines
 from paddle_adagc.lab.train.parse import load_config
 

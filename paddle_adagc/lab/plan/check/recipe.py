@@ -10,10 +10,10 @@ from typing import Any
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.faults import check_faults
+from paddle_adagc.lab.paddleformers.recipe import batch_change
 from paddle_adagc.lab.plan.check import machine, run_lines
 from paddle_adagc.lab.plan.check.report import CheckReport
 from paddle_adagc.lab.plan.dry_run import build_without_memory
-from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.architectures import make_task
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.launching import launch_lines
