@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import gc
 import itertools
 import math
 import random
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -314,25 +313,15 @@ def compare(
     ]
 
 
-class Timed(Protocol):
-    """What takes turns: a clip, or a model that trains with one."""
-
-    def prepare(self, given: Any) -> None:
-        """Untimed, before each step."""
-
-    def step(self) -> Any:
-        """What is timed."""
-
-
 def take_turns(
-    contenders: Mapping[str, Timed], rounds: Iterable[Any], num_untimed: int
+    contenders: Mapping[str, Any], rounds: Iterable[Any], num_untimed: int
 ) -> dict[str, list[float]]:
     """Time one step of each contender in every round, in random order.
 
     Python's garbage collector runs before, and not within.
 
     Args:
-        contenders: By name.
+        contenders: By name; each has ``prepare`` and, timed, ``step``.
         rounds: What all contenders are given in a round.
         num_untimed: Rounds that come first and do not count.
 
@@ -341,7 +330,9 @@ def take_turns(
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     order = random.Random(0)
-    with _no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    try:
         for number, given in enumerate(rounds):
             for name in order.sample([*contenders], len(contenders)):
                 contenders[name].prepare(given)
@@ -350,17 +341,9 @@ def take_turns(
                 elapsed = device_seconds() - begin
                 if number >= num_untimed:
                     seconds[name].append(elapsed)
-    return seconds
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
     finally:
         gc.enable()
+    return seconds
 
 
 def ratios(mine: list[float], theirs: list[float]) -> tuple[float, ...]:

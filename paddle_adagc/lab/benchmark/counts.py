@@ -105,9 +105,10 @@ class CommunicationLedger:
     def one_step(self) -> Iterator[None]:
         """Record what is called inside."""
         topology = read_topology()
-        counted = {name: self._counted(name, topology) for name in _COLLECTIVES}
-        reshard = self._counted_reshard()
-        with mock.patch.multiple(dist, **counted, reshard=reshard):
+        counted: dict[str, Any] = {"reshard": self._counted_reshard()}
+        for name in _COLLECTIVES:
+            counted[name] = self._counted(name, topology)
+        with mock.patch.multiple(dist, **counted):
             yield
         self._step += 1
 

@@ -291,43 +291,39 @@ _ON_CALC_STREAM = (
     "all_to_all_single",
     "all_to_all_tensor",
 )
-_METHODS: dict[str, dict[str, Callable[..., Any]]] = {
-    "gloo's tags mismatch from three ranks on, and its sends block": {
-        "send": send,
-        "recv": recv,
-        "send_on_calc_stream": send,
-        "recv_on_calc_stream": recv,
-        "_start_coalescing": start_coalescing,
-        "_end_coalescing": end_coalescing,
-    },
-    "gloo has no partial send, receive and all-gather": {
-        "send_partial": send_partial,
-        "recv_partial": recv_partial,
-        "send_partial_on_calc_stream": send_partial,
-        "recv_partial_on_calc_stream": recv_partial,
-        "all_gather_partial": all_gather_partial,
-        "all_gather_partial_on_calc_stream": all_gather_partial,
-    },
-    "gloo has no calculation stream": {
-        f"{name}_on_calc_stream": on_calc_stream(name)
-        for name in _ON_CALC_STREAM
-    },
-    "gloo's float16 sum gives infinities": {
-        name: in_float32(name) for name in ("all_reduce", "allreduce", "reduce")
-    },
-    "gloo has no reduce-scatter": {
-        "reduce_scatter_tensor": reduce_scatter_tensor,
-        "reduce_scatter": reduce_scatter,
-    },
-    "gloo has no all-to-all": {
-        "all_to_all": all_to_all,
-        "all_to_all_single": all_to_all_single,
-        "all_to_all_tensor": all_to_all_tensor,
-    },
-}
+_GROUP = core.ProcessGroup
 PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
-    reason: [
-        (core.ProcessGroup, name, method) for name, method in methods.items()
-    ]
-    for reason, methods in _METHODS.items()
+    "gloo's tags mismatch from three ranks on, and its sends block": [
+        (_GROUP, "send", send),
+        (_GROUP, "recv", recv),
+        (_GROUP, "send_on_calc_stream", send),
+        (_GROUP, "recv_on_calc_stream", recv),
+        (_GROUP, "_start_coalescing", start_coalescing),
+        (_GROUP, "_end_coalescing", end_coalescing),
+    ],
+    "gloo has no partial send, receive and all-gather": [
+        (_GROUP, "send_partial", send_partial),
+        (_GROUP, "recv_partial", recv_partial),
+        (_GROUP, "send_partial_on_calc_stream", send_partial),
+        (_GROUP, "recv_partial_on_calc_stream", recv_partial),
+        (_GROUP, "all_gather_partial", all_gather_partial),
+        (_GROUP, "all_gather_partial_on_calc_stream", all_gather_partial),
+    ],
+    "gloo has no calculation stream": [
+        (_GROUP, f"{name}_on_calc_stream", on_calc_stream(name))
+        for name in _ON_CALC_STREAM
+    ],
+    "gloo's float16 sum gives infinities": [
+        (_GROUP, name, in_float32(name))
+        for name in ("all_reduce", "allreduce", "reduce")
+    ],
+    "gloo has no reduce-scatter": [
+        (_GROUP, "reduce_scatter_tensor", reduce_scatter_tensor),
+        (_GROUP, "reduce_scatter", reduce_scatter),
+    ],
+    "gloo has no all-to-all": [
+        (_GROUP, "all_to_all", all_to_all),
+        (_GROUP, "all_to_all_single", all_to_all_single),
+        (_GROUP, "all_to_all_tensor", all_to_all_tensor),
+    ],
 }
