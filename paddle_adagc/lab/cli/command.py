@@ -45,8 +45,8 @@ _NO_FLAGS = {
 }
 """What to do instead of flags that other trainers have."""
 
-
 _TYPES = {"N": int, "STEP": int}
+"""Of values, by the name that the help gives them."""
 
 
 class _Parser(argparse.ArgumentParser):

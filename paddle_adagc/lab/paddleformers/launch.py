@@ -32,10 +32,6 @@ def run_recipe(
     Without ``resume_from_checkpoint`` the run resumes from the newest complete
     checkpoint in ``output_dir``, which all processes must see.
 
-    Args:
-        path: The recipe.
-        overrides: ``key=value``, see :func:`load_recipe`.
-
     Raises:
         FileNotFoundError: See :func:`load_recipe`.
         ValueError: See :func:`load_recipe`; PaddleFormers is missing, or does

@@ -93,16 +93,10 @@ def load_recipe(
 ) -> dict[str, Any]:
     """Read a recipe's values over those of its ``base``.
 
-    Args:
-        path: YAML file.
-        overrides: ``key=value``, applied last: ``max_steps=60000``,
-            ``clip.name=global_norm``. PaddleFormers has hundreds of keys; one
-            that the file does not have is passed on with a warning, unless it
-            looks like one of the file's misspelt.
-
-    Returns:
-        PaddleFormers' keys and ``clip``. ``model_name_or_path``, which a recipe
-        gives relative to itself, is absolute.
+    PaddleFormers has hundreds of keys: an override of one that the file does
+    not have is passed on with a warning, unless it looks like one of the file's
+    misspelt. ``model_name_or_path``, which a recipe gives relative to itself,
+    becomes absolute.
 
     Raises:
         FileNotFoundError: The file, or the model's ``config.json``, is missing.
@@ -147,9 +141,7 @@ def as_run_config(
     the paper.
 
     Raises:
-        FileNotFoundError: See :func:`load_recipe`.
-        ValueError: See :func:`load_recipe`; or a key is missing, or an option
-            is one that our decoder, schedules or data do not have.
+        ValueError: Also an option that our decoder, schedules or data lack.
     """
     recipe = load_recipe(path, overrides)
     _warn_of_what_is_not_modelled(recipe)

@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("paddleformers")
 
 import paddle
-from lab.paddleformers.cpu import import_workflow
-from lab.paddleformers.runs import RECIPES
+from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
 
