@@ -120,14 +120,7 @@ def _of_fleet(
     virtual_stages: int = 1,
     **degrees: int,
 ) -> OtherLayout:
-    """Prepare fleet.
-
-    Args:
-        num_ranks: Processes.
-        sharding: Options of ``sharding_configs``.
-        virtual_stages: Parts of a pipeline stage.
-        **degrees: Of ``hybrid_configs``.
-    """
+    """Fleet with these options of ``sharding_configs`` and degrees."""
 
     def prepare(clip: Any, ledger: CommunicationLedger) -> Step:
         strategy = fleet.DistributedStrategy()
@@ -176,12 +169,7 @@ def _group_sharded(stage: int) -> OtherLayout:
 
 
 def _auto(stage: type[Any] | None = None, **sizes: int) -> OtherLayout:
-    """Prepare auto-parallel.
-
-    Args:
-        stage: Such as ``dist.ShardingStage1``, over the dimension dp.
-        **sizes: Of the mesh's dimensions, dp and mp.
-    """
+    """Auto-parallel on a mesh of dp and mp; a sharding stage is over dp."""
 
     def prepare(clip: Any, ledger: CommunicationLedger) -> Step:
         dist.init_parallel_env()
@@ -254,10 +242,7 @@ def _step(model: nn.Layer, optimizer: Any, inputs: list[Any]) -> Step:
 def record_communication(config: RunConfig) -> CommunicationLedger:
     """Train as ``config`` says, and record what the clip communicates.
 
-    Every process has to call it. Nothing is saved.
-
-    Returns:
-        This rank's ledger, one step per optimizer step.
+    Every process has to call it, and gets its own ledger. Nothing is saved.
     """
     start_processes(config)
     ledger = CommunicationLedger()

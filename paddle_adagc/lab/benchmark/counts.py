@@ -75,13 +75,11 @@ class CommunicationLedger:
 
         ledger = CommunicationLedger()
         optimizer._inner_opt._grad_clip = ledger.watch(clip)
-
-    Attributes:
-        entries: In the order of the calls.
     """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        """In the order of the calls."""
         self._step = 0
 
     def watch(self, clip: Callable[[Any], Any]) -> ClipGradBase:
