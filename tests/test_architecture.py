@@ -28,7 +28,6 @@ ROWS = (
     ("report",),
     ("train",),
     ("paddleformers",),
-    ("recipes",),
     ("evaluate",),
     ("benchmark",),
     ("plan",),
@@ -210,9 +209,9 @@ def test_the_walls_stand(sources):
             "paddle_adagc.lab.train.config, which is not below it",
         ),
         (
-            "paddle_adagc.lab.gloo.mailbox",
+            "paddle_adagc.lab.gloo.rendezvous",
             "import paddle_adagc.lab.data.corpus",
-            "paddle_adagc.lab.gloo.mailbox imports "
+            "paddle_adagc.lab.gloo.rendezvous imports "
             "paddle_adagc.lab.data.corpus, which is not below it",
         ),
     ],

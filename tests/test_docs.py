@@ -19,7 +19,7 @@ from pages import CHINESE, PAGES, README, ROOT, blocks, page_name, prose
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
-from paddle_adagc.lab.recipes import read_run_config
+from paddle_adagc.lab.paddleformers.recipe import read_run_config
 from paddle_adagc.lab.reproduce.grid import load_target
 from paddle_adagc.lab.reproduce.verify.tables import read_tables
 from paddle_adagc.lab.train.parse import load_config

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time clips and training steps: ``python tools/benchmark.py clip``."""
 
-import sys
-
 from paddle_adagc.lab.cli.benchmark import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models to Hugging Face's format and back: ``python tools/convert.py``."""
 
-import sys
-
 from paddle_adagc.lab.cli.convert import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score a trained model: ``python tools/evaluate.py MODEL``."""
 
-import sys
-
 from paddle_adagc.lab.cli.evaluate import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

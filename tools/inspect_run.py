@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look at a step of a run: ``tools/inspect_run.py RUN --step N``."""
 
-import sys
-
 from paddle_adagc.lab.cli.inspect_run import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

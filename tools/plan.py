@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan a run's memory and communication: ``tools/plan.py CONFIG --gpus N``."""
 
-import sys
-
 from paddle_adagc.lab.cli.plan import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

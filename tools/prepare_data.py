@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenise text for training: ``python tools/prepare_data.py``."""
 
-import sys
-
 from paddle_adagc.lab.cli.prepare_data import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

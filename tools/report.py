@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the HTML report of runs: ``tools/report.py RUN [RUN ...]``."""
 
-import sys
-
 from paddle_adagc.lab.cli.report import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

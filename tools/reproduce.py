@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reproduce the paper's tables and figures: ``tools/reproduce.py TARGET``."""
 
-import sys
-
 from paddle_adagc.lab.cli.reproduce import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -5,27 +5,23 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import paddle
 from tqdm import tqdm
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.lab.benchmark.clip_step import no_garbage_collection
+from paddle_adagc.lab.benchmark.clip_step import REFERENCE, ratios, take_turns
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.report.formatting import format_quartiles
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.optimizers import make_optimizer
 from paddle_adagc.lab.train.tasks import make_task
 
-REFERENCE = "GlobalGC"
 CLIPS: dict[str, dict[str, Any] | None] = {
     "no clip": None,
     REFERENCE: {"name": "global_norm"},
@@ -57,28 +53,16 @@ def compare(config: RunConfig, num_steps: int) -> list[Row]:
         num_steps: Timed steps, after AdaGC's warm-up.
     """
     copies = {name: _Copy(config, clip) for name, clip in CLIPS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in copies}
-    order = random.Random(0)
     total = _T_START + num_steps
     batches = tqdm(
         _batches(config, total), total=total, leave=False, unit="step"
     )
-    with no_garbage_collection():
-        for step, batch in enumerate(batches):
-            for name in order.sample([*copies], len(copies)):
-                begin = device_seconds()
-                copies[name].step(batch)
-                elapsed = device_seconds() - begin
-                if step >= _T_START:
-                    seconds[name].append(elapsed)
-    reference = seconds[REFERENCE]
+    seconds = take_turns(copies, batches, _T_START)
     return [
         Row(
             clip=name,
             seconds=tuple(mine),
-            of_reference=tuple(
-                a / b for a, b in zip(mine, reference, strict=True)
-            ),
+            of_reference=ratios(mine, seconds[REFERENCE]),
         )
         for name, mine in seconds.items()
     ]
@@ -119,19 +103,22 @@ class _Copy:
             multi_precision=False,
         )
 
-    def step(self, batch: dict[str, paddle.Tensor]) -> None:
-        loss = self._model(**batch)[0]
-        loss.backward()
+    def prepare(self, batch: dict[str, paddle.Tensor]) -> None:
+        self._batch = batch
+
+    def step(self) -> None:
+        self._model(**self._batch)[0].backward()
         self._optimizer.step()
         self._optimizer.clear_grad()
 
 
-def _batches(config: RunConfig, count: int) -> Any:
-    """Return the run's first batches, as tensors."""
-    task = make_task(config)
+def _batches(
+    config: RunConfig, count: int
+) -> Iterator[dict[str, paddle.Tensor]]:
+    """Yield the run's first batches."""
     size = config.train.batch_size
-    dataset, _ = task.build_datasets(count * size)
-    for start in itertools.islice(itertools.count(0, size), count):
+    dataset, _ = make_task(config).build_datasets(count * size)
+    for start in range(0, count * size, size):
         samples = [dataset[index] for index in range(start, start + size)]
         yield {
             key: paddle.to_tensor(value)

@@ -28,10 +28,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.checks import check_choice, check_installed
 from paddle_adagc.lab.cli.command import (
     ERRORS,
     ROOT,
+    add_options,
     check_config_file,
     exit_status,
     make_parser,
@@ -42,15 +43,81 @@ ERNIE = CONFIGS / "ernie_moe.yaml"
 PROXIES = [CONFIGS / "llama_low_noise.yaml", ERNIE]
 
 
+_JSON = """
+--json            print JSON instead of tables
+"""
+_CLIP = """
+--lists MODEL     models of the paper (default: all; a wrong name lists them)
+--shares SHARE    shares of the tensors that are clipped (default: 0.1 1)
+--dtype           dtype of the gradients (default: float32)
+--repetitions N   timings per clip (default: 15)
+--no-growth       leave out how the time grows with tensors, values and share,
+                  as --json does
+"""
+_STEP = """
+--configs YAML    run configs (default: llama_low_noise and ernie_moe)
+--steps N         timed steps per clip (default: 200)
+"""
+_COLLECTIVES = """
+--config CONFIG   run config (default: configs/proxy/ernie_moe.yaml)
+--layouts LAYOUT  default: all; a wrong name lists them
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("benchmark", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_add_clip, _add_step, _add_collectives):
-        add(commands)
+    clip = commands.add_parser("clip", help="time of a clip step")
+    add_options(
+        clip,
+        _CLIP,
+        lists={"nargs": "*"},
+        shares={"nargs": "*", "type": _share, "default": [0.1, 1.0]},
+        dtype={
+            "action": "store",
+            "choices": ["float32", "bfloat16"],
+            "default": "float32",
+        },
+        repetitions={"type": _at_least_two, "default": 15},
+    )
+    step = commands.add_parser("step", help="time of a training step")
+    add_options(
+        step,
+        _STEP,
+        configs={"nargs": "*", "type": Path, "default": PROXIES},
+        steps={"type": _at_least_two, "default": 200},
+    )
+    collectives = commands.add_parser(
+        "collectives", help="collectives and bytes of a clip step"
+    )
+    add_options(
+        collectives,
+        _COLLECTIVES,
+        config={"type": Path, "default": ERNIE},
+        layouts={"nargs": "*"},
+    )
+    runs = {clip: _clip, step: _step, collectives: _collectives}
+    for command, run in runs.items():
+        add_options(command, _JSON)
+        command.set_defaults(run=run)
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return exit_status(parser, _run, options, (*ERRORS, RuntimeError))
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
+    return value
+
+
+def _at_least_two(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"{text} is less than 2")
+    return value
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -61,78 +128,34 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of tables"
-    )
-
-
 def _show(options: argparse.Namespace, *texts: str) -> None:
     """Print tables, unless JSON follows."""
     if not options.json:
         print("\n".join(texts), flush=True)
 
 
-def _add_clip(commands: argparse._SubParsersAction) -> None:
-    clip = commands.add_parser("clip", help="time of a clip step")
-    clip.add_argument(
-        "--lists",
-        nargs="*",
-        metavar="MODEL",
-        help="models of the paper (default: all; a wrong name lists them)",
-    )
-    clip.add_argument(
-        "--shares",
-        nargs="*",
-        type=_share,
-        default=[0.1, 1.0],
-        metavar="SHARE",
-        help="shares of the tensors that are clipped (default: 0.1 1)",
-    )
-    clip.add_argument(
-        "--dtype",
-        choices=["float32", "bfloat16"],
-        default="float32",
-        help="dtype of the gradients (default: float32)",
-    )
-    clip.add_argument(
-        "--repetitions",
-        type=_at_least_two,
-        default=15,
-        metavar="N",
-        help="timings per clip (default: 15)",
-    )
-    clip.add_argument(
-        "--no-growth",
-        action="store_true",
-        help="leave out how the time grows with tensors, values and share, as "
-        "--json does",
-    )
-    _add_json(clip)
-    clip.set_defaults(run=_clip)
+def _chosen(
+    option: str, names: Collection[str] | None, known: Collection[str]
+) -> list[str]:
+    return [check_choice(option, name, known) for name in names or known]
 
 
 def _clip(options: argparse.Namespace) -> list[dict[str, Any]]:
-    from paddle_adagc.lab.benchmark import clip_step, contenders, gpu_counts
-    from paddle_adagc.lab.benchmark.tensor_lists import LISTS, recipe_shapes
+    from paddle_adagc.lab.benchmark import clip_step, counts
 
     found = []
-    for name in _chosen("--lists", options.lists, LISTS):
-        shapes = recipe_shapes(name)
+    for name in _chosen("--lists", options.lists, clip_step.LISTS):
+        shapes = clip_step.recipe_shapes(name)
         for share in options.shares:
             rows = clip_step.compare(
-                shapes,
-                share,
-                options.repetitions,
-                contenders.able(options.dtype),
-                options.dtype,
+                shapes, share, options.repetitions, options.dtype
             )
-            counts = {
-                dtype: gpu_counts.count(shapes, share, dtype)
-                for dtype in gpu_counts.WIDTHS
+            on_gpu = {
+                dtype: counts.count_on_gpu(shapes, share, dtype)
+                for dtype in counts.WIDTHS
             }
             found.append(
-                {"list": name, "share": share, "times": rows, "gpu": counts}
+                {"list": name, "share": share, "times": rows, "gpu": on_gpu}
             )
             _show(
                 options,
@@ -140,33 +163,12 @@ def _clip(options: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
                 "tensors clipped\n",
                 clip_step.to_markdown(rows),
-                gpu_counts.to_markdown(counts),
+                counts.gpu_table(on_gpu),
             )
     if not (options.no_growth or options.json):
         print("\nGrowth of the time\n")
         print(clip_step.growth(options.repetitions))
     return found
-
-
-def _add_step(commands: argparse._SubParsersAction) -> None:
-    step = commands.add_parser("step", help="time of a training step")
-    step.add_argument(
-        "--configs",
-        nargs="*",
-        type=Path,
-        default=PROXIES,
-        metavar="YAML",
-        help="run configs (default: llama_low_noise and ernie_moe)",
-    )
-    step.add_argument(
-        "--steps",
-        type=_at_least_two,
-        default=200,
-        metavar="N",
-        help="timed steps per clip (default: 200)",
-    )
-    _add_json(step)
-    step.set_defaults(run=_step)
 
 
 def _step(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -183,64 +185,18 @@ def _step(options: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-def _add_collectives(commands: argparse._SubParsersAction) -> None:
-    collectives = commands.add_parser(
-        "collectives", help="collectives and bytes of a clip step"
-    )
-    collectives.add_argument(
-        "--config",
-        type=Path,
-        default=ERNIE,
-        help="run config (default: configs/proxy/ernie_moe.yaml)",
-    )
-    collectives.add_argument(
-        "--layouts",
-        nargs="*",
-        metavar="LAYOUT",
-        help="default: all; a wrong name lists them",
-    )
-    _add_json(collectives)
-    collectives.set_defaults(run=_collectives)
-
-
 def _collectives(options: argparse.Namespace) -> list[dict[str, Any]]:
     check_config_file(options.config)
-    from paddle_adagc.lab.benchmark.collectives import (
-        LAYOUTS,
-        OTHER_LAYOUTS,
-        measure,
-        measure_others,
-        to_markdown,
-    )
+    from paddle_adagc.lab.benchmark import collectives
     from paddle_adagc.lab.train.parse import load_config
 
     load_config(options.config)  # before the workers, who would not say it
-    known = [*LAYOUTS, *OTHER_LAYOUTS]
+    tables = (collectives.LAYOUTS, collectives.OTHER_LAYOUTS)
+    known = [name for table in tables for name in table]
     chosen = _chosen("--layouts", options.layouts, known)
-    layouts = {name: LAYOUTS[name] for name in chosen if name in LAYOUTS}
-    rows = measure(options.config, layouts)
-    others = measure_others([name for name in chosen if name not in layouts])
-    _show(options, *(to_markdown(part) for part in (rows, others) if part))
-    return rows + others
-
-
-def _chosen(
-    option: str, names: Collection[str] | None, known: Collection[str]
-) -> list[str]:
-    from paddle_adagc.checks import check_choice
-
-    return [check_choice(option, name, known) for name in names or known]
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
-    return value
-
-
-def _at_least_two(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError(f"{text} is less than 2")
-    return value
+    parts = [
+        collectives.measure(options.config, [x for x in chosen if x in table])
+        for table in tables
+    ]
+    _show(options, *(collectives.to_markdown(part) for part in parts if part))
+    return [row for part in parts for row in part]

@@ -29,8 +29,6 @@ ERRORS = (ImportError, OSError, TypeError, ValueError)
 """What a user can mend; other errors keep their traceback."""
 
 _RUN_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
-
-
 _NOISE = (
     "No ccache found",
     "Setuptools is replacing distutils",
@@ -38,7 +36,6 @@ _NOISE = (
     "Current global rank",
 )
 """Beginnings of warnings of Paddle and setuptools that ask for nothing."""
-
 
 _NO_FLAGS = {
     "config": "name the config without a flag",
@@ -48,68 +45,53 @@ _NO_FLAGS = {
 }
 """What to do instead of flags that other trainers have."""
 
+_TYPES = {"N": int, "STEP": int}
+"""Of values, by the name that the help gives them."""
+
 
 class _Parser(argparse.ArgumentParser):
-    """Tells how a flag is written that is a key of the config."""
-
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and the message, with a way out if one is known.
 
-        Values of a config are never required.
+        Values of a config are never required, and never flags.
         """
         message = message.replace(", key=value", "")
         flag = message.partition("unrecognized arguments: --")[2].split()
         if flag and any(a.dest == "overrides" for a in self._actions):
             key, _, value = flag[0].partition("=")
-            value = value or _after(f"--{key}", sys.argv) or "VALUE"
-            known = _config_keys(ROOT / "configs" / "proxy" / "ernie_moe.yaml")
-            key = key.replace("-", "_")
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-            if key in _NO_FLAGS:
-                message += f"; {_NO_FLAGS[key]}"
-            elif near:
-                message += f"; did you mean {known[near[0]]}={value}?"
-            else:
-                message += "; values of the config have the form key=value"
-        super().error(message + _near_choice(message))
+            message += _instead_of(key, value or _after(f"--{key}"))
+        # argparse's "invalid choice: 'x' (choose from ...)"
+        choice = message.partition("invalid choice: ")[2]
+        given, _, known = choice.partition(" (")
+        choices = re.findall(r"[\w.-]+", known.removeprefix("choose from"))
+        super().error(message + suggestion(given.strip("'"), choices))
 
 
-def _near_choice(message: str) -> str:
-    """Return a hint for argparse's "invalid choice: 'x' (choose from ...)"."""
-    given, _, known = message.partition("invalid choice: ")[2].partition(" (")
-    choices = re.findall(r"[\w.-]+", known.removeprefix("choose from"))
-    return suggestion(given.strip("'"), choices)
+def _after(flag: str) -> str:
+    """Return the value that follows ``flag`` on the command line."""
+    rest = sys.argv[sys.argv.index(flag) + 1 :] if flag in sys.argv else []
+    return rest[0] if rest and not rest[0].startswith("-") else "VALUE"
 
 
-def _after(flag: str, arguments: list[str]) -> str:
-    """Return the argument that follows ``flag``, if one does."""
-    rest = arguments[arguments.index(flag) + 1 :] if flag in arguments else []
-    return rest[0] if rest and not rest[0].startswith("-") else ""
-
-
-def _config_keys(path: Path) -> dict[str, str]:
-    """Return the keys of a config's sections: last part -> dotted name."""
+def _instead_of(key: str, value: str) -> str:
+    """Say how a flag is written that is a key of the config."""
     import yaml
 
-    values: Any = yaml.safe_load(path.read_text("utf-8"))
-    return {
-        key: f"{section}.{key}"
-        for section, keys in values.items()
-        if isinstance(keys, dict)
-        for key in keys
+    path = ROOT / "configs" / "proxy" / "ernie_moe.yaml"
+    sections: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+    known = {
+        name: f"{section}.{name}"
+        for section, names in sections.items()
+        if isinstance(names, dict)
+        for name in names
     }
-
-
-def _as_line(message: Warning | str, *_: Any, **__: Any) -> str:
-    return f"warning: {message}\n"
-
-
-def filter_noise() -> None:
-    """Silence what asks for nothing; print other warnings in one line."""
-    os.environ.setdefault("GLOG_minloglevel", "2")
-    warnings.formatwarning = _as_line
-    for beginning in _NOISE:
-        warnings.filterwarnings("ignore", message=beginning)
+    key = key.replace("-", "_")
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+    if key in _NO_FLAGS:
+        return f"; {_NO_FLAGS[key]}"
+    if near:
+        return f"; did you mean {known[near[0]]}={value}?"
+    return "; values of the config have the form key=value"
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -128,19 +110,59 @@ def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     )
 
 
+def add_options(
+    parser: argparse._ActionsContainer, shown: str, **settings: dict[str, Any]
+) -> None:
+    """Add arguments that are written as ``--help`` shows them.
+
+    Args:
+        parser: Of the command or subcommand, or a group of it.
+        shown: An argument a line: name, value, two spaces, help; the help may
+            go on in indented lines. An option without a value is a switch; a
+            value N or STEP is an integer.
+        **settings: Further settings for argparse, by the argument's name.
+    """
+    for part in re.split(r"\n(?! )", shown.strip("\n")):
+        usage, text = re.split(r"  +|\n", part, maxsplit=1)
+        name, _, value = usage.partition(" ")
+        given: dict[str, Any] = {"help": " ".join(text.split())}
+        if value:
+            given |= {"metavar": value, "type": _TYPES.get(value)}
+        elif name.startswith("--"):
+            given["action"] = "store_true"
+        given |= settings.get(name.lstrip("-").replace("-", "_"), {})
+        parser.add_argument(name, **given)
+
+
+def add_trial_options(parser: argparse.ArgumentParser) -> None:
+    """Add what ``soak`` and ``fuzz`` have in common."""
+    add = parser.add_argument
+    add("--seed", type=int, default=0, metavar="N", help="default: 0")
+    add(
+        "--output",
+        type=Path,
+        default=ROOT / "results/soak.jsonl",
+        metavar="FILE",
+        help="results to add to (default: results/soak.jsonl)",
+    )
+
+
 def exit_status(
     parser: argparse.ArgumentParser,
     run: Callable[[argparse.Namespace], int],
     options: argparse.Namespace,
     errors: tuple[type[Exception], ...] = ERRORS,
 ) -> int:
-    """Run a command.
+    """Run a command, without noise and with warnings of one line.
 
     Returns:
         What ``run`` returns; 2 after an error that the user can mend, which is
         printed; 3 if a folder cannot be written to.
     """
-    filter_noise()
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    for beginning in _NOISE:
+        warnings.filterwarnings("ignore", message=beginning)
     choose_mkl_kernels()
     try:
         return run(options)
@@ -154,21 +176,17 @@ def exit_status(
 
 
 def check_config_file(path: str | os.PathLike[str]) -> None:
-    """Check that a config is there.
-
-    Raises:
-        FileNotFoundError: There is no such file; the message has the nearest
-            ones.
-    """
+    """Check that a config is there; the error names the nearest ones."""
     path = Path(path)
-    if path.is_file():
-        return
     if path.is_dir():
         files = ", ".join(sorted(p.name for p in path.glob("*.yaml")))
         raise FileNotFoundError(
             f"{path} is a folder: name a file in it ({files or 'no .yaml'})"
         )
-    raise FileNotFoundError(f"there is no config file {path}{_nearest(path)}")
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no config file {path}{_nearest(path)}"
+        )
 
 
 def _nearest(path: Path) -> str:
@@ -188,11 +206,7 @@ def _nearest(path: Path) -> str:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Check that all overrides have the form ``key=value``.
-
-    Raises:
-        ValueError: One has not; the message has the form that was meant.
-    """
+    """Check that all overrides have the form ``key=value``."""
     for number, text in enumerate(overrides):
         if "=" in text:
             continue
@@ -208,21 +222,13 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Check that a folder to read from is there.
-
-    Raises:
-        FileNotFoundError: There is no such directory.
-    """
+    """Check that a folder to read from is there."""
     if not Path(path).is_dir():
         raise FileNotFoundError(f"there is no directory {path}")
 
 
 def check_run(path: Path) -> None:
-    """Check that a directory holds a run.
-
-    Raises:
-        FileNotFoundError: It does not.
-    """
+    """Check that a directory holds a run; the error names runs inside."""
     missing = [name for name in _RUN_FILES if not (path / name).is_file()]
     if missing:
         inside = sorted(found.parent for found in path.glob("*/run.json"))
@@ -231,16 +237,3 @@ def check_run(path: Path) -> None:
             f"{path} is no run: it has no {missing[0]}; give a directory that "
             f"tools/pretrain.py wrote (train.output_dir){there}"
         )
-
-
-def add_trial_options(parser: argparse.ArgumentParser) -> None:
-    """Add what ``soak`` and ``fuzz`` have in common."""
-    add = parser.add_argument
-    add("--seed", type=int, default=0, metavar="N", help="default: 0")
-    add(
-        "--output",
-        type=Path,
-        default=ROOT / "results/soak.jsonl",
-        metavar="FILE",
-        help="results to add to (default: results/soak.jsonl)",
-    )

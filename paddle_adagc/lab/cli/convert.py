@@ -18,53 +18,42 @@ import math
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.cli.command import (
+    add_options,
     check_folder,
     exit_status,
     make_parser,
 )
 
+_TO_HF = """
+source RUN           run or checkpoint
+target OUT           new directory
+--tokenizer NAME     bytes, a tokenizer.json, a SentencePiece .model, or a
+                     folder with one of them (default: what the run was trained
+                     with, if it is known)
+--max-shard-gb GB    a file holds so many 10**9 bytes at most (default:
+                     %(default)s)
+--verify             compare all of the source's files with their checksums
+"""
+_FROM_HF = """
+source DIR           config.json and safetensors
+target OUT           new directory
+--verify             compare all of the source's files with their checksums
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
-    parser = _parser()
+    parser = make_parser("convert", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    to_hf = commands.add_parser("to-hf", help="to Hugging Face's format")
+    from_hf = commands.add_parser("from-hf", help="from Hugging Face's format")
+    size = {"type": float, "default": 5.0}
+    add_options(to_hf, _TO_HF, max_shard_gb=size)
+    add_options(from_hf, _FROM_HF)
     options = parser.parse_args(arguments)
     if options.command == "to-hf" and not (0 < options.max_shard_gb < math.inf):
         parser.error(f"--max-shard-gb {options.max_shard_gb}: not positive")
     return exit_status(parser, _convert, options)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("convert", __doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    export = commands.add_parser("to-hf", help="to Hugging Face's format")
-    export.add_argument("source", metavar="RUN", help="run or checkpoint")
-    export.add_argument("target", metavar="OUT", help="new directory")
-    export.add_argument(
-        "--tokenizer",
-        metavar="NAME",
-        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
-        "with one of them (default: what the run was trained with, if it is "
-        "known)",
-    )
-    export.add_argument(
-        "--max-shard-gb",
-        type=float,
-        default=5.0,
-        metavar="GB",
-        help="a file holds so many 10**9 bytes at most (default: %(default)s)",
-    )
-    again = commands.add_parser("from-hf", help="from Hugging Face's format")
-    again.add_argument(
-        "source", metavar="DIR", help="config.json and safetensors"
-    )
-    again.add_argument("target", metavar="OUT", help="new directory")
-    for command in (export, again):
-        command.add_argument(
-            "--verify",
-            action="store_true",
-            help="compare all of the source's files with their checksums",
-        )
-    return parser
 
 
 def _convert(options: argparse.Namespace) -> int:

@@ -25,78 +25,49 @@ from pathlib import Path
 from paddle_adagc.checks import check_installed, check_output_file
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.cli.command import (
+    add_options,
     check_config_file,
     check_folder,
     exit_status,
     make_parser,
 )
 
-
-def _parser() -> argparse.ArgumentParser:
-    """Return the command's options."""
-    parser = make_parser("evaluate", __doc__)
-    parser.add_argument("model", metavar="MODEL", help="what to score")
-    add = parser.add_argument
-    add("--tasks", nargs="+", default=[], metavar="TASK", help="or 'paper'")
-    add(
-        "--num-fewshot",
-        nargs="+",
-        type=int,
-        default=[0, 2],
-        metavar="N",
-        help="solved examples before each question (default: 0 and 2)",
-    )
-    add("--include-path", metavar="DIR", help="task files (YAML) of your own")
-    add("--limit", type=int, metavar="N", help="first N examples of each task")
-    add(
-        "--perplexity",
-        action="store_true",
-        help="perplexity on the validation part of the run's own data",
-    )
-    add(
-        "--data",
-        metavar="CONFIG",
-        help="run config whose data --perplexity takes",
-    )
-    add(
-        "--validation-size",
-        type=int,
-        metavar="N",
-        help="samples that --perplexity takes",
-    )
-    add(
-        "--tokenizer",
-        metavar="NAME",
-        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
-        "with one of them (default: the model's, if it is known)",
-    )
-    add(
-        "--add-special-tokens",
-        action="store_true",
-        help="begin texts with the tokenizer's special token, for models "
-        "trained elsewhere; models trained here never saw it",
-    )
-    add("--batch-size", type=int, default=8, metavar="N", help="default: 8")
-    add("--max-length", type=int, metavar="N", help="longest input in tokens")
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="JSON to write (default: MODEL-evaluation.json)",
-    )
-    add("--json", action="store_true", help="print JSON instead of tables")
-    add(
-        "--verify",
-        action="store_true",
-        help="compare the model's files with their checksums",
-    )
-    add("--verbose", action="store_true", help="show the harness' log")
-    return parser
+_OPTIONS = """
+model MODEL             what to score
+--tasks TASK            or 'paper'
+--num-fewshot N         solved examples before each question (default: 0 and 2)
+--include-path DIR      task files (YAML) of your own
+--limit N               first N examples of each task
+--perplexity            perplexity on the validation part of the run's own data
+--data CONFIG           run config whose data --perplexity takes
+--validation-size N     samples that --perplexity takes
+--tokenizer NAME        bytes, a tokenizer.json, a SentencePiece .model, or a
+                        folder with one of them (default: the model's, if it is
+                        known)
+--add-special-tokens    begin texts with the tokenizer's special token, for
+                        models trained elsewhere; models trained here never saw
+                        it
+--batch-size N          default: 8
+--max-length N          longest input in tokens
+--output FILE           JSON to write (default: MODEL-evaluation.json)
+--json                  print JSON instead of tables
+--verify                compare the model's files with their checksums
+--verbose               show the harness' log
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
-    parser = _parser()
+    parser = make_parser("evaluate", __doc__)
+    add_options(
+        parser,
+        _OPTIONS,
+        tasks={"nargs": "+", "default": []},
+        num_fewshot={"nargs": "+", "default": [0, 2]},
+        add_special_tokens={"dest": "adds_special_tokens"},
+        batch_size={"default": 8},
+        output={"type": Path},
+    )
     options = parser.parse_args(arguments)
     if not options.tasks and not options.perplexity:
         parser.error("nothing to score: give --tasks or --perplexity")
@@ -114,31 +85,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         to_markdown,
     )
 
-    level = logging.INFO if options.verbose else logging.ERROR
+    given = vars(options)
+    output, as_json = given.pop("output"), given.pop("json")
+    level = logging.INFO if given.pop("verbose") else logging.ERROR
     logging.getLogger("lm_eval").setLevel(level)
     paddlenlp_logger.set_level("WARNING")
-    output = options.output or default_output(options.model)
-    config = EvaluationConfig(
-        model=options.model,
-        tasks=tuple(options.tasks),
-        num_fewshot=tuple(options.num_fewshot),
-        include_path=options.include_path,
-        limit=options.limit,
-        perplexity=options.perplexity,
-        data=options.data,
-        validation_size=options.validation_size,
-        tokenizer=options.tokenizer,
-        adds_special_tokens=options.add_special_tokens,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-        verify=options.verify,
-        shows_bar=sys.stderr.isatty(),
-    )
+    output = output or default_output(options.model)
+    for name in ("tasks", "num_fewshot"):
+        given[name] = tuple(given[name])
+    config = EvaluationConfig(**given, shows_bar=sys.stderr.isatty())
     check_output_file("--output", output)
     result = evaluate(config)
-    print(json.dumps(result, indent=1) if options.json else to_markdown(result))
+    print(json.dumps(result, indent=1) if as_json else to_markdown(result))
     atomic_write_json(output, result, indent=1)
-    if not options.json:
+    if not as_json:
         print(f"results: {output}")
     return 0
 

@@ -19,41 +19,35 @@ exception: the steps before it, and the tensors of the last one, or of --step.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed
-from paddle_adagc.lab.cli.command import check_run, exit_status, make_parser
+from paddle_adagc.lab.cli.command import (
+    add_options,
+    check_run,
+    exit_status,
+    make_parser,
+)
 
 _NUM_SAMPLES = 8
 _LINE_LENGTH = 400
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
+_OPTIONS = f"""
+run RUN           run directory
+--step N          step, from 0
+--flight          show the newest file of the flight recorder
+--tokenizer NAME  bytes, a tokenizer.json, a SentencePiece .model, or a folder
+                  with one of them (default: bytes if the data is that, else
+                  token ids)
+--all             every sample in full, not {_NUM_SAMPLES} and their beginning
+"""
 
-    Returns:
-        0: shown; 2: bad arguments, or data that is not the run's.
-    """
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
     parser = make_parser("inspect_run", __doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--step", type=int, metavar="N", help="step, from 0")
-    parser.add_argument(
-        "--flight",
-        action="store_true",
-        help="show the newest file of the flight recorder",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        metavar="NAME",
-        help="bytes, a tokenizer.json, a SentencePiece .model, or a folder "
-        "with one of them (default: bytes if the data is that, else token ids)",
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help=f"every sample in full, not {_NUM_SAMPLES} and their beginning",
-    )
+    add_options(parser, _OPTIONS, run={"type": Path})
     options = parser.parse_args(arguments)
     if options.step is None and not options.flight:
         parser.error("give --step N or --flight")
@@ -80,7 +74,3 @@ def _inspect(options: argparse.Namespace) -> int:
         is_long = len(line) > _LINE_LENGTH and not options.all
         print(f"{line[:_LINE_LENGTH]} ..." if is_long else line)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

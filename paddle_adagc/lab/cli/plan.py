@@ -23,20 +23,38 @@ from pathlib import Path
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
+    add_options,
     check_config_file,
     check_overrides,
     exit_status,
     make_parser,
 )
 
+_OPTIONS = """
+config                    YAML file, see configs/
+overrides key=value       change a value of the config, for example
+                          train.batch_size=1
+--gpus N                  plan for N GPUs: the data-parallel or sharding degree
+                          follows
+--recompute               layers keep their input and recompute the rest
+--interconnect key=value  change a number of the interconnect (again for each),
+                          for example ib_gb_per_s=25; --json prints them all
+--output DIR              write the text, the JSON, and the figure as SVG and
+                          PNG
+--json                    print JSON instead of text
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0: planned; 2: bad settings.
-    """
-    parser = _parser()
+    """Run the command; gives its exit status."""
+    parser = make_parser("plan", __doc__)
+    add_options(
+        parser,
+        _OPTIONS,
+        overrides={"nargs": "*"},
+        interconnect={"action": "append", "default": []},
+        output={"type": Path},
+    )
     options = parser.parse_intermixed_args(arguments)
     return exit_status(parser, _plan, options)
 
@@ -60,57 +78,14 @@ def _plan(options: argparse.Namespace) -> int:
         interconnect=parse_interconnect(options.interconnect),
         recompute=options.recompute,
     )
-    values = as_json(plan)
-    print(json.dumps(values, indent=2) if options.json else render(plan))
+    text, values = render(plan), json.dumps(as_json(plan), indent=2)
+    print(values if options.json else text)
     if options.output is None:
         return 0
     from paddle_adagc.lab.plan.plot import save_growth
 
     files = save_growth(plan, options.output)
-    for name, text in (
-        ("plan.json", json.dumps(values, indent=2)),
-        ("plan.txt", render(plan) + "\n"),
-    ):
-        files.append(atomic_write(options.output / name, text))
+    files.append(atomic_write(options.output / "plan.json", values))
+    files.append(atomic_write(options.output / "plan.txt", text + "\n"))
     print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("plan", __doc__)
-    parser.add_argument("config", help="YAML file, see configs/")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="change a value of the config, for example train.batch_size=1",
-    )
-    parser.add_argument(
-        "--gpus",
-        type=int,
-        metavar="N",
-        help="plan for N GPUs: the data-parallel or sharding degree follows",
-    )
-    parser.add_argument(
-        "--recompute",
-        action="store_true",
-        help="layers keep their input and recompute the rest",
-    )
-    parser.add_argument(
-        "--interconnect",
-        action="append",
-        default=[],
-        metavar="key=value",
-        help="change a number of the interconnect (again for each), for "
-        "example ib_gb_per_s=25; --json prints them all",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write the text, the JSON, and the figure as SVG and PNG",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of text"
-    )
-    return parser

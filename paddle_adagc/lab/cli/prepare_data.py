@@ -23,11 +23,45 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.checks import check_installed
-from paddle_adagc.lab.cli.command import ERRORS, exit_status, make_parser
+from paddle_adagc.lab.cli.command import (
+    ERRORS,
+    add_options,
+    exit_status,
+    make_parser,
+)
 from paddle_adagc.lab.data.sources import TEXT_FORMATS
 from paddle_adagc.lab.storage import storage_errors
 
 _HUB = ("name", "split", "revision", "max_shards")
+
+
+_OPTIONS = """
+inputs FILE             file of text or JSON lines, .gz or not, or folder of
+                        them
+--output OUTPUT         path of the dataset without ending
+--tokenizer TOKENIZER   bytes, tokenizer.json, SentencePiece .model, a folder
+                        with one of them, or a model on the Hugging Face hub
+--eos-token EOS_TOKEN   after each document; default: the tokenizer's
+--format                jsonl: a JSON object a line; lines: a document a line;
+                        text: a document a file; auto (default): .jsonl and
+                        .json as jsonl, .txt as lines
+--text-field TEXT_FIELD
+                        field of the JSON object; default: text
+--validation-fraction VALIDATION_FRACTION
+                        share of the documents, by a hash of their text, for
+                        OUTPUT_validation; default: 0
+--on-error              at a bad document: stop (default), or leave it out and
+                        count it
+--workers NUM_WORKERS   processes; default: one a core
+--verify                compare all of a finished dataset with its checksums
+"""
+_HUB_OPTIONS = """
+--hub DATASET           name, or local folder
+--hub-name NAME         its configuration
+--hub-split SPLIT       default: train
+--hub-revision COMMIT   default: newest
+--hub-max-shards N      the first N data files alone
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,7 +71,26 @@ def main(arguments: list[str] | None = None) -> int:
         0: the dataset is there; 2: bad settings or bad input; 3: it cannot be
         written; 130: stopped by the keyboard.
     """
-    parser = _parser()
+    parser = make_parser("prepare_data", __doc__)
+    add_options(
+        parser,
+        _OPTIONS,
+        inputs={"nargs": "*"},
+        output={"required": True},
+        tokenizer={"required": True},
+        format={
+            "action": "store",
+            "dest": "text_format",
+            "choices": TEXT_FORMATS,
+        },
+        validation_fraction={"type": float},
+        on_error={"action": "store", "choices": ("stop", "skip")},
+        workers={"dest": "num_workers", "type": int},
+    )
+    group = parser.add_argument_group(
+        "instead of FILE, a dataset that Hugging Face datasets streams"
+    )
+    add_options(group, _HUB_OPTIONS)
     options = parser.parse_args(arguments)
     hub = {name: getattr(options, f"hub_{name}") for name in _HUB}
     if options.hub is None and any(hub.values()):
@@ -72,74 +125,9 @@ def _prepare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("prepare_data", __doc__)
-    parser.add_argument(
-        "inputs",
-        nargs="*",
-        metavar="FILE",
-        help="file of text or JSON lines, .gz or not, or folder of them",
-    )
-    add = parser.add_argument
-    add("--output", required=True, help="path of the dataset without ending")
-    add(
-        "--tokenizer",
-        required=True,
-        help="bytes, tokenizer.json, SentencePiece .model, a folder with one "
-        "of them, or a model on the Hugging Face hub",
-    )
-    add("--eos-token", help="after each document; default: the tokenizer's")
-    add(
-        "--format",
-        dest="text_format",
-        choices=TEXT_FORMATS,
-        help="jsonl: a JSON object a line; lines: a document a line; text: a "
-        "document a file; auto (default): .jsonl and .json as jsonl, .txt as "
-        "lines",
-    )
-    add("--text-field", help="field of the JSON object; default: text")
-    add(
-        "--validation-fraction",
-        type=float,
-        help="share of the documents, by a hash of their text, for "
-        "OUTPUT_validation; default: 0",
-    )
-    add(
-        "--on-error",
-        choices=("stop", "skip"),
-        help="at a bad document: stop (default), or leave it out and count it",
-    )
-    add(
-        "--workers",
-        dest="num_workers",
-        type=int,
-        help="processes; default: one a core",
-    )
-    add(
-        "--verify",
-        action="store_true",
-        help="compare all of a finished dataset with its checksums",
-    )
-    hub = parser.add_argument_group(
-        "instead of FILE, a dataset that Hugging Face datasets streams"
-    )
-    hub.add_argument("--hub", metavar="DATASET", help="name, or local folder")
-    hub.add_argument("--hub-name", metavar="NAME", help="its configuration")
-    hub.add_argument("--hub-split", metavar="SPLIT", help="default: train")
-    hub.add_argument("--hub-revision", metavar="COMMIT", help="default: newest")
-    hub.add_argument(
-        "--hub-max-shards",
-        type=int,
-        metavar="N",
-        help="the first N data files alone",
-    )
-    return parser
-
-
 def _report(manifest: dict[str, Any]) -> None:
     for split in ("train", "validation"):
-        if split in manifest:
-            part = manifest[split]
+        if part := manifest.get(split):
             print(
                 f"{split}: {part['prefix']}, {part['num_documents']:,} "
                 f"documents, {part['num_tokens']:,} tokens ({part['dtype']})"

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.cli.command import (
+    add_options,
     check_config_file,
     check_overrides,
     exit_status,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from paddle_adagc.lab.train.config import RunConfig
     from paddle_adagc.lab.train.start import Fork
 
-
 _NOT_FOR_PADDLEFORMERS = (
     "overwrite",
     "verify",
@@ -57,6 +57,26 @@ _NOT_FOR_PADDLEFORMERS = (
 )
 
 
+_OPTIONS = """
+config               YAML file, see configs/
+overrides key=value  change a value of the config, for example
+                     train.max_steps=100
+--overwrite          start anew and remove the run that train.output_dir holds
+--change-data        resume the run with other data
+--fork NEW_DIR       start a new run there from a checkpoint of the run that
+                     train.output_dir holds; every value of the config may
+                     change
+--at STEP            step of the checkpoint to fork (default: the newest)
+--check              validate the config and print its plan instead of training
+--json               with --check: print JSON
+--verify             compare all data and an ended run's record with their
+                     checksums
+--add-checksums      trust checkpoints of an earlier version, which have no
+                     checksums
+--verbose            show PaddleNLP's own log
+"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
@@ -65,66 +85,12 @@ def main(arguments: list[str] | None = None) -> int:
         or stopped being finite; 2: bad settings; 3: the run's directory cannot
         be written to; 130 or 143: stopped by a signal.
     """
-    parser = _parser()
+    parser = make_parser("pretrain", __doc__)
+    add_options(parser, _OPTIONS, overrides={"nargs": "*"})
     options = parser.parse_intermixed_args(arguments)
     if options.at is not None and options.fork is None:
         parser.error(f"--at {options.at} needs --fork NEW_DIR")
     return exit_status(parser, _pretrain, options)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("pretrain", __doc__)
-    parser.add_argument("config", help="YAML file, see configs/")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="change a value of the config, for example train.max_steps=100",
-    )
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="start anew and remove the run that train.output_dir holds",
-    )
-    parser.add_argument(
-        "--change-data",
-        action="store_true",
-        help="resume the run with other data",
-    )
-    parser.add_argument(
-        "--fork",
-        metavar="NEW_DIR",
-        help="start a new run there from a checkpoint of the run that "
-        "train.output_dir holds; every value of the config may change",
-    )
-    parser.add_argument(
-        "--at",
-        type=int,
-        metavar="STEP",
-        help="step of the checkpoint to fork (default: the newest)",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="validate the config and print its plan instead of training",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="with --check: print JSON"
-    )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="compare all data and an ended run's record with their checksums",
-    )
-    parser.add_argument(
-        "--add-checksums",
-        action="store_true",
-        help="trust checkpoints of an earlier version, which have no checksums",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="show PaddleNLP's own log"
-    )
-    return parser
 
 
 def _pretrain(options: argparse.Namespace) -> int:
@@ -136,33 +102,28 @@ def _pretrain(options: argparse.Namespace) -> int:
 
     if options.json and not options.check:
         raise ValueError("--json needs --check")
+    of_ernie = is_recipe(options.config)
     if options.check:
-        return check(options.config, options.overrides, as_json=options.json)
-    if is_recipe(options.config):
-        return launch(options)
-    return train(options)
+        return _check(options, of_ernie)
+    return _launch(options) if of_ernie else _train(options)
 
 
-def check(path: str, overrides: list[str], *, as_json: bool = False) -> int:
+def _check(options: argparse.Namespace, of_ernie: bool) -> int:
     """Print the plan of a config, or all of its mistakes.
 
     Returns:
         0: it is sound, whatever is missing here; 2: it is not.
-
-    Raises:
-        ImportError: PaddleNLP is missing.
     """
     check_installed("paddlenlp", "nlp")
-    from paddle_adagc.lab.paddleformers.recipe import is_recipe
+    from paddle_adagc.lab.paddleformers.recipe import read_run_config
     from paddle_adagc.lab.plan.check import check_recipe, check_values
-    from paddle_adagc.lab.recipes import read_run_config
     from paddle_adagc.lab.train.parse import (
         merged,
         read_overrides,
         read_values,
     )
 
-    of_ernie = is_recipe(path)
+    path, overrides = options.config, options.overrides
     try:
         config = read_run_config(path, overrides)
     except ValueError as error:
@@ -172,17 +133,12 @@ def check(path: str, overrides: list[str], *, as_json: bool = False) -> int:
         report = check_recipe(
             config, path, overrides, with_paddleformers=of_ernie
         )
-    as_text = report.text if not as_json else report.to_json
-    print(as_text())
+    print(report.to_json() if options.json else report.text())
     return report.exit_status
 
 
-def launch(options: argparse.Namespace) -> int:
-    """Hand a recipe for PaddleFormers over to its launcher.
-
-    Raises:
-        ValueError: Bad settings, or an option that it has no use for.
-    """
+def _launch(options: argparse.Namespace) -> int:
+    """Hand a recipe for PaddleFormers over to its launcher."""
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
     given = [
@@ -198,17 +154,8 @@ def launch(options: argparse.Namespace) -> int:
     return 0
 
 
-def train(options: argparse.Namespace) -> int:
-    """Train as a config says.
-
-    Returns:
-        0: finished; 1: the loss ended above its first value or stopped being
-        finite.
-
-    Raises:
-        ImportError: PaddleNLP is missing.
-        StorageError: The run's directory cannot be written to.
-    """
+def _train(options: argparse.Namespace) -> int:
+    """Train as a config says."""
     check_installed("paddlenlp", "nlp")
     from paddle_adagc.lab.train.parse import load_config
 
@@ -217,6 +164,7 @@ def train(options: argparse.Namespace) -> int:
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.train.console import summarise_run
+    from paddle_adagc.lab.train.optimizers import unfinished_warm_up
     from paddle_adagc.lab.train.processes import (
         Stopped,
         from_first_process,
@@ -229,7 +177,9 @@ def train(options: argparse.Namespace) -> int:
     paddlenlp_logger.set_level(level)
     set_log_level(level)
     config, fork = _forked(options, config)
-    _warn_of_warm_up(config)
+    warm_up, steps = config.schedule.warmup_steps, config.train.max_steps
+    for line in unfinished_warm_up("schedule.warmup_steps", warm_up, steps):
+        print(f"warning: {line}", file=sys.stderr)
     try:
         with storage_errors(config.train.output_dir):
             check_directory("train.output_dir", config.train.output_dir)
@@ -249,17 +199,6 @@ def train(options: argparse.Namespace) -> int:
     if is_first_process():
         print("\n".join(ending.lines))
     return 0 if ending.is_sound else 1
-
-
-def _warn_of_warm_up(config: RunConfig) -> None:
-    from paddle_adagc.lab.train.optimizers import unfinished_warm_up
-
-    for line in unfinished_warm_up(
-        "schedule.warmup_steps",
-        config.schedule.warmup_steps,
-        config.train.max_steps,
-    ):
-        print(f"warning: {line}", file=sys.stderr)
 
 
 def _forked(

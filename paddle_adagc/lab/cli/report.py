@@ -15,31 +15,33 @@ first one. The page is one file that loads nothing. It needs the extra
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from paddle_adagc.checks import check_installed, check_output_file
-from paddle_adagc.lab.cli.command import check_run, exit_status, make_parser
+from paddle_adagc.lab.cli.command import (
+    add_options,
+    check_run,
+    exit_status,
+    make_parser,
+)
+
+_OPTIONS = """
+runs RUN        run directory
+--output FILE   the page to write (default: %(default)s)
+--title TITLE   heading
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0: written; 2: bad arguments or runs.
-    """
+    """Run the command; gives its exit status."""
     parser = make_parser("report", __doc__)
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run directory"
+    add_options(
+        parser,
+        _OPTIONS,
+        runs={"nargs": "+", "type": Path},
+        output={"type": Path, "default": Path("report.html")},
+        title={"default": "Training report"},
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="the page to write (default: %(default)s)",
-    )
-    parser.add_argument("--title", default="Training report", help="heading")
     return exit_status(parser, _report, parser.parse_args(arguments))
 
 
@@ -56,7 +58,3 @@ def _report(options: argparse.Namespace) -> int:
     path = write_report(options.output, options.title, [experiment])
     print(f"report: {path}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

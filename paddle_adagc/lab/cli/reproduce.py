@@ -33,18 +33,28 @@ from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.cli.command import (
     ERRORS,
     ROOT,
+    add_options,
     check_config_file,
     exit_status,
     make_parser,
 )
 
-ALL = "all"
-REPORT = "report"
-VERIFY = "verify"
 GRIDS = ROOT / "configs" / "experiments"
 CLAIMS = ROOT / "configs" / "claims.yaml"
 RESULTS = ROOT / "results"
 DOCS = ROOT / "docs"
+
+
+_RUN_OPTIONS = """
+--output OUTPUT   folder for runs and reports (default: %(default)s)
+--steps STEPS     steps of every run (default: the config's); faults scale with
+                  it
+--jobs JOBS       runs at a time (default: %(default)s, the number of cores)
+"""
+_REPORT_OPTIONS = """
+--collect OUTPUT  first add the results of targets that ran with --output OUTPUT
+--check           change nothing; exit status 1 if a page is out of date
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,54 +72,28 @@ def main(arguments: list[str] | None = None) -> int:
         dest="target",
         metavar="TARGET",
         required=True,
-        help=", ".join([*targets, ALL, "PATH.yaml", REPORT, VERIFY]),
+        help=", ".join([*targets, "all", "PATH.yaml", "report", "verify"]),
     )
-    for target in dict.fromkeys([*targets, ALL, *own]):
-        _add_run_options(commands.add_parser(target))
-    _add_report_options(commands.add_parser(REPORT))
-    commands.add_parser(VERIFY)
+    for target in dict.fromkeys([*targets, "all", *own]):
+        add_options(
+            commands.add_parser(target),
+            _RUN_OPTIONS,
+            output={"type": Path, "default": Path("outputs")},
+            steps={"type": int},
+            jobs={"type": int, "default": os.cpu_count() or 1},
+        )
+    report = commands.add_parser("report")
+    add_options(report, _REPORT_OPTIONS, collect={"type": Path})
+    commands.add_parser("verify")
     options = parser.parse_args(arguments)
     # As on Ctrl-C the runs are stopped, too; they can be resumed.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        run = {REPORT: _report, VERIFY: _verify}.get(options.target, _reproduce)
+        others = {"report": _report, "verify": _verify}
+        run = others.get(options.target, _reproduce)
         return exit_status(parser, run, options, (*ERRORS, RuntimeError))
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("outputs"),
-        help="folder for runs and reports (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        help="steps of every run (default: the config's); faults scale with it",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="runs at a time (default: %(default)s, the number of cores)",
-    )
-
-
-def _add_report_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--collect",
-        type=Path,
-        metavar="OUTPUT",
-        help="first add the results of targets that ran with --output OUTPUT",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="change nothing; exit status 1 if a page is out of date",
-    )
 
 
 def _is_path(target: str) -> bool:
@@ -125,7 +109,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.reproduce.targets import Reproduction
 
     claims, committed = load_claims(CLAIMS), load_all_results(RESULTS)
-    names = targets_of(claims) if options.target == ALL else [options.target]
+    names = targets_of(claims) if options.target == "all" else [options.target]
     grids = [GRIDS / f"{name}.yaml" for name in names]
     if _is_path(options.target):
         grids, claims, committed = [Path(options.target)], [], {}
@@ -178,20 +162,20 @@ def _report(options: argparse.Namespace) -> int:
         for path, text in made.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
+    names = ", ".join(path.name for path in stale)
     if not stale:
         print("every page is what the results give")
-        return 0
-    names = ", ".join(path.name for path in stale)
-    if options.check:
+    elif options.check:
         print(
             f"{names}: not what the results in {RESULTS.name} give: run "
             "`python tools/reproduce.py report`",
             file=sys.stderr,
         )
         return 1
-    for path in stale:
-        atomic_write(path, made[path])
-    print(f"wrote {names}")
+    else:
+        for path in stale:
+            atomic_write(path, made[path])
+        print(f"wrote {names}")
     return 0
 
 

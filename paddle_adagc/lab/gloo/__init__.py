@@ -9,6 +9,75 @@ what is missing; importing this package changes nothing. It is correct, not
 fast, and works on one machine: never train a real model on it.
 """
 
-from paddle_adagc.lab.gloo.backend import enable
+import os
+import warnings
+
+import paddle
+from paddle import distributed as dist
+
+from paddle_adagc.lab.gloo import fleet, operators, process_group, rendezvous
 
 __all__ = ["enable"]
+
+_PADDLE_SERIES = "3.3."
+_PATCHES = {
+    **rendezvous.PATCHES,
+    **process_group.PATCHES,
+    **operators.PATCHES,
+    **fleet.PATCHES,
+}
+"""Why Paddle 3.3.1 needs it -> (module or class, attribute, replacement)."""
+
+_enabled = False
+
+
+def enable() -> None:
+    """Make ``paddle.distributed.fleet`` work on CPU over gloo.
+
+    A backend for development and tests. Call it in every rank, before
+    ``fleet.init`` or ``init_parallel_env``; calling it again does nothing.
+    Sets ``PADDLE_DISTRI_BACKEND`` to ``gloo`` where it is not set.
+
+    What it covers stands in docs/parallelism.md. A collective fails where a
+    rank keeps the others waiting for more than 30 s, which is gloo's timeout.
+
+    Raises:
+        RuntimeError: Paddle was built for an accelerator, or the process
+            groups already exist.
+    """
+    global _enabled
+    if _enabled:
+        return
+    _check_build()
+    if dist.is_initialized():
+        raise RuntimeError(
+            "paddle.distributed is already initialized: call "
+            "paddle_adagc.lab.gloo.enable() before fleet.init()"
+        )
+    os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
+    for patches in _PATCHES.values():
+        for owner, name, replacement in patches:
+            setattr(owner, name, replacement)
+    _enabled = True
+
+
+def _check_build() -> None:
+    """Refuse accelerator builds; warn of a Paddle that nobody has tried."""
+    for device, compiled in (
+        ("CUDA", paddle.is_compiled_with_cuda()),
+        ("XPU", paddle.is_compiled_with_xpu()),
+        ("ROCm", paddle.is_compiled_with_rocm()),
+    ):
+        if compiled:
+            raise RuntimeError(
+                f"this Paddle was built with {device}: "
+                "paddle_adagc.lab.gloo is a backend for development "
+                "and tests on CPU builds; here use fleet as it is"
+            )
+    if not paddle.__version__.startswith(_PADDLE_SERIES):
+        warnings.warn(
+            "paddle_adagc.lab.gloo was written for Paddle "
+            f"{_PADDLE_SERIES}x, this is {paddle.__version__}: what it "
+            "replaces may have moved",
+            stacklevel=3,
+        )

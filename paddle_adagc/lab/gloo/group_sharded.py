@@ -22,13 +22,10 @@ def group_sharded_on_cpu(
     """Do what `group_sharded_parallel` does, with the same classes.
 
     Args:
-        model: The model, on all processes.
+        model: On all processes.
         optimizer: Its optimizer.
         stage: 2 or 3.
         segment_size: Stage 3 leaves tensors of up to as many values whole.
-
-    Returns:
-        Model and optimizer to train with.
     """
     group = dist.get_group()
     with (

@@ -11,8 +11,6 @@ from paddle.base import core
 from paddle.distributed.communication.group import Group, _GroupManager
 from paddle.distributed.fleet.layers.mpu import mp_ops
 
-from paddle_adagc.lab.gloo.patch import Patch
-
 
 def _gather_columns(tensor: Tensor, group: Group) -> Tensor:
     """Return the ranks' tensors side by side along the last axis."""
@@ -28,34 +26,30 @@ def _own_columns(tensor: Tensor, group: Group) -> Tensor:
 
 
 class ConcatColumns(PyLayer):
-    """Gather along the last axis; the gradient keeps the rank's share."""
+    """[..., n] to [..., num_ranks * n]; the gradient keeps the rank's share."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
-        """[..., n] on every rank to [..., num_ranks * n]."""
         ctx.group = group
         return _gather_columns(tensor, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """[..., num_ranks * n] to the rank's [..., n]."""
         return _own_columns(grad, ctx.group)
 
 
 class SplitColumns(PyLayer):
-    """Keep the rank's share of the last axis; the gradient is gathered."""
+    """[..., num_ranks * n] to the rank's [..., n]; gradients are gathered."""
 
     @staticmethod
     def forward(
         ctx: Any, tensor: Tensor, group: Group, rank: int, nranks: int
     ) -> Tensor:
-        """[..., num_ranks * n] to the rank's [..., n]."""
         ctx.group = group
         return _own_columns(tensor, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """[..., n] on every rank to [..., num_ranks * n]."""
         return _gather_columns(grad, ctx.group)
 
 
@@ -124,18 +118,16 @@ class CpuOperators:
     """``paddle._C_ops`` with the operators that CPU lacks filled in."""
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is Paddle's own."""
         return getattr(_C_ops, name)
 
     def c_identity(self, tensor: Tensor, *_: Any) -> Tensor:
-        """No CPU kernel: a copy."""
         return tensor.clone()
 
     def c_concat(
         self, tensor: Tensor, rank: int, nranks: int, ring_id: int, *_: Any
     ) -> Tensor:
-        """No CPU kernel: gather along the last axis, with its gradient."""
-        return ConcatColumns.apply(tensor, _group(ring_id))
+        group = _GroupManager.group_map_by_id[ring_id]
+        return ConcatColumns.apply(tensor, group)
 
     def c_softmax_with_cross_entropy(
         self,
@@ -143,25 +135,15 @@ class CpuOperators:
         label: Tensor,
         ignore_index: int,
         ring_id: int,
-        rank: int,
-        nranks: int,
+        *_: Any,
     ) -> tuple[Tensor, Tensor]:
-        """No CPU kernel: softmax and loss, with the gradient of the loss."""
-        return SoftmaxWithCrossEntropy.apply(
-            logits, label, ignore_index, _group(ring_id)
-        )
+        group = _GroupManager.group_map_by_id[ring_id]
+        return SoftmaxWithCrossEntropy.apply(logits, label, ignore_index, group)
 
 
-def _group(ring_id: int) -> Group:
-    return _GroupManager.group_map_by_id[ring_id]
-
-
-PATCHES = (
-    Patch(mp_ops, "_C_ops", CpuOperators(), "c_* operators have no CPU kernel"),
-    Patch(
-        mp_ops,
-        "c_split_eager",
-        SplitColumns,
-        "no CPU kernel; its backward gathers rows where it split columns",
-    ),
-)
+PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
+    "c_* operators have no CPU kernel": [(mp_ops, "_C_ops", CpuOperators())],
+    "no CPU kernel; its backward gathers rows where it split columns": [
+        (mp_ops, "c_split_eager", SplitColumns)
+    ],
+}

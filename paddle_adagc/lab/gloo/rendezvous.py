@@ -1,22 +1,39 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A gloo process group for every fleet group, each with a store of its own."""
+"""How ranks reach each other: a store for every group, a mailbox for each rank.
+
+Two gloo groups that rendezvous through one store at the same time read each
+other's addresses, so every group gets a store of its own.
+
+A mailbox buffers messages between ranks of one machine, over local sockets.
+Gloo's own send waits until the peer receives, so two ranks that send to each
+other first wait for ever (as 1F1B does in every step), and its message tags
+count all calls of a rank, so a message from the middle of three ranks never
+matches. Here a send returns as soon as the bytes are handed over, and every
+(group, sender) pair is a queue of its own.
+"""
 
 import os
 import secrets
 import socket
+import struct
+import threading
+from collections import defaultdict, deque
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 from paddle.base import core
 from paddle.distributed import collective, parallel
 
-from paddle_adagc.lab.gloo import mailbox
-from paddle_adagc.lab.gloo.patch import Patch
-
 _HOST = "127.0.0.1"
-_TIMEOUT_SECONDS = 120
+_STORE_SECONDS = 120
+_MESSAGE_SECONDS = 600.0
 _ATTEMPTS = 50
 _PORTS = range(10_000, 32_000)
+_SHARED_KEY = "paddle_adagc/mailbox/key"
+_KEY_BYTES = 32
+_CHANNEL = struct.Struct("<q")
 _native_new_process_group = collective._new_process_group_impl
 _stores: list[Any] = []
 
@@ -26,32 +43,23 @@ def new_process_group(
     store: Any,
     rank: int,
     world_size: int,
-    group_name: str,
-    pg_options: Any,
+    *args: Any,
     group_id: int = 0,
     **options: Any,
 ) -> Any:
     """Make a process group; gloo groups after the first get their own store.
 
-    Two gloo groups that rendezvous through one store at the same time read
-    each other's addresses. The first group (id 0, all ranks) also opens the
-    rank's mailbox for point-to-point messages.
+    The first group (id 0, all ranks) also opens the rank's mailbox.
     """
     if backend == "gloo" and group_id != 0:
         own = _store_of_group(store, group_id, rank)
         _stores.append(own)
         return core.ProcessGroupGloo.create(own, rank, world_size, group_id)
     if backend == "gloo":
-        mailbox.open_mailbox(store, rank, own_host())
+        global _mailbox
+        _mailbox = Mailbox(store, rank, _own_host())
     return _native_new_process_group(
-        backend,
-        store,
-        rank,
-        world_size,
-        group_name,
-        pg_options,
-        group_id=group_id,
-        **options,
+        backend, store, rank, world_size, *args, group_id=group_id, **options
     )
 
 
@@ -59,16 +67,22 @@ def _store_of_group(store: Any, group_id: int, rank: int) -> Any:
     """Start the group's store on its first rank, connect to it elsewhere."""
     key = f"paddle_adagc/store/{group_id}"
     if rank == 0:
-        host, port = own_host(), free_port()
-        own = core.TCPStore(host, port, True, 0, _TIMEOUT_SECONDS)
+        host, port = _own_host(), free_port()
+        own = core.TCPStore(host, port, True, 0, _STORE_SECONDS)
         store.set(key, f"{host}:{port}")
         return own
+    host, port = _published(store, key)
+    return core.TCPStore(host, port, False, 0, _STORE_SECONDS)
+
+
+def _published(store: Any, key: str) -> tuple[str, int]:
+    """Wait for an address that another rank publishes."""
     store.wait(key)
     host, _, port = store.get(key).decode().rpartition(":")
-    return core.TCPStore(host, int(port), False, 0, _TIMEOUT_SECONDS)
+    return host, int(port)
 
 
-def own_host() -> str:
+def _own_host() -> str:
     """Address at which the other ranks reach this one.
 
     The loopback, unless the launcher's endpoints lie on several hosts.
@@ -91,7 +105,7 @@ def free_port() -> int:
         RuntimeError: Every port that was tried is in use.
     """
     for _ in range(_ATTEMPTS):
-        port = _PORTS[secrets.randbelow(len(_PORTS))]
+        port = secrets.choice(_PORTS)
         with socket.socket() as probe:
             try:
                 probe.bind((_HOST, port))
@@ -104,8 +118,101 @@ def free_port() -> int:
     )
 
 
-_REASON = "gloo groups made at the same time share rendezvous keys"
-PATCHES = (
-    Patch(collective, "_new_process_group_impl", new_process_group, _REASON),
-    Patch(parallel, "_new_process_group_impl", new_process_group, _REASON),
-)
+class Mailbox:
+    """Sends bytes to other ranks and keeps what they sent until asked for.
+
+    Listens on a free port and publishes it in the ranks' common store. Rank 0
+    draws a key, without which the mailboxes take no messages.
+    """
+
+    def __init__(self, store: Any, rank: int, host: str) -> None:
+        self._store = store
+        self._rank = rank
+        self._outgoing: dict[int, Connection] = {}
+        self._arrived: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
+        self._closed: set[int] = set()
+        self._changed = threading.Condition()
+        if rank == 0:
+            store.set(_SHARED_KEY, secrets.token_hex(_KEY_BYTES))
+        store.wait(_SHARED_KEY)
+        self._authkey = bytes(store.get(_SHARED_KEY))
+        self._listener = Listener((host, 0), backlog=128, authkey=self._authkey)
+        store.set(_key(rank), f"{host}:{self._listener.address[1]}")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def send(self, channel: int, peer: int, payload: bytes) -> None:
+        """Hand ``payload`` to global rank ``peer`` and return."""
+        if peer not in self._outgoing:
+            address = _published(self._store, _key(peer))
+            self._outgoing[peer] = Client(address, authkey=self._authkey)
+            self._outgoing[peer].send_bytes(_CHANNEL.pack(self._rank))
+        self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)
+
+    def receive(self, channel: int, peer: int) -> bytes:
+        """Wait for the next message of global rank ``peer`` on ``channel``.
+
+        Raises:
+            ConnectionError: The peer ended without sending.
+            TimeoutError: Nothing came within ten minutes.
+        """
+        queue = self._arrived[channel, peer]
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: queue or peer in self._closed, _MESSAGE_SECONDS
+            )
+            if queue:
+                return queue.popleft()
+        if came:
+            raise ConnectionError(
+                f"rank {peer} ended while rank {self._rank} waited for it"
+            )
+        raise TimeoutError(
+            f"rank {self._rank} got nothing from rank {peer} "
+            f"within {_MESSAGE_SECONDS:.0f} s"
+        )
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except (AuthenticationError, EOFError, OSError):
+                continue  # a stranger
+            threading.Thread(
+                target=self._read, args=(connection,), daemon=True
+            ).start()
+
+    def _read(self, connection: Connection) -> None:
+        (peer,) = _CHANNEL.unpack(connection.recv_bytes())
+        while True:
+            try:
+                message = connection.recv_bytes()
+            except (EOFError, OSError):
+                with self._changed:
+                    self._closed.add(peer)
+                    self._changed.notify_all()
+                return
+            (channel,) = _CHANNEL.unpack_from(message)
+            with self._changed:
+                self._arrived[channel, peer].append(message[_CHANNEL.size :])
+                self._changed.notify_all()
+
+
+def _key(rank: int) -> str:
+    return f"paddle_adagc/mailbox/{rank}"
+
+
+_mailbox: Mailbox | None = None
+
+
+def get_mailbox() -> Mailbox:
+    """Return this process's mailbox."""
+    assert _mailbox is not None, "the first gloo group opens the mailbox"
+    return _mailbox
+
+
+PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
+    "gloo groups made at the same time share rendezvous keys": [
+        (module, "_new_process_group_impl", new_process_group)
+        for module in (collective, parallel)
+    ]
+}

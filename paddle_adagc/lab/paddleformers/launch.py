@@ -9,9 +9,10 @@ import functools
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import paddle
 import paddle.distributed as dist
@@ -25,19 +26,11 @@ from paddle_adagc.lab.paddleformers.recipe import load_recipe
 
 def run_recipe(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
-) -> ClipGradBase:
+) -> None:
     """Pretrain as the recipe says; every process of the run calls this.
 
     Without ``resume_from_checkpoint`` the run resumes from the newest complete
     checkpoint in ``output_dir``, which all processes must see.
-
-    Args:
-        path: The recipe.
-        overrides: ``key=value``, see :func:`load_recipe`.
-
-    Returns:
-        The clip after the last step. Under GlobalGC it is unused, because
-        PaddleFormers makes its own.
 
     Raises:
         FileNotFoundError: See :func:`load_recipe`.
@@ -62,7 +55,6 @@ def run_recipe(
         raise ValueError(_why_not_importable(path, error)) from error
     with _rebound(workflow, clip):
         run_tuner(settings)
-    return clip
 
 
 def _why_not_importable(
@@ -121,27 +113,20 @@ def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def _rebound(workflow: Any, clip: ClipGradBase) -> Iterator[None]:
+def _rebound(
+    workflow: Any, clip: ClipGradBase
+) -> contextlib.AbstractContextManager[Any]:
     """Make ``ernie_pretrain`` use :class:`ClippingTrainer` and balance experts.
 
     Under GlobalGC it keeps PaddleFormers' trainer.
     """
-    from paddle_adagc.lab.paddleformers.balance import CorrectionBiasCallback
-    from paddle_adagc.lab.paddleformers.trainer import ClippingTrainer
+    from paddle_adagc.lab.paddleformers import trainer
 
     replacements: dict[str, Any] = {
-        "MoECorrectionBiasAdjustCallback": CorrectionBiasCallback
+        "MoECorrectionBiasAdjustCallback": trainer.CorrectionBiasCallback
     }
     if not isinstance(clip, ClipGradByGlobalNorm):
         replacements["PretrainingTrainer"] = functools.partial(
-            ClippingTrainer, clip=clip
+            trainer.ClippingTrainer, clip=clip
         )
-    originals = {name: getattr(workflow, name) for name in replacements}
-    for name, replacement in replacements.items():
-        setattr(workflow, name, replacement)
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(workflow, name, original)
+    return mock.patch.multiple(workflow, **replacements)

@@ -20,12 +20,7 @@ _EXPERT = re.compile(r"(?<=\.mlp\.experts\.)\d+(?=\.)")
 
 
 def global_expert_name(name: str, first_expert: int) -> str:
-    """Return the name with the number of its expert in the whole model.
-
-    Args:
-        name: The parameter's name in the model.
-        first_expert: Number of this rank's first expert in the whole model.
-    """
+    """Replace the expert's number on this rank by that in the whole model."""
     return _EXPERT.sub(lambda m: str(int(m.group()) + first_expert), name)
 
 
@@ -33,8 +28,7 @@ def global_expert_name(name: str, first_expert: int) -> str:
 def global_expert_names(model: paddle.nn.Layer) -> Iterator[None]:
     """Inside, ``model.state_dict()`` has the names of the model in one piece.
 
-    Args:
-        model: ``ErnieMoEForCausalLM`` or ``ErnieMoEForCausalLMPipe``.
+    The model is an ``ErnieMoEForCausalLM`` or ``ErnieMoEForCausalLMPipe``.
     """
     config = model.config
     num_local_experts = config.moe_num_experts // config.moe_world_size

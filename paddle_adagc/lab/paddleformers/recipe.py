@@ -25,6 +25,7 @@ from paddle_adagc.checks import (
 )
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import (
+    load_config,
     merged,
     parse_config,
     read_overrides,
@@ -40,26 +41,23 @@ _MISSPELT = 0.92
 PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
 
 _DECAY_SHAPES = {"1-sqrt": "sqrt"}
-_MODEL_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "max_position_embeddings": "max_position_embeddings",
-    "rope_theta": "rope_theta",
-    "rms_norm_eps": "rms_norm_eps",
-    "tie_word_embeddings": "tie_word_embeddings",
-    "initializer_range": "initializer_range",
-    "moe_num_experts": "moe_num_experts",
-    "moe_num_shared_experts": "moe_num_shared_experts",
-    "moe_k": "moe_top_k",
-    "moe_intermediate_size": "moe_intermediate_size",
-    "moe_use_aux_free": "moe_correction_bias",
-}
-"""Options that PaddleFormers' model and our decoder share, under both names."""
-
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "rope_theta",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "initializer_range",
+    "moe_num_experts",
+    "moe_num_shared_experts",
+    "moe_intermediate_size",
+)
+"""Options that PaddleFormers' model and our decoder share."""
 
 _MODELLED = {
     "sharding": "stage1",
@@ -95,16 +93,10 @@ def load_recipe(
 ) -> dict[str, Any]:
     """Read a recipe's values over those of its ``base``.
 
-    Args:
-        path: YAML file.
-        overrides: ``key=value``, applied last: ``max_steps=60000``,
-            ``clip.name=global_norm``. PaddleFormers has hundreds of keys; one
-            that the file does not have is passed on with a warning, unless it
-            looks like one of the file's misspelt.
-
-    Returns:
-        PaddleFormers' keys and ``clip``. ``model_name_or_path``, which a recipe
-        gives relative to itself, is absolute.
+    PaddleFormers has hundreds of keys: an override of one that the file does
+    not have is passed on with a warning, unless it looks like one of the file's
+    misspelt. ``model_name_or_path``, which a recipe gives relative to itself,
+    becomes absolute.
 
     Raises:
         FileNotFoundError: The file, or the model's ``config.json``, is missing.
@@ -149,9 +141,7 @@ def as_run_config(
     the paper.
 
     Raises:
-        FileNotFoundError: See :func:`load_recipe`.
-        ValueError: See :func:`load_recipe`; or a key is missing, or an option
-            is one that our decoder, schedules or data do not have.
+        ValueError: Also an option that our decoder, schedules or data lack.
     """
     recipe = load_recipe(path, overrides)
     _warn_of_what_is_not_modelled(recipe)
@@ -160,6 +150,33 @@ def as_run_config(
     except KeyError as error:
         raise ValueError(f"{path} has no {error.args[0]!r}") from error
     return parse_config(values)
+
+
+def read_run_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunConfig:
+    """Read a run config, or a recipe for PaddleFormers as one."""
+    read = as_run_config if is_recipe(path) else load_config
+    return read(path, overrides)
+
+
+def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
+    """Say in a line that a run's global batch differs from its file's.
+
+    None if it does not, or if the file alone is not a valid run.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            original = read_run_config(path)
+    except (FileNotFoundError, ValueError):
+        return None
+    if original.global_batch == config.global_batch:
+        return None
+    return (
+        f"{config.global_batch:,} {config.sample_name} a step, the recipe has "
+        f"{original.global_batch:,}"
+    )
 
 
 def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +235,7 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
     for override in overrides:
         key = override.partition("=")[0]
         *parents, last = key.split(".")
-        if [*parents, last][0] == "clip":  # make_clip knows its arguments
+        if key.split(".")[0] == "clip":  # make_clip knows its arguments
             continue
         if parents and not isinstance(known.get(parents[0]), Mapping):
             near = suggestion(last, known, similarity=_MISSPELT)
@@ -229,8 +246,7 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
         section: Any = known
         for parent in parents:
             section = section.get(parent)
-            if not isinstance(section, Mapping):
-                section = {}
+            section = section if isinstance(section, Mapping) else {}
         if last in section:
             continue
         prefix = key.removesuffix(last)
@@ -257,22 +273,19 @@ def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
             "moe_layer_start_index, _end_index and _interval make some layers "
             "dense: our decoder's twin has experts in every layer"
         )
-    options = {ours: model[theirs] for theirs, ours in _MODEL_KEYS.items()}
+    options = {name: model[name] for name in _SHARED}
     # The experts' shares of the tokens sum to moe_k in PaddleFormers' loss,
     # to 1 in this package's.
     coefficient = model["router_aux_loss_coef"] * model["moe_k"]
-    if _is_float8(model):
+    if model.get("use_fp8_mlp"):  # the products of all experts
         options["float8_linears"] = ["mlp", "experts"]
     return {
         **options,
+        "moe_top_k": model["moe_k"],
+        "moe_correction_bias": model["moe_use_aux_free"],
         "rope_layout": "interleaved",
         "router_aux_loss_coef": coefficient,
     }
-
-
-def _is_float8(model: Mapping[str, Any]) -> bool:
-    """Tell whether the products of all experts are in FP8."""
-    return bool(model.get("use_fp8_mlp"))
 
 
 def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,7 +342,7 @@ def _data(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _precision(recipe: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    if _is_float8(model):
+    if model.get("use_fp8_mlp"):
         return "float8"
     names = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
     return names[check_choice("compute_type", recipe["compute_type"], names)]

@@ -21,8 +21,8 @@ from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import ShardSize
+from paddle_adagc.lab.paddleformers.recipe import batch_change
 from paddle_adagc.lab.plan.dry_run import build_without_memory
-from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
     RunConfig,

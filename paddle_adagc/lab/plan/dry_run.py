@@ -37,7 +37,7 @@ from paddle.distributed.fleet.utils.log_util import logger
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips import stateful
-from paddle_adagc.lab.benchmark.ledger import CommunicationLedger
+from paddle_adagc.lab.benchmark.counts import CommunicationLedger
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.train import processes, tasks
 from paddle_adagc.lab.train.config import RunConfig
@@ -58,7 +58,7 @@ class Collective:
     """Function of ``paddle.distributed``."""
 
     group: str
-    """Name of the group, as in :mod:`paddle_adagc.lab.benchmark.ledger`."""
+    """Name of the group, as in :mod:`paddle_adagc.lab.benchmark.counts`."""
 
     ranks: tuple[int, ...]
     """Ranks of the group."""

@@ -21,9 +21,11 @@ import paddle_adagc
 from paddle_adagc.checks import check_integer
 from paddle_adagc.lab.models.shapes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
+    batch_change,
     is_recipe,
     load_recipe,
     model_settings,
+    read_run_config,
 )
 from paddle_adagc.lab.plan.costs import (
     Comparison,
@@ -33,7 +35,6 @@ from paddle_adagc.lab.plan.costs import (
     step_costs,
 )
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
-from paddle_adagc.lab.recipes import batch_change, read_run_config
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
     RecordConfig,

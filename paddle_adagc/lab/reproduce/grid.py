@@ -124,7 +124,7 @@ class TimingConfig:
     """What to time, clip against clip, in turn within one process.
 
     Either whole training steps of a run config, or clip steps on one of
-    :data:`paddle_adagc.lab.benchmark.tensor_lists.LISTS`.
+    :data:`paddle_adagc.lab.benchmark.clip_step.LISTS`.
     """
 
     name: str

@@ -125,7 +125,7 @@ def measure(specification: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
     repetitions = specification["repetitions"]
     if specification["tensors"] is not None:
         from paddle_adagc.lab.benchmark import clip_step
-        from paddle_adagc.lab.benchmark.tensor_lists import recipe_shapes
+        from paddle_adagc.lab.benchmark.clip_step import recipe_shapes
 
         shapes = recipe_shapes(specification["tensors"])
         rows = clip_step.compare(shapes, 0.1, repetitions)

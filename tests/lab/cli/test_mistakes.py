@@ -47,6 +47,34 @@ def test_file_that_is_no_config(
     assert message in refused(pretrain.main, ["run.yaml"], capsys)
 
 
+NO_FORM = "is not of the form key=value"
+ARGUMENTS = {
+    # Keys of the config given as flags.
+    "--max_steps 5": "did you mean train.max_steps=5?",
+    "--batch-size=8": "did you mean train.batch_size=8?",
+    "--nonsense": "values of the config have the form key=value",
+    "--resume": "; the same command resumes a run",
+    "--gpus 0,1": "paddle.distributed.launch starts a process per",
+    # Values without an equals sign.
+    "train.max_steps 5": f"'train.max_steps' {NO_FORM}; did you mean train.max",
+    "train.max_steps:5": f"{NO_FORM}; did you mean train.max_steps=5?",
+    CONFIG: f"{CONFIG!r} {NO_FORM}: a run has one config; its key base names",
+    # Keys in another section.
+    "train.learning_rate=1": "did you mean 'schedule.learning_rate'?",
+    "max_steps=5": "did you mean 'train.max_steps'?",
+    "data.beta2=0.9": "did you mean 'optimizer.beta2'?",
+    "train.max_stps=5": "did you mean 'train.max_steps'?",
+    "--json": "--json needs --check",
+}
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_arguments_after_the_config(arguments, monkeypatch, capsys):
+    given = [CONFIG, *arguments.split()]
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", *given])
+    assert ARGUMENTS[arguments] in refused(pretrain.main, given, capsys)
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -61,49 +89,6 @@ def test_missing_config_has_near_names(
 ):
     monkeypatch.chdir(tmp_path)
     assert message in refused(pretrain.main, [path], capsys)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--max_steps", "5"], "did you mean train.max_steps=5?"),
-        (["--batch-size=8"], "did you mean train.batch_size=8?"),
-        (["--nonsense"], "values of the config have the form key=value"),
-        (["--resume"], "; the same command resumes a run"),
-        (["--gpus", "0,1"], "paddle.distributed.launch starts a process per"),
-    ],
-)
-def test_key_of_the_config_given_as_a_flag(flags, message, monkeypatch, capsys):
-    arguments = [CONFIG, *flags]
-    monkeypatch.setattr(sys, "argv", ["pretrain.py", *arguments])
-    assert message in refused(pretrain.main, arguments, capsys)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["train.max_steps", "5"], "did you mean train.max_steps=5?"),
-        (["train.max_steps:5"], "did you mean train.max_steps=5?"),
-        ([CONFIG], "a run has one config; its key base names files"),
-    ],
-)
-def test_value_without_an_equals_sign(overrides, message, capsys):
-    error = refused(pretrain.main, [CONFIG, *overrides], capsys)
-    assert f"{overrides[0]!r} is not of the form key=value" in error
-    assert message in error
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("train.learning_rate=1", "did you mean 'schedule.learning_rate'?"),
-        ("max_steps=5", "did you mean 'train.max_steps'?"),
-        ("data.beta2=0.9", "did you mean 'optimizer.beta2'?"),
-        ("train.max_stps=5", "did you mean 'train.max_steps'?"),
-    ],
-)
-def test_key_in_another_section(override, message, capsys):
-    assert message in refused(pretrain.main, [CONFIG, override], capsys)
 
 
 def test_overrides_are_not_called_required(capsys):
@@ -133,11 +118,6 @@ def test_sound_check_as_json(capsys):
     assert {"Model", "Schedule", "Launch"} <= found["sections"].keys()
 
 
-def test_json_is_of_check(capsys):
-    error = refused(pretrain.main, [CONFIG, "--json"], capsys)
-    assert "--json needs --check" in error
-
-
 def test_check_says_that_a_warm_up_never_ends(capsys):
     long = ["clip.t_start=100000", "schedule.warmup_steps=100000"]
     assert pretrain.main([CONFIG, "--check", *long]) == 0
@@ -157,7 +137,7 @@ def test_option_of_a_wrong_name_is_named(capsys):
 
 def test_benchmark_as_json(capsys, monkeypatch):
     monkeypatch.setattr(
-        "paddle_adagc.lab.benchmark.tensor_lists.recipe_shapes",
+        "paddle_adagc.lab.benchmark.clip_step.recipe_shapes",
         lambda name: [(4, 8), (8,)],
     )
     arguments = ["clip", "--lists", "llama2-7b", "--shares", "1"]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from paddle_adagc.lab.cli.command import add_options, make_parser
+
 ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
@@ -130,6 +132,27 @@ def test_command_says_that_paddlenlp_is_missing(
     error = capsys.readouterr().err
     assert "paddlenlp is not installed here: pip install -e '.[nlp]'" in error
     assert not list(tmp_path.iterdir())
+
+
+def test_options_are_read_from_their_help():
+    parser = make_parser("plan", None)
+    shown = """
+runs RUN  directories
+--all     a switch, whose help
+          goes on
+--long-name N
+          a number, %(default)s
+"""
+    add_options(parser, shown, runs={"nargs": "+"}, long_name={"default": 3})
+    assert vars(parser.parse_args(["a", "b"])) == {
+        "runs": ["a", "b"],
+        "all": False,
+        "long_name": 3,
+    }
+    options = parser.parse_args(["a", "--all", "--long-name", "5"])
+    assert (options.all, options.long_name) == (True, 5)
+    assert "a switch, whose help goes on\n" in parser.format_help()
+    assert "--long-name N  a number, 3\n" in parser.format_help()
 
 
 def test_collectives_refuse_a_config_before_any_worker(

@@ -11,7 +11,7 @@ import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
 
-from paddle_adagc.lab.gloo import mailbox
+from paddle_adagc.lab.gloo import rendezvous
 
 _SUM = dist.ReduceOp.SUM
 
@@ -202,7 +202,7 @@ def _send_then_leave():
     x = paddle.zeros([1])
     if dist.get_rank() == 0:
         dist.send(x + 1, 1)
-        mailbox.get_mailbox()._outgoing[1].close()
+        rendezvous.get_mailbox()._outgoing[1].close()
         return None
     dist.recv(x, 0)
     try:
@@ -301,11 +301,13 @@ def test_a_peer_that_ended_is_an_error():
 
 def _knock_without_the_key():
     """Rank 0 knocks at rank 1's mailbox; then both send each other a byte."""
-    box, rank = mailbox.get_mailbox(), dist.get_rank()
+    box, rank = rendezvous.get_mailbox(), dist.get_rank()
     is_refused = None
     if rank == 0:
-        box._store.wait(mailbox._key(1))
-        host, _, port = box._store.get(mailbox._key(1)).decode().rpartition(":")
+        box._store.wait(rendezvous._key(1))
+        host, _, port = (
+            box._store.get(rendezvous._key(1)).decode().rpartition(":")
+        )
         try:
             Client((host, int(port)), authkey=b"guessed")
         except AuthenticationError:

@@ -10,8 +10,7 @@ import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
 
-from paddle_adagc.lab import gloo as cpu
-from paddle_adagc.lab.gloo import backend
+from paddle_adagc.lab import gloo
 
 _SNAPSHOT = """
 import paddle
@@ -33,10 +32,14 @@ assert alignment == tensor_fusion_helper.alignment
 
 def _enable_again():
     def replaced():
-        return [getattr(p.owner, p.name) for p in backend._PATCHES]
+        return [
+            getattr(owner, name)
+            for patches in gloo._PATCHES.values()
+            for owner, name, _ in patches
+        ]
 
     before = replaced()
-    cpu.enable()
+    gloo.enable()
     return all(a is b for a, b in zip(before, replaced(), strict=True))
 
 
@@ -50,29 +53,30 @@ def test_enabling_twice_is_enabling_once():
 
 @pytest.mark.parametrize("device", ["cuda", "xpu", "rocm"])
 def test_accelerator_builds_are_refused(monkeypatch, device):
-    monkeypatch.setattr(backend, "_PATCHES", ())
+    monkeypatch.setattr(gloo, "_PATCHES", {})
     monkeypatch.setattr(paddle, f"is_compiled_with_{device}", lambda: True)
     with pytest.raises(RuntimeError, match=f"(?i)built with {device}"):
-        cpu.enable()
-    assert not backend._enabled
+        gloo.enable()
+    assert not gloo._enabled
 
 
 def test_enabling_after_the_groups_exist_is_refused(monkeypatch):
-    monkeypatch.setattr(backend, "_PATCHES", ())
+    monkeypatch.setattr(gloo, "_PATCHES", {})
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     with pytest.raises(RuntimeError, match=r"before fleet\.init"):
-        cpu.enable()
+        gloo.enable()
 
 
 def test_another_paddle_is_warned_about(monkeypatch):
-    monkeypatch.setattr(backend, "_PATCHES", ())
-    monkeypatch.setattr(backend, "_enabled", False)
+    monkeypatch.setattr(gloo, "_PATCHES", {})
+    monkeypatch.setattr(gloo, "_enabled", False)
     monkeypatch.setattr(paddle, "__version__", "3.4.0")
     monkeypatch.setenv("PADDLE_DISTRI_BACKEND", "gloo")
     with pytest.warns(UserWarning, match="this is 3.4.0"):
-        cpu.enable()
+        gloo.enable()
 
 
 def test_every_patch_says_why():
-    for patch in backend._PATCHES:
-        assert len(patch.reason.splitlines()) == 1, patch.name
+    for reason, patches in gloo._PATCHES.items():
+        assert patches
+        assert len(reason.splitlines()) == 1, reason

@@ -15,8 +15,8 @@ import pytest
 
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
+from paddle_adagc.lab.paddleformers.recipe import batch_change
 from paddle_adagc.lab.plan.check import CheckReport, check_recipe
-from paddle_adagc.lab.recipes import batch_change
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import launch_lines
 

@@ -83,7 +83,7 @@ def test_equals_the_table_counted_on_real_processes(name):
 
 def train_a_rank(name, overrides):
     """What both clips communicate in two steps, and the rank's tensors."""
-    from paddle_adagc.lab.benchmark.collectives_run import record_communication
+    from paddle_adagc.lab.benchmark.collectives import record_communication
 
     entries = {}
     for clip, settings in {

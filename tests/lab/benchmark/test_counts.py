@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the clip communicates, counted on real fleet under every layout."""
+"""What clips communicate on real fleet, and operations of a GPU, by count."""
 
 from pathlib import Path
 
@@ -8,8 +8,12 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 from helpers import long_but
 
-from paddle_adagc.lab.benchmark.collectives import LAYOUTS
-from paddle_adagc.lab.benchmark.collectives_run import record_communication
+from paddle_adagc.lab.benchmark.clip_step import equal_shapes
+from paddle_adagc.lab.benchmark.collectives import (
+    LAYOUTS,
+    record_communication,
+)
+from paddle_adagc.lab.benchmark.counts import WIDTHS, count_on_gpu, gpu_table
 from paddle_adagc.lab.models.families import decoder_config
 from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.lab.train.config import ParallelConfig
@@ -123,3 +127,21 @@ def test_pipeline_stages_sum_their_own_tensors(name, group, kind, tmp_path):
         assert steps[T_START:] == [steps[-1]] * (NUM_STEPS - T_START)
         sizes.append(size)
     assert sum(sizes) == 2 * 4 * tensors(kind)  # two ranks per stage
+
+
+@pytest.mark.parametrize(
+    ("num_tensors", "operations"), [(196, 5), (219, 5), (747, 6), (3828, 12)]
+)
+@pytest.mark.parametrize(("share", "passes"), [(0.0, 1), (0.1, 1.2), (1.0, 3)])
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_kernels_are_a_few_launches_and_read_what_they_scale(
+    num_tensors, operations, share, passes, dtype
+):
+    shapes = equal_shapes(num_tensors, 10_000_000)
+    reference, operators, fused = count_on_gpu(shapes, share, dtype)
+    assert fused.operations == operations
+    assert fused.bytes_per_value == pytest.approx(passes * WIDTHS[dtype])
+    assert reference.operations == 3 * num_tensors
+    assert operators.operations > reference.operations
+    table = gpu_table({dtype: [reference, operators, fused]})
+    assert table.count("\n") == 2 + 3

@@ -1,11 +1,13 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Places in fleet that take an accelerator for granted."""
+"""Places in fleet and auto-parallel that take an accelerator for granted."""
 
 from typing import Any
 
 import paddle
 from paddle import Tensor
+from paddle import distributed as dist
+from paddle.base import core
 from paddle.distributed import parallel
 from paddle.distributed.auto_parallel import api
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
@@ -20,23 +22,12 @@ from paddle.distributed.fleet.utils import (
     tensor_fusion_helper,
 )
 
-from paddle_adagc.lab.gloo.patch import Patch
-
 _ALIGNMENT_BYTES = 256
 _ShardingV2 = dygraph_sharding_optimizer.DygraphShardingOptimizerV2
 _ParamStorage = group_sharded_storage.ParamStorage
+_native_reshard = core.reshard
 _native_clear_grad = _ShardingV2.clear_grad
 _native_add_rank_params = _ParamStorage.add_rank_params
-
-
-def device_type() -> str:
-    """Return the device of the fused buffers."""
-    return "cpu"
-
-
-def device_id(self: Any) -> int:
-    """Return the device number of a rank that has no device."""
-    return 0
 
 
 def cuda(self: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -78,50 +69,41 @@ def add_rank_params(
     _native_add_rank_params(self, parameters, param2align, False)
 
 
-PATCHES = (
-    *(
-        Patch(
-            module,
-            "alignment",
-            {**tensor_fusion_helper.alignment, "cpu": _ALIGNMENT_BYTES},
-            "sharding's fused buffers have no alignment for CPU",
-        )
-        for module in (tensor_fusion_helper, api)
-    ),
-    *(
-        Patch(
-            module,
-            "get_current_device_type",
-            device_type,
-            "sharding's fused buffers do not know the CPU",
-        )
-        for module in (tensor_fusion_helper, api)
-    ),
-    Patch(
-        paddle.Tensor, "cuda", cuda, "load_state_dict takes a GPU for granted"
-    ),
-    Patch(
-        tensor_parallel,
-        "broadcast_input_data",
-        broadcast_input_data,
-        "refuses to broadcast on CPU",
-    ),
-    Patch(
-        _ShardingV2,
-        "clear_grad",
-        clear_grad,
-        "after clear_gradient the next backward leaves the fused buffer",
-    ),
-    Patch(
-        _ParamStorage,
-        "add_rank_params",
-        add_rank_params,
-        "empties the parameter whose CPU copy it takes, which is itself",
-    ),
-    Patch(
-        parallel.ParallelEnv,
-        "device_id",
-        property(device_id),
-        "PipelineLayer asks for a device number, which a CPU rank lacks",
-    ),
-)
+def reshard(tensor: Tensor, dist_attr: Any) -> Tensor:
+    """Reshard; ``Partial`` to ``Shard`` by an all-reduce and a slice."""
+    split_axes = {
+        axis for axes in dist_attr.multi_dims_mapping for axis in axes
+    }
+    placements = [
+        dist.Replicate() if p.is_partial() and axis in split_axes else p
+        for axis, p in enumerate(tensor.placements)
+    ]
+    if placements != tensor.placements:
+        tensor = dist.reshard(tensor, tensor.process_mesh, placements)
+    return _native_reshard(tensor, dist_attr)
+
+
+_FUSING = (tensor_fusion_helper, api)
+_ALIGNMENT = {**tensor_fusion_helper.alignment, "cpu": _ALIGNMENT_BYTES}
+PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
+    "sharding's fused buffers have no alignment for CPU": [
+        (module, "alignment", _ALIGNMENT) for module in _FUSING
+    ],
+    "sharding's fused buffers do not know the CPU": [
+        (module, "get_current_device_type", lambda: "cpu") for module in _FUSING
+    ],
+    "load_state_dict takes a GPU for granted": [(Tensor, "cuda", cuda)],
+    "refuses to broadcast on CPU": [
+        (tensor_parallel, "broadcast_input_data", broadcast_input_data)
+    ],
+    "after clear_gradient the next backward leaves the fused buffer": [
+        (_ShardingV2, "clear_grad", clear_grad)
+    ],
+    "empties the parameter whose CPU copy it takes, which is itself": [
+        (_ParamStorage, "add_rank_params", add_rank_params)
+    ],
+    "PipelineLayer asks for a device number, which a CPU rank lacks": [
+        (parallel.ParallelEnv, "device_id", property(lambda self: 0))
+    ],
+    "CReduceScatterOp has no CPU kernel": [(core, "reshard", reshard)],
+}

@@ -1,0 +1,122 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What is timed does what it says, and each table has its rows."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddle_adagc.lab.benchmark import clip_step, training_step
+from paddle_adagc.lab.benchmark.clip_step import (
+    CONTENDERS,
+    LISTS,
+    AdaGC,
+    AdaGCByOperators,
+    ByNorm,
+    GlobalGC,
+    MemoryFloor,
+    WaitingLoop,
+    equal_shapes,
+    make_pairs,
+    recipe_shapes,
+)
+from paddle_adagc.lab.models.families import preset
+from paddle_adagc.lab.models.shapes import num_tensors
+from paddle_adagc.lab.train.parse import load_config
+
+CONFIG = Path(__file__).parents[3] / "configs/proxy/llama_low_noise.yaml"
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_have_the_full_model_s_number_of_tensors(name):
+    shapes = recipe_shapes(name)
+    assert len(shapes) == num_tensors(preset(name), routers=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "millions"),
+    [
+        ("ernie-10b-a1.4b", 3828, (120, 130)),
+        ("llama2-1.3b", 24 * 9 + 3, (240, 260)),
+    ],
+)
+def test_lists_of_many_and_of_a_few_tensors(name, number, millions):
+    shapes = recipe_shapes(name)
+    assert len(shapes) == number
+    low, high = millions
+    assert low < sum(math.prod(shape) for shape in shapes) / 1e6 < high
+
+
+@pytest.mark.parametrize("kind", [AdaGC, AdaGCByOperators, WaitingLoop])
+def test_per_tensor_contenders_scale_what_they_are_told_to(kind):
+    pairs = make_pairs(equal_shapes(4, 40_000))
+    clipped = np.array([True, False, True, False])
+    contender = kind(pairs, clipped)
+    for _ in range(2):  # prepare brings the thresholds back
+        before = [float(g.norm()) for _, g in pairs]
+        contender.prepare([g.clone() for _, g in pairs])
+        contender.step()
+        after = [float(g.norm()) for _, g in pairs]
+        assert [b < a for a, b in zip(before, after, strict=True)] == [*clipped]
+        for _, gradient in pairs:
+            gradient.scale_(1 / float(gradient.norm()))
+
+
+@pytest.mark.parametrize("kind", [GlobalGC, ByNorm])
+def test_paddle_s_clips_scale(kind):
+    pairs = make_pairs(equal_shapes(4, 40_000))
+    before = [float(g.norm()) for _, g in pairs]
+    contender = kind(pairs, np.array([True] * 4))
+    contender.prepare([g.clone() for _, g in pairs])
+    for (_, gradient), old in zip(contender.step(), before, strict=True):
+        assert float(gradient.norm()) < old
+
+
+def test_floor_touches_the_share_that_is_clipped():
+    pairs = make_pairs([(4, 3), (5,), (2, 2), (6, 1)])
+    floor = MemoryFloor(pairs, np.array([True, False, False, True]))
+    assert (floor._all.size, floor._part.size) == (12 + 5 + 4 + 6, 12 + 6)
+
+
+def test_comparison_has_a_row_per_contender():
+    rows = clip_step.compare(equal_shapes(20, 2000), 0.25, 3)
+    assert [row.contender for row in rows] == [kind.name for kind in CONTENDERS]
+    by_name = {row.contender: row for row in rows}
+    for row in rows:
+        assert len(row.seconds) == 3
+        assert min(row.seconds) > 0
+        assert (row.num_tensors, row.num_values) == (20, 2000)
+    assert by_name["GlobalGC"].of_reference == (1.0, 1.0, 1.0)
+    assert by_name["memory floor"].of_floor == (1.0, 1.0, 1.0)
+    table = clip_step.to_markdown(rows)
+    assert table.count("\n") == 2 + len(rows)
+
+
+def test_operator_calls_of_a_step_grow_only_without_the_compiled_loops():
+    few, many = (
+        {
+            row.contender: row.operator_calls
+            for row in clip_step.compare(equal_shapes(n, 1000), 0.1, 2)
+        }
+        for n in (10, 30)
+    )
+    assert few["AdaGC"] == many["AdaGC"]
+    assert few["memory floor"] == 0
+    growth = many["AdaGC, operators only"] - few["AdaGC, operators only"]
+    assert growth / 20 == pytest.approx(1.1)  # a norm; one in ten is scaled
+    assert (many["GlobalGC"] - few["GlobalGC"]) / 20 == 2
+
+
+def test_copies_train_in_turn(monkeypatch):
+    monkeypatch.setattr(training_step, "_T_START", 2)
+    config = load_config(
+        CONFIG,
+        ["model.hidden_size=16", "train.batch_size=2", "data.seq_length=8"],
+    )
+    rows = training_step.compare(config, 4)
+    assert [row.clip for row in rows] == ["no clip", "GlobalGC", "AdaGC"]
+    assert all(len(row.seconds) == 4 for row in rows)
+    assert rows[1].of_reference == (1.0,) * 4
+    assert "| AdaGC |" in training_step.to_markdown(rows)
