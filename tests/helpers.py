@@ -67,6 +67,26 @@ def clip_arrays(clip, parameters, arrays, dtype=None):
     ]
 
 
+def feed(clip, norms):
+    """Feed one-element tensors, None for a missing gradient.
+
+    Args:
+        clip: With a gamma per tensor.
+        norms: [num_steps, num_tensors].
+
+    Returns:
+        Lists of the clipped values and of the gammas after each step.
+    """
+    parameters = make_parameters([[1]] * len(norms[0]))
+    out, history = [], []
+    for row in norms:
+        arrays = [None if n is None else np.float32([n]) for n in row]
+        clipped = clip_arrays(clip, parameters, arrays)
+        out.append([None if c is None else c[0] for c in clipped])
+        history.append(gammas(clip).tolist())
+    return out, history
+
+
 def strided_gradient(value, dtype="float32"):
     """Parameter ``[6, 4]`` and its gradient, which is not contiguous.
 
