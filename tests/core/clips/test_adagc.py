@@ -51,7 +51,7 @@ def test_equals_the_numpy_twin_for_120_steps(arguments):
         **arguments,
     }
     rng = np.random.default_rng(0)
-    clip = ClipGradByAdaGC(strict=True, **values)
+    clip = ClipGradByAdaGC(strict=True, **arguments)
     parameters = make_parameters(SHAPES)
     gamma = None
     for t in range(120):
@@ -186,6 +186,8 @@ def test_scaling_all_gradients_scales_the_adaptive_phase():
         {"beta": 1.0},
         {"beta": -0.1},
         {"beta": float("nan")},
+        {"lambda_dev": -0.1},
+        {"lambda_dev": float("nan")},
         {"lambda_abs": 0.0},
         {"t_start": -1},
         {"init": "zeros"},

@@ -309,26 +309,3 @@ def test_off_is_algorithm_1_without_further_state():
     assert clip.state_dict().keys() == {"step", "gamma", "config"}
     (tensor,) = clip.metrics()["tensors"].values()
     assert tensor.keys() == {"norm", "gamma", "h"}
-
-
-@pytest.mark.parametrize(
-    ("deviation", "message"),
-    [({"a": -1.0}, "deviation of 'a'"), ({"b": 1.0}, "lacks \\['a', 'b'\\]")],
-)
-def test_broken_state_is_refused(deviation, message):
-    clip = ClipGradByAdaGC(lambda_dev=1.0)
-    state = {
-        "step": 3,
-        "gamma": {"a": 1.0},
-        "deviation": deviation,
-        "config": {},
-    }
-    with pytest.raises(ValueError, match=message):
-        clip.set_state_dict(state)
-    assert clip.num_steps == 0
-
-
-@pytest.mark.parametrize("value", [-0.1, float("nan")])
-def test_bad_argument(value):
-    with pytest.raises(ValueError, match="lambda_dev"):
-        ClipGradByAdaGC(lambda_dev=value)

@@ -211,10 +211,3 @@ def test_restart_can_be_repeated():
 def test_steps_in_which_the_rule_goes_by_the_step_count():
     assert ClipGradByAdaGC(t_start=4).num_warmup_steps == 4
     assert ClipGradByAdaGC(t_start=4, init="constant").num_warmup_steps == 0
-
-
-@pytest.mark.parametrize("start", [-1, 2.5, 4, {}])
-def test_impossible_start_of_the_warm_up_is_refused(start):
-    state = {"step": 3, "warmup_start": start, "gamma": {}, "config": {}}
-    with pytest.raises(ValueError, match="warmup_start"):
-        ClipGradByAdaGC().set_state_dict(state)
