@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -306,7 +307,14 @@ def test_accepts_tensors_and_float32(score):
         assert score(same, 50, 4.0).indices.tolist() == expected
 
 
-@SCORES
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(spike_score, [1.0, 2.0]),
+        partial(robust_spike_score, [1.0, 2.0]),
+        SpikeMonitor,
+    ],
+)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -323,9 +331,9 @@ def test_accepts_tensors_and_float32(score):
         ({"event_gap": 0}, ValueError, "event_gap must be at least 1, got 0"),
     ],
 )
-def test_bad_settings(score, arguments, error, message):
+def test_bad_settings(make, arguments, error, message):
     with pytest.raises(error, match=message):
-        score([1.0, 2.0], **arguments)
+        make(**arguments)
 
 
 def test_bad_deviation():
@@ -392,13 +400,6 @@ def test_an_event_with_a_dip_is_one_at_every_threshold():
     assert count_events(steps, values, [2.0], 10) == {2.0: 2}
 
 
-def test_values_below_for_long_enough_end_an_event():
-    values = np.array([1.0, *[0.0] * 10, 1.0])
-    steps = np.arange(len(values))
-    assert count_events(steps, values, [0.5], 11) == {0.5: 1}
-    assert count_events(steps, values, [0.5], 10) == {0.5: 2}
-
-
 @given(
     st.lists(st.floats(-1, 4), max_size=60),
     st.lists(st.floats(0, 3), min_size=1, max_size=5),
@@ -411,22 +412,24 @@ def test_a_higher_threshold_never_has_more_events(values, thresholds, gap):
     assert ordered == sorted(ordered, reverse=True)
 
 
-def test_what_is_at_a_threshold_is_not_above_it():
+@pytest.mark.parametrize(
+    ("peaks", "thresholds", "event_gap", "expected"),
+    [
+        # What is at a threshold is not above it.
+        ({5: 0.3, 6: 0.5, 40: 0.2}, [0.2, 0.5], 10, {0.2: 1, 0.5: 0}),
+        # A value at the threshold joins no events.
+        ({0: 0.3, 8: 0.2, 16: 0.3}, [0.2], 10, {0.2: 2}),
+        # Each event has a peak of its own.
+        ({5: 0.3, 40: 0.9}, [0.2, 0.5], 10, {0.2: 2, 0.5: 1}),
+        # Values below for long enough end an event.
+        ({0: 1.0, 11: 1.0}, [0.5], 11, {0.5: 1}),
+        ({0: 1.0, 11: 1.0}, [0.5], 10, {0.5: 2}),
+    ],
+)
+def test_events_above_thresholds(peaks, thresholds, event_gap, expected):
     steps, values = np.arange(60), np.zeros(60)
-    values[[5, 6, 40]] = 0.3, 0.5, 0.2
-    assert count_events(steps, values, [0.2, 0.5]) == {0.2: 1, 0.5: 0}
-
-
-def test_a_value_at_the_threshold_joins_no_events():
-    steps, values = np.arange(40), np.zeros(40)
-    values[[0, 8, 16]] = 0.3, 0.2, 0.3
-    assert count_events(steps, values, [0.2], event_gap=10) == {0.2: 2}
-
-
-def test_each_event_has_a_peak_of_its_own():
-    steps, values = np.arange(60), np.zeros(60)
-    values[[5, 40]] = 0.3, 0.9
-    assert count_events(steps, values, [0.2, 0.5]) == {0.2: 2, 0.5: 1}
+    values[[*peaks]] = [*peaks.values()]
+    assert count_events(steps, values, thresholds, event_gap) == expected
 
 
 def random_losses(seed, num_steps=1500):
@@ -476,10 +479,24 @@ def test_equals_the_score_of_the_series(seed, rule):
     assert starts == [first for first, _ in score.events]
 
 
-@pytest.mark.parametrize("cut", [0, 1, 30, 51, 700, 1499])
-def test_resume_is_exact(cut):
-    losses = random_losses(3)
-    rule = {"window": 50, "sigma": 3.0, "skip": 10}
+SHORT = np.array([math.nan, 4.0, math.nan, math.inf, 3.0, 2.0, 2.5, 9.0])
+
+
+@pytest.mark.parametrize(
+    ("losses", "rule", "cut"),
+    [
+        *(
+            (random_losses(3), {"window": 50, "sigma": 3.0, "skip": 10}, cut)
+            for cut in (0, 1, 30, 51, 700, 1499)
+        ),
+        *(  # before the window is full
+            (SHORT, {"window": 4, "sigma": 2.0, "skip": skip}, cut)
+            for skip in (0, 1)
+            for cut in (0, 3, 6)
+        ),
+    ],
+)
+def test_resume_is_exact(losses, rule, cut):
     whole, first = SpikeMonitor(**rule), SpikeMonitor(**rule)
     reports = [whole.update(loss) for loss in losses]
     for loss in losses[:cut]:
@@ -570,11 +587,6 @@ def test_bad_loss_changes_nothing(loss):
     assert monitor.state_dict() == before
 
 
-def test_bad_settings():
-    with pytest.raises(ValueError, match="window must be at least 2, got 1"):
-        SpikeMonitor(window=1)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -601,19 +613,6 @@ def test_refused_state_changes_nothing(change, error, message):
     with pytest.raises(error, match=message):
         monitor.set_state_dict(bad)
     assert monitor.state_dict() == good
-
-
-@pytest.mark.parametrize("skip", [0, 1])
-@pytest.mark.parametrize("cut", [0, 3, 6])
-def test_resume_before_the_window_is_full(cut, skip):
-    losses = [math.nan, 4.0, math.nan, math.inf, 3.0, 2.0, 2.5, 9.0]
-    rule = {"window": 4, "sigma": 2.0, "skip": skip}
-    first, second = SpikeMonitor(**rule), SpikeMonitor(**rule)
-    for loss in losses[:cut]:
-        first.update(loss)
-    second.set_state_dict(first.state_dict())
-    resumed = [second.update(loss) for loss in losses[cut:]]
-    assert repr(resumed) == repr([first.update(loss) for loss in losses[cut:]])
 
 
 def test_the_rule_s_defaults_are_the_paper_s():
