@@ -8,7 +8,13 @@ import pytest
 from core.parallel import auto_training, training
 from core.parallel.auto_training import MeshLayout
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import DENSE, Layout, assert_same_run
+from core.parallel.training import (
+    DENSE,
+    Layout,
+    assert_same_run,
+    continued,
+    on_ranks,
+)
 from helpers import long_but
 
 from paddle_adagc.lab.models.shards import split_axis
@@ -40,9 +46,8 @@ def spread(case):
     return run(CASES[case])
 
 
-@functools.cache
 def alone():
-    return training.train_alone(DENSE)
+    return training.alone(options=DENSE)
 
 
 @pytest.mark.slow
@@ -72,23 +77,11 @@ def test_collectives_of_tensor_parallelism():
         assert all(name == "reshard" for name, _ in step)
 
 
-def continued(state, tmp_path):
-    """Arguments of a short run that goes on from a saved state."""
-    save_state(state, tmp_path)
-    return {
-        "state": load_state(tmp_path),
-        "first_step": training.T_START,
-        "num_steps": 5,
-    }
-
-
 @pytest.mark.slow
 def test_state_of_fleet_loads_under_auto_parallel(tmp_path):
     fleet = Layout(sharding=2, split_param=True)
-    ranks = run_on_ranks(
-        training.train_all, 2, layout=fleet, runs=[{"options": DENSE}]
-    )
-    arguments = continued(ranks[0][0]["state"], tmp_path)
+    ((first, _),) = on_ranks(fleet, [{"options": DENSE}])
+    arguments = continued(first["state"], tmp_path)
     mine = run(MeshLayout(mp=2), **arguments)
     assert_same_run(mine, training.train_alone(DENSE, **arguments))
 
@@ -96,13 +89,7 @@ def test_state_of_fleet_loads_under_auto_parallel(tmp_path):
 @pytest.mark.slow
 def test_state_of_auto_parallel_loads_under_fleet(tmp_path):
     arguments = continued(spread("tp2 x stage 1")[0]["state"], tmp_path)
-    ranks = run_on_ranks(
-        training.train_all,
-        2,
-        layout=Layout(mp=2),
-        runs=[{"options": DENSE, **arguments}],
-    )
-    mine = [runs[0] for runs in ranks]
+    (mine,) = on_ranks(Layout(mp=2), [{"options": DENSE, **arguments}])
     assert_same_run(mine, training.train_alone(DENSE, **arguments))
 
 

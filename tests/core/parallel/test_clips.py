@@ -4,7 +4,6 @@
 
 import pytest
 from core.parallel import training
-from core.parallel.ranks import run_on_ranks
 from core.parallel.training import (
     DEEP,
     DENSE,
@@ -12,6 +11,7 @@ from core.parallel.training import (
     MOE,
     Layout,
     assert_same_run,
+    on_ranks,
 )
 
 from paddle_adagc.clips.registry import CLIPS
@@ -60,7 +60,6 @@ CASES = {
     ),
 }
 NUM_STEPS = 15
-_ALONE: dict[str, dict] = {}
 
 
 def arguments(name, options):
@@ -71,24 +70,11 @@ def arguments(name, options):
     }
 
 
-def alone(name, options):
-    """The run of one process."""
-    key = f"{name} {options}"
-    if key not in _ALONE:
-        _ALONE[key] = training.train_alone(**arguments(name, options))
-    return _ALONE[key]
-
-
 def assert_same_runs(layout, names, options):
-    ranks = run_on_ranks(
-        training.train_all,
-        layout.world_size,
-        timeout=600.0,
-        layout=layout,
-        runs=[arguments(name, options) for name in names],
-    )
-    for name, results in zip(names, zip(*ranks, strict=True), strict=True):
-        assert_same_run(results, alone(name, options))
+    runs = [arguments(name, options) for name in names]
+    results = on_ranks(layout, runs, timeout=600.0)
+    for run, ranks in zip(runs, results, strict=True):
+        assert_same_run(ranks, training.alone(**run))
 
 
 @pytest.mark.slow

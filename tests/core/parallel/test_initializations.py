@@ -5,8 +5,14 @@
 import numpy as np
 import pytest
 from core.parallel import training
-from core.parallel.ranks import run_on_ranks
-from core.parallel.training import DENSE, MOE, Layout, assert_close, merge
+from core.parallel.training import (
+    DENSE,
+    MOE,
+    Layout,
+    assert_close,
+    merge,
+    on_ranks,
+)
 
 # After QK-norm the scales of queries and keys have no gradient but rounding.
 UNTIED = {**DENSE, "tie_word_embeddings": False, "qk_norm": False}
@@ -63,8 +69,5 @@ def assert_same(ranks, expected):
 )
 def test_run_is_that_of_one_process(case):
     layout, runs = CASES[case]
-    ranks = run_on_ranks(
-        training.train_all, layout.world_size, layout=layout, runs=runs
-    )
-    for arguments, of_ranks in zip(runs, zip(*ranks, strict=True), strict=True):
-        assert_same(of_ranks, training.train_alone(**arguments))
+    for arguments, ranks in zip(runs, on_ranks(layout, runs), strict=True):
+        assert_same(ranks, training.train_alone(**arguments))

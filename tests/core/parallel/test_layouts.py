@@ -6,7 +6,6 @@ import functools
 
 import pytest
 from core.parallel import training
-from core.parallel.ranks import run_on_ranks
 from core.parallel.training import (
     DEEP,
     DENSE,
@@ -15,10 +14,10 @@ from core.parallel.training import (
     SPARSE_MOE,
     Layout,
     assert_same_run,
+    continued,
+    on_ranks,
 )
 from helpers import slow_but
-
-from paddle_adagc.state import load_state, save_state
 
 _DENSE = {"options": DENSE}
 _MOE = {"options": MOE}
@@ -138,33 +137,15 @@ EIGHT_RANKS = {
 }
 
 
-def run(layout, runs):
-    """What each rank gave back, for every run."""
-    ranks = run_on_ranks(
-        training.train_all,
-        layout.world_size,
-        timeout=60.0 * layout.world_size,
-        layout=layout,
-        runs=runs,
-    )
-    return list(zip(*ranks, strict=True))
-
-
-_ALONE: dict[str, dict] = {}
-
-
-def alone(options, clip_settings=training.ADAGC):
+def alone(clip_settings=training.ADAGC, **arguments):
     """The run of one process."""
-    key = str(sorted(options.items()) + sorted(clip_settings.items()))
-    if key not in _ALONE:
-        _ALONE[key] = training.train_alone(options, clip_settings=clip_settings)
-    return _ALONE[key]
+    return training.alone(clip_settings=clip_settings, **arguments)
 
 
 @functools.cache
 def spread(case):
     """The runs of a case."""
-    return run(*CASES[case])
+    return on_ranks(*CASES[case])
 
 
 LONG = [
@@ -209,7 +190,7 @@ def test_run_is_that_of_one_process(case):
 @pytest.mark.parametrize("case", EIGHT_RANKS)
 def test_run_on_eight_ranks_is_that_of_one_process(case):
     layout, runs = EIGHT_RANKS[case]
-    for arguments, ranks in zip(runs, run(layout, runs), strict=True):
+    for arguments, ranks in zip(runs, on_ranks(layout, runs), strict=True):
         assert_same_run(ranks, alone(**arguments))
 
 
@@ -217,18 +198,8 @@ def test_runs_clip_outliers_and_meet_experts_without_tokens():
     # Else the equalities above would say less.
     outliers = {s for s in range(training.NUM_STEPS) if s % 3 == 1}
     assert outliers & set(training.COMPARED_STEPS) >= {10, 13}
-    gradients = alone(SPARSE_MOE)["clipped"].values()
+    gradients = alone(options=SPARSE_MOE)["clipped"].values()
     assert any(not g.any() for step in gradients for g in step.values())
-
-
-def continued(state, tmp_path):
-    """Arguments of a short run that goes on from a saved state."""
-    save_state(state, tmp_path)
-    return {
-        "state": load_state(tmp_path),
-        "first_step": training.T_START,
-        "num_steps": 5,
-    }
 
 
 @pytest.mark.slow
@@ -236,7 +207,7 @@ def continued(state, tmp_path):
 def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
     dense = spread("tp2 x pp2")[0]
     arguments = {**_DENSE, **continued(dense[0]["state"], tmp_path)}
-    (ranks,) = run(Layout(sharding=2, split_param=True), [arguments])
+    (ranks,) = on_ranks(Layout(sharding=2, split_param=True), [arguments])
     assert_same_run(ranks, training.train_alone(**arguments))
 
 
@@ -250,18 +221,18 @@ def test_state_moves_there_and_back(case, options, tmp_path):
     first = spread(case)[0][0]["state"]
     arguments = {**options, **continued(first, tmp_path / "there")}
     v2 = Layout(sharding=2, split_param=True)
-    (there,) = run(v2, [arguments])
+    (there,) = on_ranks(v2, [arguments])
     assert_same_run(there, training.train_alone(**arguments))
     arguments |= continued(there[0]["state"], tmp_path / "back")
     arguments["first_step"] = there[0]["state"]["step"]
-    (back,) = run(CASES[case][0], [arguments])
+    (back,) = on_ranks(CASES[case][0], [arguments])
     assert_same_run(back, training.train_alone(**arguments))
 
 
 @pytest.mark.slow
 def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
     ranks = spread("ep4")[0]
-    expected = alone(MOE)["state"]
+    expected = alone(options=MOE)["state"]
     arguments = {**_MOE, **continued(ranks[0]["state"], tmp_path)}
     mine = training.train_alone(**arguments)
     theirs = training.train_alone(**{**arguments, "state": expected})
@@ -273,15 +244,15 @@ def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
-    arguments = {**_DENSE, **continued(alone(DENSE)["state"], tmp_path)}
+    arguments = {**_DENSE, **continued(alone(options=DENSE)["state"], tmp_path)}
     layout = Layout(mp=2, pp=2, sharding=2, split_param=True)
-    (ranks,) = run(layout, [arguments])
+    (ranks,) = on_ranks(layout, [arguments])
     assert_same_run(ranks, training.train_alone(**arguments))
 
 
 @pytest.mark.slow
 def test_state_of_one_process_loads_on_four_ranks(tmp_path):
-    arguments = {**_MOE, **continued(alone(MOE)["state"], tmp_path)}
+    arguments = {**_MOE, **continued(alone(options=MOE)["state"], tmp_path)}
     layout = Layout(ep=2, sharding=4, split_param=True)
-    (ranks,) = run(layout, [arguments])
+    (ranks,) = on_ranks(layout, [arguments])
     assert_same_run(ranks, training.train_alone(**arguments))
