@@ -172,7 +172,6 @@ LONG = [
     "tp2 x v1",
     "tp2 x v1 with fuse_optimizer",
     "ep4",
-    "tp2 x ep2 x v2",
     "sp with tp2 x ep4 x v2",
 ]
 """Their parts are in other cases, too."""

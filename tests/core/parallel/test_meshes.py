@@ -11,8 +11,8 @@ import paddle
 import paddle.distributed as dist
 import pytest
 from core.parallel import test_clips
-from core.parallel.auto_training import CountingClip, whole
 from core.parallel.ranks import run_on_ranks
+from core.parallel.test_auto_parallel import CountingClip, whole
 from core.parallel.training import T_START, plain
 from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local

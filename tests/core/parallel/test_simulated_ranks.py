@@ -10,13 +10,14 @@ those that need a GPU, larger grids, and the bugs that others published.
 import numpy as np
 import paddle
 import pytest
+from core.named_tensors import bound_clip, gradients
 from core.parallel.simulated import WHOLE, Ranks, axis, check, half
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
+from paddle_adagc.parallel.reduce import Reducer, make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState, Quantity
 
@@ -250,49 +251,6 @@ def test_experts_on_the_data_parallel_axis(monkeypatch):
     )
 
 
-EXPERT = [TensorLayout(key="expert.0", is_expert=True)]
-
-
-@pytest.mark.parametrize(
-    ("topology", "message"),
-    [
-        (
-            Topology(
-                sharding=axis(0, 0, 1), expert=axis(0, 0, 1), world=(0, 1)
-            ),
-            "sharding V1.*split_param",
-        ),
-        (
-            Topology(
-                sharding=axis(0, 0, 1), splits_parameters=True, world=(0, 1)
-            ),
-            "without expert groups",
-        ),
-        (
-            Topology(model=axis(0, 0, 1), world=(0, 1)),
-            "tensor-parallel axis",
-        ),
-    ],
-)
-def test_layouts_without_a_right_norm_are_refused(topology, message):
-    with pytest.raises(ValueError, match=message):
-        check_layout(EXPERT, topology)
-    with pytest.raises(ValueError, match=message):
-        make_plan(EXPERT, topology)
-
-
-@pytest.mark.parametrize("copies", ["data", "sep"])
-def test_copies_of_slices_are_warned_of(copies):
-    topology = Topology(
-        sharding=axis(0, 0, 1),
-        splits_parameters=True,
-        world=(0, 1, 2, 3),
-        **{copies: axis(0, 0, 2)},
-    )
-    with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
-        check_layout([TensorLayout(key="dense")], topology)
-
-
 def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
     ranks = Ranks(monkeypatch, 2)
 
@@ -448,3 +406,45 @@ def test_rank_without_gradients_counts_the_same_steps(monkeypatch):
 def test_group_without_gradients_on_a_rank_is_refused(monkeypatch, groups):
     with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
         run_groups(monkeypatch, groups, 6)
+
+
+def on_ranks(monkeypatch, overrides, keys_of_ranks):
+    """Gradients after 12 steps on two ranks, the second tensor split."""
+    ranks = Ranks(monkeypatch, 2)
+
+    def work(rank, local):
+        local.topology = Topology(model=axis(rank, 0, 1), world=(0, 1))
+        keys = keys_of_ranks[rank]
+        clip, parameters = bound_clip(keys, t_start=4, overrides=overrides)
+        for step in range(12):
+            grads = [
+                g[half(rank, g.size)] if key.endswith("mlp.weight") else g
+                for key, g in zip(keys, gradients(step, keys), strict=True)
+            ]
+            clipped = clip_arrays(clip, parameters, grads)
+        return dict(zip(keys, clipped, strict=True))
+
+    return ranks.run(work)
+
+
+def test_tensor_parallel_ranks_equal_one_process(monkeypatch):
+    overrides = {"mlp": {"lambda_rel": 1.5}, "embed": None}
+    keys = ["embed.weight", "0.mlp.weight", "norm"]
+    got = on_ranks(monkeypatch, overrides, [keys, keys])
+    monkeypatch.undo()
+    clip, parameters = bound_clip(keys, t_start=4, overrides=overrides)
+    for step in range(12):
+        expected = clip_arrays(clip, parameters, gradients(step, keys))
+    whole = dict(zip(keys, expected, strict=True))
+    mlp = np.hstack([part.pop("0.mlp.weight") for part in got])
+    np.testing.assert_allclose(mlp, whole.pop("0.mlp.weight"), rtol=1e-5)
+    for part in got:
+        for key, value in part.items():
+            np.testing.assert_allclose(value, whole[key], rtol=1e-5)
+
+
+def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
+    keys = [["embed.weight", "norm"], ["norm", "0.router.weight"]]
+    on_ranks(monkeypatch, {"router": {"beta": 0.5}}, keys)
+    with pytest.raises(ValueError, match="'gate' matches no tensor"):
+        on_ranks(monkeypatch, {"gate": None}, keys)
