@@ -9,7 +9,7 @@ import paddle
 import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import DENSE, MOE, Layout
+from core.parallel.training import DENSE, LAYOUTS, MOE, Layout
 from helpers import long_but
 from paddle.distributed import fleet
 
@@ -115,23 +115,20 @@ def alone(name, is_moe):
 
 
 CASES = {
-    "tp2": (Layout(mp=2), DENSE, NAMES),
-    "tp2, MoE": (Layout(mp=2), MOE, ("muon", "agc")),
-    "v1 x2": (Layout(sharding=2), DENSE, NAMES),
-    "tp2 x v1": (
-        Layout(mp=2, sharding=2),
-        DENSE,
-        ("muon", "agc"),
-    ),
-    "tp2 x pp2": (Layout(mp=2, pp=2), DENSE, ("muon",)),
-    "v2 x2": (Layout(sharding=2, split_param=True), DENSE, ELEMENT_WISE),
+    "tp2": (DENSE, NAMES),
+    "tp2, MoE": (MOE, ("muon", "agc")),
+    "v1 x2": (DENSE, NAMES),
+    "tp2 x v1": (DENSE, ("muon", "agc")),
+    "tp2 x pp2": (DENSE, ("muon",)),
+    "v2 x2": (DENSE, ELEMENT_WISE),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", long_but(("tp2", "v1 x2", "v2 x2"), CASES))
 def test_run_is_that_of_one_process(case):
-    layout, options, names = CASES[case]
+    layout = LAYOUTS[case.removesuffix(", MoE")]
+    options, names = CASES[case]
     ranks = run_on_ranks(
         train_all,
         layout.world_size,
@@ -181,7 +178,7 @@ def refusals(layout):
 
 @pytest.mark.slow
 def test_sharding_that_splits_tensors_is_refused():
-    layout = Layout(sharding=2, split_param=True)
+    layout = LAYOUTS["v2 x2"]
     ranks = run_on_ranks(refusals, 2, layout=layout)
     assert ranks[0].keys() == set(NAMES) - set(ELEMENT_WISE)
     for messages in ranks:
@@ -231,8 +228,8 @@ def rolled_back(layout, names):
 @pytest.mark.parametrize(
     ("layout", "names"),
     [
-        (Layout(sharding=2), ["lion", "muon", "spam", "agc"]),
-        (Layout(sharding=2, split_param=True), ["lion", "spam"]),
+        (LAYOUTS["v1 x2"], ["lion", "muon", "spam", "agc"]),
+        (LAYOUTS["v2 x2"], ["lion", "spam"]),
     ],
     ids=["v1 x2", "v2 x2"],
 )

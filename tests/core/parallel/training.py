@@ -119,6 +119,56 @@ class Layout:
         return topology
 
 
+_V2 = {"split_param": True}
+LAYOUTS = {
+    "tp2": Layout(mp=2),
+    "sp with tp2": Layout(mp=2, sequence_parallel=True),
+    "pp2": Layout(pp=2),
+    # Paddle wants more than 2 stages, and plans other steps from 2 x pp
+    # micro-batches on.
+    "pp4 x 2 virtual stages": Layout(pp=4, virtual=2, micro_batches=8),
+    "pp4 x 2 virtual stages, forward then backward": Layout(
+        pp=4, virtual=2, micro_batches=4
+    ),
+    "dp2": Layout(dp=2),
+    "v1 x2": Layout(sharding=2),
+    "v1 x2 with tensor_fusion": Layout(
+        sharding=2, tensor_fusion=True, fuse_optimizer=False
+    ),
+    "v1 x2 with fuse_optimizer": Layout(sharding=2, tensor_fusion=True),
+    "v2 x2": Layout(sharding=2, **_V2),
+    "sep2": Layout(sep=2),
+    "sep2 x dp2": Layout(sep=2, dp=2),
+    "tp2 x sep2": Layout(mp=2, sep=2),
+    "sep2 x v1": Layout(sep=2, sharding=2),
+    "ep2 x cp2": Layout(ep=2, cp=2, sharding=2, **_V2),
+    "ep2 x cp2 x v2": Layout(ep=2, cp=2, sharding=4, **_V2),
+    "v2 x2 with recompute": Layout(sharding=2, recompute=True, **_V2),
+    "tp2 x dp2": Layout(mp=2, dp=2),
+    "tp2 x pp2": Layout(mp=2, pp=2),
+    "sp with tp2 x pp2": Layout(mp=2, pp=2, sequence_parallel=True),
+    "tp2 x v1": Layout(mp=2, sharding=2),
+    "tp2 x v1 with fuse_optimizer": Layout(
+        mp=2, sharding=2, tensor_fusion=True
+    ),
+    "tp2 x v2": Layout(mp=2, sharding=2, **_V2),
+    "pp2 x v2": Layout(pp=2, sharding=2, **_V2),
+    "ep2": Layout(ep=2, sharding=2, **_V2),
+    "ep4": Layout(ep=4, sharding=4, **_V2),
+    "ep2 x v2 x4": Layout(ep=2, sharding=4, **_V2),
+    "tp2 x ep2": Layout(mp=2, ep=2),
+    "tp2 x ep2 x v2": Layout(mp=2, ep=2, sharding=2, **_V2),
+    "sp with tp2 x ep4 x v2": Layout(
+        mp=2, ep=4, sharding=2, sequence_parallel=True, **_V2
+    ),
+    "pp2 x ep2": Layout(pp=2, ep=2, sharding=2, **_V2),
+    "tp2 x pp2 x v2": Layout(mp=2, pp=2, sharding=2, **_V2),
+    "tp2 x ep2 x v2 x4": Layout(mp=2, ep=2, sharding=4, **_V2),
+    "tp2 x ep4 x v2 x4": Layout(mp=2, ep=4, sharding=4, **_V2),
+    "tp2 x pp2 x ep2 x v2": Layout(mp=2, pp=2, ep=2, sharding=2, **_V2),
+}
+
+
 class Exchange(PyLayer):
     """Give every rank a part of one axis, for the whole of another.
 
