@@ -7,6 +7,7 @@ import pytest
 from core.parallel import training
 from core.parallel.training import (
     DENSE,
+    LAYOUTS,
     MOE,
     assert_close,
     merge,
