@@ -3,6 +3,8 @@
 """What several tests need: parameters, gradients, one call of a clip."""
 
 import contextlib
+import sys
+from collections import Counter
 
 import numpy as np
 import paddle
@@ -87,6 +89,15 @@ def feed(clip, norms):
     return out, history
 
 
+def assert_equal(mine, theirs, **tolerance):
+    """Hold lists of arrays against each other, bit by bit without tolerance."""
+    for ours, others in zip(mine, theirs, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(ours, others, **tolerance)
+        else:
+            np.testing.assert_array_equal(ours, others)
+
+
 def strided_gradient(value, dtype="float32"):
     """Parameter ``[6, 4]`` and its gradient, which is not contiguous.
 
@@ -109,6 +120,22 @@ def gammas(clip):
     return np.array(
         [float(value) for value in clip.state_dict()["gamma"].values()]
     )
+
+
+def compiled_calls(function):
+    """Paddle's compiled functions that a call of ``function`` calls: counts."""
+    seen = Counter()
+
+    def count(frame, event, called):
+        if event == "c_call" and "paddle" in str(called.__module__):
+            seen[called.__qualname__] += 1
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return seen
 
 
 @contextlib.contextmanager

@@ -9,9 +9,7 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 from pages import PAGES, blocks, page_name
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
-from paddle_adagc.integrations.paddlenlp import ClippingMixin
 
 
 def stand_ins():
@@ -193,40 +191,3 @@ def test_other_snippets_run(page, tmp_path, monkeypatch):
     names = stand_ins() if snippets else {}
     for code in snippets:
         exec(code, names)
-
-
-def test_trainer_switches_from_globalgc_as_the_how_to_says(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    pytest.importorskip("paddlenlp")
-    from paddlenlp.trainer import Trainer, TrainingArguments
-    from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
-
-    class ClippingTrainer(ClippingMixin, Trainer):
-        """As in the how-to."""
-
-    def train(cls, checkpoint=None, **arguments):
-        with paddle.utils.unique_name.guard():  # names of a new process
-            trainer = cls(
-                model=LlamaForCausalLM(LlamaConfig(**_LLAMA)),
-                args=TrainingArguments(
-                    "out",
-                    **{**_ARGUMENTS, "save_strategy": "steps"},
-                    save_steps=2,
-                ),
-                train_dataset=Tokens(),
-                **arguments,
-            )
-            trainer.train(checkpoint)
-        return trainer
-
-    train(Trainer)
-    checkpoint = "out/checkpoint-2"
-    with pytest.raises(FileNotFoundError):
-        train(ClippingTrainer, checkpoint, clip=ClipGradByAdaGC())
-    trainer = train(
-        ClippingTrainer, True, clip=ClipGradByAdaGC(), missing_state="start"
-    )
-    assert trainer.state.global_step == 3
-    assert trainer.clip.num_steps == 1

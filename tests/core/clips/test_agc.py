@@ -58,15 +58,6 @@ def test_metrics_give_the_share_of_the_norm_that_is_left():
     assert tensor["h"] == pytest.approx(np.sqrt(1 + 16) / 5)
 
 
-def test_sharding_that_splits_tensors_is_refused(monkeypatch):
-    topology = Topology(sharding=Axis(0, 2), splits_parameters=True)
-    monkeypatch.setattr(
-        "paddle_adagc.clips.stateful.read_topology", lambda: topology
-    )
-    with pytest.raises(ValueError, match="cuts through units"):
-        ClipGradByAGC().bind(paddle.nn.Linear(2, 2))
-
-
 def test_float64_units_within_the_bound_keep_their_bits():
     (parameter,) = make_parameters([[2, 2]], "float64")
     parameter.set_value(paddle.to_tensor([[1e-9, 1e9], [1e-9, 1e9]], "float64"))

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
-import sys
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, gammas, make_parameters
+from helpers import clip_arrays, compiled_calls, gammas, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 
@@ -56,24 +56,6 @@ def test_low_precision_gradients_are_measured_in_float32(dtype):
     np.testing.assert_allclose(norm, 1.04 * before[0], rtol=tolerance)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20])
-@pytest.mark.parametrize("t_start", [0, 100])
-def test_non_finite_gradient_becomes_zero_and_gamma_stays(value, t_start):
-    clip = ClipGradByAdaGC(t_start=t_start, lambda_abs=10.0)
-    parameters = make_parameters([[2], [2]])
-    clip_arrays(clip, parameters, [np.ones(2), np.ones(2)])
-    gamma = gammas(clip)
-    clipped = clip_arrays(
-        clip, parameters, [np.array([value, 1.0]), np.ones(2)]
-    )
-    np.testing.assert_array_equal(clipped, [[0.0, 0.0], [1.0, 1.0]])
-    np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-6)
-    metrics = clip.metrics()
-    assert metrics["nonfinite"] == 1
-    assert metrics["tensors"][parameters[0].name]["h"] == 0.0
-    assert metrics["global_grad_norm"] == pytest.approx(np.sqrt(2))
-
-
 def test_non_finite_tensor_is_left_out_of_the_warm_up_norm():
     clip = ClipGradByAdaGC(lambda_abs=1.0)
     parameters = make_parameters([[1], [2]])
@@ -106,20 +88,6 @@ def test_non_finite_raise_counts_the_step_in_a_later_group():
         clip_arrays(clip, [second], [np.full(1, np.nan)])
     with pytest.raises(FloatingPointError, match="at step 1"):
         clip_arrays(clip, [first], [np.full(1, np.nan)])
-
-
-@pytest.mark.parametrize("t_start", [0, 100])
-def test_non_finite_propagate_leaves_the_gradient_but_not_gamma(t_start):
-    clip = ClipGradByAdaGC(nonfinite="propagate", t_start=t_start)
-    parameters = make_parameters([[2], [1]])
-    clip_arrays(clip, parameters, [np.ones(2) / 2, np.ones(1) / 2])
-    gamma = gammas(clip)
-    clipped = clip_arrays(
-        clip, parameters, [np.array([np.inf, 7.0]), np.ones(1) / 2]
-    )
-    np.testing.assert_array_equal(clipped[0], [np.inf, 7.0])
-    np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-6)
-    assert clip.metrics()["nonfinite_total"] == 1
 
 
 def test_metrics_of_the_last_step():
@@ -260,19 +228,12 @@ def test_summary_costs_the_next_steps_nothing():
         parameters = [paddle.create_parameter([4], "float32") for _ in "ab"]
         clip = ClipGradByAdaGC(t_start=1)
         seen = Counter()
-
-        def count(frame, event, function):
-            if event == "c_call" and "paddle" in str(function.__module__):
-                seen[function.__qualname__] += 1
-
         for step in range(6):
             pairs = [(p, paddle.full([4], step + 1.0)) for p in parameters]
-            if step == 4:
-                if is_summarized:
-                    clip.summary(tensors=True)
-                sys.setprofile(count)
-            clip(pairs)
-        sys.setprofile(None)
+            if step == 4 and is_summarized:
+                clip.summary(tensors=True)
+            called = compiled_calls(partial(clip, pairs))
+            seen += called if step >= 4 else Counter()
         return seen
 
     seen = calls(is_summarized=True)

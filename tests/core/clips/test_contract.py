@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 import pytest
 from helpers import (
+    assert_equal,
     clip_arrays,
     make_parameters,
     no_waiting_for_the_device,
@@ -56,30 +57,50 @@ def test_pairs_keep_their_places(make):
         assert (clipped.numpy() < 30).all()
 
 
-@every_clip
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e20])
+def kept_of(clip, parameter):
+    """What the clip's state holds of one tensor."""
+    kept = clip.state_dict().values()
+    values = [values for values in kept if isinstance(values, dict)]
+    return [float(v[parameter.name]) for v in values if parameter.name in v]
+
+
+@on_every_backend
+@pytest.mark.parametrize("make", [*RULES, partial(ClipGradByAdaGC, t_start=0)])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20])
 def test_non_finite_gradient_becomes_zero(make, value):
     clip = make()
     parameters = make_parameters([[2], [2]])
     for entry in (0.25, value, 0.25):
         grads = [np.array([entry, 0.25]), np.full(2, 1e-7)]
+        before = kept_of(clip, parameters[0])
         clipped = clip_arrays(clip, parameters, grads)
         assert np.isfinite(clipped).all()
         np.testing.assert_allclose(clipped[1], 1e-7, rtol=1e-6)
         if entry is value:
             np.testing.assert_array_equal(clipped[0], [0.0, 0.0])
-            assert clip.metrics()["nonfinite"] == 1
-            assert clip.metrics()["clipped_fraction"] == 0.5
+            assert kept_of(clip, parameters[0]) == before
+            metrics = clip.metrics()
+            assert metrics["nonfinite"] == 1
+            assert metrics["clipped_fraction"] == 0.5
+            assert metrics["tensors"][parameters[0].name]["h"] == 0.0
+            norm = metrics["global_grad_norm"]
+            assert norm == pytest.approx(1e-7 * np.sqrt(2))
     assert clipped[0].any()
 
 
-@every_clip
+@on_every_backend
+@pytest.mark.parametrize("make", [*RULES, partial(ClipGradByAdaGC, t_start=0)])
 def test_non_finite_gradient_is_propagated(make):
     clip = make(nonfinite="propagate")
     parameters = make_parameters([[2], [1]])
-    grads = [np.array([np.inf, 7.0]), np.full(1, 1e-7)]
+    small = np.full(1, 1e-7)
+    clip_arrays(clip, parameters, [np.full(2, 1e-7), small])
+    before = kept_of(clip, parameters[0])
+    grads = [np.array([np.inf, 7.0]), small]
     clipped = clip_arrays(clip, parameters, grads)
     np.testing.assert_array_equal(clipped[0], [np.inf, 7.0])
+    assert kept_of(clip, parameters[0]) == before
+    assert clip.metrics()["nonfinite_total"] == 1
 
 
 @every_clip
@@ -91,8 +112,7 @@ def test_low_precision_gradients(make, dtype):
     parameters = make_parameters(shapes)
     expected = clip_arrays(make(), parameters, grads)
     clipped = clip_arrays(make(), parameters, grads, dtype)
-    for mine, theirs in zip(clipped, expected, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=2e-2, atol=1e-6)
+    assert_equal(clipped, expected, rtol=2e-2, atol=1e-6)
 
 
 @every_clip
@@ -176,10 +196,7 @@ def test_state_resumes_bit_equal_from_the_disk(make, stop, tmp_path):
             grads[step % 4] *= 1e6
         clipped = clip_arrays(clip, parameters, grads)
         if step >= stop:
-            for mine, theirs in zip(
-                clip_arrays(resumed, parameters, grads), clipped, strict=True
-            ):
-                np.testing.assert_array_equal(mine, theirs)
+            assert_equal(clip_arrays(resumed, parameters, grads), clipped)
     assert resumed.state_dict() == clip.state_dict()
     with pytest.raises(ValueError, match="state"):
         resumed.set_state_dict({**state, "momentum": {}})
