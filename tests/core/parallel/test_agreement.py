@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
-from core.parallel.simulated import axis
+from core.parallel.simulated import along
 from helpers import clip_arrays, make_parameters
 from paddle.distributed import fleet
 from paddle.distributed.fleet.utils.sequence_parallel_utils import ScatterOp
@@ -326,7 +326,7 @@ def test_stage_2_needs_a_known_group(monkeypatch):
 def test_experts_over_data_parallel_ranks_need_bind(monkeypatch, mark, value):
     monkeypatch.setattr(
         "paddle_adagc.clips.stateful.read_topology",
-        lambda: Topology(data=axis(0, 0, 1), world=(0, 1)),
+        lambda: along("data")[0],
     )
     dense, expert = make_parameters([[1], [1]])
     setattr(expert, mark, value)
