@@ -94,6 +94,23 @@ def run_paddleformers(code):
     assert names.get("callback", names["trainer"]).clip.num_steps == 3
 
 
+def train(model, optimizer):
+    """What the snippets for several ranks call."""
+    for _ in range(3):
+        model(paddle.ones([8, 64])).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+
+def names_on_ranks(**more):
+    """What the snippets for several ranks take for granted."""
+    return {
+        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
+        "train": train,
+        **more,
+    }
+
+
 def run_fleet(code, folder):
     """Run a snippet for fleet on this rank, under sharding V2."""
     from paddle.distributed import fleet
@@ -102,18 +119,7 @@ def run_fleet(code, folder):
     strategy = fleet.DistributedStrategy()
     strategy.hybrid_configs = {"dp_degree": 1, "sharding_degree": 2}
     strategy.hybrid_configs["sharding_configs"].split_param = True
-
-    def train(model, optimizer):
-        for _ in range(3):
-            model(paddle.randn([8, 64])).square().mean().backward()
-            optimizer.step()
-            optimizer.clear_grad()
-
-    names = {
-        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
-        "strategy": strategy,
-        "train": train,
-    }
+    names = names_on_ranks(strategy=strategy)
     exec(code, names)
     return names["clip"].num_steps, [*names["state"]["gamma"]]
 
@@ -127,17 +133,7 @@ def check_fleet(code, folder):
 
 def run_auto_parallel(code):
     """Run a snippet for auto-parallel on this rank."""
-
-    def train(model, optimizer):
-        for _ in range(3):
-            model(paddle.ones([8, 64])).square().mean().backward()
-            optimizer.step()
-            optimizer.clear_grad()
-
-    names = {
-        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
-        "train": train,
-    }
+    names = names_on_ranks()
     exec(code, names)
     return names["clip"].num_steps, [*names["clip"].metrics()["tensors"]]
 

@@ -230,26 +230,6 @@ def test_to_static_training_step(name, optimizer_class):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_sparse_embedding():
-    clips = [ClipGradByAdaGC(t_start=3, lambda_abs=0.1) for _ in range(2)]
-    weights = []
-    for clip, sparse in zip(clips, (True, False), strict=True):
-        paddle.seed(0)
-        embedding = paddle.nn.Embedding(12, 4, sparse=sparse)
-        optimizer = paddle.optimizer.SGD(
-            0.1, parameters=embedding.parameters(), grad_clip=clip
-        )
-        rng = np.random.default_rng(0)
-        for step in range(8):
-            rows = paddle.to_tensor(rng.integers(0, 12, [5]))
-            scale = 100.0 if step == 5 else 1.0
-            (scale * embedding(rows).square().sum()).backward()
-            step_with(optimizer)
-        weights.append(embedding.weight.numpy())
-    np.testing.assert_allclose(*weights, rtol=1e-5)
-    np.testing.assert_allclose(*map(gammas, clips), rtol=1e-5)
-
-
 def test_main_grad_of_a_mixed_precision_run():
     clip = ClipGradByAdaGC(t_start=1)
     model, optimizer = plugged(clip, paddle.optimizer.AdamW)

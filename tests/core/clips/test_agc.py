@@ -27,28 +27,6 @@ def test_embedding_rows_and_the_final_layer_after_bind():
     np.testing.assert_allclose(got[1], grads[1].astype("float32"))
 
 
-def test_sparse_gradient_equals_the_dense_one():
-    paddle.seed(0)
-    rng = np.random.default_rng(0)
-    rows = paddle.to_tensor([[1, 3, 3, 5, 1, 3]])
-    factor = paddle.to_tensor(rng.normal(size=[1, 6, 4]), "float32")
-    weight = paddle.randn([8, 4])
-    results = []
-    for sparse in (False, True):
-        embedding = paddle.nn.Embedding(8, 4, sparse=sparse)
-        embedding.weight.set_value(weight)
-        (embedding(rows) * factor).sum().backward()
-        clip = ClipGradByAGC(0.05)
-        clip.bind(embedding)
-        optimizer = paddle.optimizer.SGD(
-            1.0, parameters=embedding.parameters(), grad_clip=clip
-        )
-        optimizer.step()
-        results.append(embedding.weight.numpy())
-    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
-    assert not np.allclose(results[0], weight.numpy())
-
-
 def test_metrics_give_the_share_of_the_norm_that_is_left():
     clip = ClipGradByAGC(0.5)
     (parameter,) = make_parameters([[1, 2]])

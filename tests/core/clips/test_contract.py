@@ -16,6 +16,7 @@ from helpers import (
 )
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.global_clips import (
     ClipGradByGlobalAdaGC,
@@ -57,11 +58,11 @@ def test_pairs_keep_their_places(make):
         assert (clipped.numpy() < 30).all()
 
 
-def kept_of(clip, parameter):
+def kept_of(clip, key):
     """What the clip's state holds of one tensor."""
     kept = clip.state_dict().values()
     values = [values for values in kept if isinstance(values, dict)]
-    return [float(v[parameter.name]) for v in values if parameter.name in v]
+    return [float(numbers[key]) for numbers in values if key in numbers]
 
 
 @on_every_backend
@@ -72,13 +73,13 @@ def test_non_finite_gradient_becomes_zero(make, value):
     parameters = make_parameters([[2], [2]])
     for entry in (0.25, value, 0.25):
         grads = [np.array([entry, 0.25]), np.full(2, 1e-7)]
-        before = kept_of(clip, parameters[0])
+        before = kept_of(clip, parameters[0].name)
         clipped = clip_arrays(clip, parameters, grads)
         assert np.isfinite(clipped).all()
         np.testing.assert_allclose(clipped[1], 1e-7, rtol=1e-6)
         if entry is value:
             np.testing.assert_array_equal(clipped[0], [0.0, 0.0])
-            assert kept_of(clip, parameters[0]) == before
+            assert kept_of(clip, parameters[0].name) == before
             metrics = clip.metrics()
             assert metrics["nonfinite"] == 1
             assert metrics["clipped_fraction"] == 0.5
@@ -95,11 +96,11 @@ def test_non_finite_gradient_is_propagated(make):
     parameters = make_parameters([[2], [1]])
     small = np.full(1, 1e-7)
     clip_arrays(clip, parameters, [np.full(2, 1e-7), small])
-    before = kept_of(clip, parameters[0])
+    before = kept_of(clip, parameters[0].name)
     grads = [np.array([np.inf, 7.0]), small]
     clipped = clip_arrays(clip, parameters, grads)
     np.testing.assert_array_equal(clipped[0], [np.inf, 7.0])
-    assert kept_of(clip, parameters[0]) == before
+    assert kept_of(clip, parameters[0].name) == before
     assert clip.metrics()["nonfinite_total"] == 1
 
 
@@ -214,6 +215,39 @@ def test_strided_gradient_is_clipped_as_a_contiguous_one(make, value, dtype):
         gradient.astype("float32").numpy(), twin.astype("float32").numpy()
     )
     assert bool(twin.astype("float32").any()) != np.isnan(value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *RULES,
+        partial(ClipGradByAdaGC, t_start=3, lambda_abs=0.1),
+        partial(ClipGradByAGC, 0.05),
+    ],
+)
+def test_sparse_gradient_is_clipped_as_the_dense_one(make):
+    weights, clips = [], []
+    for sparse in (True, False):
+        paddle.seed(0)
+        embedding = paddle.nn.Embedding(12, 4, sparse=sparse)
+        start = embedding.weight.numpy()
+        clips.append(make())
+        clips[-1].bind(embedding)
+        optimizer = paddle.optimizer.SGD(
+            0.1, parameters=embedding.parameters(), grad_clip=clips[-1]
+        )
+        rng = np.random.default_rng(0)
+        for step in range(8):
+            rows = paddle.to_tensor(rng.integers(0, 12, [5]))
+            scale = 100.0 if step == 5 else 1.0
+            (scale * embedding(rows).square().sum()).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        weights.append(embedding.weight.numpy())
+    np.testing.assert_allclose(*weights, rtol=1e-5)
+    assert not np.allclose(weights[0], start)
+    kept = [kept_of(clip, "weight") for clip in clips]
+    assert kept[0] == pytest.approx(kept[1], rel=1e-5)
 
 
 @every_clip
