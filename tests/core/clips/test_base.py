@@ -114,6 +114,15 @@ def test_metrics_of_the_last_step():
     }
 
 
+def test_metrics_are_those_of_all_groups_of_a_step():
+    clip = ClipGradByAdaGC()
+    parameters = make_parameters([[1], [1]])
+    for _ in range(2):
+        for parameter in parameters:
+            clip_arrays(clip, [parameter], [np.ones(1)])
+    assert [*clip.metrics()["tensors"]] == [p.name for p in parameters]
+
+
 def test_lost_tensors_of_all_steps_are_added_up():
     parameters = make_parameters([[1], [1]])
     clip = ClipGradByAdaGC(t_start=1)
