@@ -26,9 +26,8 @@ class Groups:
         return self.axes["pipe"].rank
 
     def __getattribute__(self, name):
-        asked = re.fullmatch(
-            r"get_(\w+)_parallel_(rank|world_size|group)", name
-        )
+        pattern = r"get_(\w+)_parallel_(?:world_)?(rank|size|group)"
+        asked = re.fullmatch(pattern, name)
         if asked is None:
             return super().__getattribute__(name)
         place = self.axes.get(asked[1], Axis(1, 1))
