@@ -9,7 +9,7 @@ from core.parallel import training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, Layout, assert_same_run
 from helpers import assert_equal, clip_arrays, make_parameters
-from reference.registry import TWINS
+from reference.clips import TWINS
 
 from paddle_adagc import load_state, make_clip, save_state
 from paddle_adagc.clips.base import TensorScalingClip
