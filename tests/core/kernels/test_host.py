@@ -77,6 +77,14 @@ def test_compiler_that_fails_leaves_paddle_s_operators(
     assert norms.tolist() == [3.0]
 
 
+def test_without_a_compiler_the_operators_are_used(monkeypatch, caplog, cache):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(host.shutil, "which", lambda name: None)
+    with caplog.at_level(logging.INFO):
+        assert host.load_library() is None
+    assert "no C++ compiler" in caplog.text
+
+
 @pytest.mark.parametrize("damage", ["truncated", "foreign"])
 def test_damaged_library_is_built_again(tmp_path, damage, cache):
     host.load_library()
