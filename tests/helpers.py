@@ -4,6 +4,8 @@
 
 import contextlib
 import json
+import sys
+from collections import Counter
 
 import numpy as np
 import paddle
@@ -68,6 +70,35 @@ def clip_arrays(clip, parameters, arrays, dtype=None):
     ]
 
 
+def feed(clip, norms):
+    """Feed one-element tensors, None for a missing gradient.
+
+    Args:
+        clip: With a gamma per tensor.
+        norms: [num_steps, num_tensors].
+
+    Returns:
+        Lists of the clipped values and of the gammas after each step.
+    """
+    parameters = make_parameters([[1]] * len(norms[0]))
+    out, history = [], []
+    for row in norms:
+        arrays = [None if n is None else np.float32([n]) for n in row]
+        clipped = clip_arrays(clip, parameters, arrays)
+        out.append([None if c is None else c[0] for c in clipped])
+        history.append(gammas(clip).tolist())
+    return out, history
+
+
+def assert_equal(mine, theirs, **tolerance):
+    """Hold lists of arrays against each other, bit by bit without tolerance."""
+    for ours, others in zip(mine, theirs, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(ours, others, **tolerance)
+        else:
+            np.testing.assert_array_equal(ours, others)
+
+
 def strided_gradient(value, dtype="float32"):
     """Parameter ``[6, 4]`` and its gradient, which is not contiguous.
 
@@ -90,6 +121,22 @@ def gammas(clip):
     return np.array(
         [float(value) for value in clip.state_dict()["gamma"].values()]
     )
+
+
+def compiled_calls(function):
+    """Paddle's compiled functions that a call of ``function`` calls: counts."""
+    seen = Counter()
+
+    def count(frame, event, called):
+        if event == "c_call" and "paddle" in str(called.__module__):
+            seen[called.__qualname__] += 1
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return seen
 
 
 @contextlib.contextmanager

@@ -9,9 +9,7 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 from pages import PAGES, blocks, page_name
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
-from paddle_adagc.integrations.paddlenlp import ClippingMixin
 
 
 def stand_ins():
@@ -96,6 +94,23 @@ def run_paddleformers(code):
     assert names.get("callback", names["trainer"]).clip.num_steps == 3
 
 
+def train(model, optimizer):
+    """What the snippets for several ranks call."""
+    for _ in range(3):
+        model(paddle.ones([8, 64])).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+
+def names_on_ranks(**more):
+    """What the snippets for several ranks take for granted."""
+    return {
+        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
+        "train": train,
+        **more,
+    }
+
+
 def run_fleet(code, folder):
     """Run a snippet for fleet on this rank, under sharding V2."""
     from paddle.distributed import fleet
@@ -104,18 +119,7 @@ def run_fleet(code, folder):
     strategy = fleet.DistributedStrategy()
     strategy.hybrid_configs = {"dp_degree": 1, "sharding_degree": 2}
     strategy.hybrid_configs["sharding_configs"].split_param = True
-
-    def train(model, optimizer):
-        for _ in range(3):
-            model(paddle.randn([8, 64])).square().mean().backward()
-            optimizer.step()
-            optimizer.clear_grad()
-
-    names = {
-        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
-        "strategy": strategy,
-        "train": train,
-    }
+    names = names_on_ranks(strategy=strategy)
     exec(code, names)
     return names["clip"].num_steps, [*names["state"]["gamma"]]
 
@@ -129,17 +133,7 @@ def check_fleet(code, folder):
 
 def run_auto_parallel(code):
     """Run a snippet for auto-parallel on this rank."""
-
-    def train(model, optimizer):
-        for _ in range(3):
-            model(paddle.ones([8, 64])).square().mean().backward()
-            optimizer.step()
-            optimizer.clear_grad()
-
-    names = {
-        "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
-        "train": train,
-    }
+    names = names_on_ranks()
     exec(code, names)
     return names["clip"].num_steps, [*names["clip"].metrics()["tensors"]]
 
@@ -193,40 +187,3 @@ def test_other_snippets_run(page, tmp_path, monkeypatch):
     names = stand_ins() if snippets else {}
     for code in snippets:
         exec(code, names)
-
-
-def test_trainer_switches_from_globalgc_as_the_how_to_says(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    pytest.importorskip("paddlenlp")
-    from paddlenlp.trainer import Trainer, TrainingArguments
-    from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
-
-    class ClippingTrainer(ClippingMixin, Trainer):
-        """As in the how-to."""
-
-    def train(cls, checkpoint=None, **arguments):
-        with paddle.utils.unique_name.guard():  # names of a new process
-            trainer = cls(
-                model=LlamaForCausalLM(LlamaConfig(**_LLAMA)),
-                args=TrainingArguments(
-                    "out",
-                    **{**_ARGUMENTS, "save_strategy": "steps"},
-                    save_steps=2,
-                ),
-                train_dataset=Tokens(),
-                **arguments,
-            )
-            trainer.train(checkpoint)
-        return trainer
-
-    train(Trainer)
-    checkpoint = "out/checkpoint-2"
-    with pytest.raises(FileNotFoundError):
-        train(ClippingTrainer, checkpoint, clip=ClipGradByAdaGC())
-    trainer = train(
-        ClippingTrainer, True, clip=ClipGradByAdaGC(), missing_state="start"
-    )
-    assert trainer.state.global_step == 3
-    assert trainer.clip.num_steps == 1

@@ -3,6 +3,7 @@
 """The clip inside Paddle's optimizers, as a user plugs it in."""
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,13 +52,26 @@ def loss_of(model, step):
     return paddle.nn.functional.mse_loss(model(x), y)
 
 
+def plugged(clip, make=paddle.optimizer.SGD, in_groups=False, **options):
+    """A model, and its optimizer with a clip."""
+    model = make_model()
+    parameters = model.parameters()
+    if in_groups:
+        parameters = [{"params": model[i].parameters()} for i in (0, 2)]
+    return model, make(0.01, parameters=parameters, grad_clip=clip, **options)
+
+
+def step_with(optimizer):
+    optimizer.step()
+    optimizer.clear_grad()
+
+
 def train(model, optimizer, steps=12, clip=None):
     losses, scales = [], []
     for step in range(steps):
         loss = loss_of(model, step)
         loss.backward()
-        optimizer.step()
-        optimizer.clear_grad()
+        step_with(optimizer)
         losses.append(loss.item())
         if clip is not None:
             tensors = clip.metrics()["tensors"].values()
@@ -67,103 +81,64 @@ def train(model, optimizer, steps=12, clip=None):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_sees_the_clipped_gradients(name):
-    optimizer_class = getattr(paddle.optimizer, name)
+    make = getattr(paddle.optimizer, name)
     clip = ClipGradByAdaGC(t_start=4)
-    model = make_model()
-    optimizer = optimizer_class(
-        0.01, parameters=model.parameters(), grad_clip=clip
-    )
+    model, optimizer = plugged(clip, make)
     losses, scales = train(model, optimizer, clip=clip)
     assert max(scales[6]) < 0.1
 
-    twin = make_model()
-    by_hand = optimizer_class(
-        0.01, parameters=twin.parameters(), grad_clip=HandClipped(scales)
-    )
+    twin, by_hand = plugged(HandClipped(scales), make)
     twin_losses, _ = train(twin, by_hand)
     np.testing.assert_allclose(losses, twin_losses, rtol=1e-5)
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def groups(model, clips):
-    layers = [model[0], model[2]]
-    return [
-        {"params": layer.parameters(), "grad_clip": clip}
-        for layer, clip in zip(layers, clips, strict=True)
-    ]
-
-
 def test_one_clip_shared_by_all_groups_counts_optimizer_steps():
-    clip = ClipGradByAdaGC(t_start=4, lambda_abs=1e9)
-    model = make_model()
-    shared = paddle.optimizer.AdamW(
-        0.01,
-        parameters=[
-            {"params": model[0].parameters(), "weight_decay": 0.1},
-            {"params": model[2].parameters(), "weight_decay": 0.1},
-        ],
-        grad_clip=clip,
-    )
+    adamw = partial(paddle.optimizer.AdamW, weight_decay=0.1)
+    clip, single = (ClipGradByAdaGC(t_start=4, lambda_abs=1e9) for _ in "ab")
+    model, shared = plugged(clip, adamw, in_groups=True)
     losses, scales = train(model, shared, clip=clip)
     assert clip.num_steps == 12
     assert clip.metrics()["step"] == 11
     assert len(scales[-1]) == 4
-
-    twin, single = make_model(), ClipGradByAdaGC(t_start=4, lambda_abs=1e9)
-    optimizer = paddle.optimizer.AdamW(
-        0.01, parameters=twin.parameters(), weight_decay=0.1, grad_clip=single
-    )
-    assert train(twin, optimizer)[0] == losses
+    assert train(*plugged(single, adamw))[0] == losses
     np.testing.assert_array_equal(gammas(single), gammas(clip))
 
 
 def test_one_clip_per_group():
     clips = [ClipGradByAdaGC(t_start=4), ClipGradByAdaGC(t_start=2)]
     model = make_model()
-    optimizer = paddle.optimizer.AdamW(0.01, parameters=groups(model, clips))
-    train(model, optimizer)
+    groups = [
+        {"params": layer.parameters(), "grad_clip": clip}
+        for layer, clip in zip((model[0], model[2]), clips, strict=True)
+    ]
+    train(model, paddle.optimizer.AdamW(0.01, parameters=groups))
     assert [clip.num_steps for clip in clips] == [12, 12]
     assert [len(clip.state_dict()["gamma"]) for clip in clips] == [2, 2]
 
 
 def test_shared_group_whose_tensors_have_no_gradient_for_a_while():
     clip = ClipGradByAdaGC(t_start=2)
-    model = make_model()
-    optimizer = paddle.optimizer.SGD(
-        0.01,
-        parameters=[
-            {"params": model[0].parameters()},
-            {"params": model[2].parameters()},
-        ],
-        grad_clip=clip,
-    )
+    model, optimizer = plugged(clip, in_groups=True)
     for step in range(6):
         hidden = model[0](batch(step)[0])
         (hidden if step % 2 else model[2](hidden)).square().mean().backward()
-        optimizer.step()
-        optimizer.clear_grad()
+        step_with(optimizer)
     assert clip.num_steps == 6
 
 
 def test_gradient_accumulation_clips_the_sum_once():
     clip, whole_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
-    model, whole = make_model(), make_model()
-    optimizer = paddle.optimizer.SGD(
-        0.01, parameters=model.parameters(), grad_clip=clip
-    )
-    whole_optimizer = paddle.optimizer.SGD(
-        0.01, parameters=whole.parameters(), grad_clip=whole_clip
-    )
+    model, optimizer = plugged(clip)
+    whole, whole_optimizer = plugged(whole_clip)
     for step in range(6):
         for half in range(2):
             (loss_of(model, 2 * step + half) / 2).backward()
-        optimizer.step()
-        optimizer.clear_grad()
+        step_with(optimizer)
         losses = [loss_of(whole, 2 * step + half) / 2 for half in range(2)]
         (losses[0] + losses[1]).backward()
-        whole_optimizer.step()
-        whole_optimizer.clear_grad()
+        step_with(whole_optimizer)
     assert clip.num_steps == 6
     np.testing.assert_allclose(gammas(clip), gammas(whole_clip), rtol=1e-5)
 
@@ -193,13 +168,8 @@ def test_grad_scaler_unscales_before_the_clip_and_survives_overflow(
 ):
     scaler = scaler_on_cpu
     clip, plain_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
-    model, plain = make_model(), make_model()
-    optimizer = paddle.optimizer.SGD(
-        0.01, parameters=model.parameters(), grad_clip=clip
-    )
-    plain_optimizer = paddle.optimizer.SGD(
-        0.01, parameters=plain.parameters(), grad_clip=plain_clip
-    )
+    model, optimizer = plugged(clip)
+    plain, plain_optimizer = plugged(plain_clip)
     for step in range(6):
         scaled = scaler.scale(loss_of(model, step))
         assert scaled.item() > 1000 * loss_of(model, step).item()
@@ -208,8 +178,7 @@ def test_grad_scaler_unscales_before_the_clip_and_survives_overflow(
         scaler.update()
         optimizer.clear_grad()
         loss_of(plain, step).backward()
-        plain_optimizer.step()
-        plain_optimizer.clear_grad()
+        step_with(plain_optimizer)
     np.testing.assert_allclose(gammas(clip), gammas(plain_clip), rtol=1e-5)
 
     before = gammas(clip)
@@ -223,17 +192,17 @@ def test_grad_scaler_unscales_before_the_clip_and_survives_overflow(
 
 
 def test_to_static_forward():
-    model, eager = make_model(), make_model()
-    clip, eager_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
-    static = paddle.jit.to_static(model, full_graph=True)
-    optimizers = [
-        paddle.optimizer.AdamW(0.01, parameters=m.parameters(), grad_clip=c)
-        for m, c in ((model, clip), (eager, eager_clip))
-    ]
-    losses, _ = train(static, optimizers[0])
-    eager_losses, _ = train(eager, optimizers[1])
-    np.testing.assert_allclose(losses, eager_losses, rtol=1e-5)
-    np.testing.assert_allclose(gammas(clip), gammas(eager_clip), rtol=1e-4)
+    results = []
+    for convert in (
+        lambda model: model,
+        partial(paddle.jit.to_static, full_graph=True),
+    ):
+        clip = ClipGradByAdaGC(t_start=2)
+        model, optimizer = plugged(clip, paddle.optimizer.AdamW)
+        losses, _ = train(convert(model), optimizer)
+        results.append((losses, gammas(clip)))
+    for eager, static in zip(*results, strict=True):
+        np.testing.assert_allclose(static, eager, rtol=1e-4)
 
 
 @pytest.mark.skipif(
@@ -245,18 +214,15 @@ def test_to_static_forward():
 def test_to_static_training_step(name, optimizer_class):
     losses = []
     for convert in (lambda step: step, paddle.jit.to_static):
-        model, clip = make_model(), MeasuredClip(make_clip(name))
+        clip = MeasuredClip(make_clip(name))
+        model, optimizer = plugged(clip, optimizer_class)
         clip.bind(model)
-        optimizer = optimizer_class(
-            learning_rate=0.01, parameters=model.parameters(), grad_clip=clip
-        )
 
         @convert
         def train_step(x, y, model=model, optimizer=optimizer):
             loss = paddle.nn.functional.mse_loss(model(x), y)
             loss.backward()
-            optimizer.step()
-            optimizer.clear_grad()
+            step_with(optimizer)
             return loss
 
         losses.append([train_step(*batch(step)).item() for step in range(8)])
@@ -264,35 +230,10 @@ def test_to_static_training_step(name, optimizer_class):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_sparse_embedding():
-    clips = [ClipGradByAdaGC(t_start=3, lambda_abs=0.1) for _ in range(2)]
-    weights = []
-    for clip, sparse in zip(clips, (True, False), strict=True):
-        paddle.seed(0)
-        embedding = paddle.nn.Embedding(12, 4, sparse=sparse)
-        optimizer = paddle.optimizer.SGD(
-            0.1, parameters=embedding.parameters(), grad_clip=clip
-        )
-        rng = np.random.default_rng(0)
-        for step in range(8):
-            rows = paddle.to_tensor(rng.integers(0, 12, [5]))
-            scale = 100.0 if step == 5 else 1.0
-            (scale * embedding(rows).square().sum()).backward()
-            optimizer.step()
-            optimizer.clear_grad()
-        weights.append(embedding.weight.numpy())
-    np.testing.assert_allclose(*weights, rtol=1e-5)
-    np.testing.assert_allclose(*map(gammas, clips), rtol=1e-5)
-
-
 def test_main_grad_of_a_mixed_precision_run():
-    model = make_model()
     clip = ClipGradByAdaGC(t_start=1)
-    optimizer = mix_precision_utils.MixPrecisionOptimizer(
-        paddle.optimizer.AdamW(
-            0.01, parameters=model.parameters(), grad_clip=clip
-        )
-    )
+    model, optimizer = plugged(clip, paddle.optimizer.AdamW)
+    optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
     for step in range(4):
         factor = 1000.0 if step == 3 else 1.0
         for parameter in model.parameters():
@@ -314,10 +255,8 @@ def test_main_grad_of_a_mixed_precision_run():
 
 def test_a_first_group_that_was_frozen_counts_once_it_is_trained():
     clip = ClipGradByAdaGC(t_start=3)
-    model = make_model()
+    model, optimizer = plugged(clip, paddle.optimizer.AdamW, in_groups=True)
     clip.bind(model)
-    groups = [{"params": model[i].parameters()} for i in (0, 2)]
-    optimizer = paddle.optimizer.AdamW(0.01, parameters=groups, grad_clip=clip)
     for is_frozen in (True, False):
         for parameter in model[0].parameters():
             parameter.stop_gradient = is_frozen
@@ -328,12 +267,9 @@ def test_a_first_group_that_was_frozen_counts_once_it_is_trained():
 
 def test_frozen_parameters_are_left_alone():
     clip = ClipGradByAdaGC(t_start=2)
-    model = make_model()
+    model, optimizer = plugged(clip, paddle.optimizer.AdamW)
     clip.bind(model)
     model[0].weight.stop_gradient = True
-    optimizer = paddle.optimizer.AdamW(
-        0.01, parameters=model.parameters(), grad_clip=clip
-    )
     train(model, optimizer)
     assert np.isinf(clip.state_dict()["gamma"]["0.weight"].item())
     model[0].weight.stop_gradient = False

@@ -90,51 +90,13 @@ def voted_warm_up(steps, lambda_abs):
     return np.array(history)
 
 
-def adagc_with_deviation_step(
-    t,
-    grads,
-    gamma,
-    deviation,
-    lambda_rel,
-    beta,
-    lambda_abs,
-    t_start,
-    lambda_dev,
-):
-    """The same with a margin of ``lambda_dev`` mean absolute deviations.
-
-    Gives the clipped arrays, new gamma and new deviation.
-    """
-    grads = [np.asarray(g, np.float64) for g in grads]
-    if deviation is None:
-        deviation = [0.0] * len(grads)
-    if t < t_start or gamma is None:
-        clipped, new_gamma = adagc_step(
-            t, grads, gamma, lambda_rel, beta, lambda_abs, t_start
-        )
-    else:
-        clipped, new_gamma = [], []
-        for g, ref, dev in zip(grads, gamma, deviation, strict=True):
-            threshold = max(lambda_rel * ref, ref + lambda_dev * dev)
-            g_hat = g * min(threshold / np.linalg.norm(g), 1.0)
-            clipped.append(g_hat)
-            norm = np.linalg.norm(g_hat)
-            new_gamma.append(beta * ref + (1.0 - beta) * norm)
-    if gamma is None:
-        return clipped, new_gamma, deviation
-    new_deviation = [
-        beta * dev + (1.0 - beta) * abs(np.linalg.norm(g) - ref)
-        for g, ref, dev in zip(clipped, gamma, deviation, strict=True)
-    ]
-    return clipped, new_gamma, new_deviation
-
-
 def adagc_with_overrides_step(
     t, keys, grads, gamma, deviation, overrides, lambda_abs, t_start, **defaults
 ):
-    """The same with values of their own for some tensors.
+    """The same with a margin of ``lambda_dev`` mean absolute deviations.
 
-    ``gamma`` and ``deviation`` are dicts by key, empty before the first step.
+    Some tensors have values of their own: ``overrides``. ``gamma`` and
+    ``deviation`` are dicts by key, empty before the first step.
     """
     values = {}
     for key in keys:
@@ -153,6 +115,8 @@ def adagc_with_overrides_step(
         if t < t_start:
             h = h_global
             gamma[key] = h * norm if ref is None else min(ref, h * norm)
+        elif ref is None:
+            h, gamma[key] = 1.0, norm
         else:
             threshold = mine["lambda_rel"] * ref
             if mine["lambda_dev"] > 0:

@@ -1,33 +1,59 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The compared clips to the letter of baselines.md, in float64, slowly."""
+"""The float64 twin of every rule in the registry, slowly, with its defaults.
+
+They follow the letter of compared-methods.md. A twin is called once per step
+with the weights and the gradients (lists of float64 arrays), and returns the
+clipped gradients.
+"""
 
 import numpy as np
+from reference.adagc import adagc_step
+
+_ADAGC = {"lambda_rel": 1.04, "beta": 0.99, "lambda_abs": 1.0, "t_start": 100}
 
 
-def tensor_wise_step(grads, lambda_abs, share="size"):
-    """TensorWiseGC on a list of arrays."""
-    total = sum(g.size for g in grads)
-    out = []
-    for g in grads:
-        part = g.size / total
-        bound = lambda_abs * (part if share == "size" else np.sqrt(part))
-        norm = np.linalg.norm(g)
-        out.append(g * min(1.0, bound / norm) if norm > 0 else g)
-    return out
+class AdaGC:
+    """Algorithm 1 per tensor."""
+
+    def __init__(self, **arguments):
+        self.step, self.gamma = 0, None
+        self.arguments = {**_ADAGC, **arguments}
+
+    def __call__(self, weights, grads):
+        """One step."""
+        clipped, self.gamma = adagc_step(
+            self.step, grads, self.gamma, **self.arguments
+        )
+        self.step += 1
+        return clipped
+
+
+class GlobalAdaGC(AdaGC):
+    """Algorithm 1 on one tensor that holds all gradients."""
+
+    def __call__(self, weights, grads):
+        """One step."""
+        flat = np.concatenate([g.reshape(-1) for g in grads])
+        (clipped,) = super().__call__(weights, [flat])
+        ends = np.cumsum([g.size for g in grads])[:-1]
+        parts = np.split(clipped, ends)
+        return [p.reshape(g.shape) for p, g in zip(parts, grads, strict=True)]
 
 
 class ZClip:
     """ZClip with a buffer of the warm-up's norms."""
 
-    def __init__(self, alpha, z_thres, max_grad_norm, warmup_steps):
+    def __init__(
+        self, alpha=0.97, z_thres=2.5, max_grad_norm=1.0, warmup_steps=25
+    ):
         self.alpha, self.z_thres = alpha, z_thres
         self.max_grad_norm, self.warmup_steps = max_grad_norm, warmup_steps
         self.buffer = []
         self.mu = self.var = None
 
-    def step(self, grads):
-        """One step on a list of arrays."""
+    def __call__(self, weights, grads):
+        """One step."""
         n = np.sqrt(sum(np.sum(g * g) for g in grads))
         x = n
         if self.mu is None:
@@ -47,6 +73,20 @@ class ZClip:
         return [g * min(1.0, bound / n) for g in grads]
 
 
+def _tensor_wise(lambda_abs=1.0, share="size"):
+    def step(weights, grads):
+        total = sum(g.size for g in grads)
+        out = []
+        for g in grads:
+            part = g.size / total
+            bound = lambda_abs * (part if share == "size" else np.sqrt(part))
+            norm = np.linalg.norm(g)
+            out.append(g * min(1.0, bound / norm) if norm > 0 else g)
+        return out
+
+    return step
+
+
 def agc_units(array, is_embedding=False):
     """Index of every unit of an array."""
     if array.ndim <= 1:
@@ -56,15 +96,37 @@ def agc_units(array, is_embedding=False):
     return [np.s_[unit] for unit in range(array.shape[0])]
 
 
-def agc_step(weights, grads, lambda_rel, epsilon, embeddings=()):
-    """AGC on lists of arrays; ``embeddings``: indices of embedding tables."""
-    out = []
-    for i, (w, g) in enumerate(zip(weights, grads, strict=True)):
-        g = g.copy()
-        for unit in agc_units(g, i in embeddings):
-            bound = lambda_rel * max(np.linalg.norm(w[unit]), epsilon)
-            norm = np.linalg.norm(g[unit])
-            if norm > bound:
-                g[unit] = g[unit] * bound / max(norm, 1e-6)
-        out.append(g)
-    return out
+def agc(lambda_rel=0.01, epsilon=1e-3, embeddings=()):
+    """AGC; ``embeddings``: indices of embedding tables."""
+
+    def step(weights, grads):
+        out = []
+        for i, (w, g) in enumerate(zip(weights, grads, strict=True)):
+            g = g.copy()
+            for unit in agc_units(g, i in embeddings):
+                bound = lambda_rel * max(np.linalg.norm(w[unit]), epsilon)
+                norm = np.linalg.norm(g[unit])
+                if norm > bound:
+                    g[unit] = g[unit] * bound / max(norm, 1e-6)
+            out.append(g)
+        return out
+
+    return step
+
+
+def _global_norm(weights, grads):
+    norm = np.sqrt(sum(np.sum(g * g) for g in grads))
+    return [g * min(1.0, 1.0 / norm) for g in grads]
+
+
+TWINS = {
+    "adagc": AdaGC,
+    "global_norm": lambda: _global_norm,
+    "value": lambda: lambda _, grads: [np.clip(g, -1e-3, 1e-3) for g in grads],
+    "none": lambda: lambda _, grads: grads,
+    "agc": agc,
+    "zclip": ZClip,
+    "global_adagc": GlobalAdaGC,
+    "tensor_wise": _tensor_wise,
+}
+"""Name in the registry -> maker of the twin."""

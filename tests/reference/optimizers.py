@@ -7,6 +7,7 @@ gives the new weight.
 """
 
 import numpy as np
+from reference.clips import agc_units
 
 
 class Lion:
@@ -138,7 +139,7 @@ def agc_update(lambda_rel, epsilon, is_embedding=False):
 
     def clip(update, w, lr):
         clipped = update.copy()
-        for unit in _units(w, is_embedding):
+        for unit in agc_units(w, is_embedding):
             bound = lambda_rel * max(np.linalg.norm(w[unit]), epsilon)
             norm = np.linalg.norm(update[unit])
             if norm > bound:
@@ -146,14 +147,6 @@ def agc_update(lambda_rel, epsilon, is_embedding=False):
         return clipped
 
     return clip
-
-
-def _units(w, is_embedding):
-    if w.ndim < 2:
-        return [...]
-    if w.ndim == 2 and not is_embedding:
-        return [np.s_[:, column] for column in range(w.shape[1])]
-    return range(w.shape[0])
 
 
 def clippy(lambda_rel, lambda_abs):

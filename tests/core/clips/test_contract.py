@@ -2,16 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every norm-based clip keeps of Paddle's contract."""
 
+from functools import partial
+
 import numpy as np
 import paddle
 import pytest
 from helpers import (
+    assert_equal,
     clip_arrays,
     make_parameters,
     no_waiting_for_the_device,
     strided_gradient,
 )
 
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.global_clips import (
     ClipGradByGlobalAdaGC,
@@ -26,8 +31,10 @@ RULES = [
     if isinstance(clip, type) and issubclass(clip, TensorScalingClip)
 ]
 every_clip = pytest.mark.parametrize("make", RULES)
+on_every_backend = pytest.mark.usefixtures("backend")
 
 
+@on_every_backend
 @every_clip
 def test_pairs_keep_their_places(make):
     first, free, missing, last = make_parameters([[2]] * 4)
@@ -42,34 +49,59 @@ def test_pairs_keep_their_places(make):
     assert all(p is q for (p, _), (q, _) in zip(out, pairs, strict=True))
     np.testing.assert_array_equal(out[1][1].numpy(), [100.0, 100.0])
     assert out[2][1] is None
-    assert (out[0][1].numpy() < 30).all()
-    assert (out[3][1].numpy() < 40).all()
+    assert out[1][1] is pairs[1][1]
+    alone = [(first, paddle.full([2], 30.0)), (last, paddle.full([2], 40.0))]
+    for (_, clipped), (_, expected) in zip(
+        (out[0], out[3]), make()(alone), strict=True
+    ):
+        np.testing.assert_array_equal(clipped.numpy(), expected.numpy())
+        assert (clipped.numpy() < 30).all()
 
 
-@every_clip
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e20])
+def kept_of(clip, key):
+    """What the clip's state holds of one tensor."""
+    kept = clip.state_dict().values()
+    values = [values for values in kept if isinstance(values, dict)]
+    return [float(numbers[key]) for numbers in values if key in numbers]
+
+
+@on_every_backend
+@pytest.mark.parametrize("make", [*RULES, partial(ClipGradByAdaGC, t_start=0)])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20])
 def test_non_finite_gradient_becomes_zero(make, value):
     clip = make()
     parameters = make_parameters([[2], [2]])
     for entry in (0.25, value, 0.25):
         grads = [np.array([entry, 0.25]), np.full(2, 1e-7)]
+        before = kept_of(clip, parameters[0].name)
         clipped = clip_arrays(clip, parameters, grads)
         assert np.isfinite(clipped).all()
         np.testing.assert_allclose(clipped[1], 1e-7, rtol=1e-6)
         if entry is value:
             np.testing.assert_array_equal(clipped[0], [0.0, 0.0])
-            assert clip.metrics()["nonfinite"] == 1
-            assert clip.metrics()["clipped_fraction"] == 0.5
+            assert kept_of(clip, parameters[0].name) == before
+            metrics = clip.metrics()
+            assert metrics["nonfinite"] == 1
+            assert metrics["clipped_fraction"] == 0.5
+            assert metrics["tensors"][parameters[0].name]["h"] == 0.0
+            norm = metrics["global_grad_norm"]
+            assert norm == pytest.approx(1e-7 * np.sqrt(2))
     assert clipped[0].any()
 
 
-@every_clip
+@on_every_backend
+@pytest.mark.parametrize("make", [*RULES, partial(ClipGradByAdaGC, t_start=0)])
 def test_non_finite_gradient_is_propagated(make):
     clip = make(nonfinite="propagate")
     parameters = make_parameters([[2], [1]])
-    grads = [np.array([np.inf, 7.0]), np.full(1, 1e-7)]
+    small = np.full(1, 1e-7)
+    clip_arrays(clip, parameters, [np.full(2, 1e-7), small])
+    before = kept_of(clip, parameters[0].name)
+    grads = [np.array([np.inf, 7.0]), small]
     clipped = clip_arrays(clip, parameters, grads)
     np.testing.assert_array_equal(clipped[0], [np.inf, 7.0])
+    assert kept_of(clip, parameters[0].name) == before
+    assert clip.metrics()["nonfinite_total"] == 1
 
 
 @every_clip
@@ -81,8 +113,7 @@ def test_low_precision_gradients(make, dtype):
     parameters = make_parameters(shapes)
     expected = clip_arrays(make(), parameters, grads)
     clipped = clip_arrays(make(), parameters, grads, dtype)
-    for mine, theirs in zip(clipped, expected, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=2e-2, atol=1e-6)
+    assert_equal(clipped, expected, rtol=2e-2, atol=1e-6)
 
 
 @every_clip
@@ -96,41 +127,82 @@ def test_zero_gradients_stay_zero(make):
     assert clip.metrics()["clipped_fraction"] == 0.0
 
 
-@every_clip
+STARTS = [
+    partial(ClipGradByAdaGC, init=init, t_start=t_start)
+    for init, first in (
+        ("warmup_min", 0),
+        ("min_no_warmup", 0),
+        ("constant", 0),
+        ("threshold", 1),
+    )
+    for t_start in (first, first + 3)
+]
+
+
+@on_every_backend
+@pytest.mark.parametrize("make", [*RULES, *STARTS])
 @pytest.mark.parametrize("nonfinite", ["zero", "propagate"])
 def test_step_does_not_wait_for_the_device(monkeypatch, make, nonfinite):
     clip = make(nonfinite=nonfinite)
     parameters = make_parameters([[3, 2], [2], [4]])
+    embedding = paddle.nn.Embedding(10, 4, sparse=True)
+    embedding(paddle.to_tensor([[1, 2, 2]])).sum().backward()
     pairs = [
         (parameters[0], paddle.ones([3, 2])),
         (parameters[1], paddle.full([2], float("nan"))),
         (parameters[2], paddle.ones([4], "bfloat16")),
+        (embedding.weight, embedding.weight.grad),
     ]
     with no_waiting_for_the_device(monkeypatch):
-        for _ in range(3):
+        for _ in range(5):
             clip(pairs)
-    assert clip.num_steps == 3
+    assert clip.num_steps == 5
 
 
-@every_clip
-def test_state_survives_the_disk_and_other_clips_are_told_apart(make, tmp_path):
-    clip = make()
-    parameters = make_parameters([[3], [2, 2]])
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        clip_arrays(
-            clip, parameters, [rng.normal(size=3), rng.normal(size=[2, 2])]
-        )
-    save_state(clip.state_dict(), tmp_path)
-    state = load_state(tmp_path)
-    other = make()
-    other.set_state_dict(state)
-    assert other.num_steps == 4
-    again = other.state_dict()
-    assert again.keys() == clip.state_dict().keys()
+def test_the_device_guard_notices_a_read(monkeypatch):
+    tensor = paddle.ones([1])
+    for read in (float, bool, int, np.asarray, lambda t: t.item()):
+        with (
+            no_waiting_for_the_device(monkeypatch),
+            pytest.raises(AssertionError, match="read back"),
+        ):
+            read(tensor)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *RULES,
+        partial(ClipGradByAdaGC, t_start=5, lambda_dev=1.0),
+        partial(ClipGradByAdaGC, t_start=0),
+        partial(ClipGradByGlobalAdaGC, t_start=5),
+        partial(ClipGradByZClip, warmup_steps=5),
+    ],
+)
+@pytest.mark.parametrize("stop", [0, 1, 3, 12])
+def test_state_resumes_bit_equal_from_the_disk(make, stop, tmp_path):
+    clip, resumed = make(), make()
+    model = paddle.nn.Sequential(paddle.nn.Linear(3, 2), paddle.nn.Linear(2, 2))
+    for each in (clip, resumed):
+        each.bind(model)
+    parameters = model.parameters()
+    rng = np.random.default_rng(0)
+    for step in range(20):
+        if step == stop:
+            save_state(clip.state_dict(), tmp_path)
+            state = load_state(tmp_path)
+            assert state["config"] == clip._config()
+            resumed.set_state_dict(state)
+            assert resumed.num_steps == stop
+        grads = [rng.normal(size=p.shape) for p in parameters]
+        if step in (0, 2, 10):  # AdaGC's warm-up votes on these
+            grads[step % 4] *= 1e6
+        clipped = clip_arrays(clip, parameters, grads)
+        if step >= stop:
+            assert_equal(clip_arrays(resumed, parameters, grads), clipped)
+    assert resumed.state_dict() == clip.state_dict()
     with pytest.raises(ValueError, match="state"):
-        other.set_state_dict({**state, "momentum": {}})
-    assert state["config"] == clip._config()
+        resumed.set_state_dict({**state, "momentum": {}})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -145,6 +217,39 @@ def test_strided_gradient_is_clipped_as_a_contiguous_one(make, value, dtype):
         gradient.astype("float32").numpy(), twin.astype("float32").numpy()
     )
     assert bool(twin.astype("float32").any()) != np.isnan(value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *RULES,
+        partial(ClipGradByAdaGC, t_start=3, lambda_abs=0.1),
+        partial(ClipGradByAGC, 0.05),
+    ],
+)
+def test_sparse_gradient_is_clipped_as_the_dense_one(make):
+    weights, clips = [], []
+    for sparse in (True, False):
+        paddle.seed(0)
+        embedding = paddle.nn.Embedding(12, 4, sparse=sparse)
+        start = embedding.weight.numpy()
+        clips.append(make())
+        clips[-1].bind(embedding)
+        optimizer = paddle.optimizer.SGD(
+            0.1, parameters=embedding.parameters(), grad_clip=clips[-1]
+        )
+        rng = np.random.default_rng(0)
+        for step in range(8):
+            rows = paddle.to_tensor(rng.integers(0, 12, [5]))
+            scale = 100.0 if step == 5 else 1.0
+            (scale * embedding(rows).square().sum()).backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        weights.append(embedding.weight.numpy())
+    np.testing.assert_allclose(*weights, rtol=1e-5)
+    assert not np.allclose(weights[0], start)
+    kept = [kept_of(clip, "weight") for clip in clips]
+    assert kept[0] == pytest.approx(kept[1], rel=1e-5)
 
 
 @every_clip

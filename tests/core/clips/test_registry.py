@@ -8,24 +8,46 @@ import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, Layout, assert_same_run
-from helpers import clip_arrays, make_parameters
-from reference.registry import TWINS
+from helpers import assert_equal, clip_arrays, make_parameters
+from reference.clips import TWINS
 
 from paddle_adagc import load_state, make_clip, save_state
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.registry import CLIPS
 from paddle_adagc.state import Quantity
 
-SHAPES = [[5, 4], [4], [3, 2]]
+SHAPES = [[5, 4], [4], [2, 3, 2, 2], [1]]
+ZCLIPS = [
+    {
+        "alpha": 0.9,
+        "z_thres": z_thres,
+        "max_grad_norm": max_grad_norm,
+        "warmup_steps": 10,
+    }
+    for z_thres in (2.0, 2.5)
+    for max_grad_norm in (None, 1.5)
+]
+ADAGC = {"lambda_rel": 1.1, "beta": 0.9, "lambda_abs": 3.0, "t_start": 5}
+CASES = [
+    *((name, {}) for name in CLIPS),
+    *(("zclip", arguments) for arguments in ZCLIPS),
+    ("agc", {"lambda_rel": 0.3, "epsilon": 1e-2}),
+    ("agc", {"lambda_rel": 0.01, "epsilon": 1e-2}),
+    ("global_adagc", ADAGC),
+    ("tensor_wise", {"lambda_abs": 2.0}),
+    ("tensor_wise", {"lambda_abs": 2.0, "share": "sqrt_size"}),
+]
 
 
-@pytest.mark.parametrize("name", CLIPS)
-def test_rule_equals_its_twin(name):
-    clip, twin = make_clip(name), TWINS[name]()
+@pytest.mark.parametrize(("name", "arguments"), CASES, ids=str)
+def test_rule_equals_its_twin(name, arguments):
+    clip, twin = make_clip(name, **arguments), TWINS[name](**arguments)
     parameters = make_parameters(SHAPES)
     rng = np.random.default_rng(0)
     for parameter in parameters:
-        parameter.set_value(rng.normal(size=parameter.shape).astype("float32"))
+        values = rng.normal(size=parameter.shape).astype("float32")
+        values[..., 0] *= 1e-4  # some units are close to 0
+        parameter.set_value(values)
     weights = [p.numpy().astype("float64") for p in parameters]
     num_clipped = 0
     for step in range(130):
@@ -36,10 +58,37 @@ def test_rule_equals_its_twin(name):
         ]
         expected = twin(weights, grads)
         got = clip_arrays(clip, parameters, grads)
-        for mine, theirs in zip(got, expected, strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-9)
+        assert_equal(got, expected, rtol=2e-5, atol=1e-9)
         num_clipped += not np.array_equal(expected[0], grads[0])
     assert num_clipped or name == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "message"),
+    [
+        ("agc", {"unclipped": "lm_head"}, TypeError, "unclipped='lm_head"),
+        ("agc", {"epsilon": 0.0}, ValueError, "epsilon"),
+        (
+            "tensor_wise",
+            {"lambda_abs": 0.0},
+            ValueError,
+            "lambda_abs must be positive, got 0.0",
+        ),
+        (
+            "tensor_wise",
+            {"share": "sqrt"},
+            ValueError,
+            "did you mean 'sqrt_size'",
+        ),
+        ("zclip", {"alpha": 1.0}, ValueError, "alpha"),
+        ("zclip", {"z_thres": 0.0}, ValueError, "z_thres"),
+        ("zclip", {"max_grad_norm": -1.0}, ValueError, "max_grad_norm"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(name, arguments, error, message):
+    with pytest.raises(error, match=message):
+        CLIPS[name](**arguments)
 
 
 class PeakClip(TensorScalingClip):

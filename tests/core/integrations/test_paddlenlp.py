@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clip in PaddleNLP's own model and Trainer, as its users have them."""
 
+import functools
+
 import numpy as np
 import paddle
 import pytest
@@ -28,7 +30,12 @@ class ClippingTrainer(ClippingMixin, Logged):
 
 
 def make_trainer(
-    output_dir, max_steps=20, missing_state="raise", report_to=(), **arguments
+    output_dir,
+    max_steps=20,
+    missing_state="raise",
+    report_to=(),
+    is_clipping=True,
+    **arguments,
 ):
     config = LlamaConfig(
         vocab_size=256,
@@ -40,9 +47,12 @@ def make_trainer(
     )
     paddle.seed(0)
     train, _ = build_datasets(DataConfig(seq_length=32), 20 * 8)
-    return ClippingTrainer(
+    make = functools.partial(
+        ClippingTrainer,
         clip=ClipGradByAdaGC(t_start=5),
         missing_state=missing_state,
+    )
+    return (make if is_clipping else Logged)(
         model=LlamaForCausalLM(config),
         args=TrainingArguments(
             output_dir=str(output_dir),
@@ -63,7 +73,7 @@ def make_trainer(
     )
 
 
-def test_llama_trains_in_paddlenlp_s_trainer(tmp_path):
+def test_llama_trains_in_paddlenlp_s_trainer_and_logs_the_clip(tmp_path):
     trainer = make_trainer(tmp_path, save_strategy="no")
     loss = trainer.train().metrics["train_loss"]
     assert loss < np.log(256)
@@ -72,6 +82,12 @@ def test_llama_trains_in_paddlenlp_s_trainer(tmp_path):
     assert len(metrics["tensors"]) == len(trainer.model.parameters())
     gamma = [tensor["gamma"] for tensor in metrics["tensors"].values()]
     assert np.isfinite(gamma).all()
+    (logs,) = (line for line in trainer.logged if "loss" in line)
+    summary = trainer.clip.summary()
+    for name in ("global_grad_norm", "clipped_fraction", "h_min"):
+        assert logs[f"clip_{name}"] == summary[name]
+    for key, h in summary["lowest_h"].items():
+        assert logs[f"clip_h/{key}"] == h
 
 
 def test_the_trainer_s_arguments_stay_in_force(tmp_path):
@@ -109,17 +125,19 @@ def test_the_clip_goes_on_from_the_trainer_s_checkpoint(tmp_path, is_unified):
         assert float(gamma) == float(whole["gamma"][key])
 
 
-def test_run_without_a_clip_s_state_switches_to_it(tmp_path):
-    with paddle.utils.unique_name.guard():
-        make_trainer(tmp_path, max_steps=12).train()
-    (tmp_path / "checkpoint-12" / STATE_FILE).unlink()
-    with paddle.utils.unique_name.guard():
-        trainer = make_trainer(tmp_path)
-        with pytest.raises(FileNotFoundError, match="missing_state='start'"):
+def test_trainer_switches_from_globalgc_as_the_how_to_says(tmp_path):
+    def resume(**arguments):
+        with paddle.utils.unique_name.guard():
+            trainer = make_trainer(tmp_path, **arguments)
             trainer.train(resume_from_checkpoint=True)
+        return trainer
+
     with paddle.utils.unique_name.guard():
-        trainer = make_trainer(tmp_path, missing_state="start")
-        trainer.train(resume_from_checkpoint=True)
+        make_trainer(tmp_path, max_steps=12, is_clipping=False).train()
+    assert not (tmp_path / "checkpoint-12" / STATE_FILE).exists()
+    with pytest.raises(FileNotFoundError, match="missing_state='start'"):
+        resume()
+    trainer = resume(missing_state="start")
     assert trainer.state.global_step == 20
     assert trainer.clip.num_steps == 8  # counted from the switch
 
@@ -156,26 +174,10 @@ def test_no_checkpoint_to_resume_from_is_said(tmp_path):
         trainer.train(resume_from_checkpoint=True)
 
 
-def test_logs_have_the_clip_s_numbers(tmp_path):
-    trainer = make_trainer(tmp_path, save_strategy="no")
-    trainer.train()
-    (logs,) = (line for line in trainer.logged if "loss" in line)
-    summary = trainer.clip.summary()
-    for name in ("global_grad_norm", "clipped_fraction", "h_min"):
-        assert logs[f"clip_{name}"] == summary[name]
-    for key, h in summary["lowest_h"].items():
-        assert logs[f"clip_h/{key}"] == h
-
-
 def test_max_grad_norm_is_not_used_and_that_is_said(tmp_path):
     with pytest.warns(UserWarning, match=r"max_grad_norm=0.5 is not used"):
         trainer = make_trainer(tmp_path, max_grad_norm=0.5)
     assert trainer.args.max_grad_norm == 0
-
-
-def test_warm_up_that_never_ends_is_warned_of(tmp_path):
-    with pytest.warns(UserWarning, match="t_start=5, and max_steps=5"):
-        make_trainer(tmp_path, max_steps=5)
 
 
 def test_groups_of_parameters_are_clipped(tmp_path):

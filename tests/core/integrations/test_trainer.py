@@ -1,10 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A clip's state that some ranks alone find on their disks."""
+"""What the Trainers share: a clip's state on ranks, and numbers for writers."""
 
+import math
 import types
 import warnings
 
+import numpy as np
 import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
@@ -12,7 +14,11 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC, save_state
 from paddle_adagc.integrations import trainer
-from paddle_adagc.integrations.trainer import load_clip, take_over_clipping
+from paddle_adagc.integrations.trainer import (
+    add_histograms,
+    load_clip,
+    take_over_clipping,
+)
 
 
 def clip_of(steps, size=1.0):
@@ -75,7 +81,9 @@ def test_a_run_that_ends_in_the_warm_up_is_warned_of(max_steps, warns):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         take_over_clipping(args, ClipGradByAdaGC(t_start=5))
-    assert len(caught) == warns
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == warns
+    assert all("t_start=5, and max_steps=1" in text for text in messages)
     assert args.max_grad_norm == 0.0
 
 
@@ -104,3 +112,69 @@ def test_two_ranks_resume_alike(tmp_path, holders):
     )
     assert found == ([3, 3] if holders else ["refused", "refused"])
     assert started == ([3, 3] if holders else [0, 0])
+
+
+class Writer:
+    """Keeps what it gets."""
+
+    def __init__(self):
+        self.bars, self.points = {}, {}
+
+    def add_histogram(self, tag, values, step):
+        self.bars[tag] = (sorted(values.tolist()), step)
+
+    def add_scalar(self, tag, value, step):
+        self.points[tag] = (value, step)
+
+
+def numbers(norm):
+    return {"norm": norm, "gamma": 2.0, "h": 0.5}
+
+
+TENSORS = {
+    "layers.0.up.weight": numbers(1.0),
+    "layers.1.up.weight": numbers(3.0),
+    "layers.0.down.weight": numbers(math.inf),
+    "layers.1.down.weight": numbers(math.nan),
+    "head.weight": numbers(5.0),
+    "embed.weight": numbers(math.inf),
+}
+
+
+@pytest.mark.parametrize("name", ["vdl_writer", "tb_writer"])
+def test_groups_are_histograms_and_single_tensors_are_curves(name):
+    writer = Writer()
+    callback = types.SimpleNamespace(**{name: writer})
+    summary = {"tensors": TENSORS, "lowest_h": {"head.weight": 0.5}}
+    add_histograms([object(), callback], summary, 7)
+    assert writer.bars["train/clip_norm/layers.N.up.weight"] == ([1.0, 3.0], 7)
+    assert "train/clip_norm/layers.N.down.weight" not in writer.bars
+    assert writer.points["train/clip_norm/head.weight"] == (5.0, 7)
+    assert "train/clip_norm/embed.weight" not in writer.points
+    assert "train/clip_h/head.weight" not in writer.points
+    assert writer.points["train/clip_h/embed.weight"] == (0.5, 7)
+
+
+def test_a_model_may_have_curves_or_histograms_alone():
+    curves, bars = Writer(), Writer()
+    alone = {"tensors": {"head.weight": numbers(1.0)}}
+    add_histograms([types.SimpleNamespace(tb_writer=curves)], alone, 1)
+    assert set(curves.points) == {
+        f"train/clip_{name}/head.weight" for name in ("norm", "gamma", "h")
+    }
+    layers = {k: v for k, v in TENSORS.items() if "up" in k}
+    add_histograms(
+        [types.SimpleNamespace(tb_writer=bars)], {"tensors": layers}, 1
+    )
+    assert (len(bars.bars), bars.points) == (3, {})
+
+
+def test_weights_and_biases_gets_all_at_once():
+    logged = []
+    wandb = types.SimpleNamespace(Histogram=np.sum, log=logged.append)
+    add_histograms(
+        [types.SimpleNamespace(_wandb=wandb)], {"tensors": TENSORS}, 9
+    )
+    assert logged[0]["train/global_step"] == 9
+    assert logged[0]["train/clip_norm/layers.N.up.weight"] == 4.0
+    assert logged[0]["train/clip_norm/head.weight"] == 5.0

@@ -17,73 +17,26 @@ import backends
 import numpy as np
 import paddle
 import pytest
+from core.clips import test_gradients
+from core.clips.test_gradients import DTYPES, make_slice, scaled, wide
 from helpers import (
     make_parameters,
     no_waiting_for_the_device,
     slow_but,
-    strided_gradient,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle.base import core
 
-from paddle_adagc import ClipGradByAdaGC, kernels
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels.cuda import tensors
 from paddle_adagc.kernels.cuda.tables import CHUNK, THREADS, Tables
-
-DTYPES = ["float32", "float64", "bfloat16", "float16"]
-SIZES = [0, 1, 7, 8, 9, 31, 511, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
 
 
 @pytest.fixture
 def cuda(monkeypatch):
     return backends.use_cuda(monkeypatch)
-
-
-def make_slice(values, dtype, offset):
-    """A view that begins ``offset`` values into its memory."""
-    if not values.size:
-        return paddle.zeros([0], dtype)
-    memory = np.concatenate([np.full(offset, np.nan), values, [np.nan]])
-    held = paddle.to_tensor(memory).astype(dtype)
-    return held._slice(offset, offset + values.size)
-
-
-def wide(tensor):
-    return tensor.astype("float64").numpy()
-
-
-def scaled(tensor, h):
-    """The product in float32 at least, rounded once to nearest."""
-    if tensor.dtype == paddle.float16:  # Paddle 3.1 cuts instead on CPUs
-        product = tensor.numpy().astype(np.float32) * np.float32(h)
-        return paddle.to_tensor(product.astype(np.float16))
-    if tensor.dtype == paddle.float64:
-        return tensor * paddle.to_tensor(h, "float64")
-    return (tensor.astype("float32") * paddle.to_tensor(h)).astype(tensor.dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("offset", [0, 1, 3])
-def test_norms_and_scales_of_every_size_and_alignment(cuda, dtype, offset):
-    rng = np.random.default_rng(offset)
-    values = [rng.normal(size=n) * 10.0 ** rng.integers(-2, 3) for n in SIZES]
-    gradients = [None, *(make_slice(v, dtype, offset) for v in values), None]
-    before = [None if g is None else g.clone() for g in gradients]
-    listed = GradientList(gradients)
-    exact = [0 if g is None else np.sum(wide(g) ** 2) for g in gradients]
-    np.testing.assert_allclose(listed.squared_norms().numpy(), exact, rtol=1e-6)
-    h = rng.uniform(size=len(gradients)).astype("float32")
-    h[::4] = 1.0
-    discard = np.arange(len(gradients)) % 5 == 3
-    listed.scale_(paddle.to_tensor(h), paddle.to_tensor(discard))
-    for i, (gradient, old) in enumerate(zip(gradients, before, strict=True)):
-        if gradient is None:
-            continue
-        expected = wide(old if h[i] == 1 else scaled(old, h[i]))
-        expected[...] = 0 if discard[i] else expected
-        np.testing.assert_array_equal(wide(gradient), expected, err_msg=str(i))
 
 
 def test_scales_write_nothing_beside_a_slice(cuda):
@@ -133,13 +86,6 @@ def test_sums_depend_neither_on_addresses_nor_on_neighbours(cuda):
     assert len(sums) == 1
 
 
-def test_tensor_with_h_of_1_is_not_touched(cuda):
-    # A signalling pattern: 1 * x would quieten it.
-    bits = paddle.full([9], 0x7FA00001, "int32")
-    GradientList([bits.view("float32")]).scale_(paddle.to_tensor([1.0]), None)
-    assert bits.tolist() == [0x7FA00001] * 9
-
-
 @pytest.mark.parametrize(
     ("count", "stores"), [(1, 1), (480, 1), (481, 2), (961, 3)]
 )
@@ -178,17 +124,6 @@ def test_kept_tables_keep_no_gradient(cuda):
     del listed
     gc.collect()
     assert sys.getrefcount(gradient) < references
-
-
-def test_odd_gradients_go_elsewhere_one_by_one(cuda):
-    _, strided = strided_gradient(1.0)
-    device, operators = kernels.split([paddle.ones([2]), strided, None])
-    assert isinstance(device, tensors.DeviceTensors)
-    assert operators._tensors == [None, strided, None]
-    sums = device.squared_norms() + operators.squared_norms()
-    np.testing.assert_allclose(
-        sums.numpy(), [2.0, np.sum(wide(strided) ** 2), 0.0]
-    )
 
 
 @given(
@@ -395,8 +330,8 @@ def test_planted_faults_are_caught(monkeypatch, tmp_path, fault):
     is_right = True
     for dtype, offset in (("bfloat16", 1), ("float32", 0)):
         try:
-            test_norms_and_scales_of_every_size_and_alignment(
-                cuda, dtype, offset
+            test_gradients.test_norms_and_scales_of_every_size_and_alignment(
+                None, dtype, offset
             )
         except AssertionError:
             is_right = False

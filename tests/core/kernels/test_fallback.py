@@ -29,6 +29,7 @@ def pretend_gpu(monkeypatch, *, device="gpu:0", rocm=False):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
+    backends.emulated_cuda()  # is kept in the user's own cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     load_module = tensors.load_module
     load_module.cache_clear()

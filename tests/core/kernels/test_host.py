@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from helpers import strided_gradient
+from helpers import make_parameters, strided_gradient
 
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import host
-from paddle_adagc.kernels.host import HostTensors
+from paddle_adagc.kernels.host import HostTensors, load_library
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
@@ -75,6 +75,14 @@ def test_compiler_that_fails_leaves_paddle_s_operators(
     assert not [*cache.iterdir()]
     norms = GradientList([paddle.ones([3])]).squared_norms()
     assert norms.tolist() == [3.0]
+
+
+def test_without_a_compiler_the_operators_are_used(monkeypatch, caplog, cache):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(host.shutil, "which", lambda name: None)
+    with caplog.at_level(logging.INFO):
+        assert host.load_library() is None
+    assert "no C++ compiler" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign"])
@@ -136,59 +144,6 @@ def test_switch(monkeypatch, cache):
     assert isinstance(part, OperatorTensors)
 
 
-def test_odd_gradients_do_not_send_the_list_to_the_operators():
-    embedding = paddle.nn.Embedding(4, 2, sparse=True)
-    embedding(paddle.to_tensor([1, 1])).sum().backward()
-    _, strided = strided_gradient(1.0)
-    gradients = [
-        paddle.ones([4, 3]),
-        strided,
-        None,
-        paddle.full([5], 2.0, "bfloat16"),
-        embedding.weight.grad,
-        paddle.full([5], 3.0, "int32").astype("float64"),
-    ]
-    host, operators = kernels.split([*gradients[:4], None, gradients[5]])
-    assert isinstance(host, HostTensors)
-    assert [t is not None for t in operators._tensors] == (
-        [False, True, False, False, False, False]
-    )
-    listed = GradientList(gradients)
-    expected = [12.0, float((strided**2).sum()), 0.0, 20.0, 8.0, 45.0]
-    np.testing.assert_allclose(listed.squared_norms().numpy(), expected)
-    listed.scale_(paddle.full([6], 0.5), None)
-    np.testing.assert_allclose(
-        GradientList(gradients).squared_norms().numpy(),
-        [norm / 4 for norm in expected],
-    )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-def test_norms_and_scales_equal_those_of_the_operators(monkeypatch, dtype):
-    rng = np.random.default_rng(0)
-    shapes = [[1], [], [7, 300], [2049], [100_003], [0, 4]]
-    arrays = [
-        paddle.to_tensor(rng.normal(size=s) * 3).astype(dtype) for s in shapes
-    ]
-    h = paddle.to_tensor(rng.random(len(shapes)).astype("float32"))
-    discard = paddle.to_tensor([False, False, True, False, False, False])
-    if paddle.full([1], 2049.5).astype("float16").item() != 2050:
-        pytest.skip("Paddle 3.1 cuts instead of rounding to float16 on CPUs")
-    results = []
-    for switch in ("1", "0"):
-        monkeypatch.setenv("PADDLE_ADAGC_NATIVE", switch)
-        host.load_library.cache_clear()
-        gradients = GradientList(tensors := [a.clone() for a in arrays])
-        norms = gradients.squared_norms().numpy()
-        gradients.scale_(h, discard)
-        results.append((norms, [t.astype("float64").numpy() for t in tensors]))
-    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
-    for ours, theirs in zip(results[0][1], results[1][1], strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    exact = [float((a.astype("float64") ** 2).sum()) for a in arrays]
-    np.testing.assert_allclose(results[0][0], exact, rtol=2e-7)
-
-
 def test_sums_are_the_same_bits_at_every_vector_width(monkeypatch):
     rng = np.random.default_rng(0)
     tensors = [
@@ -212,16 +167,6 @@ def test_norm_of_a_long_vector_is_as_exact_as_that_of_a_short_one(value):
     exact = 2**23 * float(np.float32(value)) ** 2
     norm = GradientList([vector]).squared_norms().item()
     assert norm == pytest.approx(exact, rel=1e-6)
-
-
-def test_tensors_that_need_no_scaling_are_not_touched():
-    gradient = paddle.ones([4])
-    # A signalling pattern: 1 * x would quieten it.
-    bits = np.array([0x7FA00001], np.uint32).view(np.float32)
-    gradient.set_value(np.repeat(bits, 4))
-    before = gradient.numpy().tobytes()
-    GradientList([gradient]).scale_(paddle.to_tensor([1.0]), None)
-    assert gradient.numpy().tobytes() == before
 
 
 _SLOW_COMPILER = """#!/bin/sh
@@ -286,3 +231,116 @@ def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
     monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")
     monkeypatch.setattr(host, "load_library", None)  # nothing is compiled
     assert not HostTensors.is_available()
+
+
+SHAPES = [[], [1], [3], [2, 3], [4, 1, 2], [0, 3]]
+
+
+def tensors():
+    made = [
+        paddle.ones(shape).astype(dtype)
+        for shape in SHAPES
+        for dtype in ("float32", "float64", "bfloat16", "float16", "int32")
+    ]
+    memory = paddle.ones([8, 4], "bfloat16")
+    _, strided = strided_gradient(1.0)
+    (parameter,) = make_parameters([[5]])
+    views = [memory[2:5], memory[:, 1], memory.T, memory._slice(1, 3), strided]
+    return [*made, *views, None, parameter]
+
+
+def slow(monkeypatch):
+    monkeypatch.setattr(host, "_fast_reader", lambda: None)
+
+
+def test_fast_and_slow_reading_agree(monkeypatch):
+    read = tensors()
+    exchange = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
+    if exchange is None or load_library() is None:
+        pytest.skip("Paddle before 3.3, or no compiler")
+    fast = np.full(len(read), host.NO_TENSOR)
+    assert host._fast_reader()(read, fast)
+    slow(monkeypatch)
+    np.testing.assert_array_equal(fast, host.describe(read))
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_facts(monkeypatch, is_fast):
+    if not is_fast:
+        slow(monkeypatch)
+    memory = paddle.zeros([6, 2], "float16")
+    read = [memory, None, memory[2:], memory.T, paddle.ones([2], "int64")]
+    known = host.describe(read)
+    start = memory.data_ptr()
+    assert known["address"].tolist()[:4] == [start, 0, start + 8, start]
+    assert known["size"].tolist() == [12, 0, 8, 12, 2]
+    assert known["dtype"].tolist() == [3, -1, 3, -1, -1]
+    assert known["device"].tolist() == [256, 0, 256, 256, 256]
+
+
+def test_what_the_fast_reader_refuses_is_read_slowly(monkeypatch):
+    read = [paddle.ones([3]), paddle.ones([2])]
+    expected = host.describe(read)
+    monkeypatch.setattr(
+        host, "_fast_reader", lambda: lambda tensors, descriptors: False
+    )
+    np.testing.assert_array_equal(host.describe(read), expected)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_rocm", "memory"),
+    [
+        ("cpu", False, 1 << 8),
+        ("gpu:0", False, 2 << 8),
+        ("gpu:3", False, (2 << 8) + 3),
+        ("gpu:3", True, 0),
+        ("xpu:0", False, 0),
+    ],
+)
+def test_memory_has_the_number_of_dlpack(monkeypatch, device, is_rocm, memory):
+    monkeypatch.setattr(paddle.device, "get_device", lambda: device)
+    monkeypatch.setattr(paddle, "is_compiled_with_rocm", lambda: is_rocm)
+    assert host.current_memory() == memory
+
+
+class OnDevice:
+    """Stands for a tensor on the GPU of this number; None: another device."""
+
+    dtype, shape, place = paddle.float16, [2, 3], property(lambda self: self)
+
+    def __init__(self, number):
+        self.number = number
+
+    def is_cpu_place(self):
+        return False
+
+    def is_gpu_place(self):
+        return self.number is not None
+
+    def gpu_device_id(self):
+        return self.number
+
+    def is_contiguous(self):
+        return True
+
+    def data_ptr(self):
+        return 64
+
+
+def test_tensors_on_devices(monkeypatch):
+    slow(monkeypatch)
+    known = host.describe([OnDevice(3), OnDevice(None)])
+    assert known.tolist() == [(64, 6, 3, (2 << 8) + 3), (64, 6, 3, 0)]
+
+
+def test_without_dlpack_s_exchange_there_is_no_fast_reader(monkeypatch):
+    monkeypatch.setattr(
+        paddle.Tensor, "__dlpack_c_exchange_api__", None, raising=False
+    )
+    assert host._exchange_function() is None
+    assert host._fast_reader() is None
+
+
+def test_without_the_library_there_is_no_fast_reader(monkeypatch):
+    monkeypatch.setattr(host, "load_library", lambda: None)
+    assert host._fast_reader() is None

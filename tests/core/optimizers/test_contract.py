@@ -1,15 +1,16 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every optimizer under Paddle's contract: state, groups, precision, clips."""
+"""Every optimizer under Paddle's contract: state, groups, clips, refusals."""
 
 import functools
+import inspect
 
 import numpy as np
 import paddle
 import pytest
 from core.optimizers.draws import SHAPES, draw_gradients, draw_weights
 from core.optimizers.runs import make_weights, run, set_gradients, values
-from helpers import make_parameters, no_waiting_for_the_device
+from helpers import assert_equal, make_parameters, no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.optimizers import base
@@ -93,8 +94,7 @@ def test_resumes_bit_by_bit(name, dtype, is_early, tmp_path):
         for parameter, weight in zip(parameters, weights, strict=True):
             parameter.set_value(weight)
         resumed = run_scheduled(optimizer, parameters, range(10, 20))
-    for a, b in zip(resumed, whole, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(resumed, whole)
 
 
 @every_optimizer
@@ -117,20 +117,16 @@ def test_parameter_groups(name):
         for optimizer in optimizers:
             optimizer.step()
     expected = values(alone[0] + alone[1])
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert_equal(got, expected, rtol=1e-6)
 
 
 def test_group_sets_a_rule_s_own_arguments():
     parameters, others = make_weights(), make_weights()
     grouped = Lion(0.01, parameters=[{"params": parameters, "beta1": 0.5}])
     plain = Lion(0.01, beta1=0.5, parameters=others)
-    for a, b in zip(
-        run(grouped, parameters, range(5)),
-        run(plain, others, range(5)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(
+        run(grouped, parameters, range(5)), run(plain, others, range(5))
+    )
     start = {"params": make_weights(), "beta1": 0.5}
     adam = SPAM(0.01, parameters=[start])
     run(adam, start["params"], range(1))
@@ -150,8 +146,7 @@ def test_sees_clipped_gradients(name):
         clipped_by_hand([(p, p.grad) for p in others])
         twin.step()
     assert clip.num_steps == 16
-    for a, b in zip(values(parameters), values(others), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(values(parameters), values(others))
     unclipped = run(*reversed(fresh(name, "float64")), range(16))
     assert any(
         (a != b).any()
@@ -233,8 +228,7 @@ def test_main_grad(name):
         optimizer.step()
         set_gradients(others, gradients)
         twin.step()
-    for a, b in zip(values(parameters), values(others), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(values(parameters), values(others))
 
 
 @every_optimizer
@@ -284,8 +278,7 @@ def test_parameters_keep_their_own_regularizers_in_groups(name):
         groups = [{"params": parameters}] if is_grouped else parameters
         return run(make(name, groups), parameters, range(3))
 
-    for grouped, alone in zip(train(True), train(False), strict=True):
-        np.testing.assert_array_equal(grouped, alone)
+    assert_equal(train(True), train(False))
 
 
 @every_optimizer
@@ -374,3 +367,103 @@ def test_sharding_is_asked_about_new_tensors_once(monkeypatch, name, asks):
         optimizer.step()
     names = [parameter.name for parameter in parameters]
     assert asked == ([(), names] if asks else [])
+
+
+def test_sparse_gradients_are_refused():
+    embedding = paddle.nn.Embedding(4, 3, sparse=True)
+    optimizer = Lion(0.01, parameters=embedding.parameters())
+    embedding(paddle.to_tensor([1, 2])).sum().backward()
+    with pytest.raises(TypeError, match="sparse=False"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("make_wrong", "match"),
+    [
+        (lambda p: Lion(0.1, beta1=1.0, parameters=p), "beta1.*1.0"),
+        (lambda p: Lion(0.1, weight_decay=-1.0, parameters=p), "-1.0"),
+        (lambda p: Lion(0.1, parameters=[{"params": p, "beta3": 1}]), "beta"),
+        (
+            lambda p: Lion(0.1, parameters=[{"params": p, "beta1": 2.0}]),
+            "beta1.*2.0",
+        ),
+        (lambda p: Muon(0.1, scaling="moonlight", parameters=p), "spectral"),
+        (lambda p: Muon(0.1, num_iterations=0, parameters=p), "at least 1"),
+        (lambda p: Muon(0.1, momentum=1.5, parameters=p), "momentum.*1.5"),
+        (lambda p: SPAM(0.1, clip_start=500, parameters=p), "clip_start=500"),
+        (lambda p: SPAM(0.1, epsilon=0.0, parameters=p), "epsilon.*0.0"),
+        (lambda p: AGC(form="papers"), "did you mean 'paper'"),
+        (lambda p: AGC(form="paper", epsilon=0.1), "epsilon=0.1"),
+        (lambda p: Clippy(lambda_abs=0.0), "lambda_abs.*0.0"),
+        (lambda p: RMSClip(threshold=-1.0), "threshold.*-1.0"),
+    ],
+)
+def test_wrong_arguments_are_refused(make_wrong, match):
+    with pytest.raises(ValueError, match=match):
+        make_wrong(make_parameters([[2]]))
+
+
+def test_wrong_types_are_refused():
+    with pytest.raises(TypeError, match="no clip of updates"):
+        ClippedAdamW(0.1, ClipGradByAdaGC(), parameters=make_parameters([[2]]))
+    with pytest.raises(TypeError, match="warmup_steps"):
+        SPAM(0.1, warmup_steps=1.5, parameters=make_parameters([[2]]))
+
+
+def test_static_graphs_are_refused():
+    parameters = make_parameters([[2]])
+    paddle.enable_static()
+    try:
+        with pytest.raises(RuntimeError, match="disable_static"):
+            Lion(0.1, parameters=parameters)
+    finally:
+        paddle.disable_static()
+
+
+def test_muon_refuses_a_vector_as_a_matrix():
+    parameters = make_weights()
+    optimizer = Muon(
+        0.01, parameters=parameters, is_matrix_fun=lambda name: True
+    )
+    with pytest.raises(ValueError, match=r"\[6\].*matrices alone"):
+        run(optimizer, parameters, range(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "defaults"),
+    [
+        (Lion, {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}),
+        (Muon, {"momentum": 0.95, "num_iterations": 5, "weight_decay": 0.1}),
+        (
+            SPAM,
+            {
+                "threshold": 5000.0,
+                "reset_interval": 500,
+                "warmup_steps": 150,
+                "clip_start": 20,
+            },
+        ),
+        (
+            StableAdamW,
+            {
+                "beta1": 0.9,
+                "beta2": 0.99,
+                "epsilon": 1e-6,
+                "weight_decay": 0.01,
+            },
+        ),
+        (
+            ClippedAdamW,
+            {
+                "beta1": 0.9,
+                "beta2": 0.999,
+                "epsilon": 1e-8,
+                "weight_decay": 0.01,
+            },
+        ),
+        (RMSClip, {"threshold": 1.0}),
+    ],
+)
+def test_defaults(make, defaults):
+    parameters = inspect.signature(make).parameters
+    assert {name: parameters[name].default for name in defaults} == defaults

@@ -9,17 +9,14 @@ import paddle
 import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import DENSE, MOE, Layout
+from core.parallel.training import DENSE, LAYOUTS, MOE, Layout
 from helpers import long_but
 from paddle.distributed import fleet
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
 from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
-    parameters_by_key,
 )
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon, hidden_matrices
@@ -35,6 +32,7 @@ from paddle_adagc.parallel.layout import read_layout
 
 NUM_STEPS = 6
 LR = 1e-3
+CLIP = {"name": "adagc", "t_start": 3, "lambda_rel": 5.0, "lambda_abs": 5.0}
 SLOW = {"epsilon": 1e-2}  # else rounding decides where gradients are tiny
 ELEMENT_WISE = ("lion", "spam")
 NAMES = (
@@ -93,43 +91,15 @@ def make_optimizer(name, model, **common):
 
 
 def train(layout, topology, options, name):
-    """Losses, pieces of the weights, and how many tensors have state here."""
-    config = DecoderConfig(**options, tensor_parallel_degree=layout.mp)
-    model_class = (
-        DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
+    """The run of `training.train` with one of the optimizers."""
+    return training.train(
+        layout,
+        topology,
+        options,
+        num_steps=NUM_STEPS,
+        clip_settings=CLIP,
+        make_optimizer=functools.partial(make_optimizer, name),
     )
-    model = bare = model_class(config)
-    initialize_weights(model, config, training.SEED)
-    clip = ClipGradByAdaGC(t_start=3, lambda_rel=5.0, lambda_abs=5.0)
-    clip.bind(model)
-    optimizer = inner = make_optimizer(name, model, grad_clip=clip)
-    if topology is not None:
-        model = fleet.distributed_model(model)
-        optimizer = fleet.distributed_optimizer(optimizer)
-    model.train()
-    parameters = parameters_by_key(bare)
-    losses = []
-    for step in range(NUM_STEPS):
-        for parameter in parameters.values():  # as the Trainer does
-            if parameter.grad is None:
-                parameter.grad = paddle.zeros_like(parameter)
-        ids, labels = training.own_rows(training.batch(step), layout, topology)
-        losses.append(
-            training.forward_backward(model, bare, optimizer, ids, labels)
-        )
-        key, factor = training.outlier(step, config)
-        if key in parameters:
-            training.scale_gradient(parameters[key], factor)
-        optimizer.step()
-        optimizer.clear_grad()
-    return {
-        "losses": losses,
-        "num_states": max(len(held) for held in inner._accumulators.values()),
-        "weights": {
-            key: [(*training.place(p, topology), 0, p.numpy().reshape(-1))]
-            for key, p in parameters.items()
-        },
-    }
 
 
 def train_all(layout, options, names):
@@ -145,23 +115,20 @@ def alone(name, is_moe):
 
 
 CASES = {
-    "tp2": (Layout(mp=2), DENSE, NAMES),
-    "tp2, MoE": (Layout(mp=2), MOE, ("muon", "agc")),
-    "v1 x2": (Layout(sharding=2), DENSE, NAMES),
-    "tp2 x v1": (
-        Layout(mp=2, sharding=2),
-        DENSE,
-        ("muon", "agc"),
-    ),
-    "tp2 x pp2": (Layout(mp=2, pp=2), DENSE, ("muon",)),
-    "v2 x2": (Layout(sharding=2, split_param=True), DENSE, ELEMENT_WISE),
+    "tp2": (DENSE, NAMES),
+    "tp2, MoE": (MOE, ("muon", "agc")),
+    "v1 x2": (DENSE, NAMES),
+    "tp2 x v1": (DENSE, ("muon", "agc")),
+    "tp2 x pp2": (DENSE, ("muon",)),
+    "v2 x2": (DENSE, ELEMENT_WISE),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", long_but(("tp2", "v1 x2", "v2 x2"), CASES))
 def test_run_is_that_of_one_process(case):
-    layout, options, names = CASES[case]
+    layout = LAYOUTS[case.removesuffix(", MoE")]
+    options, names = CASES[case]
     ranks = run_on_ranks(
         train_all,
         layout.world_size,
@@ -211,7 +178,7 @@ def refusals(layout):
 
 @pytest.mark.slow
 def test_sharding_that_splits_tensors_is_refused():
-    layout = Layout(sharding=2, split_param=True)
+    layout = LAYOUTS["v2 x2"]
     ranks = run_on_ranks(refusals, 2, layout=layout)
     assert ranks[0].keys() == set(NAMES) - set(ELEMENT_WISE)
     for messages in ranks:
@@ -261,8 +228,8 @@ def rolled_back(layout, names):
 @pytest.mark.parametrize(
     ("layout", "names"),
     [
-        (Layout(sharding=2), ["lion", "muon", "spam", "agc"]),
-        (Layout(sharding=2, split_param=True), ["lion", "spam"]),
+        (LAYOUTS["v1 x2"], ["lion", "muon", "spam", "agc"]),
+        (LAYOUTS["v2 x2"], ["lion", "spam"]),
     ],
     ids=["v1 x2", "v2 x2"],
 )

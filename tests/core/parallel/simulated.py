@@ -12,7 +12,7 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import reduce
 from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Axis
+from paddle_adagc.parallel.topology import Axis, Topology
 
 SHAPES = {"norm": 6, "dense": 24, "split": 16, "expert.0": 12, "expert.1": 12}
 STEPS = 12
@@ -186,3 +186,25 @@ def half(rank, size):
 
 def axis(rank, *group):
     return Axis(group.index(rank), len(group), group)
+
+
+def along(name, count=2, **options):
+    """Topologies of the ranks on one axis."""
+    world = tuple(range(count))
+    return [
+        Topology(**{name: axis(r, *world)}, world=world, **options)
+        for r in world
+    ]
+
+
+def grid(rows, columns, **options):
+    """Topologies of ranks 0 1 | 2 3: the axis along the rows, and the other."""
+    return [
+        Topology(
+            **{rows: axis(r, *[(0, 1), (2, 3)][r // 2])},
+            **{columns: axis(r, *[(0, 2), (1, 3)][r % 2])},
+            world=(0, 1, 2, 3),
+            **options,
+        )
+        for r in range(4)
+    ]

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that were not averaged, and experts without marks, are noticed."""
+"""Unaveraged gradients, experts without marks and unbound clips are noticed."""
 
 import types
 
@@ -8,7 +8,8 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
-from helpers import clip_arrays
+from core.parallel.simulated import along
+from helpers import clip_arrays, make_parameters
 from paddle.distributed import fleet
 from paddle.distributed.fleet.utils.sequence_parallel_utils import ScatterOp
 
@@ -16,7 +17,13 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import stateful
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel import agreement
-from paddle_adagc.parallel.agreement import RankView, compare
+from paddle_adagc.parallel.agreement import (
+    RankView,
+    check_alone,
+    check_unbound,
+    compare,
+    refuse_unknown_owners,
+)
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Axis, Topology
 
@@ -265,3 +272,80 @@ def follow_sequence_parallel():
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+@pytest.fixture
+def expert():
+    (parameter,) = make_parameters([[2]])
+    parameter.expert = parameter.no_sync = True
+    return parameter
+
+
+def ranks(monkeypatch, count):
+    monkeypatch.setattr(agreement.dist, "get_world_size", lambda: count)
+
+
+def test_an_unbound_clip_sees_all_or_is_refused(expert, monkeypatch):
+    (dense,) = make_parameters([[2]])
+    several = Topology(data=Axis(0, 2), world=object())
+    check_unbound("C", None, [dense, expert])
+    check_unbound("C", Topology(), [expert])
+    check_unbound("C", several, [dense])
+    with pytest.raises(RuntimeError, match=r"C needs .* clip\.bind\(model\)"):
+        check_unbound("C", Topology(model=Axis(0, 2)))
+    with pytest.raises(RuntimeError, match=r"clip\.bind"):
+        check_unbound("C", several, [dense, expert])
+    ranks(monkeypatch, 2)
+    with pytest.raises(RuntimeError, match=r"clip\.bind"):
+        check_unbound("C", None, [expert])
+
+
+def test_experts_on_ranks_without_fleet_are_refused(monkeypatch):
+    layout = [TensorLayout(key="a"), TensorLayout(key="b", is_expert=True)]
+    check_alone(layout)
+    ranks(monkeypatch, 2)
+    check_alone(layout[:1])
+    with pytest.raises(RuntimeError, match=r"1 expert tensors \(b, .* 2 ranks"):
+        check_alone(layout)
+
+
+def test_stage_2_needs_a_known_group(monkeypatch):
+    monkeypatch.setattr(agreement, "is_called_by", lambda step: False)
+    refuse_unknown_owners("C", None)
+    monkeypatch.setattr(agreement, "is_called_by", lambda step: True)
+    refuse_unknown_owners("C", Topology(sharding=Axis(0, 2)))
+    for topology in (None, Topology()):
+        with pytest.raises(RuntimeError, match=r"C needs .* stage 2"):
+            refuse_unknown_owners("C", topology)
+
+
+@pytest.mark.parametrize(
+    ("mark", "value"),
+    [("no_sync", True), ("expert", True), ("color", {"color": "moe_expert"})],
+)
+def test_experts_over_data_parallel_ranks_need_bind(monkeypatch, mark, value):
+    monkeypatch.setattr(
+        "paddle_adagc.clips.stateful.read_topology",
+        lambda: along("data")[0],
+    )
+    dense, expert = make_parameters([[1], [1]])
+    setattr(expert, mark, value)
+    clip = ClipGradByAdaGC()
+    clip_arrays(clip, [dense], [np.ones(1)])
+    gradient = paddle.full([1], 50.0)
+    with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
+        clip([(dense, gradient), (expert, paddle.ones([1]))])
+    assert gradient.item() == 50.0
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_experts_without_fleet_are_refused(monkeypatch, is_bound):
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    model = paddle.nn.Linear(1, 1)
+    model.weight.no_sync = True
+    clip = ClipGradByAdaGC()
+    if is_bound:
+        clip.bind(model)
+    message = r"fleet\.init" if is_bound else r"clip\.bind"
+    with pytest.raises(RuntimeError, match=message):
+        clip_arrays(clip, [model.weight], [np.ones([1, 1])])

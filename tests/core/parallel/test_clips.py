@@ -4,14 +4,14 @@
 
 import pytest
 from core.parallel import training
-from core.parallel.ranks import run_on_ranks
 from core.parallel.training import (
     DEEP,
     DENSE,
     HEADS,
+    LAYOUTS,
     MOE,
-    Layout,
     assert_same_run,
+    on_ranks,
 )
 
 from paddle_adagc.clips.registry import CLIPS
@@ -32,35 +32,21 @@ NAMES = [name for name in CLIPS if name not in PLAIN | BY_FLEET]
 WHOLE_TENSORS = {"agc"}  # refused where slices cut through units
 WITH_SLICES = [name for name in NAMES if name not in WHOLE_TENSORS]
 CASES = {
-    "tp2": (Layout(mp=2), NAMES, DENSE),
-    "v1 x2": (Layout(sharding=2), NAMES, DENSE),
+    "tp2": (NAMES, DENSE),
+    "v1 x2": (NAMES, DENSE),
     "v1 x2 with fuse_optimizer": (
-        Layout(sharding=2, tensor_fusion=True),
         [name for name in NAMES if name != "value"],
         DENSE,
     ),
-    "tp2 x v1": (Layout(mp=2, sharding=2), NAMES, DENSE),
-    "v2 x2": (Layout(sharding=2, split_param=True), WITH_SLICES, DENSE),
-    "tp2 x pp2": (Layout(mp=2, pp=2), NAMES, DENSE),
-    "ep2": (
-        Layout(ep=2, sharding=2, split_param=True),
-        WITH_SLICES,
-        MOE,
-    ),
-    "tp2 x ep2 x v2": (
-        Layout(mp=2, ep=2, sharding=2, split_param=True),
-        WITH_SLICES,
-        MOE,
-    ),
-    "sep2": (Layout(sep=2), NAMES, HEADS),
-    "pp4 x 2 virtual stages": (
-        Layout(pp=4, virtual=2, micro_batches=8),
-        NAMES,
-        DEEP,
-    ),
+    "tp2 x v1": (NAMES, DENSE),
+    "v2 x2": (WITH_SLICES, DENSE),
+    "tp2 x pp2": (NAMES, DENSE),
+    "ep2": (WITH_SLICES, MOE),
+    "tp2 x ep2 x v2": (WITH_SLICES, MOE),
+    "sep2": (NAMES, HEADS),
+    "pp4 x 2 virtual stages": (NAMES, DEEP),
 }
 NUM_STEPS = 15
-_ALONE: dict[str, dict] = {}
 
 
 def arguments(name, options):
@@ -71,28 +57,12 @@ def arguments(name, options):
     }
 
 
-def alone(name, options):
-    """The run of one process."""
-    key = f"{name} {options}"
-    if key not in _ALONE:
-        _ALONE[key] = training.train_alone(**arguments(name, options))
-    return _ALONE[key]
-
-
-def assert_same_runs(layout, names, options):
-    ranks = run_on_ranks(
-        training.train_all,
-        layout.world_size,
-        timeout=600.0,
-        layout=layout,
-        runs=[arguments(name, options) for name in names],
-    )
-    for name, results in zip(names, zip(*ranks, strict=True), strict=True):
-        assert_same_run(results, alone(name, options))
-
-
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_run_is_that_of_one_process(case):
-    assert_same_runs(*CASES[case])
+    names, options = CASES[case]
+    runs = [arguments(name, options) for name in names]
+    results = on_ranks(LAYOUTS[case], runs, timeout=600.0)
+    for run, ranks in zip(runs, results, strict=True):
+        assert_same_run(ranks, training.alone(**run))

@@ -5,8 +5,15 @@
 import numpy as np
 import pytest
 from core.parallel import training
-from core.parallel.ranks import run_on_ranks
-from core.parallel.training import DENSE, MOE, Layout, assert_close, merge
+from core.parallel.training import (
+    DENSE,
+    LAYOUTS,
+    MOE,
+    assert_close,
+    merge,
+    on_ranks,
+)
+from helpers import long_but
 
 # After QK-norm the scales of queries and keys have no gradient but rounding.
 UNTIED = {**DENSE, "tie_word_embeddings": False, "qk_norm": False}
@@ -14,12 +21,9 @@ WESAR = {"options": {**UNTIED, "initialization": "wesar"}}
 WESAR_MOE = {"options": {**MOE, "initialization": "wesar"}}
 SCALED_EMBED = {"options": {**DENSE, "initialization": "scaled_embed"}}
 CASES = {
-    "tp2": (Layout(mp=2), [WESAR_MOE, SCALED_EMBED]),
-    "sp with tp2 x pp2": (
-        Layout(mp=2, pp=2, sequence_parallel=True),
-        [WESAR, SCALED_EMBED],
-    ),
-    "ep2": (Layout(ep=2, sharding=2, split_param=True), [WESAR_MOE]),
+    "tp2": [WESAR_MOE, SCALED_EMBED],
+    "sp with tp2 x pp2": [WESAR, SCALED_EMBED],
+    "ep2": [WESAR_MOE],
 }
 
 
@@ -55,16 +59,9 @@ def assert_same(ranks, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param("tp2", marks=pytest.mark.long),
-        "ep2",
-        pytest.param("sp with tp2 x pp2", marks=pytest.mark.long),
-    ],
+    long_but(("ep2",), CASES),
 )
 def test_run_is_that_of_one_process(case):
-    layout, runs = CASES[case]
-    ranks = run_on_ranks(
-        training.train_all, layout.world_size, layout=layout, runs=runs
-    )
-    for arguments, of_ranks in zip(runs, zip(*ranks, strict=True), strict=True):
-        assert_same(of_ranks, training.train_alone(**arguments))
+    results = on_ranks(LAYOUTS[case], CASES[case])
+    for arguments, ranks in zip(CASES[case], results, strict=True):
+        assert_same(ranks, training.train_alone(**arguments))

@@ -6,19 +6,18 @@ import functools
 
 import pytest
 from core.parallel import training
-from core.parallel.ranks import run_on_ranks
 from core.parallel.training import (
     DEEP,
     DENSE,
     HEADS,
+    LAYOUTS,
     MOE,
     SPARSE_MOE,
-    Layout,
     assert_same_run,
+    continued,
+    on_ranks,
 )
 from helpers import slow_but
-
-from paddle_adagc.state import load_state, save_state
 
 _DENSE = {"options": DENSE}
 _MOE = {"options": MOE}
@@ -26,180 +25,77 @@ _SPARSE = {"options": SPARSE_MOE}
 _HEADS = {"options": HEADS}
 _MOE_HEADS = {"options": {**MOE, "num_key_value_heads": 4}}
 _DEEP = {"options": DEEP}
+_MAIN_GRAD = {"main_grad": True}
 _DEVIATION = {
     **_DENSE,
     "clip_settings": {**training.ADAGC, "lambda_dev": 2.0},
 }
 # Three layers on two stages are uneven ones.
 CASES = {
-    "tp2": (Layout(mp=2), [_DENSE, _MOE, _DEVIATION]),
-    "sp with tp2": (Layout(mp=2, sequence_parallel=True), [_DENSE, _MOE]),
-    "pp2": (Layout(pp=2), [_DENSE, _MOE]),
-    # Paddle wants more than 2 stages, and plans other steps from 2 x pp
-    # micro-batches on.
-    "pp4 x 2 virtual stages": (
-        Layout(pp=4, virtual=2, micro_batches=8),
-        [_DEEP],
-    ),
-    "pp4 x 2 virtual stages, forward then backward": (
-        Layout(pp=4, virtual=2, micro_batches=4),
-        [_DEEP],
-    ),
-    "dp2": (Layout(dp=2), [_DENSE, _MOE, _SPARSE]),
-    "v1 x2": (Layout(sharding=2), [_DENSE, _MOE]),
-    "v1 x2 with tensor_fusion": (
-        Layout(sharding=2, tensor_fusion=True, fuse_optimizer=False),
-        [_DENSE],
-    ),
-    "v1 x2 with fuse_optimizer": (
-        Layout(sharding=2, tensor_fusion=True),
-        [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
-    ),
-    "v2 x2": (
-        Layout(sharding=2, split_param=True),
-        [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
-    ),
-    "sep2": (Layout(sep=2), [_HEADS]),
-    "sep2 x dp2": (Layout(sep=2, dp=2), [_HEADS]),
-    "tp2 x sep2": (Layout(mp=2, sep=2), [_HEADS]),
-    "sep2 x v1": (Layout(sep=2, sharding=2), [_HEADS]),
-    "ep2 x cp2": (
-        Layout(ep=2, cp=2, sharding=2, split_param=True),
-        [_MOE_HEADS],
-    ),
-    "ep2 x cp2 x v2": (
-        Layout(ep=2, cp=2, sharding=4, split_param=True),
-        [_MOE_HEADS],
-    ),
-    "v2 x2 with recompute": (
-        Layout(sharding=2, split_param=True, recompute=True),
-        [_DENSE, _MOE],
-    ),
-    "tp2 x dp2": (Layout(mp=2, dp=2), [_DENSE, _MOE]),
-    "tp2 x pp2": (Layout(mp=2, pp=2), [_DENSE, _MOE]),
-    "sp with tp2 x pp2": (
-        Layout(mp=2, pp=2, sequence_parallel=True),
-        [_DENSE, _MOE],
-    ),
-    "tp2 x v1": (Layout(mp=2, sharding=2), [_DENSE, _MOE]),
-    "tp2 x v1 with fuse_optimizer": (
-        Layout(mp=2, sharding=2, tensor_fusion=True),
-        [_DENSE],
-    ),
-    "tp2 x v2": (
-        Layout(mp=2, sharding=2, split_param=True),
-        [_DENSE, _MOE, {**_DENSE, "main_grad": True}],
-    ),
-    "pp2 x v2": (Layout(pp=2, sharding=2, split_param=True), [_DENSE, _MOE]),
-    "ep2": (Layout(ep=2, sharding=2, split_param=True), [_MOE, _SPARSE]),
-    "ep4": (Layout(ep=4, sharding=4, split_param=True), [_MOE]),
-    "ep2 x v2 x4": (
-        Layout(ep=2, sharding=4, split_param=True),
-        [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
-    ),
-    "tp2 x ep2": (Layout(mp=2, ep=2), [_MOE, _SPARSE]),
-    "tp2 x ep2 x v2": (
-        Layout(mp=2, ep=2, sharding=2, split_param=True),
-        [_MOE, _SPARSE, {**_MOE, "main_grad": True}],
-    ),
-    "sp with tp2 x ep4 x v2": (
-        Layout(
-            mp=2, ep=4, sharding=2, split_param=True, sequence_parallel=True
-        ),
-        [_MOE, _SPARSE],
-    ),
-    "pp2 x ep2": (
-        Layout(pp=2, ep=2, sharding=2, split_param=True),
-        [_MOE],
-    ),
+    "tp2": [_DENSE, _MOE, _DEVIATION],
+    "sp with tp2": [_DENSE, _MOE],
+    "pp2": [_DENSE, _MOE],
+    "pp4 x 2 virtual stages": [_DEEP],
+    "pp4 x 2 virtual stages, forward then backward": [_DEEP],
+    "dp2": [_DENSE, _MOE, _SPARSE],
+    "v1 x2": [_DENSE, _MOE],
+    "v1 x2 with tensor_fusion": [_DENSE],
+    "v1 x2 with fuse_optimizer": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
+    "v2 x2": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
+    "sep2": [_HEADS],
+    "sep2 x dp2": [_HEADS],
+    "tp2 x sep2": [_HEADS],
+    "sep2 x v1": [_HEADS],
+    "ep2 x cp2": [_MOE_HEADS],
+    "ep2 x cp2 x v2": [_MOE_HEADS],
+    "v2 x2 with recompute": [_DENSE, _MOE],
+    "tp2 x dp2": [_DENSE, _MOE],
+    "tp2 x pp2": [_DENSE, _MOE],
+    "sp with tp2 x pp2": [_DENSE, _MOE],
+    "tp2 x v1": [_DENSE, _MOE],
+    "tp2 x v1 with fuse_optimizer": [_DENSE],
+    "tp2 x v2": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
+    "pp2 x v2": [_DENSE, _MOE],
+    "ep2": [_MOE, _SPARSE],
+    "ep4": [_MOE],
+    "ep2 x v2 x4": [_MOE, _SPARSE, {**_MOE, **_MAIN_GRAD}],
+    "tp2 x ep2": [_MOE, _SPARSE],
+    "tp2 x ep2 x v2": [_MOE, _SPARSE, {**_MOE, **_MAIN_GRAD}],
+    "sp with tp2 x ep4 x v2": [_MOE, _SPARSE],
+    "pp2 x ep2": [_MOE],
 }
-
 EIGHT_RANKS = {
-    "tp2 x pp2 x v2": (
-        Layout(mp=2, pp=2, sharding=2, split_param=True),
-        [_DENSE],
-    ),
-    "tp2 x pp2 x v2, MoE": (
-        Layout(mp=2, pp=2, sharding=2, split_param=True),
-        [_MOE],
-    ),
-    "tp2 x ep2 x v2 x4": (
-        Layout(mp=2, ep=2, sharding=4, split_param=True),
-        [_MOE],
-    ),
-    "tp2 x ep4 x v2 x4": (
-        Layout(mp=2, ep=4, sharding=4, split_param=True),
-        [_MOE],
-    ),
-    "tp2 x pp2 x ep2 x v2": (
-        Layout(mp=2, pp=2, ep=2, sharding=2, split_param=True),
-        [_MOE],
-    ),
+    "tp2 x pp2 x v2": [_DENSE],
+    "tp2 x pp2 x v2, MoE": [_MOE],
+    "tp2 x ep2 x v2 x4": [_MOE],
+    "tp2 x ep4 x v2 x4": [_MOE],
+    "tp2 x pp2 x ep2 x v2": [_MOE],
 }
 
 
-def run(layout, runs):
-    """What each rank gave back, for every run."""
-    ranks = run_on_ranks(
-        training.train_all,
-        layout.world_size,
-        timeout=60.0 * layout.world_size,
-        layout=layout,
-        runs=runs,
-    )
-    return list(zip(*ranks, strict=True))
-
-
-_ALONE: dict[str, dict] = {}
-
-
-def alone(options, clip_settings=training.ADAGC):
+def alone(clip_settings=training.ADAGC, **arguments):
     """The run of one process."""
-    key = str(sorted(options.items()) + sorted(clip_settings.items()))
-    if key not in _ALONE:
-        _ALONE[key] = training.train_alone(options, clip_settings=clip_settings)
-    return _ALONE[key]
+    return training.alone(clip_settings=clip_settings, **arguments)
 
 
 @functools.cache
 def spread(case):
     """The runs of a case."""
-    return run(*CASES[case])
+    return on_ranks(LAYOUTS[case], CASES[case])
 
 
-LONG = [
-    "sep2",
-    "ep2",
-    "pp4 x 2 virtual stages, forward then backward",
-    "tp2 x ep2",
-    "pp2 x ep2",
-    "sep2 x dp2",
-    "ep2 x cp2 x v2",
-    "tp2 x dp2",
-    "sp with tp2 x pp2",
-    "tp2 x sep2",
-    "dp2",
-    "pp2",
-    "pp4 x 2 virtual stages",
-    "tp2 x pp2",
-    "sp with tp2",
-    "ep2 x cp2",
-    "sep2 x v1",
-    "v2 x2 with recompute",
-    "v1 x2 with fuse_optimizer",
-    "v1 x2 with tensor_fusion",
-    "tp2 x v1",
-    "tp2 x v1 with fuse_optimizer",
-    "ep4",
-    "tp2 x ep2 x v2",
-    "sp with tp2 x ep4 x v2",
-]
-"""Their parts are in other cases, too."""
+SHORTER = (
+    *("tp2", "v1 x2", "v2 x2", "tp2 x v2", "pp2 x v2"),
+    *("ep2 x v2 x4", "tp2 x ep2 x v2"),
+)
+"""Their parts make up the other cases, which are in the long tier."""
+
+LONG = [case for case in CASES if case not in SHORTER]
 
 
 @pytest.mark.parametrize("case", slow_but("v2 x2", CASES, LONG))
 def test_run_is_that_of_one_process(case):
-    for arguments, ranks in zip(CASES[case][1], spread(case), strict=True):
+    for arguments, ranks in zip(CASES[case], spread(case), strict=True):
         same = {k: v for k, v in arguments.items() if k != "main_grad"}
         assert_same_run(ranks, alone(**same))
 
@@ -208,8 +104,9 @@ def test_run_is_that_of_one_process(case):
 @pytest.mark.long
 @pytest.mark.parametrize("case", EIGHT_RANKS)
 def test_run_on_eight_ranks_is_that_of_one_process(case):
-    layout, runs = EIGHT_RANKS[case]
-    for arguments, ranks in zip(runs, run(layout, runs), strict=True):
+    runs = EIGHT_RANKS[case]
+    layout = LAYOUTS[case.removesuffix(", MoE")]
+    for arguments, ranks in zip(runs, on_ranks(layout, runs), strict=True):
         assert_same_run(ranks, alone(**arguments))
 
 
@@ -217,18 +114,8 @@ def test_runs_clip_outliers_and_meet_experts_without_tokens():
     # Else the equalities above would say less.
     outliers = {s for s in range(training.NUM_STEPS) if s % 3 == 1}
     assert outliers & set(training.COMPARED_STEPS) >= {10, 13}
-    gradients = alone(SPARSE_MOE)["clipped"].values()
+    gradients = alone(options=SPARSE_MOE)["clipped"].values()
     assert any(not g.any() for step in gradients for g in step.values())
-
-
-def continued(state, tmp_path):
-    """Arguments of a short run that goes on from a saved state."""
-    save_state(state, tmp_path)
-    return {
-        "state": load_state(tmp_path),
-        "first_step": training.T_START,
-        "num_steps": 5,
-    }
 
 
 @pytest.mark.slow
@@ -236,7 +123,7 @@ def continued(state, tmp_path):
 def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
     dense = spread("tp2 x pp2")[0]
     arguments = {**_DENSE, **continued(dense[0]["state"], tmp_path)}
-    (ranks,) = run(Layout(sharding=2, split_param=True), [arguments])
+    (ranks,) = on_ranks(LAYOUTS["v2 x2"], [arguments])
     assert_same_run(ranks, training.train_alone(**arguments))
 
 
@@ -249,19 +136,19 @@ def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
 def test_state_moves_there_and_back(case, options, tmp_path):
     first = spread(case)[0][0]["state"]
     arguments = {**options, **continued(first, tmp_path / "there")}
-    v2 = Layout(sharding=2, split_param=True)
-    (there,) = run(v2, [arguments])
+    v2 = LAYOUTS["v2 x2"]
+    (there,) = on_ranks(v2, [arguments])
     assert_same_run(there, training.train_alone(**arguments))
     arguments |= continued(there[0]["state"], tmp_path / "back")
     arguments["first_step"] = there[0]["state"]["step"]
-    (back,) = run(CASES[case][0], [arguments])
+    (back,) = on_ranks(LAYOUTS[case], [arguments])
     assert_same_run(back, training.train_alone(**arguments))
 
 
 @pytest.mark.slow
 def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
     ranks = spread("ep4")[0]
-    expected = alone(MOE)["state"]
+    expected = alone(options=MOE)["state"]
     arguments = {**_MOE, **continued(ranks[0]["state"], tmp_path)}
     mine = training.train_alone(**arguments)
     theirs = training.train_alone(**{**arguments, "state": expected})
@@ -273,15 +160,15 @@ def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
-    arguments = {**_DENSE, **continued(alone(DENSE)["state"], tmp_path)}
-    layout = Layout(mp=2, pp=2, sharding=2, split_param=True)
-    (ranks,) = run(layout, [arguments])
+    arguments = {**_DENSE, **continued(alone(options=DENSE)["state"], tmp_path)}
+    layout = LAYOUTS["tp2 x pp2 x v2"]
+    (ranks,) = on_ranks(layout, [arguments])
     assert_same_run(ranks, training.train_alone(**arguments))
 
 
 @pytest.mark.slow
 def test_state_of_one_process_loads_on_four_ranks(tmp_path):
-    arguments = {**_MOE, **continued(alone(MOE)["state"], tmp_path)}
-    layout = Layout(ep=2, sharding=4, split_param=True)
-    (ranks,) = run(layout, [arguments])
+    arguments = {**_MOE, **continued(alone(options=MOE)["state"], tmp_path)}
+    layout = LAYOUTS["ep2 x v2 x4"]
+    (ranks,) = on_ranks(layout, [arguments])
     assert_same_run(ranks, training.train_alone(**arguments))

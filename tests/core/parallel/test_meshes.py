@@ -11,8 +11,8 @@ import paddle
 import paddle.distributed as dist
 import pytest
 from core.parallel import test_clips
-from core.parallel.auto_training import CountingClip, whole
 from core.parallel.ranks import run_on_ranks
+from core.parallel.test_auto_parallel import CountingClip, whole
 from core.parallel.training import T_START, plain
 from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
@@ -53,12 +53,15 @@ FOUR_RANKS = {
 SHAPE = [8, 7]  # 7 columns do not divide evenly
 
 
-def gradients(step, keys):
+def gradients(step, shapes):
     """Whole gradients by key; every third step has an outlier."""
     draw = np.random.default_rng(step)
-    found = {key: draw.normal(size=SHAPE).astype("float32") for key in keys}
+    found = {
+        key: draw.normal(size=shape).astype("float32")
+        for key, shape in shapes.items()
+    }
     if step % 3 == 1:
-        found[list(keys)[(step * 7) % len(keys)]] *= 30
+        found[[*shapes][(step * 7) % len(shapes)]] *= 30
     return found
 
 
@@ -97,13 +100,13 @@ def clip_on_rank(places, **settings):
             zeros = np.zeros(SHAPE, "float32")
             parameters[key] = distribute(zeros, place, is_gradient=False)
             parameters[key].name = parameter.name
-    clip = make_clip(**settings)
+    clip, shapes = make_clip(**settings), dict.fromkeys(places, SHAPE)
     counting = CountingClip(clip)
     history = []
     for step in range(NUM_STEPS):
         pairs = [
             (parameters[key], distribute(gradient, places[key]))
-            for key, gradient in gradients(step, places).items()
+            for key, gradient in gradients(step, shapes).items()
         ]
         counting(pairs)
         history.append(
@@ -129,7 +132,7 @@ def alone(keys, **settings):
         parameters = make_parameters([SHAPE] * len(keys))
     history = []
     for step in range(NUM_STEPS):
-        arrays = [*gradients(step, keys).values()]
+        arrays = [*gradients(step, dict.fromkeys(keys, SHAPE)).values()]
         clipped = clip_arrays(clip, parameters, arrays)
         history.append(dict(zip(keys, clipped, strict=True)))
     return {
@@ -253,17 +256,6 @@ def assert_few_collectives(calls):
 FUSED_SHAPES = {"a": [20, 30], "b": [30], "c": [40, 10], "d": [7]}
 
 
-def fused_gradients(step):
-    draw = np.random.default_rng(step)
-    found = {
-        key: draw.normal(size=shape).astype("float32")
-        for key, shape in FUSED_SHAPES.items()
-    }
-    if step % 3 == 1:
-        found["abcd"[step % 4]] *= 30
-    return found
-
-
 class Tensors(paddle.nn.Layer):
     """A parameter for each shape."""
 
@@ -295,7 +287,7 @@ def step_with_tensor_fusion():
     share = (0.25, 0.75)[dist.get_rank()]
     for step in range(NUM_STEPS):
         pairs = []
-        for key, gradient in fused_gradients(step).items():
+        for key, gradient in gradients(step, FUSED_SHAPES).items():
             mine = paddle.to_tensor(gradient * share)
             parameter = parameters[key]
             if step:  # a view into the buffer
@@ -320,7 +312,7 @@ def test_tensor_fusion_of_auto_parallel():
         1e-2, parameters=model.parameters(), grad_clip=clip
     )
     for step in range(NUM_STEPS):
-        for key, gradient in fused_gradients(step).items():
+        for key, gradient in gradients(step, FUSED_SHAPES).items():
             getattr(model, key).grad = paddle.to_tensor(gradient)
         optimizer.step()
     expected = clip.state_dict()["gamma"]

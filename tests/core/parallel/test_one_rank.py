@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.simulated import axis
+from core.parallel.simulated import along
 from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 from paddle.distributed.fleet.meta_parallel.sharding import (
@@ -29,17 +29,15 @@ def use_topology(monkeypatch, topology):
 
 @pytest.mark.parametrize("gradient", [np.ones(1), None])
 def test_hybrid_parallel_run_without_bind_is_refused(monkeypatch, gradient):
-    use_topology(monkeypatch, Topology(model=axis(0, 0, 1), world=(0, 1)))
+    use_topology(monkeypatch, along("model")[0])
     with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
         clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [gradient])
 
 
 def test_bind_refuses_a_layout_without_a_right_norm(monkeypatch):
     model = paddle.nn.Linear(2, 2)
-    sliced = Topology(
-        sharding=axis(0, 0, 1), splits_parameters=True, world=(0, 1)
-    )
-    use_topology(monkeypatch, sliced)
+    sliced = along("sharding", splits_parameters=True)
+    use_topology(monkeypatch, sliced[0])
     with pytest.raises(ValueError, match="cuts through units"):
         ClipGradByAGC().bind(model)
     ClipGradByAdaGC().bind(model)

@@ -10,13 +10,14 @@ those that need a GPU, larger grids, and the bugs that others published.
 import numpy as np
 import paddle
 import pytest
-from core.parallel.simulated import WHOLE, Ranks, axis, check, half
+from core.named_tensors import bound_clip, gradients
+from core.parallel.simulated import WHOLE, Ranks, along, axis, check, grid, half
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
+from paddle_adagc.parallel.reduce import Reducer, make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState, Quantity
 
@@ -25,7 +26,7 @@ def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
     world = (0, 1)
     calls = check(
         monkeypatch,
-        [Topology(model=axis(r, 0, 1), world=world) for r in world],
+        along("model"),
         [{"norm": WHOLE, "dense": WHOLE, "split": half(r, 16)} for r in world],
     )
     warm_up = [(world, 1), (world, 3)]  # the one split tensor, the scalars
@@ -37,7 +38,7 @@ def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
 def test_data_parallel_and_sep_do_not_communicate(monkeypatch, name):
     calls = check(
         monkeypatch,
-        [Topology(**{name: axis(r, 0, 1)}, world=(0, 1)) for r in (0, 1)],
+        along(name),
         [{"norm": WHOLE, "dense": WHOLE} for _ in (0, 1)],
     )
     assert calls == [[], []]
@@ -48,14 +49,7 @@ def test_tensor_parallel_with_copies(monkeypatch, name):
     """Replicated over DP or sep, split over TP: ranks 0 1 | 2 3."""
     calls = check(
         monkeypatch,
-        [
-            Topology(
-                model=axis(r, *[(0, 1), (2, 3)][r // 2]),
-                **{name: axis(r, *[(0, 2), (1, 3)][r % 2])},
-                world=(0, 1, 2, 3),
-            )
-            for r in range(4)
-        ],
+        grid("model", name),
         [
             {"norm": WHOLE, "dense": WHOLE, "split": half(r % 2, 16)}
             for r in range(4)
@@ -67,7 +61,7 @@ def test_tensor_parallel_with_copies(monkeypatch, name):
 def test_pipeline_with_a_tied_tensor_counts_it_once(monkeypatch):
     calls = check(
         monkeypatch,
-        [Topology(pipe=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        along("pipe"),
         [{"dense": WHOLE, "norm": WHOLE}, {"dense": WHOLE, "split": WHOLE}],
         tied_copies=[(1, "dense")],
     )
@@ -78,7 +72,7 @@ def test_owner_based_sharding_needs_no_sum_of_its_own(monkeypatch):
     """V1 and stage 2: every tensor whole at one owner; rank 1 owns two."""
     calls = check(
         monkeypatch,
-        [Topology(sharding=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        along("sharding"),
         [
             {"norm": WHOLE, "dense": None, "split": None},
             {"norm": None, "dense": WHOLE, "split": WHOLE},
@@ -90,10 +84,7 @@ def test_owner_based_sharding_needs_no_sum_of_its_own(monkeypatch):
 def test_rank_that_owns_nothing_takes_part(monkeypatch):
     check(
         monkeypatch,
-        [
-            Topology(sharding=axis(r, 0, 1, 2), world=(0, 1, 2))
-            for r in range(3)
-        ],
+        along("sharding", 3),
         [
             {"norm": WHOLE, "dense": None},
             {"norm": None, "dense": None},
@@ -106,14 +97,7 @@ def test_slices_of_uneven_size_and_ranks_without_one(monkeypatch):
     """V2: slices; "norm" lies on rank 0 alone."""
     calls = check(
         monkeypatch,
-        [
-            Topology(
-                sharding=axis(r, 0, 1, 2),
-                splits_parameters=True,
-                world=(0, 1, 2),
-            )
-            for r in range(3)
-        ],
+        along("sharding", 3, splits_parameters=True),
         [
             {"norm": WHOLE, "dense": slice(0, 5)},
             {"norm": None, "dense": slice(5, 20)},
@@ -129,15 +113,7 @@ def test_slices_of_tensor_parallel_parts(monkeypatch):
     parts = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (sharding rank, mp rank)
     check(
         monkeypatch,
-        [
-            Topology(
-                sharding=axis(r, *[(0, 2), (1, 3)][r % 2]),
-                model=axis(r, *[(0, 1), (2, 3)][r // 2]),
-                splits_parameters=True,
-                world=(0, 1, 2, 3),
-            )
-            for r in range(4)
-        ],
+        grid("model", "sharding", splits_parameters=True),
         [
             {
                 "norm": WHOLE if s == 0 else None,
@@ -151,32 +127,23 @@ def test_slices_of_tensor_parallel_parts(monkeypatch):
 
 def expert_topologies(num_expert_ranks, num_moe_sharding_ranks, mp=1):
     """EP inside of moe_sharding; dense tensors are sharded over all."""
-    count = num_expert_ranks * num_moe_sharding_ranks
-    world = tuple(range(count))
-    topologies = []
-    for r in world:
-        e = r % num_expert_ranks
-        expert_group = tuple(
-            o for o in world if o // num_expert_ranks == r // num_expert_ranks
+    world = tuple(range(num_expert_ranks * num_moe_sharding_ranks))
+
+    def among(rank, key):
+        group = [other for other in world if key(other) == key(rank)]
+        return axis(rank, *group) if len(group) > 1 else Axis()
+
+    return [
+        Topology(
+            model=among(r, lambda o: o // mp),
+            sharding=among(r, lambda o: o % mp),
+            expert=among(r, lambda o: o // num_expert_ranks),
+            moe_sharding=among(r, lambda o: o % num_expert_ranks),
+            splits_parameters=True,
+            world=world,
         )
-        moe_group = tuple(o for o in world if o % num_expert_ranks == e)
-        dense_group = tuple(o for o in world if o % mp == r % mp)
-        mp_group = tuple(o for o in world if o // mp == r // mp)
-        topologies.append(
-            Topology(
-                model=axis(r, *mp_group) if mp > 1 else Axis(),
-                sharding=axis(r, *dense_group)
-                if len(dense_group) > 1
-                else Axis(),
-                expert=axis(r, *expert_group),
-                moe_sharding=axis(r, *moe_group)
-                if len(moe_group) > 1
-                else Axis(),
-                splits_parameters=True,
-                world=world,
-            )
-        )
-    return topologies
+        for r in world
+    ]
 
 
 def test_experts_on_their_own_ranks_are_counted_once(monkeypatch):
@@ -242,7 +209,7 @@ def test_experts_on_the_data_parallel_axis(monkeypatch):
     """Marked ``no_sync``: each data-parallel rank holds other experts."""
     check(
         monkeypatch,
-        [Topology(data=axis(r, 0, 1), world=(0, 1)) for r in (0, 1)],
+        along("data"),
         [
             {"dense": WHOLE, "expert.0": WHOLE},
             {"dense": WHOLE, "expert.1": WHOLE},
@@ -250,54 +217,11 @@ def test_experts_on_the_data_parallel_axis(monkeypatch):
     )
 
 
-EXPERT = [TensorLayout(key="expert.0", is_expert=True)]
-
-
-@pytest.mark.parametrize(
-    ("topology", "message"),
-    [
-        (
-            Topology(
-                sharding=axis(0, 0, 1), expert=axis(0, 0, 1), world=(0, 1)
-            ),
-            "sharding V1.*split_param",
-        ),
-        (
-            Topology(
-                sharding=axis(0, 0, 1), splits_parameters=True, world=(0, 1)
-            ),
-            "without expert groups",
-        ),
-        (
-            Topology(model=axis(0, 0, 1), world=(0, 1)),
-            "tensor-parallel axis",
-        ),
-    ],
-)
-def test_layouts_without_a_right_norm_are_refused(topology, message):
-    with pytest.raises(ValueError, match=message):
-        check_layout(EXPERT, topology)
-    with pytest.raises(ValueError, match=message):
-        make_plan(EXPERT, topology)
-
-
-@pytest.mark.parametrize("copies", ["data", "sep"])
-def test_copies_of_slices_are_warned_of(copies):
-    topology = Topology(
-        sharding=axis(0, 0, 1),
-        splits_parameters=True,
-        world=(0, 1, 2, 3),
-        **{copies: axis(0, 0, 2)},
-    )
-    with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
-        check_layout([TensorLayout(key="dense")], topology)
-
-
 def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
     ranks = Ranks(monkeypatch, 2)
 
     def work(rank, local):
-        local.topology = Topology(sharding=axis(rank, 0, 1), world=(0, 1))
+        local.topology = along("sharding")[rank]
         (parameter,) = make_parameters([[1]])
         clip = ClipGradByAdaGC(nonfinite="raise")
         clip._table.bind({parameter.name: TensorLayout(key=f"t{rank}")})
@@ -316,8 +240,7 @@ def tp_reducer(rank):
         TensorLayout(key="copy"),
         TensorLayout(key="part", is_tp_split=True),
     ]
-    topology = Topology(model=axis(rank, 0, 1), world=(0, 1))
-    return Reducer(make_plan(tensors, topology))
+    return Reducer(make_plan(tensors, along("model")[rank]))
 
 
 def test_numbers_and_flags_of_all_ranks(monkeypatch):
@@ -333,8 +256,8 @@ def test_numbers_and_flags_of_all_ranks(monkeypatch):
         )
 
     assert Ranks(monkeypatch, 2).run(work) == [(8.0, 3.0, True, False)] * 2
-    copies = Topology(data=axis(1, 0, 1), world=(0, 1))
-    reducer = Reducer(make_plan([TensorLayout(key="copy")], copies))
+    copy = [TensorLayout(key="copy")]
+    reducer = Reducer(make_plan(copy, along("data")[1]))
     assert reducer.sum_over_model([3.0]).item() == 3.0
     assert reducer.sum_over_tp(paddle.to_tensor([1.0])).item() == 1.0
     alone = Reducer(None)
@@ -411,7 +334,7 @@ def run_groups(monkeypatch, groups, num_steps):
     ranks = Ranks(monkeypatch, len(groups))
 
     def work(rank, local):
-        local.topology = Topology(pipe=axis(rank, 0, 1), world=(0, 1))
+        local.topology = along("pipe")[rank]
         parameters = make_parameters([[2], [3]])
         clip = ClipGradByAdaGC(t_start=3)
         clip._table.bind(
@@ -448,3 +371,45 @@ def test_rank_without_gradients_counts_the_same_steps(monkeypatch):
 def test_group_without_gradients_on_a_rank_is_refused(monkeypatch, groups):
     with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
         run_groups(monkeypatch, groups, 6)
+
+
+def on_ranks(monkeypatch, overrides, keys_of_ranks):
+    """Gradients after 12 steps on two ranks, the second tensor split."""
+    ranks = Ranks(monkeypatch, 2)
+
+    def work(rank, local):
+        local.topology = along("model")[rank]
+        keys = keys_of_ranks[rank]
+        clip, parameters = bound_clip(keys, t_start=4, overrides=overrides)
+        for step in range(12):
+            grads = [
+                g[half(rank, g.size)] if key.endswith("mlp.weight") else g
+                for key, g in zip(keys, gradients(step, keys), strict=True)
+            ]
+            clipped = clip_arrays(clip, parameters, grads)
+        return dict(zip(keys, clipped, strict=True))
+
+    return ranks.run(work)
+
+
+def test_tensor_parallel_ranks_equal_one_process(monkeypatch):
+    overrides = {"mlp": {"lambda_rel": 1.5}, "embed": None}
+    keys = ["embed.weight", "0.mlp.weight", "norm"]
+    got = on_ranks(monkeypatch, overrides, [keys, keys])
+    monkeypatch.undo()
+    clip, parameters = bound_clip(keys, t_start=4, overrides=overrides)
+    for step in range(12):
+        expected = clip_arrays(clip, parameters, gradients(step, keys))
+    whole = dict(zip(keys, expected, strict=True))
+    mlp = np.hstack([part.pop("0.mlp.weight") for part in got])
+    np.testing.assert_allclose(mlp, whole.pop("0.mlp.weight"), rtol=1e-5)
+    for part in got:
+        for key, value in part.items():
+            np.testing.assert_allclose(value, whole[key], rtol=1e-5)
+
+
+def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
+    keys = [["embed.weight", "norm"], ["norm", "0.router.weight"]]
+    on_ranks(monkeypatch, {"router": {"beta": 0.5}}, keys)
+    with pytest.raises(ValueError, match="'gate' matches no tensor"):
+        on_ranks(monkeypatch, {"gate": None}, keys)

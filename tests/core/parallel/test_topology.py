@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fleet's settings and a mesh's placements, as the clip reads them."""
 
+import re
 import types
 
 import numpy as np
@@ -16,22 +17,28 @@ from paddle_adagc.parallel.topology import Axis, Topology
 
 
 class Groups:
-    """Fleet's groups: the last of three pipeline stages of one rank."""
+    """Fleet's groups along these axes; there is one rank along the others."""
+
+    def __init__(self, **axes):
+        self.axes = axes
 
     def get_stage_id(self):
-        return 2
+        return self.axes["pipe"].rank
 
-    def get_pipe_parallel_world_size(self):
-        return 3
+    def __getattribute__(self, name):
+        pattern = r"get_(\w+)_parallel_(?:world_)?(rank|size|group)"
+        asked = re.fullmatch(pattern, name)
+        if asked is None:
+            return super().__getattribute__(name)
+        place = self.axes.get(asked[1], Axis(1, 1))
+        return lambda: getattr(place, asked[2])
 
-    def get_pipe_parallel_group(self):
-        return "stages"
 
-    def get_sep_parallel_world_size(self):
-        return 2
+class ExpertGroups(Groups, EPHybridCommunicateGroup):
+    """Those of expert parallelism."""
 
-    def __getattr__(self, name):
-        return lambda: 1 if name.endswith(("size", "rank")) else None
+
+STAGES = {"pipe": Axis(2, 3, "stages")}
 
 
 @pytest.fixture
@@ -43,7 +50,8 @@ def settings(monkeypatch):
     strategy = types.SimpleNamespace(
         hybrid_configs={"sharding_configs": sharding}
     )
-    monkeypatch.setattr(fleet.fleet, "_hcg", Groups(), raising=False)
+    groups = Groups(**STAGES, sep=Axis(1, 2))
+    monkeypatch.setattr(fleet.fleet, "_hcg", groups, raising=False)
     monkeypatch.setattr(
         fleet.fleet, "_user_defined_strategy", strategy, raising=False
     )
@@ -96,36 +104,15 @@ def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
 
 @pytest.mark.usefixtures("settings")
 def test_experts_have_groups_of_their_own(monkeypatch):
-    class ExpertGroups(Groups, EPHybridCommunicateGroup):
-        def __init__(self):
-            """Make no groups."""
-
-        def get_expert_parallel_world_size(self):
-            return 2
-
-        def get_moe_sharding_parallel_world_size(self):
-            return 4
-
-    for name in ("data", "sep", "model", "sharding"):
-        for what in ("world_size", "rank", "group"):
-            setattr(
-                ExpertGroups,
-                f"get_{name}_parallel_{what}",
-                lambda self, what=what: None if what == "group" else 1,
-            )
-    for name in ("expert", "moe_sharding"):
-        for what in ("rank", "group"):
-            setattr(
-                ExpertGroups,
-                f"get_{name}_parallel_{what}",
-                lambda self, name=name, what=what: (
-                    name if what == "group" else 1
-                ),
-            )
-    monkeypatch.setattr(fleet.fleet, "_hcg", ExpertGroups(), raising=False)
+    places = {
+        "expert": Axis(1, 2, "expert"),
+        "moe_sharding": Axis(1, 4, "moe_sharding"),
+    }
+    groups = ExpertGroups(**STAGES, **places)
+    monkeypatch.setattr(fleet.fleet, "_hcg", groups, raising=False)
     found = topology.read_topology()
-    assert found.expert == Axis(1, 2, "expert")
-    assert found.moe_sharding == Axis(1, 4, "moe_sharding")
+    assert found.expert == places["expert"]
+    assert found.moe_sharding == places["moe_sharding"]
     assert found.has_expert_groups
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 import pytest
-from core.parallel.ranks import start_fleet
-from core.parallel.segments import over_whole_sequences, sequence_group
+from core.parallel.ranks import run_on_ranks, start_fleet
+from paddle.autograd import PyLayer
 from paddle.distributed import fleet
+from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 from paddle.distributed.fleet.meta_parallel import PipelineLayer
 from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
@@ -26,6 +28,7 @@ from paddle_adagc.lab.models.rank_weights import (
     parameters_by_key,
 )
 from paddle_adagc.lab.models.shapes import parameter_shapes
+from paddle_adagc.state import load_state, save_state
 
 NUM_STEPS = 30
 T_START = 10
@@ -116,6 +119,104 @@ class Layout:
         return topology
 
 
+_V2 = {"split_param": True}
+LAYOUTS = {
+    "tp2": Layout(mp=2),
+    "sp with tp2": Layout(mp=2, sequence_parallel=True),
+    "pp2": Layout(pp=2),
+    # Paddle wants more than 2 stages, and plans other steps from 2 x pp
+    # micro-batches on.
+    "pp4 x 2 virtual stages": Layout(pp=4, virtual=2, micro_batches=8),
+    "pp4 x 2 virtual stages, forward then backward": Layout(
+        pp=4, virtual=2, micro_batches=4
+    ),
+    "dp2": Layout(dp=2),
+    "v1 x2": Layout(sharding=2),
+    "v1 x2 with tensor_fusion": Layout(
+        sharding=2, tensor_fusion=True, fuse_optimizer=False
+    ),
+    "v1 x2 with fuse_optimizer": Layout(sharding=2, tensor_fusion=True),
+    "v2 x2": Layout(sharding=2, **_V2),
+    "sep2": Layout(sep=2),
+    "sep2 x dp2": Layout(sep=2, dp=2),
+    "tp2 x sep2": Layout(mp=2, sep=2),
+    "sep2 x v1": Layout(sep=2, sharding=2),
+    "ep2 x cp2": Layout(ep=2, cp=2, sharding=2, **_V2),
+    "ep2 x cp2 x v2": Layout(ep=2, cp=2, sharding=4, **_V2),
+    "v2 x2 with recompute": Layout(sharding=2, recompute=True, **_V2),
+    "tp2 x dp2": Layout(mp=2, dp=2),
+    "tp2 x pp2": Layout(mp=2, pp=2),
+    "sp with tp2 x pp2": Layout(mp=2, pp=2, sequence_parallel=True),
+    "tp2 x v1": Layout(mp=2, sharding=2),
+    "tp2 x v1 with fuse_optimizer": Layout(
+        mp=2, sharding=2, tensor_fusion=True
+    ),
+    "tp2 x v2": Layout(mp=2, sharding=2, **_V2),
+    "pp2 x v2": Layout(pp=2, sharding=2, **_V2),
+    "ep2": Layout(ep=2, sharding=2, **_V2),
+    "ep4": Layout(ep=4, sharding=4, **_V2),
+    "ep2 x v2 x4": Layout(ep=2, sharding=4, **_V2),
+    "tp2 x ep2": Layout(mp=2, ep=2),
+    "tp2 x ep2 x v2": Layout(mp=2, ep=2, sharding=2, **_V2),
+    "sp with tp2 x ep4 x v2": Layout(
+        mp=2, ep=4, sharding=2, sequence_parallel=True, **_V2
+    ),
+    "pp2 x ep2": Layout(pp=2, ep=2, sharding=2, **_V2),
+    "tp2 x pp2 x v2": Layout(mp=2, pp=2, sharding=2, **_V2),
+    "tp2 x ep2 x v2 x4": Layout(mp=2, ep=2, sharding=4, **_V2),
+    "tp2 x ep4 x v2 x4": Layout(mp=2, ep=4, sharding=4, **_V2),
+    "tp2 x pp2 x ep2 x v2": Layout(mp=2, pp=2, ep=2, sharding=2, **_V2),
+}
+
+
+class Exchange(PyLayer):
+    """Give every rank a part of one axis, for the whole of another.
+
+    PaddleNLP's `ReshardLayer` calls ``alltoall`` as Paddle 2 had it.
+    """
+
+    @staticmethod
+    def forward(ctx, x, group, split_axis, joined_axis):
+        ctx.group, ctx.axes = group, (joined_axis, split_axis)
+        return _exchange(x, group, split_axis, joined_axis)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _exchange(grad, ctx.group, *ctx.axes)
+
+
+def _exchange(x, group, split_axis, joined_axis):
+    parts = [
+        part.contiguous() for part in paddle.split(x, group.nranks, split_axis)
+    ]
+    received = [paddle.empty_like(part) for part in parts]
+    dist.alltoall(received, parts, group=group)
+    return paddle.concat(received, axis=joined_axis)
+
+
+def sequence_group(topology):
+    """Ranks that share a sequence, of fleet's topology."""
+    if isinstance(topology, EPHybridCommunicateGroup):
+        return topology.get_context_parallel_group()
+    return topology.get_sep_parallel_group()
+
+
+def over_whole_sequences(attend, group):
+    """Let `attend` see all positions of some of the heads.
+
+    Args:
+        attend: Takes queries, keys and values, [batch, length, heads, width],
+            and options; gives the same shape.
+        group: Ranks that share a sequence.
+    """
+
+    def call(query, key, value, *options):
+        heads = [Exchange.apply(x, group, 2, 1) for x in (query, key, value)]
+        return Exchange.apply(attend(*heads, *options), group, 1, 2)
+
+    return call
+
+
 class SeenClip(ClipGradBase):
     """Keeps what another clip made of the gradients."""
 
@@ -149,6 +250,39 @@ def outlier(step, config):
     return key, 1e6 if step == 4 else 30.0
 
 
+def on_ranks(layout, runs, timeout=None):
+    """What each rank gave back, for every run of `train`."""
+    ranks = run_on_ranks(
+        train_all,
+        layout.world_size,
+        timeout=timeout or 60.0 * layout.world_size,
+        layout=layout,
+        runs=runs,
+    )
+    return list(zip(*ranks, strict=True))
+
+
+_ALONE: dict[str, dict] = {}
+
+
+def alone(**arguments):
+    """`train_alone` with these arguments, once."""
+    key = repr(sorted(arguments.items()))
+    if key not in _ALONE:
+        _ALONE[key] = train_alone(**arguments)
+    return _ALONE[key]
+
+
+def continued(state, folder):
+    """Arguments of a short run that goes on from a saved state."""
+    save_state(state, folder)
+    return {
+        "state": load_state(folder),
+        "first_step": T_START,
+        "num_steps": 5,
+    }
+
+
 def train_all(layout, runs):
     """Several runs of `train` on this rank, one after the other."""
     topology = layout.start()
@@ -168,12 +302,14 @@ def train(
     first_step=0,
     main_grad=False,
     clip_settings=ADAGC,
+    make_optimizer=None,
 ):
     """Train on this rank.
 
     Returns:
-        Losses, the clip's full state, pieces of the final weights, and pieces
-        of the clipped gradients of some steps.
+        Losses, the clip's full state, pieces of the final weights, pieces of
+        the clipped gradients of some steps, and how many tensors have a state
+        of the optimizer here.
     """
     config = DecoderConfig(
         **options,
@@ -194,9 +330,8 @@ def train(
     if state is not None:
         clip.set_state_dict(state)
     seen = SeenClip(clip)
-    optimizer = paddle.optimizer.AdamW(
-        1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=seen
-    )
+    make_optimizer = make_optimizer or make_adamw
+    optimizer = inner = make_optimizer(model, grad_clip=seen)
     bare = model
     if main_grad:
         mix_precision_utils.MixPrecisionLayer(model, dtype="bfloat16")
@@ -236,7 +371,15 @@ def train(
         "summary": clip.summary() if is_ours else {},
         "weights": weights,
         "clipped": clipped,
+        "num_states": max(len(held) for held in inner._accumulators.values()),
     }
+
+
+def make_adamw(model, grad_clip):
+    """Of large epsilon: else rounding decides where gradients are tiny."""
+    return paddle.optimizer.AdamW(
+        1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=grad_clip
+    )
 
 
 def own_rows(arrays, layout, topology):

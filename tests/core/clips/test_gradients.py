@@ -7,9 +7,12 @@ import paddle
 import pytest
 from helpers import strided_gradient
 
+from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList, squared_norms
 from paddle_adagc.kernels import split
+from paddle_adagc.kernels.cuda.tables import CHUNK
 
+on_loops = pytest.mark.parametrize("backend", ["host", "cuda"], indirect=True)
 pytestmark = pytest.mark.usefixtures("backend")
 
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
@@ -107,13 +110,26 @@ def test_sparse_gradient_stays_sparse(discard):
 
 
 def test_each_gradient_goes_to_the_first_backend_that_can_take_it(backend):
-    dense, (_, strided) = paddle.full([2], 2.0), strided_gradient(1.0)
-    parts = split([dense, None, strided])
+    _, strided = strided_gradient(1.0)
+    gradients = [
+        paddle.ones([4, 3]),
+        strided,
+        None,
+        paddle.full([5], 2.0, "bfloat16"),
+        sparse_gradient([1, 1], dim=2),
+        paddle.full([5], 3.0, "int32").astype("float64"),
+    ]
+    parts = split([*gradients[:4], None, gradients[5]])
+    left = backend == "operators"
     taken = [t is not None for t in parts[-1]._tensors]
-    assert taken == [backend == "operators", False, True]
-    expected = [8.0, 0.0, (strided.numpy() ** 2).sum()]
-    norms = sum(part.squared_norms().numpy() for part in parts)
-    np.testing.assert_allclose(norms, expected, rtol=1e-6)
+    assert taken == [left, True, False, left, False, left]
+    assert isinstance(parts[0], kernels.BACKENDS[0])
+    listed = GradientList(gradients)
+    expected = [12.0, float((strided**2).sum()), 0.0, 20.0, 8.0, 45.0]
+    np.testing.assert_allclose(listed.squared_norms(), expected, rtol=1e-6)
+    listed.scale_(paddle.full([6], 0.5), None)
+    again = GradientList(gradients).squared_norms()
+    np.testing.assert_allclose(again, np.divide(expected, 4), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -131,3 +147,60 @@ def test_strided_gradient(dtype, discard):
     assert not gradient.is_contiguous()
     after = gradient.astype("float32").numpy()
     np.testing.assert_array_equal(after, 0 if discard else 0.5 * before)
+
+
+def make_slice(values, dtype, offset):
+    """A view that begins ``offset`` values into its memory."""
+    if not values.size:
+        return paddle.zeros([0], dtype)
+    memory = np.concatenate([np.full(offset, np.nan), values, [np.nan]])
+    held = paddle.to_tensor(memory).astype(dtype)
+    return held._slice(offset, offset + values.size)
+
+
+def wide(tensor):
+    return tensor.astype("float64").numpy()
+
+
+def scaled(tensor, h):
+    """The product in float32 at least, rounded once to nearest."""
+    if tensor.dtype == paddle.float16:  # Paddle 3.1 cuts instead on CPUs
+        product = tensor.numpy().astype(np.float32) * np.float32(h)
+        return paddle.to_tensor(product.astype(np.float16))
+    if tensor.dtype == paddle.float64:
+        return tensor * paddle.to_tensor(h, "float64")
+    return (tensor.astype("float32") * paddle.to_tensor(h)).astype(tensor.dtype)
+
+
+SIZES = [0, 1, 7, 8, 9, 31, 511, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
+
+
+@on_loops
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_norms_and_scales_of_every_size_and_alignment(backend, dtype, offset):
+    rng = np.random.default_rng(offset)
+    values = [rng.normal(size=n) * 10.0 ** rng.integers(-2, 3) for n in SIZES]
+    gradients = [None, *(make_slice(v, dtype, offset) for v in values), None]
+    before = [None if g is None else g.clone() for g in gradients]
+    listed = GradientList(gradients)
+    exact = [0 if g is None else np.sum(wide(g) ** 2) for g in gradients]
+    np.testing.assert_allclose(listed.squared_norms().numpy(), exact, rtol=1e-6)
+    h = rng.uniform(size=len(gradients)).astype("float32")
+    h[::4] = 1.0
+    discard = np.arange(len(gradients)) % 5 == 3
+    listed.scale_(paddle.to_tensor(h), paddle.to_tensor(discard))
+    for i, (gradient, old) in enumerate(zip(gradients, before, strict=True)):
+        if gradient is None:
+            continue
+        expected = wide(old if h[i] == 1 else scaled(old, h[i]))
+        expected[...] = 0 if discard[i] else expected
+        np.testing.assert_array_equal(wide(gradient), expected, err_msg=str(i))
+
+
+@on_loops
+def test_tensor_with_h_of_1_is_not_touched(backend):
+    # A signalling pattern: 1 * x would quieten it.
+    bits = paddle.full([9], 0x7FA00001, "int32")
+    GradientList([bits.view("float32")]).scale_(paddle.to_tensor([1.0]), None)
+    assert bits.tolist() == [0x7FA00001] * 9

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A layer that pipeline stages share, with a parameter that is not tied."""
+"""Stages of a pipeline: the keys of a clip's state, and what stages share."""
 
 import importlib.util
 
@@ -8,12 +8,73 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
+from core.parallel.training import plain
 from paddle.distributed import fleet
 from paddle.distributed.fleet import model as fleet_model
-from paddle.distributed.fleet.meta_parallel import pipeline_parallel
+from paddle.distributed.fleet.meta_parallel import (
+    LayerDesc,
+    PipelineLayer,
+    pipeline_parallel,
+)
 from paddle.distributed.fleet.meta_parallel.parallel_layers import pp_layers
+from paddlenlp.transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForCausalLMPipe,
+)
 
 from paddle_adagc import ClipGradByAdaGC
+
+
+class Stack(paddle.nn.Layer):
+    """What the pipeline of four layers computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = paddle.nn.Linear(4, 4)
+        self.layers = paddle.nn.LayerList(
+            [paddle.nn.Linear(4, 4) for _ in range(2)]
+        )
+        self.head = paddle.nn.Linear(4, 4)
+
+
+RENAME = {"0": "embed", "1": "layers.0", "2": "layers.1", "3": "head"}
+
+
+def gammas_of_a_pipeline():
+    """The whole pipeline's state after a step of given gradients."""
+    start_fleet(pp=2)
+    model = PipelineLayer(
+        [LayerDesc(paddle.nn.Linear, 4, 4) for _ in range(4)],
+        num_stages=2,
+        topology=fleet.get_hybrid_communicate_group()._topo,
+    )
+    clip = ClipGradByAdaGC(t_start=1)
+    clip.bind(model)
+    parameters = dict(model.named_parameters())
+    clip(
+        [
+            (parameter, paddle.full(parameter.shape, 1e-3 * (1 + int(key[0]))))
+            for key, parameter in parameters.items()
+        ]
+    )
+    return plain(clip.full_state_dict())
+
+
+@pytest.mark.slow
+def test_pipeline_s_state_loads_in_one_layer():
+    state = run_on_ranks(gammas_of_a_pipeline, 2)[0]
+    clip = ClipGradByAdaGC(t_start=1)
+    clip.bind(Stack())
+    clip.set_state_dict(state, rename=RENAME)
+    loaded = plain(clip.state_dict())["gamma"]
+    assert len(loaded) == len(state["gamma"]) == 8
+    for index, name in RENAME.items():
+        for part in ("weight", "bias"):
+            gamma = state["gamma"][f"{index}.{part}"]
+            assert loaded[f"{name}.{part}"] == pytest.approx(gamma, rel=1e-6)
+            assert gamma > 0
+
 
 NUM_STEPS = 8
 BATCH, LENGTH, VOCABULARY, HIDDEN = 8, 3, 6, 4
@@ -82,6 +143,15 @@ def make_optimizer(model):
     )
 
 
+def numbers_of(clip):
+    """Gammas and norms of the whole model."""
+    norms = clip.full_metrics()["tensors"]
+    return (
+        plain(clip.full_state_dict())["gamma"],
+        {key: values["norm"] for key, values in norms.items()},
+    )
+
+
 def pipeline_classes(is_foreign):
     """Paddle's classes, or others like them, as PaddleFleet has its own."""
     if not is_foreign:
@@ -129,13 +199,7 @@ def train_pipeline(is_foreign=False):
         rows = [np.split(x, 2)[rank] for x in batch(step)]
         data = [paddle.to_tensor(x) for x in rows]
         losses.append(float(model.train_batch(data, optimizer)))
-    gamma = clip.full_state_dict()["gamma"]
-    norms = clip.full_metrics()["tensors"]
-    return (
-        losses,
-        {key: float(value) for key, value in gamma.items()},
-        {key: values["norm"] for key, values in norms.items()},
-    )
+    return losses, *numbers_of(clip)
 
 
 def train_alone():
@@ -150,13 +214,7 @@ def train_alone():
         optimizer.step()
         optimizer.clear_grad()
         losses.append(float(loss))
-    gamma = clip.state_dict()["gamma"]
-    norms = clip.metrics()["tensors"]
-    return (
-        losses,
-        {key: float(value) for key, value in gamma.items()},
-        {key: values["norm"] for key, values in norms.items()},
-    )
+    return losses, *numbers_of(clip)
 
 
 @pytest.mark.slow
@@ -175,3 +233,39 @@ def test_pp2_x_v2_is_one_process(is_foreign):
         assert {KEYS[key]: x for key, x in measured.items()} == pytest.approx(
             norms, rel=1e-4
         )
+
+
+def clip_of_tied_llama(is_pipeline, state=None):
+    """Gammas of the whole model after a step, or after loading a state."""
+    if is_pipeline:
+        start_fleet(pp=2)
+    kind = LlamaForCausalLMPipe if is_pipeline else LlamaForCausalLM
+    model = kind(
+        LlamaConfig(
+            vocab_size=32,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            max_position_embeddings=16,
+            tie_word_embeddings=True,
+        )
+    )
+    clip = ClipGradByAdaGC(t_start=0)
+    clip.bind(model)
+    if state is None:
+        clip([(p, paddle.ones_like(p)) for p in model.parameters()])
+    else:
+        clip.set_state_dict(state)
+    return plain(clip.full_state_dict())
+
+
+@pytest.mark.slow
+def test_tied_head_has_the_embedding_s_key_on_every_stage():
+    whole = clip_of_tied_llama(False)
+    assert len(whole["gamma"]) == 1 + 2 * 9 + 1
+    for state in run_on_ranks(clip_of_tied_llama, 2, is_pipeline=True):
+        assert state["gamma"] == whole["gamma"]
+    loaded = run_on_ranks(clip_of_tied_llama, 2, is_pipeline=True, state=whole)
+    assert [state["gamma"] for state in loaded] == [whole["gamma"]] * 2

@@ -1,10 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the layout reads from a model: marks, keys, tied and virtual stages."""
+"""What the layout reads from a model: marks, keys, stages, buffers."""
 
+import numpy as np
 import paddle
 import pytest
-from core.parallel.simulated import axis
+from helpers import make_parameters
+from paddle import _C_ops
 from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
     SharedLayerDesc,
@@ -14,9 +16,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 )
 
 from paddle_adagc.parallel import layout
-from paddle_adagc.parallel.layout import TensorLayout, read_layout
-from paddle_adagc.parallel.reduce import check_layout, make_plan
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.layout import FusedBuffers, TensorLayout, read_layout
 
 
 class Stage(PipelineLayer):
@@ -165,83 +165,26 @@ def test_a_vector_is_split_along_its_only_axis():
     assert layout.split_axis_of(bias) == 0
 
 
-DENSE = TensorLayout(key="dense")
-EXPERT = TensorLayout(key="expert", is_expert=True)
-TWO = axis(0, 0, 1)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("tensors", "topology"),
-    [
-        ([DENSE], Topology(model=TWO, data=axis(0, 0, 2))),
-        ([DENSE], Topology(sharding=TWO, data=axis(0, 0, 2))),
-        ([DENSE], Topology(sharding=TWO, splits_parameters=True)),
-        ([DENSE], Topology(data=TWO, splits_parameters=True)),
-        ([DENSE], Topology(sep=TWO, data=axis(0, 0, 2), pipe=axis(0, 0, 4))),
-        ([DENSE, EXPERT], Topology()),
-        ([DENSE, EXPERT], Topology(data=TWO)),
-        ([DENSE, EXPERT], Topology(pipe=TWO)),
-        ([DENSE, EXPERT], Topology(expert=TWO)),
-        (
-            [DENSE, EXPERT],
-            Topology(expert=TWO, sharding=TWO, splits_parameters=True),
-        ),
-        (
-            [TensorLayout(key="e", is_expert=True, is_expert_on_tp_axis=True)],
-            Topology(data=TWO),
-        ),
-    ],
-)
-def test_sound_layouts_are_accepted(tensors, topology):
-    check_layout(tensors, topology)
-
-
-def test_experts_split_over_tp_ranks_are_summed_in_their_own_group():
-    both = TensorLayout(key="split", is_tp_split=True)
-    expert = TensorLayout(key="expert", is_expert=True, is_tp_split=True)
-    four = axis(0, 0, 2, 4, 6)
-    topology = Topology(
-        model=TWO,
-        expert=axis(0, 0, 2),
-        sharding=four,
-        moe_sharding=axis(0, 0, 4),
-        splits_parameters=True,
-        world=tuple(range(8)),
-    )
-    plan = make_plan([both, expert], topology)
-    assert [(r.name, r.group, r.slots) for r in plan.reductions] == [
-        ("sharding", (0, 2, 4, 6), (0,)),
-        ("moe_sharding", (0, 4), (1,)),
-        ("model", (0, 1), (0,)),
+def test_a_buffer_is_replaced_by_its_parameters():
+    (buffer,) = make_parameters([[10]])
+    first = _C_ops.view_shape(_C_ops.view_slice(buffer, 0, 6), [2, 3])
+    second = _C_ops.view_slice(buffer, 6, 10)
+    (alone,) = make_parameters([[2]])
+    gradient, other = paddle.arange(10.0), paddle.ones([2])
+    buffers = FusedBuffers([first, second, alone])
+    pairs = [(buffer, gradient), (alone, other)]
+    found = buffers.unfold(pairs, known={alone.name})
+    assert [p.data_ptr() for p, _ in found] == [
+        tensor.data_ptr() for tensor in (first, second, alone)
     ]
-
-
-@pytest.mark.parametrize(
-    ("axes", "dense", "expert", "tied"),
-    [
-        ({}, True, True, False),
-        ({"model": 1}, False, True, False),
-        ({"sep": 1}, False, True, False),
-        ({"data": 1}, False, True, False),
-        ({"sharding": 1}, False, True, False),
-        ({"pipe": 1}, True, True, False),
-        ({"moe_sharding": 1}, True, False, False),
-    ],
-)
-def test_each_tensor_is_counted_by_its_first_rank(axes, dense, expert, tied):
-    tensors = [DENSE, EXPERT, TensorLayout(key="tied", is_tied_copy=True)]
-    topology = Topology(
-        expert=TWO,
-        splits_parameters=True,
-        world=(0, 1),
-        **{name: Axis(rank, 2, (0, 1)) for name, rank in axes.items()},
+    np.testing.assert_array_equal(
+        found[0][1].numpy(), np.arange(6.0).reshape([2, 3])
     )
-    plan = make_plan(tensors, topology)
-    assert plan.counts == plan.is_first == (dense, expert, tied)
+    np.testing.assert_array_equal(found[1][1].numpy(), np.arange(6.0, 10.0))
+    assert found[2][1] is other
 
 
-def test_owners_count_what_the_first_of_them_knows():
-    topology = Topology(sharding=Axis(1, 2, (0, 1)), world=(0, 1))
-    plan = make_plan([DENSE], topology)
-    assert (plan.counts, plan.is_first) == ((True,), (False,))
+def test_a_parameter_in_no_buffer_is_itself():
+    (parameter,) = make_parameters([[2]])
+    pairs = [(parameter, paddle.ones([2]))]
+    assert FusedBuffers().unfold(pairs, known=()) == pairs

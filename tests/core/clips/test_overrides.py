@@ -1,6 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Values of single tensors: ``ClipGradByAdaGC(overrides=...)``."""
+"""AdaGC with margins of mean deviations, and with values of single tensors.
+
+``ClipGradByAdaGC(lambda_dev=..., overrides=...)``.
+"""
 
 import json
 
@@ -9,8 +12,9 @@ import paddle
 import pytest
 from core.named_tensors import SIZES, bound_clip, gradients
 from helpers import (
+    assert_equal,
     clip_arrays,
-    gammas,
+    feed,
     make_parameters,
     no_waiting_for_the_device,
 )
@@ -31,31 +35,57 @@ def run(clip, parameters, num_steps=40):
     ]
 
 
+def deviations(clip):
+    return np.array([float(v) for v in clip.state_dict()["deviation"].values()])
+
+
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "values"),
     [
-        {r"\.router\.": {"lambda_rel": 1.5}},
-        {r"\.router\.": {"lambda_rel": 2.0, "beta": 0.5}, "embed": None},
-        {"^norm$": {"lambda_dev": 2.0}, "mlp": {"lambda_rel": 0.9}},
-        {"^norm$": {"lambda_dev": 0.5}, "mlp": {"lambda_dev": 2.0}},
+        *(
+            ({}, {"lambda_dev": lambda_dev, **start})
+            for lambda_dev in (0.5, 3.0)
+            for start in (
+                {"t_start": 0},
+                {"t_start": 5},
+                {"t_start": 40},
+                {"t_start": 5, "lambda_rel": 0.9},
+                {"init": "constant", "init_value": 0.5},
+            )
+        ),
+        ({r"\.router\.": {"lambda_rel": 1.5}}, {}),
+        (
+            {r"\.router\.": {"lambda_rel": 2.0, "beta": 0.5}, "embed": None},
+            {},
+        ),
+        ({"^norm$": {"lambda_dev": 2.0}, "mlp": {"lambda_rel": 0.9}}, {}),
+        ({"^norm$": {"lambda_dev": 0.5}, "mlp": {"lambda_dev": 2.0}}, {}),
     ],
     ids=str,
 )
-def test_equals_the_numpy_twin(overrides):
-    values = {**DEFAULTS, "t_start": 5, "lambda_abs": 6.0}
+def test_equals_the_numpy_twin(overrides, values):
+    values = {**DEFAULTS, "t_start": 5, "lambda_abs": 6.0, **values}
     clip, parameters = bound_clip(strict=True, overrides=overrides, **values)
     gamma, deviation = {}, {}
-    for step in range(60):
+    if values.pop("init", None):
+        gamma = dict.fromkeys(SIZES, values.pop("init_value"))
+        values["t_start"] = 0
+    for step in range(100):
         grads = gradients(step)
         expected, gamma, deviation = adagc_with_overrides_step(
             step, [*SIZES], grads, gamma, deviation, overrides, **values
         )
         got = clip_arrays(clip, parameters, grads)
-        for ours, theirs in zip(got, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-7)
-        state = clip.state_dict()["gamma"]
+        assert_equal(got, expected, rtol=2e-5, atol=1e-7)
+        state = clip.state_dict()
         for key, value in gamma.items():
-            np.testing.assert_allclose(float(state[key]), value, rtol=2e-5)
+            np.testing.assert_allclose(
+                float(state["gamma"][key]), value, rtol=2e-5
+            )
+        for key in deviation if "deviation" in state else ():
+            np.testing.assert_allclose(
+                float(state["deviation"][key]), deviation[key], rtol=1e-4
+            )
 
 
 @pytest.mark.parametrize("lambda_dev", [0.0, 1.0])
@@ -180,25 +210,39 @@ def test_a_factor_that_lets_gamma_only_shrink_is_warned_of():
         ClipGradByAdaGC(overrides={"norm": {"lambda_rel": 0.9}})
 
 
-def test_state_resumes_bit_equal_and_warns_of_other_overrides(tmp_path):
-    overrides = {"router": {"lambda_rel": 1.5}, "embed": None}
-    clip, parameters = bound_clip(t_start=3, overrides=overrides)
-    run(clip, parameters, 10)
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"lambda_dev": 2.0},
+        {"overrides": {"router": {"lambda_rel": 1.5}, "embed": None}},
+    ],
+    ids=str,
+)
+def test_state_resumes_bit_equal_and_can_be_switched(own, tmp_path):
+    (name,) = own
+    clip, parameters = bound_clip(t_start=3, **own)
+    run(clip, parameters, 20)
     save_state(clip.state_dict(), tmp_path)
     state = load_state(tmp_path)
-    assert state["config"]["overrides"] == overrides
-    again, others = bound_clip(
-        t_start=3, overrides=json.loads(json.dumps(overrides))
-    )
+    assert state["config"][name] == own[name]
+    again, others = bound_clip(t_start=3, **json.loads(json.dumps(own)))
     again.set_state_dict(state)
     for ours, theirs in zip(
-        run(again, others, 5), run(clip, parameters, 5), strict=True
+        run(again, others, 10), run(clip, parameters, 10), strict=True
     ):
         np.testing.assert_array_equal(np.hstack(ours), np.hstack(theirs))
-    np.testing.assert_array_equal(gammas(again), gammas(clip))
+    mine, other = again.state_dict(), clip.state_dict()
+    assert mine.keys() == other.keys()
+    for kept in mine.keys() & {"gamma", "deviation"}:
+        assert mine[kept] == other[kept]
     plain, _ = bound_clip(t_start=3)
-    with pytest.warns(UserWarning, match="overrides={}"):
+    with pytest.warns(UserWarning, match=f"{name}=({{}}|0.0)"):
         plain.set_state_dict(state)
+    assert "deviation" not in plain.state_dict()
+    with pytest.warns(UserWarning, match=name):
+        again.set_state_dict(plain.state_dict())
+    if name == "lambda_dev":
+        assert not deviations(again).any()
 
 
 def test_patterns_are_looked_up_once(monkeypatch):
@@ -215,3 +259,53 @@ def test_a_state_that_is_edited_leaves_the_clip_as_it_is():
     clip = ClipGradByAdaGC(overrides={"weight": {"beta": 0.5}})
     clip.state_dict()["config"]["overrides"]["weight"]["beta"] = 0.1
     assert clip.overrides.settings == {"weight": {"beta": 0.5}}
+
+
+@pytest.mark.parametrize("t_start", [1, 10])
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_norm_that_says_nothing_leaves_the_deviation(value, t_start):
+    clip = ClipGradByAdaGC(t_start=t_start, lambda_dev=1.0)
+    (parameter,) = make_parameters([[1]])
+    for norm in (1.0, 0.5, 0.8):
+        clip_arrays(clip, [parameter], [np.full(1, norm)])
+    before = deviations(clip)
+    assert before > 0
+    clip_arrays(clip, [parameter], [np.full(1, value)])
+    assert deviations(clip) == before
+
+
+def test_usual_norms_pass_and_an_outlier_does_not():
+    rng = np.random.default_rng(0)
+    norms = 1.0 + 0.3 * np.abs(rng.normal(size=600))
+    norms[550] = 100.0
+    plain, wide = (
+        np.ravel(
+            feed(ClipGradByAdaGC(lambda_abs=10.0, **own), norms[:, None])[0]
+        )
+        for own in ({}, {"lambda_dev": 4.0})
+    )
+    calm = np.r_[300:550, 551:600]
+    assert np.mean(plain[calm] < 0.999 * norms[calm]) > 0.3
+    assert np.mean(wide[calm] < 0.999 * norms[calm]) < 0.05
+    assert wide[550] < 2.5
+
+
+def test_gamma_follows_norms_that_grow():
+    norms = np.r_[np.ones(100), np.full(400, 5.0)]
+    norms *= 1 + 0.1 * np.random.default_rng(0).normal(size=500)
+    plain, wide = (
+        feed(ClipGradByAdaGC(lambda_abs=100.0, **own), norms[:, None])[1][-1]
+        for own in ({}, {"lambda_dev": 4.0})
+    )
+    assert plain[0] < 1.2
+    assert wide[0] == pytest.approx(5.0, rel=0.1)
+
+
+def test_off_is_algorithm_1_without_further_state():
+    clip = ClipGradByAdaGC(t_start=1)
+    parameters = make_parameters([[2]])
+    for _ in range(2):
+        clip_arrays(clip, parameters, [np.ones(2)])
+    assert clip.state_dict().keys() == {"step", "gamma", "config"}
+    (tensor,) = clip.metrics()["tensors"].values()
+    assert tensor.keys() == {"norm", "gamma", "h"}

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, gammas, make_parameters
+from helpers import clip_arrays, feed, gammas, make_parameters
 from reference.adagc import adagc_step
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
@@ -51,7 +51,7 @@ def test_equals_the_numpy_twin_for_120_steps(arguments):
         **arguments,
     }
     rng = np.random.default_rng(0)
-    clip = ClipGradByAdaGC(strict=True, **values)
+    clip = ClipGradByAdaGC(strict=True, **arguments)
     parameters = make_parameters(SHAPES)
     gamma = None
     for t in range(120):
@@ -99,29 +99,19 @@ def test_each_tensor_is_clipped_by_its_own_norm():
     np.testing.assert_allclose(clipped, [[1.0], [1.0]], rtol=1e-6)
 
 
-def run(clip, norms):
-    """Feed one-element tensors; gives gradients and gammas after each step."""
-    parameters = make_parameters([[1]] * len(norms[0]))
-    out, state = [], []
-    for row in norms:
-        arrays = [None if n is None else np.float32([n]) for n in row]
-        clipped = clip_arrays(clip, parameters, arrays)
-        out.append([None if c is None else c[0] for c in clipped])
-        state.append(gammas(clip).tolist())
-    return out, state
-
-
 @pytest.mark.parametrize("nothing", [0.0, None])
 def test_zero_or_missing_norm_does_not_enter_the_warm_up_minimum(nothing):
     clip = ClipGradByAdaGC(t_start=3, lambda_abs=100.0)
-    _, gamma = run(clip, [[2.0, 1.0], [nothing, 1.0], [3.0, 1.0]])
+    _, gamma = feed(clip, [[2.0, 1.0], [nothing, 1.0], [3.0, 1.0]])
     assert [row[0] for row in gamma] == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("nothing", [0.0, None])
 def test_zero_or_missing_norm_leaves_gamma_in_the_adaptive_phase(nothing):
     clip = ClipGradByAdaGC(t_start=0, beta=0.5, lambda_rel=2.0)
-    out, gamma = run(clip, [[2.0, 1.0]] + [[nothing, 1.0]] * 200 + [[4.0, 1.0]])
+    out, gamma = feed(
+        clip, [[2.0, 1.0]] + [[nothing, 1.0]] * 200 + [[4.0, 1.0]]
+    )
     assert gamma[200][0] == 2.0
     assert out[-1][0] == 4.0
     assert gamma[-1][0] == 3.0
@@ -130,7 +120,7 @@ def test_zero_or_missing_norm_leaves_gamma_in_the_adaptive_phase(nothing):
 @pytest.mark.parametrize("nothing", [0.0, None])
 def test_tensor_first_seen_after_the_warm_up_starts_unclipped(nothing):
     clip = ClipGradByAdaGC(t_start=2, lambda_rel=1.0, beta=0.5)
-    out, gamma = run(
+    out, gamma = feed(
         clip, [[nothing, 0.5]] * 4 + [[8.0, 0.5], [16.0, 0.5], [4.0, 0.5]]
     )
     assert [row[0] for row in out[4:]] == [8.0, 8.0, 4.0]
@@ -145,7 +135,7 @@ def test_mixture_of_experts_without_tokens_in_the_warm_up_stays_trainable():
     rng = np.random.default_rng(0)
     norms = rng.uniform(0.5, 1.0, (60, 40)) * (rng.random((60, 40)) < 0.2)
     clip = ClipGradByAdaGC(t_start=20)
-    out, gamma = run(clip, norms.tolist())
+    out, gamma = feed(clip, norms.tolist())
     assert np.isfinite(out).all()
     assert (np.array(out)[norms > 0] > 0).all()
     assert (np.array(gamma[-1]) > 0.1).all()
@@ -153,7 +143,7 @@ def test_mixture_of_experts_without_tokens_in_the_warm_up_stays_trainable():
 
 def test_init_min_no_warmup_does_not_clip_and_takes_the_smallest_norm():
     clip = ClipGradByAdaGC(init="min_no_warmup", t_start=2, lambda_rel=1.0)
-    out, gamma = run(clip, [[30.0], [10.0], [20.0]])
+    out, gamma = feed(clip, [[30.0], [10.0], [20.0]])
     assert [row[0] for row in out] == [30.0, 10.0, 10.0]
     assert [row[0] for row in gamma] == [30.0, 10.0, 10.0]
 
@@ -162,7 +152,7 @@ def test_init_constant_is_adaptive_from_the_first_step():
     clip = ClipGradByAdaGC(
         init="constant", init_value=0.5, lambda_rel=2.0, beta=0.5
     )
-    out, gamma = run(clip, [[3.0, 0.25], [1.5, None]])
+    out, gamma = feed(clip, [[3.0, 0.25], [1.5, None]])
     assert out == [[1.0, 0.25], [1.5, None]]
     assert gamma == [[0.75, 0.375], [1.125, 0.375]]
     assert ClipGradByAdaGC(init="constant").init_value == 1.0
@@ -170,7 +160,7 @@ def test_init_constant_is_adaptive_from_the_first_step():
 
 def test_init_threshold_bounds_the_latest_norm_and_does_not_clip():
     clip = ClipGradByAdaGC(init="threshold", t_start=2, lambda_rel=1.0)
-    out, gamma = run(clip, [[0.25, 0.01], [3.0, 0.05], [3.0, 0.05]])
+    out, gamma = feed(clip, [[0.25, 0.01], [3.0, 0.05], [3.0, 0.05]])
     expected = [[0.25, 0.01], [3.0, 0.05], [0.1, 0.05]]
     np.testing.assert_allclose(out, expected, rtol=1e-6)
     np.testing.assert_allclose(
@@ -181,8 +171,8 @@ def test_init_threshold_bounds_the_latest_norm_and_does_not_clip():
 def test_scaling_all_gradients_scales_the_adaptive_phase():
     rng = np.random.default_rng(1)
     norms = rng.uniform(0.5, 4.0, (30, 3))
-    plain, _ = run(ClipGradByAdaGC(t_start=0), norms.tolist())
-    scaled, _ = run(ClipGradByAdaGC(t_start=0), (1000 * norms).tolist())
+    plain, _ = feed(ClipGradByAdaGC(t_start=0), norms.tolist())
+    scaled, _ = feed(ClipGradByAdaGC(t_start=0), (1000 * norms).tolist())
     np.testing.assert_allclose(scaled, 1000 * np.array(plain), rtol=1e-5)
 
 
@@ -196,6 +186,8 @@ def test_scaling_all_gradients_scales_the_adaptive_phase():
         {"beta": 1.0},
         {"beta": -0.1},
         {"beta": float("nan")},
+        {"lambda_dev": -0.1},
+        {"lambda_dev": float("nan")},
         {"lambda_abs": 0.0},
         {"t_start": -1},
         {"init": "zeros"},

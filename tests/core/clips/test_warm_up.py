@@ -1,13 +1,17 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A bad step in the warm-up."""
+"""Warm-ups: bad steps are outvoted, and one in the middle of a run."""
 
 import numpy as np
 import pytest
-from helpers import clip_arrays, gammas, make_parameters
+from helpers import assert_equal, clip_arrays, feed, gammas, make_parameters
 from reference.adagc import voted_warm_up
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.global_clips import (
+    ClipGradByGlobalAdaGC,
+    ClipGradByZClip,
+)
 from paddle_adagc.state import load_state, save_state
 
 NUM_TENSORS, T_START = 12, 40
@@ -22,13 +26,8 @@ def usual_norms(seed=0, num_steps=T_START):
 
 
 def run(clip, norms):
-    """Feed one-element tensors; gives gamma after each step."""
-    parameters = make_parameters([[1]] * len(norms[0]))
-    history = []
-    for row in norms:
-        clip_arrays(clip, parameters, [np.float32([n]) for n in row])
-        history.append(gammas(clip))
-    return np.array(history)
+    """Gammas after each step, [num_steps, num_tensors]."""
+    return np.array(feed(clip, norms)[1])
 
 
 def one_tensor(factor):
@@ -124,21 +123,6 @@ def test_step_without_any_norm_does_not_vote():
     np.testing.assert_array_equal(history[-1], clean[-1])
 
 
-@pytest.mark.parametrize("stop", [1, 3, 20])
-def test_resumes_bit_equal_in_the_middle_of_the_warm_up(tmp_path, stop):
-    norms = spoiled(one_tensor(1e6), [0, 1, 2, 20])
-    whole = run(ClipGradByAdaGC(t_start=T_START), norms)
-    parameters = make_parameters([[1]] * NUM_TENSORS)
-    clip = ClipGradByAdaGC(t_start=T_START)
-    for step, row in enumerate(norms):
-        if step == stop:
-            save_state(clip.state_dict(), tmp_path)
-            clip = ClipGradByAdaGC(t_start=T_START)
-            clip.set_state_dict(load_state(tmp_path))
-        clip_arrays(clip, parameters, [np.float32([n]) for n in row])
-    np.testing.assert_array_equal(gammas(clip), whole[-1])
-
-
 def test_gamma_of_a_state_without_votes_is_settled():
     parameters = make_parameters([[1]] * NUM_TENSORS)
     old = ClipGradByAdaGC(t_start=T_START, strict=True)
@@ -162,3 +146,66 @@ def test_metrics_do_not_show_the_votes():
     run(clip, usual_norms()[:2])
     row = next(iter(clip.metrics()["tensors"].values()))
     assert [*row] == ["norm", "gamma", "h"]
+
+
+SHAPES = [[3], [4]]
+
+
+def series(num_steps, seed):
+    rng = np.random.default_rng(seed)
+    return [
+        [rng.normal(size=shape) for shape in SHAPES] for _ in range(num_steps)
+    ]
+
+
+MAKERS = [
+    lambda: ClipGradByAdaGC(t_start=4),
+    lambda: ClipGradByAdaGC(t_start=4, lambda_dev=1.0),
+    lambda: ClipGradByAdaGC(t_start=0),
+    lambda: ClipGradByAdaGC(init="constant"),
+    lambda: ClipGradByGlobalAdaGC(t_start=4),
+    lambda: ClipGradByZClip(warmup_steps=4),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("saved_after", [None, 0, 2, 6])
+def test_restarted_clip_is_a_new_one_that_counts_on(
+    make, saved_after, tmp_path
+):
+    parameters = make_parameters(SHAPES)
+    old, new = make(), make()
+    for grads in series(7, seed=0):
+        clip_arrays(old, parameters, [100 * g for g in grads])
+    old.restart_warmup()
+    for step, grads in enumerate(series(10, seed=1)):
+        if step == saved_after:
+            save_state(old.state_dict(), tmp_path)
+            old = make()
+            old.set_state_dict(load_state(tmp_path))
+            assert old.num_steps == 7 + step
+        assert_equal(
+            clip_arrays(old, parameters, grads),
+            clip_arrays(new, parameters, grads),
+        )
+    assert old.num_steps == 17
+    assert old.metrics()["step"] == 16
+    assert old.state_dict()["warmup_start"] == 7
+    assert "warmup_start" not in new.state_dict()
+
+
+def test_restart_can_be_repeated():
+    parameters = make_parameters(SHAPES)
+    clip = ClipGradByAdaGC(t_start=2)
+    for _ in range(3):
+        for _ in range(3):
+            clip_arrays(clip, parameters, [100.0 * np.ones(s) for s in SHAPES])
+        clip.restart_warmup()
+    assert np.isinf(gammas(clip)).all()
+    clipped = clip_arrays(clip, parameters, [np.ones(s) for s in SHAPES])
+    assert np.linalg.norm(np.concatenate(clipped)) == pytest.approx(1.0)
+
+
+def test_steps_in_which_the_rule_goes_by_the_step_count():
+    assert ClipGradByAdaGC(t_start=4).num_warmup_steps == 4
+    assert ClipGradByAdaGC(t_start=4, init="constant").num_warmup_steps == 0
