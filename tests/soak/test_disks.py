@@ -1,0 +1,204 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Disks that fail, and disks as a power loss leaves them.
+
+Storage: a full disk, a read-only disk, a removed folder. The first command must
+exit with status 3, the path and what to do. The disk is mended, and the second
+command must end with the record of an uninterrupted run.
+
+Power losses: a run writes to an ext4 file system in a file. A copy of that
+file, taken at a random moment, is what a disk without a volatile cache would
+hold after a power loss: whatever the kernel has not written out is missing. The
+copy is mounted, which replays the journal, and the run's command is given
+again.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from soak.runs import (
+    at_step,
+    interrupt,
+    is_saving,
+    judge,
+    prepare_text,
+    run_command,
+    uninterrupted,
+    write_config,
+)
+from soak.trials import LOST, REPEAT
+
+SMALLEST, LARGEST = 100, 560
+"""KiB of a disk on which the run does not end: it needs 600."""
+
+IMAGE_BYTES = 32 * 2**20
+IMAGES_PER_RUN = 10
+SECONDS_PER_RUN = 4.0
+"""About what the run takes, of which the images are spread over."""
+
+CAN_MOUNT = (
+    os.geteuid() == 0
+    and not subprocess.run(
+        "dir=$(mktemp -d) && mount -t tmpfs tmpfs $dir && umount $dir",
+        shell=True,
+        capture_output=True,
+    ).returncode
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount"),
+]
+
+
+@contextlib.contextmanager
+def mounted(folder, *what):
+    subprocess.run(["mount", *what, str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def memory_of(folder, size):
+    return mounted(folder, "-t", "tmpfs", "-o", f"size={size}", "tmpfs")
+
+
+def remount(folder, options):
+    command = ["mount", "-o", f"remount,{options}", str(folder)]
+    subprocess.run(command, check=True)
+
+
+def storage_trials(folder):
+    """Let a run's storage fail, mend it, and give the same command again."""
+    prefix = prepare_text(folder)
+    whole = uninterrupted(folder / "whole", prefix)
+    disk = folder / "disk"
+    disk.mkdir()
+    run = disk / "run"
+    config = write_config(folder / "run.yaml", run, prefix)
+
+    def mended(case, first, advice):
+        trial = judge("storage", case, run_command(config), run, whole)
+        if first.status is None:
+            return dataclasses.replace(
+                trial, outcome="traceback", message=first.text
+            )
+        is_named = "cannot write to" in first.text or "cannot be" in first.text
+        if first.status != 3 or advice not in first.text or not is_named:
+            text = f"exit status {first.status}: {first.text}"
+            return dataclasses.replace(trial, outcome="silent", message=text)
+        if trial.outcome in LOST:
+            return trial
+        return dataclasses.replace(
+            trial, outcome="fell back", message=first.text
+        )
+
+    rng = np.random.default_rng(0)
+    for size in rng.integers(SMALLEST, LARGEST, 2 * REPEAT):
+        with memory_of(disk, f"{size}k"):
+            first = run_command(config)
+            remount(disk, "size=64m")
+            yield mended(f"disk of {size} KiB", first, "free space")
+    with memory_of(disk, "64m"):
+        with at_step(10, interrupt):
+            run_command(config)
+        remount(disk, "ro")
+        first = run_command(config)
+        remount(disk, "rw")
+        yield mended("read-only disk", first, "make it writable")
+    with memory_of(disk, "64m"):
+        with at_step(6, lambda: shutil.rmtree(run)):
+            first = run_command(config)
+        shutil.rmtree(run, ignore_errors=True)
+        yield mended("removed folder", first, "put the folder back")
+
+
+def power_trials(folder):
+    """Take images of the disk of runs, and resume each."""
+    prefix = prepare_text(folder)
+    length = {"max_steps": 48, "save_every": 3}
+    whole = uninterrupted(folder / "whole", prefix, **length)
+    mount = folder / "disk"
+    mount.mkdir()
+    run = mount / "run"
+    config = write_config(folder / "run.yaml", run, prefix, **length)
+    rng = np.random.default_rng(0)
+    images = []
+    while len(images) < 2 * REPEAT:
+        wanted = min(IMAGES_PER_RUN, 2 * REPEAT - len(images))
+        images += take_images(folder, run, config, wanted, len(images), rng)
+    for image in images:
+        with mounted(mount, "-o", "loop", str(image)):
+            paths = run.glob("checkpoint-*")
+            steps = sorted(int(path.name.split("-")[1]) for path in paths)
+            case = f"{image.stem}: checkpoints {steps} on the disk"
+            yield judge("power", case, run_command(config), run, whole)
+        image.unlink()
+
+
+def take_images(folder, run, config, count, first, rng):
+    """Copy the disk of a run at random moments, half of them in a save."""
+    disk = folder / "disk.img"
+    with disk.open("wb") as file:
+        file.truncate(IMAGE_BYTES)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(disk)], check=True)
+    images = []
+    with mounted(run.parent, "-o", "loop", str(disk)):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paddle_adagc.lab.cli.pretrain", config],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+        def wait(is_there):
+            while process.poll() is None and not is_there():
+                time.sleep(0.0005)
+
+        wait((run / "metrics.jsonl").exists)
+        for number in range(first, first + count):
+            time.sleep(rng.uniform(0, 2 * SECONDS_PER_RUN / IMAGES_PER_RUN))
+            if number % 2:
+                wait(lambda: is_saving(run))
+                time.sleep(rng.uniform(0, 0.02))
+            if process.poll() is not None:
+                break
+            process.send_signal(signal.SIGSTOP)
+            images.append(copy(disk, folder / f"power loss {number + 1}.img"))
+            process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+    return images
+
+
+def copy(disk, image):
+    """Copy a disk that is not written to meanwhile."""
+    before = None
+    while True:
+        shutil.copyfile(disk, image)
+        digest = hashlib.sha256(image.read_bytes()).digest()
+        if digest == before:
+            return image
+        before = digest
+
+
+@pytest.mark.parametrize(
+    "trials_of",
+    [
+        storage_trials,
+        pytest.param(power_trials, marks=pytest.mark.long),
+    ],
+)
+def test_disks(trials_of, tmp_path, trials):
+    found = [*trials_of(tmp_path)]
+    trials += found
+    assert len(found) >= 2
+    assert not [trial for trial in found if trial.outcome in LOST]
