@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kind of input: a sound one, and what reads it."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import io
@@ -13,16 +11,16 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import save_file
+from soak.runs import prepare_corpus, prepare_text
+from soak.trials import ROOT
 
-from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
-from paddle_adagc.lab.data.indexed import IndexedTokens, write_indexed_dataset
+from paddle_adagc.lab.checksums import sealed
+from paddle_adagc.lab.data.indexed import IndexedTokens
 from paddle_adagc.lab.data.manifest import check_dataset
-from paddle_adagc.lab.data.prepare.config import PrepareConfig
-from paddle_adagc.lab.data.prepare.run import prepare
 from paddle_adagc.lab.data.prepare.tokenizer import find_tokenizer
 from paddle_adagc.lab.evaluate.flight import flight_text
 from paddle_adagc.lab.models.hf_config import config_from_hf
@@ -48,16 +46,30 @@ from paddle_adagc.lab.reproduce.results import (
     read_results,
     write_results,
 )
-from paddle_adagc.lab.soak.inputs import Reader
 from paddle_adagc.lab.train.checkpoints import read_complete
 from paddle_adagc.lab.train.parse import load_config, read_overrides
 from paddle_adagc.state import load_state, save_state
 
 
-def _writes(name: str, content: bytes | str) -> Callable[[Path], Path]:
+class Reader(NamedTuple):
+    """A kind of input, and what reads it.
+
+    ``make`` writes a sound input below a folder and returns the file to change.
+    ``has_checksum``: every change must be refused. ``names_file``: errors name
+    the file (those of a config's values name the key).
+    """
+
+    make: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    has_checksum: bool = False
+    names_file: bool = True
+
+
+def writes(name, content):
+    """A sound input of one file with this content."""
     data = content.encode() if isinstance(content, str) else content
 
-    def make(folder: Path) -> Path:
+    def make(folder):
         path = folder / name
         path.write_bytes(data)
         return path
@@ -65,7 +77,12 @@ def _writes(name: str, content: bytes | str) -> Callable[[Path], Path]:
     return make
 
 
-def _folder_of(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
+def copies(name):
+    """A sound input that is one of the configs."""
+    return lambda folder: Path(shutil.copy(ROOT / "configs" / name, folder))
+
+
+def folder_of(read):
     """Read the folder of a file."""
     return lambda path: read(path.parent)
 
@@ -77,38 +94,32 @@ train: {output_dir: out, max_steps: 12, batch_size: 4}
 data: {kind: stdlib, seq_length: 16}
 faults: [{kind: gradient_nan, steps: [3]}]
 """
-_HF_CONFIG = {
-    "model_type": "llama",
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.02,
-    "tie_word_embeddings": False,
-}
+_HF_CONFIG = """{"model_type": "llama", "vocab_size": 64, "hidden_size": 16,
+"intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+"num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+"max_position_embeddings": 64, "initializer_range": 0.02,
+"tie_word_embeddings": false}"""
+_TOKENIZER = """{"version": "1.0", "truncation": null, "padding": null,
+"added_tokens": [], "normalizer": null, "post_processor": null,
+"pre_tokenizer": {"type": "Whitespace"}, "decoder": null, "model":
+{"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "a"}}
+"""
+_RUN = '{"status": "running", "seed": 3}'
+_DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
+_OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
 
 
-def _read_overrides(path: Path) -> Any:
+def _read_overrides(path):
     return read_overrides(path.read_text("utf-8", "replace").splitlines())
 
 
-def _copies(name: str) -> Callable[[Path], Path]:
-    source = Path(__file__).parents[3] / "configs" / name
-    return lambda folder: Path(shutil.copy(source, folder))
-
-
-def _make_state(folder: Path) -> Path:
+def _make_state(folder):
     gamma = {f"layers.{i}.weight": np.float32(0.1 + i) for i in range(4)}
     config = {"lambda_rel": 1.04, "beta": 0.98}
     return save_state({"step": 7, "gamma": gamma, "config": config}, folder)
 
 
-def _make_old_state(folder: Path) -> Path:
+def _make_old_state(folder):
     metadata = {
         "format": "paddle_adagc.state.3",
         "keys": '["a", "b"]',
@@ -121,63 +132,35 @@ def _make_old_state(folder: Path) -> Path:
     return path
 
 
-def _make_weights(folder: Path) -> Path:
+def _make_weights(folder, name="model.safetensors.index.json"):
     weights = {f"layers.{i}": np.ones([2, 3], np.float32) for i in range(3)}
     write_weights(folder, weights.items(), max_shard_bytes=30)
-    return folder / "model.safetensors.index.json"
+    return folder / name
 
 
-def _make_shard(folder: Path) -> Path:
-    _make_weights(folder)
-    return folder / "model-00001-of-00003.safetensors"
+def _dataset(name, has_manifest=True):
+    """A sound dataset, of which one file is changed."""
+
+    def make(folder):
+        prefix = prepare_text(folder)
+        if not has_manifest:
+            Path(f"{prefix}.manifest.json").unlink()
+        return folder / f"corpus.{name}"
+
+    return make
 
 
-def _make_dataset(folder: Path, name: str) -> Path:
-    prefix = str(folder / "corpus")
-    documents = [np.arange(i + 3) for i in range(8)]
-    write_indexed_dataset(prefix, documents, vocab_size=64)
-    part = {
-        "num_tokens": sum(map(len, documents)),
-        "dtype": "uint16",
-        "bin_sha256": sha256(f"{prefix}.bin"),
-        "bin_sampled_sha256": sampled_sha256(f"{prefix}.bin"),
-        "idx_sha256": sha256(f"{prefix}.idx"),
-    }
-    if not name.startswith("bare"):
-        manifest = {"tokenizer": {"vocab_size": 64}, "train": part}
-        text = json.dumps(sealed(manifest))
-        (folder / "corpus.manifest.json").write_text(text)
-    return folder / f"corpus.{name.removeprefix('bare ')}"
-
-
-def _read_dataset(path: Path) -> Any:
+def _read_dataset(path):
     prefix = str(path.parent / "corpus")
     check_dataset(prefix, verify=True)
     return IndexedTokens(prefix).all().tokens.sum()
 
 
-def _read_hf_config(path: Path) -> Any:
-    config = config_from_hf(read_json(path))
-    return dict(parameter_shapes(config))
+def _read_hf_config(path):
+    return dict(parameter_shapes(config_from_hf(read_json(path))))
 
 
-def _make_tokenizer(folder: Path) -> Path:
-    vocab = {"a": 0, "b": 1, "</s>": 2}
-    tokenizer: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "a"},
-    }
-    return _writes("tokenizer.json", json.dumps(tokenizer))(folder)
-
-
-def _make_record(folder: Path) -> Path:
+def _make_record(folder):
     writer = RunWriter(folder, ["a", "b"])
     for step in range(5):
         block = np.full((len(QUANTITIES), 2), step, np.float32)
@@ -187,19 +170,19 @@ def _make_record(folder: Path) -> Path:
     return folder / "metrics.jsonl"
 
 
-def _make_ended_record(folder: Path) -> Path:
+def _make_ended_record(folder):
     path = _make_record(folder)
     record = RunWriter(folder, ["a", "b"], 5).sync()
     update_run_json(folder, status="finished", record=record)
     return path
 
 
-def _make_run_json(folder: Path) -> Path:
+def _make_run_json(folder):
     _make_record(folder)
-    return _writes("run.json", '{"status": "running", "seed": 3}')(folder)
+    return writes("run.json", _RUN)(folder)
 
 
-def _make_complete(folder: Path) -> Path:
+def _make_complete(folder):
     facts = {
         "step": 8,
         "wall_seconds": 0.5,
@@ -212,10 +195,10 @@ def _make_complete(folder: Path) -> Path:
     }
     checkpoint = folder / "checkpoint-8"
     checkpoint.mkdir()
-    return _writes("complete.json", json.dumps(sealed(facts)))(checkpoint)
+    return writes("complete.json", json.dumps(sealed(facts)))(checkpoint)
 
 
-def _make_flight(folder: Path) -> Path:
+def _make_flight(folder):
     steps, tensors = 5, 3
     block = np.linspace(0.5, 1, steps * tensors, dtype=np.float32)
     flight = Flight(
@@ -236,19 +219,11 @@ def _make_flight(folder: Path) -> Path:
     return path
 
 
-def _read_text(path: Path) -> Any:
-    output = path.with_name("out")
-    prepare(
-        PrepareConfig(
-            output=str(output),
-            inputs=(str(path),),
-            tokenizer="bytes",
-            num_workers=1,
-        )
-    )
+def _read_text(path):
+    prepare_corpus(path, path.with_name("out"))
 
 
-def _make_tar(folder: Path) -> Path:
+def _make_tar(folder):
     path = folder / "shard.tar"
     with tarfile.open(path, "w") as archive:
         for name in ("a.txt", "a.png", "b.txt", "b.png"):
@@ -258,7 +233,8 @@ def _make_tar(folder: Path) -> Path:
     return path
 
 
-def _read_tar(path: Path) -> Any:
+def _read_tar(path):
+    # It needs webdataset, of an extra of its own.
     from paddle_adagc.lab.data.image_text.shards import (
         find_shards,
         read_samples,
@@ -267,7 +243,7 @@ def _read_tar(path: Path) -> Any:
     return [len([*read_samples(s.path)]) for s in find_shards(str(path))]
 
 
-def _make_results(folder: Path) -> Path:
+def _make_results(folder):
     cell = CellResult(
         method="AdaGC", seed=1, measures={"steps": 5.0, "gap": math.inf}
     )
@@ -276,68 +252,60 @@ def _make_results(folder: Path) -> Path:
     return write_results(folder / "results.jsonl", result)
 
 
-_DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
-_OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
-
-_READ_RECORD = _folder_of(functools.partial(RunRecord.load, verify=True))
+_READ_RECORD = folder_of(functools.partial(RunRecord.load, verify=True))
 
 READERS = {
     "config": Reader(
-        _writes("config.yaml", _CONFIG), load_config, names_file=False
+        writes("config.yaml", _CONFIG), load_config, names_file=False
     ),
     "overrides": Reader(
-        _writes("overrides.txt", _OVERRIDES), _read_overrides, names_file=False
+        writes("overrides.txt", _OVERRIDES), _read_overrides, names_file=False
     ),
-    "claims": Reader(_copies("claims.yaml"), load_claims),
+    "claims": Reader(copies("claims.yaml"), load_claims),
     "experiments": Reader(
-        _copies("experiments/ablation-init.yaml"), load_target
+        copies("experiments/ablation-init.yaml"), load_target
     ),
-    "clip state": Reader(
-        _make_state, _folder_of(load_state), has_checksum=True
-    ),
+    "clip state": Reader(_make_state, folder_of(load_state), has_checksum=True),
     "clip state without checksum": Reader(
-        _make_old_state, _folder_of(load_state)
+        _make_old_state, folder_of(load_state)
     ),
-    "weights' index": Reader(_make_weights, _folder_of(read_weights)),
-    "weights": Reader(_make_shard, _folder_of(read_weights), names_file=False),
-    ".bin": Reader(
-        lambda folder: _make_dataset(folder, "bin"),
-        _read_dataset,
-        has_checksum=True,
+    "weights' index": Reader(_make_weights, folder_of(read_weights)),
+    "weights": Reader(
+        functools.partial(
+            _make_weights, name="model-00001-of-00003.safetensors"
+        ),
+        folder_of(read_weights),
+        names_file=False,
     ),
-    ".idx": Reader(
-        lambda folder: _make_dataset(folder, "idx"),
-        _read_dataset,
-        has_checksum=True,
-    ),
+    ".bin": Reader(_dataset("bin"), _read_dataset, has_checksum=True),
+    ".idx": Reader(_dataset("idx"), _read_dataset, has_checksum=True),
     "manifest": Reader(
-        lambda folder: _make_dataset(folder, "manifest.json"),
-        _read_dataset,
-        has_checksum=True,
+        _dataset("manifest.json"), _read_dataset, has_checksum=True
     ),
     ".idx without manifest": Reader(
-        lambda folder: _make_dataset(folder, "bare idx"), _read_dataset
+        _dataset("idx", has_manifest=False), _read_dataset
     ),
     "Hugging Face config": Reader(
-        _writes("config.json", json.dumps(_HF_CONFIG)),
+        writes("config.json", _HF_CONFIG),
         _read_hf_config,
         names_file=False,
     ),
     "tokenizer": Reader(
-        _make_tokenizer, lambda path: find_tokenizer(str(path), "</s>")
+        writes("tokenizer.json", _TOKENIZER),
+        lambda path: find_tokenizer(str(path), "</s>"),
     ),
     "record": Reader(_make_record, _READ_RECORD),
     "ended record": Reader(_make_ended_record, _READ_RECORD, has_checksum=True),
     "run.json": Reader(_make_run_json, _READ_RECORD),
     "complete.json": Reader(
-        _make_complete, _folder_of(read_complete), has_checksum=True
+        _make_complete, folder_of(read_complete), has_checksum=True
     ),
     "flight recorder": Reader(
         _make_flight, lambda path: flight_text(path.parents[1])
     ),
-    "jsonl": Reader(_writes("text.jsonl", _DOCUMENTS), _read_text),
+    "jsonl": Reader(writes("text.jsonl", _DOCUMENTS), _read_text),
     "gzip": Reader(
-        _writes("text.jsonl.gz", gzip.compress(_DOCUMENTS.encode(), mtime=0)),
+        writes("text.jsonl.gz", gzip.compress(_DOCUMENTS.encode(), mtime=0)),
         _read_text,
     ),
     "tar": Reader(_make_tar, _read_tar),

@@ -50,14 +50,20 @@ def prepare_text(folder):
     rng = np.random.default_rng(0)
     lines = ["".join(map(chr, rng.integers(97, 123, 60))) for _ in range(200)]
     text.write_text("\n".join(lines) + "\n")
-    config = PrepareConfig(
-        inputs=(str(text),),
-        output=str(folder / "corpus"),
-        tokenizer="bytes",
-        num_workers=1,
+    return prepare_corpus(text, folder / "corpus")
+
+
+def prepare_corpus(text, prefix):
+    """Make a dataset of bytes; return its prefix."""
+    prepare(
+        PrepareConfig(
+            inputs=(str(text),),
+            output=str(prefix),
+            tokenizer="bytes",
+            num_workers=1,
+        )
     )
-    prepare(config)
-    return folder / "corpus"
+    return prefix
 
 
 def write_config(path, directory, prefix, sections=None, **train):

@@ -1,51 +1,153 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Corrupt input of every kind is refused by name, or read."""
+"""Corrupt input of every kind is refused by name, or read.
+
+A sound file of every kind is changed in random places. The reader must refuse
+it by an error that names the file, or read something. It must not raise another
+exception, take more than ``MAX_SECONDS``, or read a changed file that has a
+checksum.
+"""
+
+import collections
+import contextlib
+import io
+import signal
+import warnings
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from soak.readers import READERS, Reader
+from soak.trials import REPEAT, Trial
 
-from paddle_adagc.lab.soak.inputs import (
-    TOKENS,
-    Edit,
-    Input,
-    Reader,
-    corrupt,
-)
-from paddle_adagc.lab.soak.readers import READERS
+from paddle_adagc.lab.cli.command import ERRORS
 from paddle_adagc.lab.train.parse import ALLOW_RESOLVERS, read_values
 
-EDITS = st.lists(
-    st.builds(
-        Edit,
-        place=st.floats(0, 1),
-        length=st.integers(0, 30) | st.just(10**9),
-        payload=st.sampled_from(TOKENS) | st.binary(max_size=4),
-    ),
-    min_size=1,
-    max_size=3,
+MAX_SECONDS = 5
+"""Of the processor."""
+MAX_WAIT = 60
+"""Seconds of the clock: the machine may be busy."""
+
+TOKENS = tuple(
+    text.encode()
+    for text in (
+        *("", "0", "-1", "1e39", "1e-300", "1e999", "NaN", "Infinity", "inf"),
+        *("2147483648", "99999999999999999999", "9" * 5000, "null", "true"),
+        *("[]", "{}", '""', "[1]", '{"a": 1}', "${", "${}", "${a}", "${:}"),
+        *("${oc.env:HOME}", "base: config.yaml", "!!python/name:os.system "),
+        *("[" * 3000, "{a: " * 300, "\n", "\x00", "\x85", "\n- ", ": ", "*a"),
+        *("../", "/etc/passwd", "'", '"', ",", "#", "&a [*a]"),
+    )
 )
+"""What has broken readers before."""
+
+EVERY = settings(
+    deadline=None, database=None, suppress_health_check=[*HealthCheck]
+)
+settings.register_profile("fast", EVERY, max_examples=15, derandomize=True)
+settings.register_profile("long", EVERY, max_examples=200 * REPEAT)
+
+
+@st.composite
+def corrupted(draw, content):
+    """``content`` after one to three changes: bytes, cuts and ``TOKENS``."""
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(content)))
+        length = draw(st.integers(0, 30) | st.just(len(content)))
+        payload = draw(st.sampled_from(TOKENS) | st.binary(max_size=4))
+        content = content[:start] + payload + content[start + length :]
+    return content
+
+
+class Input:
+    """A sound input, to be read with changes.
+
+    Args:
+        reader: Its kind.
+        folder: Empty folder for it.
+    """
+
+    def __init__(self, reader, folder):
+        self._reader = reader
+        self.path = reader.make(folder)
+        self.sound = self.path.read_bytes()
+        self._expected = self._read()
+
+    def _read(self):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),  # PaddleNLP's
+        ):
+            warnings.simplefilter("ignore")
+            return repr(self._reader.read(self.path))
+
+    def fault_of(self, changed):
+        """What the reader does wrong with a content; empty for nothing."""
+        self.path.write_bytes(changed)
+        try:
+            with limited():
+                found = self._read()
+        except ERRORS as error:
+            is_named = self.path.name.split(".")[0] in str(error)
+            if self._reader.names_file and not is_named:
+                return f"error without the file: {error!r:.300}"
+            return ""
+        except BaseException as error:
+            return f"{type(error).__name__}: {error!s:.300}"
+        finally:
+            self.path.write_bytes(self.sound)
+        if self._reader.has_checksum and found != self._expected:
+            return "accepted, in spite of a checksum"
+        return ""
+
+
+class TooLongError(BaseException):
+    """A reader did not end in time."""
+
+
+@contextlib.contextmanager
+def limited():
+    """End what computes too long, or waits."""
+
+    def stop(*_):
+        raise TooLongError(f"more than {MAX_SECONDS} s")
+
+    numbers = (signal.SIGPROF, signal.SIGALRM)
+    before = [signal.signal(number, stop) for number in numbers]
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+    signal.alarm(MAX_WAIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_corrupt_input(kind, tmp_path):
+@pytest.mark.parametrize(
+    "profile",
+    ["fast", pytest.param("long", marks=[pytest.mark.slow, pytest.mark.long])],
+)
+def test_corrupt_input(kind, profile, tmp_path, trials):
     if kind == "tar":
         pytest.importorskip("webdataset")
     subject = Input(READERS[kind], tmp_path)
+    counts = collections.Counter()
 
-    @settings(
-        max_examples=15,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[*HealthCheck],
-    )
-    @given(EDITS)
-    def check(edits):
-        assert not subject.fault_of(corrupt(subject.sound, edits))
+    @settings.get_profile(profile)
+    @given(corrupted(subject.sound))
+    def check(changed):
+        fault = subject.fault_of(changed)
+        counts["traceback" if fault else "refused or read"] += 1
+        assert not fault
 
-    check()
+    try:
+        check()
+    finally:
+        for outcome, count in counts.items():
+            trials.append(Trial("inputs", kind, outcome, count=count))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +211,3 @@ def test_what_a_reader_does_wrong_is_found(tmp_path):
     assert "ZeroDivisionError" in subject.fault_of(b"crash")
     assert "accepted" in subject.fault_of(b"changed")
     assert not subject.fault_of(b"sound")
-
-
-def test_edits():
-    edits = [Edit(0.5, 2, b"xy"), Edit(1.0, 10**9, b"!")]
-    assert corrupt(b"abcdef", edits) == b"abcxyf!"

@@ -231,16 +231,3 @@ def check_run(path: Path) -> None:
             f"{path} is no run: it has no {missing[0]}; give a directory that "
             f"tools/pretrain.py wrote (train.output_dir){there}"
         )
-
-
-def add_trial_options(parser: argparse.ArgumentParser) -> None:
-    """Add what ``soak`` and ``fuzz`` have in common."""
-    add = parser.add_argument
-    add("--seed", type=int, default=0, metavar="N", help="default: 0")
-    add(
-        "--output",
-        type=Path,
-        default=ROOT / "results/soak.jsonl",
-        metavar="FILE",
-        help="results to add to (default: results/soak.jsonl)",
-    )
