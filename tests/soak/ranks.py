@@ -7,7 +7,6 @@ survive a fork. Unlike those of ``core.parallel.ranks`` these processes are
 real commands, which may be killed.
 """
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -23,7 +22,6 @@ from paddle_adagc.lab.gloo.rendezvous import free_port
 from paddle_adagc.lab.train.processes import leave
 
 _HOST = "127.0.0.1"
-_ATTEMPTS = 500
 _HUNG_SECONDS = 120.0
 _ECHO_SECONDS, _LEFT_SECONDS = 0.3, 5.0
 """From a rank's end, by SIGKILL or otherwise, to that of the others."""
@@ -33,25 +31,19 @@ _FORKS.set_forkserver_preload(["paddlenlp", __name__])
 
 
 def start(config_file, num_ranks):
-    """Start ``tools/pretrain.py`` on processes of this machine.
+    """Start ``tools/pretrain.py``; ``<config_file>.log0`` is what rank 0 says.
 
-    What the rank 0 says goes to ``<config_file>.log0``, and so on.
+    Returns:
+        The processes, by rank.
     """
-    port = free_port()
+    arguments = str(config_file), num_ranks, free_port()
     ranks = [
-        _FORKS.Process(
-            target=_become, args=(str(config_file), i, num_ranks, port)
-        )
-        for i in range(num_ranks)
+        _FORKS.Process(target=_become, args=(rank, *arguments))
+        for rank in range(num_ranks)
     ]
     for rank in ranks:
         rank.start()
     return ranks
-
-
-def are_running(ranks):
-    """Tell whether every process is alive."""
-    return all(rank.is_alive() for rank in ranks)
 
 
 def wait_for(ranks):
@@ -71,41 +63,28 @@ def wait_for(ranks):
         raise TimeoutError(f"no rank ended in {_HUNG_SECONDS:.0f} s")
 
 
-def _become(config_file, rank, num_ranks, port):
-    """The life of one rank."""
+def _become(rank, config_file, num_ranks, port):
+    """The life of one rank; the environment is that of Paddle's launcher."""
     with open(f"{config_file}.log{rank}", "wb") as log:
         os.dup2(log.fileno(), 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if num_ranks > 1:
-        os.environ |= _environment(rank, num_ranks, port)
+        endpoints = [f"{_HOST}:{port + 1 + i}" for i in range(num_ranks)]
+        os.environ |= {
+            "PADDLE_TRAINER_ID": str(rank),
+            "PADDLE_RANK_IN_NODE": str(rank),
+            "PADDLE_TRAINERS_NUM": str(num_ranks),
+            "PADDLE_MASTER": f"{_HOST}:{port}",
+            "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+            "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+            "PADDLE_DISTRI_BACKEND": "gloo",
+        }
         parallel._global_parallel_env = None  # read at an import
-    if rank:
-        _wait_for_store(port)
+    # Wait until rank 0 listens: Paddle pauses 3 s after a refused attempt.
+    while rank and socket.socket().connect_ex((_HOST, port)):
+        time.sleep(0.02)
     try:
         leave(main([config_file]))
     except Exception:
         traceback.print_exc()
         os._exit(1)
-
-
-def _environment(rank, num_ranks, port):
-    """What Paddle's launcher sets."""
-    endpoints = [f"{_HOST}:{port + 1 + i}" for i in range(num_ranks)]
-    return {
-        "PADDLE_TRAINER_ID": str(rank),
-        "PADDLE_RANK_IN_NODE": str(rank),
-        "PADDLE_TRAINERS_NUM": str(num_ranks),
-        "PADDLE_MASTER": f"{_HOST}:{port}",
-        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-        "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
-        "PADDLE_DISTRI_BACKEND": "gloo",
-    }
-
-
-def _wait_for_store(port):
-    """Wait until rank 0 listens: Paddle pauses 3 s after a refused attempt."""
-    for _ in range(_ATTEMPTS):
-        with contextlib.suppress(OSError):
-            socket.create_connection((_HOST, port)).close()
-            return
-        time.sleep(0.02)

@@ -105,6 +105,9 @@ _TOKENIZER = """{"version": "1.0", "truncation": null, "padding": null,
 {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "a"}}
 """
 _RUN = '{"status": "running", "seed": 3}'
+_COMPLETE = """{"step": 8, "wall_seconds": 0.5, "monitor": {"spikes": []},
+"has_diverged": false, "clip_step": 8, "run": {"seed": 3}, "record": {},
+"files": {"config.json": {"bytes": 3, "sha256": "%s"}}}""" % ("a" * 64)
 _DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
 _OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
 
@@ -183,24 +186,15 @@ def _make_run_json(folder):
 
 
 def _make_complete(folder):
-    facts = {
-        "step": 8,
-        "wall_seconds": 0.5,
-        "monitor": {"spikes": []},
-        "has_diverged": False,
-        "clip_step": 8,
-        "run": {"seed": 3},
-        "record": {},
-        "files": {"config.json": {"bytes": 3, "sha256": "a" * 64}},
-    }
     checkpoint = folder / "checkpoint-8"
     checkpoint.mkdir()
-    return writes("complete.json", json.dumps(sealed(facts)))(checkpoint)
+    facts = json.dumps(sealed(json.loads(_COMPLETE)))
+    return writes("complete.json", facts)(checkpoint)
 
 
 def _make_flight(folder):
-    steps, tensors = 5, 3
-    block = np.linspace(0.5, 1, steps * tensors, dtype=np.float32)
+    steps = 5
+    block = np.linspace(0.5, 1, 3 * steps, dtype=np.float32).reshape(steps, 3)
     flight = Flight(
         reason=np.array("alarm"),
         tensor_names=np.array(["a", "b", "c"]),
@@ -208,10 +202,8 @@ def _make_flight(folder):
         samples=np.arange(2 * steps).reshape(steps, 2),
         learning_rate=np.full(steps, 1e-3),
         loss=np.linspace(3, 2, steps),
-        norm=block.reshape(steps, tensors),
-        h=block.reshape(steps, tensors),
-        gamma=block.reshape(steps, tensors),
         rng=np.array(["1 2"] * steps),
+        **dict.fromkeys(("norm", "h", "gamma"), block),
     )
     (folder / FOLDER).mkdir()
     path = event_path(folder, steps, "alarm", 0)

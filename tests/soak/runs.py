@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import traceback
-from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
@@ -23,24 +22,17 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 _TIMES = {"step_seconds", "clip_seconds"}
-_LOGGED = {
-    "clipped_fraction",
-    "global_grad_norm",
-    "nonfinite",
-    "nonfinite_total",
-}
+_LOGGED = {"clipped_fraction", "global_grad_norm"}
+_LOGGED |= {"nonfinite", "nonfinite_total"}
 """Compared where both runs have them: a run that was stopped has logged that
 step, too."""
 
 
 class Answer(NamedTuple):
-    """What a command did."""
+    """A command's exit status (None: an exception), and what it said."""
 
     status: int | None
-    """Exit status; None after an exception."""
-
     text: str
-    """What it said of the run."""
 
 
 def prepare_text(folder):
@@ -69,12 +61,7 @@ def prepare_corpus(text, prefix):
 def write_config(path, directory, prefix, sections=None, **train):
     """Write the config of a run of a second; return its path.
 
-    Args:
-        path: Of the config; JSON is YAML.
-        directory: The run's.
-        prefix: Of memory-mapped data.
-        sections: Section -> further values.
-        train: Further values of the section ``train``.
+    ``sections`` and ``train`` are further values.
     """
     values = make_values(directory, **{"save_every": 4, **train})
     values["data"] |= {"kind": "mmap", "prefix": str(prefix)}
@@ -143,28 +130,23 @@ def is_saving(directory):
 
 
 def judge(kind, case, answer, directory, whole):
-    """Compare a run with an uninterrupted one; return its trial.
+    """Compare the record of a run with that of an uninterrupted one.
 
-    Args:
-        kind: Of the trial.
-        case: What was done to the run.
-        answer: How its command then ended.
-        directory: The run's.
-        whole: Record of the uninterrupted run.
+    Returns:
+        The trial, of which ``case`` says what was done before the command.
     """
-    if answer.status is None:
-        return Trial(kind, case, "traceback", answer.text)
-    if answer.status in (2, 3):
-        outcome = "refused" if answer.text else "silent"
-        return Trial(kind, case, outcome, answer.text)
+    status, text = answer
+    outcome = "fell back" if text else "resumed"
     try:
-        record = RunRecord.load(Path(directory), verify=True)
+        if status is None:
+            outcome = "traceback"
+        elif status in (2, 3):
+            outcome = "refused" if text else "silent"
+        elif not same_record(RunRecord.load(directory, verify=True), whole):
+            outcome = "silent"
     except ValueError as error:
-        return Trial(kind, case, "refused", str(error))
-    if not same_record(record, whole):
-        return Trial(kind, case, "silent", answer.text)
-    outcome = "fell back" if answer.text else "resumed"
-    return Trial(kind, case, outcome, answer.text)
+        outcome, text = "refused", str(error)
+    return Trial(kind, case, outcome, text)
 
 
 def same_record(one, other):

@@ -6,9 +6,9 @@ A damaged run ends with the record of an uninterrupted one, or it is refused by
 a message that names the file.
 """
 
+import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 import paddle
 import pytest
@@ -27,14 +27,13 @@ from soak.trials import LOST
 from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.record.files import RunRecord
 
-_ZEROED = 4096
-_RECORD = ("run.json", "metrics.jsonl", "tensors.f32", "tensors.json")
-_DATA = ("corpus.bin", "corpus.idx", "corpus.manifest.json")
+_OTHERS = (
+    *("run/run.json", "run/metrics.jsonl"),
+    *("run/tensors.f32", "run/tensors.json"),
+    *("corpus.bin", "corpus.idx", "corpus.manifest.json"),
+)
+"""Files of the record and of the data."""
 _SHAPED = ("model_state.pdparams", "optimizer.pdopt", "adagc_state.safetensors")
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def flip_a_bit(path):
@@ -45,8 +44,8 @@ def flip_a_bit(path):
 
 def zero_a_block(path):
     content = bytearray(path.read_bytes())
-    start = max(len(content) // 2 - _ZEROED // 2, 0)
-    stop = min(start + _ZEROED, len(content))
+    start = max(len(content) // 2 - 2048, 0)
+    stop = min(start + 4096, len(content))
     content[start:stop] = bytes(stop - start)
     path.write_bytes(content)
 
@@ -70,65 +69,55 @@ def change_the_shape(path):
 
 
 DAMAGES = {
-    "truncated": truncate,
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
     "empty": lambda path: path.write_bytes(b""),
     "flipped bit": flip_a_bit,
     "removed": Path.unlink,
     "zeroed block": zero_a_block,
-    "grown": lambda path: path.write_bytes(path.read_bytes() + bytes(64)),
+    "grown": lambda path: os.truncate(path, path.stat().st_size + 64),
     "of another step": take_from_another_step,
     "other shape": change_the_shape,
 }
 """The first six can be done to every file."""
 
 
-class Stopped(NamedTuple):
-    """A run that was ended after its step 10, with checkpoints of 4 and 8."""
-
-    folder: Path
-    config: Path
-    whole: RunRecord
-
-    def cases(self):
-        """Pairs of a file and a damage."""
-        checkpoints = sorted((self.folder / "sound/run").glob("checkpoint-*"))
-        parts = [
-            f"run/{checkpoint.name}/{path.name}"
-            for checkpoint in checkpoints
-            for path in sorted(checkpoint.iterdir())
-        ]
-        record = [f"run/{name}" for name in _RECORD]
-        for file in (*parts, *record, *_DATA):
-            for damage in [*DAMAGES][:6]:
-                yield file, damage
-        for file in parts:
-            yield file, "of another step"
-            if file.endswith(_SHAPED):
-                yield file, "other shape"
-
-    def trial(self, file, damage):
-        """Damage a copy of the run and give its command again."""
-        work = self.folder / "work"
-        shutil.copytree(self.folder / "sound", work)
-        DAMAGES[damage](work / file)
-        answer = run_command(self.config, "--verify")
-        case = f"{file}: {damage}"
-        trial = judge("damage", case, answer, work / "run", self.whole)
-        shutil.rmtree(work)
-        return trial
+def cases(folder):
+    """Pairs of a file, relative to ``folder``, and a damage."""
+    parts = [
+        str(path.relative_to(folder))
+        for path in sorted(folder.glob("run/checkpoint-*/*"))
+    ]
+    for file in (*parts, *_OTHERS):
+        for damage in [*DAMAGES][:6]:
+            yield file, damage
+    for file in parts:
+        yield file, "of another step"
+        if file.endswith(_SHAPED):
+            yield file, "other shape"
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("damage")
-    work = folder / "work"
+def sound(tmp_path_factory):
+    """The folder of a run that was ended after its step 10, and its data."""
+    work = tmp_path_factory.mktemp("damage") / "work"
     prefix = prepare_text(work)
-    whole = uninterrupted(folder / "whole", prefix)
-    config = write_config(folder / "work.yaml", work / "run", prefix)
+    config = write_config(work.with_suffix(".yaml"), work / "run", prefix)
+    uninterrupted(work.with_name("whole"), prefix)
     with at_step(10, interrupt):
         run_command(config)
-    work.rename(folder / "sound")
-    return Stopped(folder, config, whole)
+    return work.rename(work.with_name("sound"))
+
+
+def trial_of(sound, file, damage):
+    """Damage a copy of the run and give its command again."""
+    work = sound.with_name("work")
+    shutil.copytree(sound, work)
+    DAMAGES[damage](work / file)
+    answer = run_command(work.with_suffix(".yaml"), "--verify")
+    whole = RunRecord.load(sound.with_name("whole"))
+    trial = judge("damage", f"{file}: {damage}", answer, work / "run", whole)
+    shutil.rmtree(work)
+    return trial
 
 
 @pytest.mark.slow
@@ -143,16 +132,16 @@ def stopped(tmp_path_factory):
         ("run/metrics.jsonl", "removed", "refused"),
     ],
 )
-def test_a_damaged_file(file, damage, outcome, stopped):
-    trial = stopped.trial(file, damage)
+def test_a_damaged_file(file, damage, outcome, sound):
+    trial = trial_of(sound, file, damage)
     assert trial.outcome == outcome, trial.message
     assert Path(file).name in trial.message or outcome == "resumed"
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_every_damage_of_every_file(stopped, trials):
-    found = [stopped.trial(*case) for case in stopped.cases()]
+def test_every_damage_of_every_file(sound, trials):
+    found = [trial_of(sound, *case) for case in cases(sound)]
     trials += found
     assert len(found) > 180
     assert not [trial for trial in found if trial.outcome in LOST]

@@ -1,22 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that fail, and disks as a power loss leaves them.
-
-Storage: a full disk, a read-only disk, a removed folder. The first command must
-exit with status 3, the path and what to do. The disk is mended, and the second
-command must end with the record of an uninterrupted run.
-
-Power losses: a run writes to an ext4 file system in a file. A copy of that
-file, taken at a random moment, is what a disk without a volatile cache would
-hold after a power loss: whatever the kernel has not written out is missing. The
-copy is mounted, which replays the journal, and the run's command is given
-again.
-"""
+"""Disks that fail, and disks as a power loss leaves them."""
 
 import contextlib
-import dataclasses
 import hashlib
-import os
 import shutil
 import signal
 import subprocess
@@ -45,18 +32,14 @@ IMAGES_PER_RUN = 10
 SECONDS_PER_RUN = 4.0
 """About what the run takes, of which the images are spread over."""
 
-CAN_MOUNT = (
-    os.geteuid() == 0
-    and not subprocess.run(
-        "dir=$(mktemp -d) && mount -t tmpfs tmpfs $dir && umount $dir",
-        shell=True,
-        capture_output=True,
-    ).returncode
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount"),
-]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_the_right_to_mount():
+    command = "dir=$(mktemp -d) && mount -t tmpfs tmpfs $dir && umount $dir"
+    if subprocess.run(command, shell=True, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
 
 
 @contextlib.contextmanager
@@ -78,7 +61,11 @@ def remount(folder, options):
 
 
 def storage_trials(folder):
-    """Let a run's storage fail, mend it, and give the same command again."""
+    """Let a run's storage fail, mend it, and give the same command again.
+
+    The first command must exit with status 3, the path and what to do, and the
+    second must end with the record of an uninterrupted run.
+    """
     prefix = prepare_text(folder)
     whole = uninterrupted(folder / "whole", prefix)
     disk = folder / "disk"
@@ -88,19 +75,15 @@ def storage_trials(folder):
 
     def mended(case, first, advice):
         trial = judge("storage", case, run_command(config), run, whole)
-        if first.status is None:
-            return dataclasses.replace(
-                trial, outcome="traceback", message=first.text
-            )
         is_named = "cannot write to" in first.text or "cannot be" in first.text
+        if first.status is None:
+            return trial._replace(outcome="traceback", message=first.text)
         if first.status != 3 or advice not in first.text or not is_named:
             text = f"exit status {first.status}: {first.text}"
-            return dataclasses.replace(trial, outcome="silent", message=text)
+            return trial._replace(outcome="silent", message=text)
         if trial.outcome in LOST:
             return trial
-        return dataclasses.replace(
-            trial, outcome="fell back", message=first.text
-        )
+        return trial._replace(outcome="fell back", message=first.text)
 
     rng = np.random.default_rng(0)
     for size in rng.integers(SMALLEST, LARGEST, 2 * REPEAT):
@@ -123,7 +106,13 @@ def storage_trials(folder):
 
 
 def power_trials(folder):
-    """Take images of the disk of runs, and resume each."""
+    """Take images of a run's disk, and resume each.
+
+    The run writes to an ext4 file system in a file. A copy of that file, taken
+    at a random moment, is what a disk without a volatile cache would hold after
+    a power loss: whatever the kernel has not written out is missing. To mount
+    the copy replays the journal.
+    """
     prefix = prepare_text(folder)
     length = {"max_steps": 48, "save_every": 3}
     whole = uninterrupted(folder / "whole", prefix, **length)
@@ -190,13 +179,10 @@ def copy(disk, image):
         before = digest
 
 
-@pytest.mark.parametrize(
-    "trials_of",
-    [
-        storage_trials,
-        pytest.param(power_trials, marks=pytest.mark.long),
-    ],
-)
+LONG = pytest.param(power_trials, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("trials_of", [storage_trials, LONG])
 def test_disks(trials_of, tmp_path, trials):
     found = [*trials_of(tmp_path)]
     trials += found

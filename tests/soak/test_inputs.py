@@ -60,12 +60,7 @@ def corrupted(draw, content):
 
 
 class Input:
-    """A sound input, to be read with changes.
-
-    Args:
-        reader: Its kind.
-        folder: Empty folder for it.
-    """
+    """A sound input in an empty folder, to be read with changes."""
 
     def __init__(self, reader, folder):
         self._reader = reader

@@ -20,7 +20,6 @@ from paddle_adagc.lab.record.files import METRICS, RunRecord
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 60
-PER_RUN = 12
 SECONDS = 0.1
 """Longest wait between the step that was waited for and the signal."""
 
@@ -41,84 +40,71 @@ LAYOUTS = {
 """What is killed -> number of ranks, sections of the config."""
 
 
-class Killing:
-    """Runs of one layout.
+def kill_trials(folder, layout):
+    """Send three signals to each run; resume after each, and to the end."""
+    rng = np.random.default_rng([*LAYOUTS].index(layout))
+    num_ranks, sections = LAYOUTS[layout]
+    prefix = prepare_text(folder / "text")
+    file = folder / "run.yaml"
 
-    Args:
-        folder: Empty folder.
-        layout: One of ``LAYOUTS``.
-    """
+    def start(directory):
+        length = {"max_steps": NUM_STEPS, "save_every": 2}
+        write_config(file, directory, prefix, sections, **length)
+        return ranks.start(file, num_ranks)
 
-    def __init__(self, folder, layout):
-        self._folder = folder
-        self._num_ranks, self._sections = LAYOUTS[layout]
-        self._number = [*LAYOUTS].index(layout)
-        self._rng = np.random.default_rng(self._number)
-        self._prefix = prepare_text(folder / "text")
-        answer = self._answer(self._start(folder / "whole"))
-        assert answer.status == 0, answer.text
-        self._whole = RunRecord.load(folder / "whole")
-
-    def trials(self, name, num_signals):
-        """Send signals to a run, resume it after each, and to its end."""
-        directory = self._folder / name
+    whole = folder / "whole"
+    answer = answer_of(start(whole), file)
+    assert answer.status == 0, answer.text
+    for number in range(REPEAT):
+        directory = folder / f"run{number}"
         cases, answers = [], []
-        for i, goal in enumerate(np.linspace(2, NUM_STEPS - 6, num_signals)):
-            sent = SIGNALS[(self._number + i) % len(SIGNALS)]
-            run = self._start(directory)
-            cases.append(self._interrupt(run, directory, int(goal), sent))
-            answers.append(self._answer(run))
-        last = self._answer(self._start(directory))
+        goals = sorted(rng.integers(2, NUM_STEPS - 6, len(SIGNALS)))
+        for i, goal in enumerate(goals):
+            sent = SIGNALS[(number + i) % len(SIGNALS)]
+            run = start(directory)
+            cases.append(interrupt(run, directory, goal, sent, rng))
+            answers.append(answer_of(run, file))
+        last = answer_of(start(directory), file)
         for case, resumed in zip(cases, [*answers[1:], last], strict=True):
             text = fallback(resumed.text) if last.status == 0 else last.text
             answer = Answer(last.status, text)
-            yield judge("kills", case, answer, directory, self._whole)
+            case = f"{layout}, {case}"
+            yield judge("kills", case, answer, directory, RunRecord.load(whole))
 
-    def _start(self, directory):
-        file = write_config(
-            self._folder / "run.yaml",
-            directory,
-            self._prefix,
-            self._sections,
-            max_steps=NUM_STEPS,
-            save_every=2,
-        )
-        return ranks.start(file, self._num_ranks)
 
-    def _interrupt(self, run, directory, goal, sent):
-        """Send a signal to one rank, every second time in a save."""
+def interrupt(run, directory, goal, sent, rng):
+    """Send a signal to one rank, every second time in a save."""
 
-        def wait(is_so):
-            while ranks.are_running(run) and not is_so():
-                time.sleep(0.0005)
+    def wait(is_so):
+        while all(rank.is_alive() for rank in run) and not is_so():
+            time.sleep(0.0005)
 
-        def num_steps():
-            metrics = directory / METRICS
-            return metrics.exists() and metrics.read_bytes().count(b"\n")
+    def num_steps():
+        metrics = directory / METRICS
+        return metrics.exists() and metrics.read_bytes().count(b"\n")
 
-        wait(lambda: num_steps() >= goal)
-        waits_for_save = bool(self._rng.integers(2))
-        if waits_for_save:
-            wait(lambda: is_saving(directory))
-        seconds = self._rng.uniform(0, 0.02 if waits_for_save else SECONDS)
-        time.sleep(seconds)
-        rank = run[self._rng.integers(self._num_ranks)]
-        if rank.is_alive():
-            os.kill(rank.pid, sent)
-        moment = "a save" if waits_for_save else f"step {goal}"
-        return f"{sent.name} {1000 * seconds:.0f} ms after {moment}"
+    wait(lambda: num_steps() >= goal)
+    waits_for_save = bool(rng.integers(2))
+    if waits_for_save:
+        wait(lambda: is_saving(directory))
+    seconds = rng.uniform(0, 0.02 if waits_for_save else SECONDS)
+    time.sleep(seconds)
+    rank = run[rng.integers(len(run))]
+    if rank.is_alive():
+        os.kill(rank.pid, sent)
+    moment = "a save" if waits_for_save else f"step {goal}"
+    return f"{sent.name} {1000 * seconds:.0f} ms after {moment}"
 
-    def _answer(self, run):
-        """Wait for the end; without a status if a rank raised an exception."""
-        ranks.wait_for(run)
-        logs = [
-            Path(f"{self._folder}/run.yaml.log{i}").read_text(errors="replace")
-            for i in range(self._num_ranks)
-        ]
-        for log in logs:
-            if "Traceback" in log:
-                return Answer(None, log)
-        return Answer(run[0].exitcode, logs[0])
+
+def answer_of(run, file):
+    """Wait for the end; there is no status if a rank raised an exception."""
+    ranks.wait_for(run)
+    paths = [Path(f"{file}.log{rank}") for rank in range(len(run))]
+    logs = [path.read_text(errors="replace") for path in paths]
+    for log in logs:
+        if "Traceback" in log:
+            return Answer(None, log)
+    return Answer(run[0].exitcode, logs[0])
 
 
 def fallback(text):
@@ -133,11 +119,7 @@ def fallback(text):
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_killed_run_resumes(layout, tmp_path, trials):
-    killing = Killing(tmp_path, layout)
-    found = []
-    for first in range(0, REPEAT, PER_RUN):
-        num_signals = min(PER_RUN, REPEAT - first)
-        found += killing.trials(f"run{first}", num_signals)
+    found = [*kill_trials(tmp_path, layout)]
     trials += found
-    assert len(found) == REPEAT
+    assert len(found) == len(SIGNALS) * REPEAT
     assert not [trial for trial in found if trial.outcome in LOST]

@@ -7,10 +7,10 @@ kinds that it ran, and the table.
 """
 
 import collections
-import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.markdown import markdown_table
@@ -18,7 +18,7 @@ from paddle_adagc.lab.markdown import markdown_table
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results/soak.jsonl", ROOT / "docs/soak.md"
 REPEAT = int(os.environ.get("SOAK_REPEAT", "1"))
-"""The long tests repeat their trials so often."""
+"""How often the long tests repeat their trials."""
 
 KINDS = {
     "kills": "SIGKILL, SIGTERM or SIGINT at a random moment",
@@ -29,36 +29,20 @@ KINDS = {
 }
 """What the trials do."""
 
-OUTCOMES = {
-    "resumed": "ended with the record of an uninterrupted run, bit for bit",
-    "fell back": "the same, after the command named the damage",
-    "refused": "the command named the damage and left the run as it is",
-    "refused or read": "no fault of a reader (corrupt input)",
-    "silent": "another record, and no word about it",
-    "traceback": "an exception",
-}
-"""How a trial can end."""
-
 LOST = ("silent", "traceback")
 """Outcomes that must not occur."""
 
+OUTCOMES = ("resumed", "fell back", "refused", "refused or read", *LOST)
+"""How a trial can end; docs/soak.md says what that means."""
 
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One test: what was done to a run, and how its command then ended."""
+
+class Trial(NamedTuple):
+    """What was done to a run, and how its command then ended."""
 
     kind: str
-    """One of ``KINDS``."""
-
     case: str
-    """What was done."""
-
     outcome: str
-    """One of ``OUTCOMES``."""
-
     message: str = ""
-    """What the command said of it."""
-
     count: int = 1
     """Number of trials that this one stands for."""
 
@@ -75,7 +59,7 @@ def write_trials(path, trials):
     lines = path.read_text("utf-8").splitlines()
     kept = [line for line in lines if json.loads(line)["kind"] not in kinds]
     for trial in trials:
-        values = dataclasses.asdict(trial).items()
+        values = trial._asdict().items()
         kept.append(json.dumps({k: v for k, v in values if v != ""}))
     atomic_write(path, "".join(f"{line}\n" for line in kept))
 
