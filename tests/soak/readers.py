@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import math
-import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +35,7 @@ from paddle_adagc.lab.record.files import (
     RunWriter,
     update_run_json,
 )
-from paddle_adagc.lab.record.flight import FOLDER, Flight, event_path
+from paddle_adagc.lab.record.flight import Flight, event_path
 from paddle_adagc.lab.reproduce.claims import load_claims
 from paddle_adagc.lab.reproduce.grid_file import load_target
 from paddle_adagc.lab.reproduce.results import (
@@ -52,34 +51,33 @@ from paddle_adagc.state import load_state, save_state
 
 
 class Reader(NamedTuple):
-    """A kind of input, and what reads it.
+    """A kind of input, and what reads it."""
 
-    ``make`` writes a sound input below a folder and returns the file to change.
-    ``has_checksum``: every change must be refused. ``names_file``: errors name
-    the file (those of a config's values name the key).
-    """
+    file: str
+    """The file that is changed, below a folder."""
 
-    make: Callable[[Path], Path]
+    sound: str | bytes | Callable[[Path], Any]
+    """Its content; or what writes it, and all that belongs to it."""
+
     read: Callable[[Path], Any]
+    """Reads that file."""
+
     has_checksum: bool = False
+    """Every change must be refused."""
+
     names_file: bool = True
+    """Errors name the file (those of a config's values name the key)."""
 
-
-def writes(name, content):
-    """A sound input of one file with this content."""
-    data = content.encode() if isinstance(content, str) else content
-
-    def make(folder):
-        path = folder / name
-        path.write_bytes(data)
+    def make(self, folder):
+        """Write the sound input; return the file to change."""
+        path = folder / self.file
+        path.parent.mkdir(exist_ok=True)
+        if callable(self.sound):
+            self.sound(folder)
+        else:
+            is_text = isinstance(self.sound, str)
+            path.write_bytes(self.sound.encode() if is_text else self.sound)
         return path
-
-    return make
-
-
-def copies(name):
-    """A sound input that is one of the configs."""
-    return lambda folder: Path(shutil.copy(ROOT / "configs" / name, folder))
 
 
 def folder_of(read):
@@ -104,10 +102,11 @@ _TOKENIZER = """{"version": "1.0", "truncation": null, "padding": null,
 "pre_tokenizer": {"type": "Whitespace"}, "decoder": null, "model":
 {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "a"}}
 """
-_RUN = '{"status": "running", "seed": 3}'
 _COMPLETE = """{"step": 8, "wall_seconds": 0.5, "monitor": {"spikes": []},
 "has_diverged": false, "clip_step": 8, "run": {"seed": 3}, "record": {},
 "files": {"config.json": {"bytes": 3, "sha256": "%s"}}}""" % ("a" * 64)
+STATE = "adagc_state.safetensors"
+FLIGHT = str(event_path(Path(), 5, "alarm", 0))
 _DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
 _OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
 
@@ -119,7 +118,7 @@ def _read_overrides(path):
 def _make_state(folder):
     gamma = {f"layers.{i}.weight": np.float32(0.1 + i) for i in range(4)}
     config = {"lambda_rel": 1.04, "beta": 0.98}
-    return save_state({"step": 7, "gamma": gamma, "config": config}, folder)
+    save_state({"step": 7, "gamma": gamma, "config": config}, folder)
 
 
 def _make_old_state(folder):
@@ -130,27 +129,18 @@ def _make_old_state(folder):
         "step": "7",
         "config": "{}",
     }
-    path = folder / "adagc_state.safetensors"
-    save_file({"gamma": np.array([0.5, 1.5], np.float32)}, path, metadata)
-    return path
+    gamma = np.array([0.5, 1.5], np.float32)
+    save_file({"gamma": gamma}, folder / STATE, metadata)
 
 
-def _make_weights(folder, name="model.safetensors.index.json"):
+def _make_weights(folder):
     weights = {f"layers.{i}": np.ones([2, 3], np.float32) for i in range(3)}
     write_weights(folder, weights.items(), max_shard_bytes=30)
-    return folder / name
 
 
-def _dataset(name, has_manifest=True):
-    """A sound dataset, of which one file is changed."""
-
-    def make(folder):
-        prefix = prepare_text(folder)
-        if not has_manifest:
-            Path(f"{prefix}.manifest.json").unlink()
-        return folder / f"corpus.{name}"
-
-    return make
+def _make_bare_dataset(folder):
+    prepare_text(folder)
+    (folder / "corpus.manifest.json").unlink()
 
 
 def _read_dataset(path):
@@ -170,26 +160,17 @@ def _make_record(folder):
         row = {"step": step, "loss": 5.0 - step, "nonfinite": 0}
         writer.append(row, block)
     writer.close()
-    return folder / "metrics.jsonl"
 
 
 def _make_ended_record(folder):
-    path = _make_record(folder)
+    _make_record(folder)
     record = RunWriter(folder, ["a", "b"], 5).sync()
     update_run_json(folder, status="finished", record=record)
-    return path
 
 
 def _make_run_json(folder):
     _make_record(folder)
-    return writes("run.json", _RUN)(folder)
-
-
-def _make_complete(folder):
-    checkpoint = folder / "checkpoint-8"
-    checkpoint.mkdir()
-    facts = json.dumps(sealed(json.loads(_COMPLETE)))
-    return writes("complete.json", facts)(checkpoint)
+    (folder / "run.json").write_text('{"status": "running", "seed": 3}')
 
 
 def _make_flight(folder):
@@ -205,10 +186,7 @@ def _make_flight(folder):
         rng=np.array(["1 2"] * steps),
         **dict.fromkeys(("norm", "h", "gamma"), block),
     )
-    (folder / FOLDER).mkdir()
-    path = event_path(folder, steps, "alarm", 0)
-    flight.save(path)
-    return path
+    flight.save(folder / FLIGHT)
 
 
 def _read_text(path):
@@ -216,13 +194,11 @@ def _read_text(path):
 
 
 def _make_tar(folder):
-    path = folder / "shard.tar"
-    with tarfile.open(path, "w") as archive:
+    with tarfile.open(folder / "shard.tar", "w") as archive:
         for name in ("a.txt", "a.png", "b.txt", "b.png"):
             info = tarfile.TarInfo(name)
             info.size = 20
             archive.addfile(info, io.BytesIO(b"x" * 20))
-    return path
 
 
 def _read_tar(path):
@@ -241,66 +217,69 @@ def _make_results(folder):
     )
     experiment = ExperimentResult(name="a", title="A", cells=[cell])
     result = TargetResult(target="t", title="T", experiments=[experiment])
-    return write_results(folder / "results.jsonl", result)
+    write_results(folder / "results.jsonl", result)
 
 
+_CONFIGS = ROOT / "configs"
 _READ_RECORD = folder_of(functools.partial(RunRecord.load, verify=True))
+_SEALED = json.dumps(sealed(json.loads(_COMPLETE)))
+_ZIPPED = gzip.compress(_DOCUMENTS.encode(), mtime=0)
+_STATE = folder_of(load_state)
+_WEIGHTS = folder_of(read_weights)
+_COMPLETED = folder_of(read_complete)
 
 READERS = {
-    "config": Reader(
-        writes("config.yaml", _CONFIG), load_config, names_file=False
+    "config": Reader("config.yaml", _CONFIG, load_config, False, False),
+    "overrides": Reader("a.txt", _OVERRIDES, _read_overrides, False, False),
+    "claims": Reader(
+        "claims.yaml", (_CONFIGS / "claims.yaml").read_bytes(), load_claims
     ),
-    "overrides": Reader(
-        writes("overrides.txt", _OVERRIDES), _read_overrides, names_file=False
-    ),
-    "claims": Reader(copies("claims.yaml"), load_claims),
     "experiments": Reader(
-        copies("experiments/ablation-init.yaml"), load_target
+        "ablation-init.yaml",
+        (_CONFIGS / "experiments/ablation-init.yaml").read_bytes(),
+        load_target,
     ),
-    "clip state": Reader(_make_state, folder_of(load_state), has_checksum=True),
-    "clip state without checksum": Reader(
-        _make_old_state, folder_of(load_state)
+    "clip state": Reader(STATE, _make_state, _STATE, True),
+    "clip state without checksum": Reader(STATE, _make_old_state, _STATE),
+    "weights' index": Reader(
+        "model.safetensors.index.json", _make_weights, _WEIGHTS
     ),
-    "weights' index": Reader(_make_weights, folder_of(read_weights)),
     "weights": Reader(
-        functools.partial(
-            _make_weights, name="model-00001-of-00003.safetensors"
-        ),
-        folder_of(read_weights),
+        "model-00001-of-00003.safetensors",
+        _make_weights,
+        _WEIGHTS,
         names_file=False,
     ),
-    ".bin": Reader(_dataset("bin"), _read_dataset, has_checksum=True),
-    ".idx": Reader(_dataset("idx"), _read_dataset, has_checksum=True),
+    ".bin": Reader("corpus.bin", prepare_text, _read_dataset, True),
+    ".idx": Reader("corpus.idx", prepare_text, _read_dataset, True),
     "manifest": Reader(
-        _dataset("manifest.json"), _read_dataset, has_checksum=True
+        "corpus.manifest.json", prepare_text, _read_dataset, True
     ),
     ".idx without manifest": Reader(
-        _dataset("idx", has_manifest=False), _read_dataset
+        "corpus.idx", _make_bare_dataset, _read_dataset
     ),
     "Hugging Face config": Reader(
-        writes("config.json", _HF_CONFIG),
-        _read_hf_config,
-        names_file=False,
+        "config.json", _HF_CONFIG, _read_hf_config, names_file=False
     ),
     "tokenizer": Reader(
-        writes("tokenizer.json", _TOKENIZER),
+        "tokenizer.json",
+        _TOKENIZER,
         lambda path: find_tokenizer(str(path), "</s>"),
     ),
-    "record": Reader(_make_record, _READ_RECORD),
-    "ended record": Reader(_make_ended_record, _READ_RECORD, has_checksum=True),
-    "run.json": Reader(_make_run_json, _READ_RECORD),
+    "record": Reader("metrics.jsonl", _make_record, _READ_RECORD),
+    "ended record": Reader(
+        "metrics.jsonl", _make_ended_record, _READ_RECORD, True
+    ),
+    "run.json": Reader("run.json", _make_run_json, _READ_RECORD),
     "complete.json": Reader(
-        _make_complete, folder_of(read_complete), has_checksum=True
+        "checkpoint-8/complete.json", _SEALED, _COMPLETED, True
     ),
     "flight recorder": Reader(
-        _make_flight, lambda path: flight_text(path.parents[1])
+        FLIGHT, _make_flight, lambda path: flight_text(path.parents[1])
     ),
-    "jsonl": Reader(writes("text.jsonl", _DOCUMENTS), _read_text),
-    "gzip": Reader(
-        writes("text.jsonl.gz", gzip.compress(_DOCUMENTS.encode(), mtime=0)),
-        _read_text,
-    ),
-    "tar": Reader(_make_tar, _read_tar),
-    "results": Reader(_make_results, read_results, has_checksum=True),
+    "jsonl": Reader("text.jsonl", _DOCUMENTS, _read_text),
+    "gzip": Reader("text.jsonl.gz", _ZIPPED, _read_text),
+    "tar": Reader("shard.tar", _make_tar, _read_tar),
+    "results": Reader("results.jsonl", _make_results, read_results, True),
 }
 """Everything that is read from outside, by its name in the report."""

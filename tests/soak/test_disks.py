@@ -3,15 +3,16 @@
 """Disks that fail, and disks as a power loss leaves them."""
 
 import contextlib
-import hashlib
+import filecmp
+import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from soak import ranks
 from soak.runs import (
     at_step,
     interrupt,
@@ -28,9 +29,8 @@ SMALLEST, LARGEST = 100, 560
 """KiB of a disk on which the run does not end: it needs 600."""
 
 IMAGE_BYTES = 32 * 2**20
-IMAGES_PER_RUN = 10
-SECONDS_PER_RUN = 4.0
-"""About what the run takes, of which the images are spread over."""
+SECONDS = 2.0
+"""Less than what a run with power losses takes."""
 
 pytestmark = pytest.mark.slow
 
@@ -121,11 +121,9 @@ def power_trials(folder):
     run = mount / "run"
     config = write_config(folder / "run.yaml", run, prefix, **length)
     rng = np.random.default_rng(0)
-    images = []
-    while len(images) < 2 * REPEAT:
-        wanted = min(IMAGES_PER_RUN, 2 * REPEAT - len(images))
-        images += take_images(folder, run, config, wanted, len(images), rng)
-    for image in images:
+    for number in range(2 * REPEAT):
+        image = folder / f"power loss {number + 1}.img"
+        take_image(image, run, config, rng, in_save=number % 2)
         with mounted(mount, "-o", "loop", str(image)):
             paths = run.glob("checkpoint-*")
             steps = sorted(int(path.name.split("-")[1]) for path in paths)
@@ -134,49 +132,33 @@ def power_trials(folder):
         image.unlink()
 
 
-def take_images(folder, run, config, count, first, rng):
-    """Copy the disk of a run at random moments, half of them in a save."""
-    disk = folder / "disk.img"
+def take_image(image, run, config, rng, in_save):
+    """Copy the disk of a run at a random moment, or in a random save."""
+    disk = image.with_suffix(".disk")
     with disk.open("wb") as file:
         file.truncate(IMAGE_BYTES)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(disk)], check=True)
-    images = []
     with mounted(run.parent, "-o", "loop", str(disk)):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "paddle_adagc.lab.cli.pretrain", config],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        (process,) = ranks.start(config, 1)
 
         def wait(is_there):
-            while process.poll() is None and not is_there():
+            while process.is_alive() and not is_there():
                 time.sleep(0.0005)
 
         wait((run / "metrics.jsonl").exists)
-        for number in range(first, first + count):
-            time.sleep(rng.uniform(0, 2 * SECONDS_PER_RUN / IMAGES_PER_RUN))
-            if number % 2:
-                wait(lambda: is_saving(run))
-                time.sleep(rng.uniform(0, 0.02))
-            if process.poll() is not None:
+        time.sleep(rng.uniform(0, SECONDS))
+        if in_save:
+            wait(lambda: is_saving(run))
+            time.sleep(rng.uniform(0, 0.02))
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(process.pid, signal.SIGSTOP)
+        while True:  # until the kernel does not write meanwhile
+            shutil.copyfile(disk, image)
+            if filecmp.cmp(disk, image, shallow=False):
                 break
-            process.send_signal(signal.SIGSTOP)
-            images.append(copy(disk, folder / f"power loss {number + 1}.img"))
-            process.send_signal(signal.SIGCONT)
         process.kill()
-        process.wait()
-    return images
-
-
-def copy(disk, image):
-    """Copy a disk that is not written to meanwhile."""
-    before = None
-    while True:
-        shutil.copyfile(disk, image)
-        digest = hashlib.sha256(image.read_bytes()).digest()
-        if digest == before:
-            return image
-        before = digest
+        process.join()
+    disk.unlink()
 
 
 LONG = pytest.param(power_trials, marks=pytest.mark.long)

@@ -188,11 +188,6 @@ def test_resolvers_of_omegaconf_need_permission(tmp_path, monkeypatch):
 
 
 def test_what_a_reader_does_wrong_is_found(tmp_path):
-    def make(folder):
-        path = folder / "file.txt"
-        path.write_text("sound")
-        return path
-
     def read(path):
         text = path.read_text()
         if text == "nameless":
@@ -201,7 +196,7 @@ def test_what_a_reader_does_wrong_is_found(tmp_path):
             raise ZeroDivisionError
         return text
 
-    subject = Input(Reader(make, read, has_checksum=True), tmp_path)
+    subject = Input(Reader("file.txt", "sound", read, True), tmp_path)
     assert "without the file" in subject.fault_of(b"nameless")
     assert "ZeroDivisionError" in subject.fault_of(b"crash")
     assert "accepted" in subject.fault_of(b"changed")
