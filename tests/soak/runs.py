@@ -6,7 +6,6 @@ import contextlib
 import gc
 import io
 import json
-import logging
 import traceback
 from typing import NamedTuple
 from unittest import mock
@@ -74,9 +73,6 @@ def write_config(path, directory, prefix, sections=None, **train):
 def run_command(config_file, *options):
     """Give ``tools/pretrain.py``'s command in this process."""
     text = io.StringIO()
-    handler = logging.StreamHandler(text)
-    logger = logging.getLogger("paddle_adagc")
-    logger.addHandler(handler)
     try:
         with (
             contextlib.redirect_stderr(text),
@@ -86,7 +82,6 @@ def run_command(config_file, *options):
     except Exception:
         return Answer(None, traceback.format_exc())
     finally:
-        logger.removeHandler(handler)
         gc.collect()  # closes the files of a run that did not end
     said = text.getvalue().replace(f"{config_file.parent}/", "")
     lines = said.replace("\r", "\n").splitlines()
