@@ -233,7 +233,7 @@ def page(text: str, lines: Iterable[Json]) -> str:
 
 
 def _tables(cells: list[Json]) -> str:
-    areas, num_lost = collections.defaultdict(list), collections.Counter()
+    areas, num_lost = collections.defaultdict(list), collections.Counter[Any]()
     for cell in cells:
         clip, area = cell["values"]["clip"], cell["values"]["area"]
         for key in ((cell["case"],), (cell["case"], cell["values"]["phase"])):
