@@ -37,7 +37,6 @@ ROWS = (
     ("benchmark",),
     ("plan",),
     ("reproduce",),
-    ("soak",),
     ("cli",),
 )
 """Rooms of the laboratory from the bottom up; imports go down, not sideways."""

@@ -134,19 +134,6 @@ def add_options(
         parser.add_argument(name, **given)
 
 
-def add_trial_options(parser: argparse.ArgumentParser) -> None:
-    """Add what ``soak`` and ``fuzz`` have in common."""
-    add = parser.add_argument
-    add("--seed", type=int, default=0, metavar="N", help="default: 0")
-    add(
-        "--output",
-        type=Path,
-        default=ROOT / "results/soak.jsonl",
-        metavar="FILE",
-        help="results to add to (default: results/soak.jsonl)",
-    )
-
-
 def exit_status(
     parser: argparse.ArgumentParser,
     run: Callable[[argparse.Namespace], int],

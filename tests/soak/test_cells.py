@@ -1,15 +1,19 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The numerical matrix: cells of a short training, and what is said of them."""
+"""``tools/soak_cells.py``: cells of a short training, and their tables."""
 
-import math
+import importlib.util
+import json
 
 import pytest
+from soak.trials import PAGE, RESULTS, ROOT
 
-from paddle_adagc.lab.soak import cells
-from paddle_adagc.lab.soak.cell_table import cells_text
-from paddle_adagc.lab.soak.runs import Trial
-from paddle_adagc.lab.soak.step_faults import CONTROL, FAULTS, StepFault
+_SPEC = importlib.util.spec_from_file_location(
+    "soak_cells", ROOT / "tools/soak_cells.py"
+)
+cells = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(cells)
+NOTHING = {"kind": "learning_rate", "magnitude": 1.0}
 
 
 @pytest.fixture
@@ -23,44 +27,32 @@ def short(monkeypatch):
             monkeypatch.setitem(clip, "t_start", 6)
 
 
-def test_there_are_24_faults_of_their_own():
-    assert len({fault.name for fault in FAULTS}) == 24
-    assert len({str((f.config(3), f)) for f in (*FAULTS, CONTROL)}) == 25
+def test_there_are_24_faults_and_a_control():
+    assert len({str(fault) for fault in cells.FAULTS.values()}) == 25
+    assert [*cells.FAULTS][24].startswith("no fault")
 
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("clip", cells.CLIPS)
 def test_a_restored_training_goes_on_bit_by_bit(clip):
     training = cells.Training(cells.CLIPS[clip], seed=3)
-    losses, states = training.whole()
-    nothing = {"area": 0.0, "excess": 0.0, "recovery": 0}
     for step in (0, 10):
-        training.restore(states[step])
-        found = training.damage(StepFault("none"), step, losses)
-        assert found == nothing
+        found = training.damage(NOTHING, step)
+        assert found == {"area": 0.0, "excess": 0.0, "recovery": 0}
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*cells.FAULTS][:24])
 def test_every_fault_changes_the_training(fault):
     """A clip may undo a fault: one that clips less does not."""
     found = []
     for lambda_abs in (1.0, 1e6):
         clip = {**cells.CLIPS["GlobalGC"], "lambda_abs": lambda_abs}
         training = cells.Training(clip, seed=0)
-        losses, states = training.whole()
-        training.restore(states[10])
-        found.append(training.damage(fault, 10, losses)["area"])
+        found.append(training.damage(cells.FAULTS[fault], 10)["area"])
     assert found != [0.0, 0.0]
-    if "NaN" in fault.name:
+    if "NaN" in fault:
         assert found == [None, None]
-
-
-def cell(fault, clip, seed, area):
-    is_finite = area is not None and math.isfinite(area)
-    outcome = "recovered" if is_finite else "not finite"
-    values = {"phase": "decay", "clip": clip, "seed": seed, "area": area}
-    return Trial("cells", fault, outcome, values=values)
 
 
 def test_the_page_says_where_adagc_is_worse():
@@ -71,18 +63,30 @@ def test_the_page_says_where_adagc_is_worse():
         "d": ([None] * 3, [0.5] * 3),
         "no fault": ([0.0] * 3, [50.0] * 3),
     }
-    trials = [
-        cell(fault, clip, seed, area)
+    lines = [
+        {
+            "kind": "cells",
+            "case": fault,
+            "outcome": "not finite" if area is None else "recovered",
+            "values": {"phase": "decay", "clip": clip, "area": area},
+        }
         for fault, pair in areas.items()
         for clip, found in zip(("GlobalGC", "AdaGC"), pair, strict=True)
-        for seed, area in enumerate(found)
+        for area in found
     ]
-    text = cells_text(trials)
+    marks = "before<!-- soak cells --><!-- end -->"
+    text = cells.page(marks, [*lines, {"kind": "kills"}])
     rows = [line.split(" | ") for line in text.splitlines() if "|" in line]
     faults = [row[0].lstrip("| ") for row in rows]
     assert faults[2:7] == ["d", "no fault", "b", "c", "a"]
     assert "| d | not finite (3 of 3) | 0.5 |" in text
     assert "Of 4 pairs" in text
     assert "in 2, and more in 1" in text
-    assert text.splitlines()[-1] == "| a | decay | 2.0 | 3.5 |"
-    assert cells_text([]) == ""
+    last = "| a | decay | 2.0 | 3.5 |"
+    assert text.splitlines()[-3:] == [last, "", "<!-- end -->"]
+
+
+def test_the_page_is_made_of_the_results():
+    text = PAGE.read_text("utf-8")
+    lines = RESULTS.read_text("utf-8").splitlines()
+    assert cells.page(text, map(json.loads, lines)) == text

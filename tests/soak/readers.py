@@ -1,0 +1,284 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Every kind of input: a sound one, and what reads it."""
+
+import functools
+import gzip
+import io
+import json
+import math
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import save_file
+from soak.runs import prepare_corpus, prepare_text
+from soak.trials import ROOT
+
+from paddle_adagc.lab.checksums import sealed
+from paddle_adagc.lab.data.indexed import IndexedTokens, check_dataset
+from paddle_adagc.lab.data.tokenizers import find_tokenizer
+from paddle_adagc.lab.evaluate.step import flight_text
+from paddle_adagc.lab.models.hf import config_from_hf
+from paddle_adagc.lab.models.hf_files import (
+    read_json,
+    read_weights,
+    write_weights,
+)
+from paddle_adagc.lab.models.shapes import parameter_shapes
+from paddle_adagc.lab.record.files import (
+    QUANTITIES,
+    RunRecord,
+    RunWriter,
+    update_run_json,
+)
+from paddle_adagc.lab.record.flight import Flight, event_path
+from paddle_adagc.lab.reproduce.claims import load_claims
+from paddle_adagc.lab.reproduce.grid import load_target
+from paddle_adagc.lab.reproduce.results import (
+    CellResult,
+    ExperimentResult,
+    TargetResult,
+    read_results,
+    write_results,
+)
+from paddle_adagc.lab.train.checkpoints import read_complete
+from paddle_adagc.lab.train.parse import load_config, read_overrides
+from paddle_adagc.state import load_state, save_state
+
+
+class Reader(NamedTuple):
+    """A kind of input, and what reads it."""
+
+    file: str
+    """The file that is changed, below a folder."""
+
+    sound: str | bytes | Callable[[Path], Any]
+    """Its content; or what writes it, and all that belongs to it."""
+
+    read: Callable[[Path], Any]
+    """Reads that file."""
+
+    has_checksum: bool = False
+    """Every change must be refused."""
+
+    names_file: bool = True
+    """Errors name the file (those of a config's values name the key)."""
+
+    def make(self, folder):
+        """Write the sound input; return the file to change."""
+        path = folder / self.file
+        path.parent.mkdir(exist_ok=True)
+        if callable(self.sound):
+            self.sound(folder)
+        else:
+            is_text = isinstance(self.sound, str)
+            path.write_bytes(self.sound.encode() if is_text else self.sound)
+        return path
+
+
+def folder_of(read):
+    """Read the folder of a file."""
+    return lambda path: read(path.parent)
+
+
+_CONFIG = """\
+model: {hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2}
+clip: {name: adagc, lambda_rel: 1.04}
+train: {output_dir: out, max_steps: 12, batch_size: 4}
+data: {kind: stdlib, seq_length: 16}
+faults: [{kind: gradient_nan, steps: [3]}]
+"""
+_HF_CONFIG = """{"model_type": "llama", "vocab_size": 64, "hidden_size": 16,
+"intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+"num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+"max_position_embeddings": 64, "initializer_range": 0.02,
+"tie_word_embeddings": false}"""
+_TOKENIZER = """{"version": "1.0", "truncation": null, "padding": null,
+"added_tokens": [], "normalizer": null, "post_processor": null,
+"pre_tokenizer": {"type": "Whitespace"}, "decoder": null, "model":
+{"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "a"}}
+"""
+_COMPLETE = """{"step": 8, "wall_seconds": 0.5, "monitor": {"spikes": []},
+"has_diverged": false, "clip_step": 8, "run": {"seed": 3}, "record": {},
+"files": {"config.json": {"bytes": 3, "sha256": "%s"}}}""" % ("a" * 64)
+STATE = "adagc_state.safetensors"
+FLIGHT = str(event_path(Path(), 5, "alarm", 0))
+_DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
+_OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
+
+
+def _read_overrides(path):
+    return read_overrides(path.read_text("utf-8", "replace").splitlines())
+
+
+def _make_state(folder):
+    gamma = {f"layers.{i}.weight": np.float32(0.1 + i) for i in range(4)}
+    config = {"lambda_rel": 1.04, "beta": 0.98}
+    save_state({"step": 7, "gamma": gamma, "config": config}, folder)
+
+
+def _make_old_state(folder):
+    metadata = {
+        "format": "paddle_adagc.state.3",
+        "keys": '["a", "b"]',
+        "scalars": "[]",
+        "step": "7",
+        "config": "{}",
+    }
+    gamma = np.array([0.5, 1.5], np.float32)
+    save_file({"gamma": gamma}, folder / STATE, metadata)
+
+
+def _make_weights(folder):
+    weights = {f"layers.{i}": np.ones([2, 3], np.float32) for i in range(3)}
+    write_weights(folder, weights.items(), max_shard_bytes=30)
+
+
+def _make_bare_dataset(folder):
+    prepare_text(folder)
+    (folder / "corpus.manifest.json").unlink()
+
+
+def _read_dataset(path):
+    prefix = str(path.parent / "corpus")
+    check_dataset(prefix, verify=True)
+    return IndexedTokens(prefix).all().tokens.sum()
+
+
+def _read_hf_config(path):
+    return dict(parameter_shapes(config_from_hf(read_json(path))))
+
+
+def _make_record(folder):
+    writer = RunWriter(folder, ["a", "b"])
+    for step in range(5):
+        block = np.full((len(QUANTITIES), 2), step, np.float32)
+        row = {"step": step, "loss": 5.0 - step, "nonfinite": 0}
+        writer.append(row, block)
+    writer.close()
+
+
+def _make_ended_record(folder):
+    _make_record(folder)
+    record = RunWriter(folder, ["a", "b"], 5).sync()
+    update_run_json(folder, status="finished", record=record)
+
+
+def _make_run_json(folder):
+    _make_record(folder)
+    (folder / "run.json").write_text('{"status": "running", "seed": 3}')
+
+
+def _make_flight(folder):
+    steps = 5
+    block = np.linspace(0.5, 1, 3 * steps, dtype=np.float32).reshape(steps, 3)
+    flight = Flight(
+        reason=np.array("alarm"),
+        tensor_names=np.array(["a", "b", "c"]),
+        step=np.arange(steps),
+        samples=np.arange(2 * steps).reshape(steps, 2),
+        learning_rate=np.full(steps, 1e-3),
+        loss=np.linspace(3, 2, steps),
+        rng=np.array(["1 2"] * steps),
+        **dict.fromkeys(("norm", "h", "gamma"), block),
+    )
+    flight.save(folder / FLIGHT)
+
+
+def _read_text(path):
+    prepare_corpus(path, path.with_name("out"))
+
+
+def _make_tar(folder):
+    with tarfile.open(folder / "shard.tar", "w") as archive:
+        for name in ("a.txt", "a.png", "b.txt", "b.png"):
+            info = tarfile.TarInfo(name)
+            info.size = 20
+            archive.addfile(info, io.BytesIO(b"x" * 20))
+
+
+def _read_tar(path):
+    # It needs webdataset, of an extra of its own.
+    from paddle_adagc.lab.data.shards import (
+        find_shards,
+        read_samples,
+    )
+
+    return [len([*read_samples(s.path)]) for s in find_shards(str(path))]
+
+
+def _make_results(folder):
+    cell = CellResult(
+        method="AdaGC", seed=1, measures={"steps": 5.0, "gap": math.inf}
+    )
+    experiment = ExperimentResult(name="a", title="A", cells=[cell])
+    result = TargetResult(target="t", title="T", experiments=[experiment])
+    write_results(folder / "results.jsonl", result)
+
+
+_CONFIGS = ROOT / "configs"
+_READ_RECORD = folder_of(functools.partial(RunRecord.load, verify=True))
+_SEALED = json.dumps(sealed(json.loads(_COMPLETE)))
+_ZIPPED = gzip.compress(_DOCUMENTS.encode(), mtime=0)
+_STATE = folder_of(load_state)
+_WEIGHTS = folder_of(read_weights)
+_COMPLETED = folder_of(read_complete)
+
+READERS = {
+    "config": Reader("config.yaml", _CONFIG, load_config, False, False),
+    "overrides": Reader("a.txt", _OVERRIDES, _read_overrides, False, False),
+    "claims": Reader(
+        "claims.yaml", (_CONFIGS / "claims.yaml").read_bytes(), load_claims
+    ),
+    "experiments": Reader(
+        "ablation-init.yaml",
+        (_CONFIGS / "experiments/ablation-init.yaml").read_bytes(),
+        load_target,
+    ),
+    "clip state": Reader(STATE, _make_state, _STATE, True),
+    "clip state without checksum": Reader(STATE, _make_old_state, _STATE),
+    "weights' index": Reader(
+        "model.safetensors.index.json", _make_weights, _WEIGHTS
+    ),
+    "weights": Reader(
+        "model-00001-of-00003.safetensors",
+        _make_weights,
+        _WEIGHTS,
+        names_file=False,
+    ),
+    ".bin": Reader("corpus.bin", prepare_text, _read_dataset, True),
+    ".idx": Reader("corpus.idx", prepare_text, _read_dataset, True),
+    "manifest": Reader(
+        "corpus.manifest.json", prepare_text, _read_dataset, True
+    ),
+    ".idx without manifest": Reader(
+        "corpus.idx", _make_bare_dataset, _read_dataset
+    ),
+    "Hugging Face config": Reader(
+        "config.json", _HF_CONFIG, _read_hf_config, names_file=False
+    ),
+    "tokenizer": Reader(
+        "tokenizer.json",
+        _TOKENIZER,
+        lambda path: find_tokenizer(str(path), "</s>"),
+    ),
+    "record": Reader("metrics.jsonl", _make_record, _READ_RECORD),
+    "ended record": Reader(
+        "metrics.jsonl", _make_ended_record, _READ_RECORD, True
+    ),
+    "run.json": Reader("run.json", _make_run_json, _READ_RECORD),
+    "complete.json": Reader(
+        "checkpoint-8/complete.json", _SEALED, _COMPLETED, True
+    ),
+    "flight recorder": Reader(
+        FLIGHT, _make_flight, lambda path: flight_text(path.parents[1])
+    ),
+    "jsonl": Reader("text.jsonl", _DOCUMENTS, _read_text),
+    "gzip": Reader("text.jsonl.gz", _ZIPPED, _read_text),
+    "tar": Reader("shard.tar", _make_tar, _read_tar),
+    "results": Reader("results.jsonl", _make_results, read_results, True),
+}
+"""Everything that is read from outside, by its name in the report."""
