@@ -17,14 +17,16 @@ from paddle_adagc.checks import (
     check_bool,
     check_choice,
     check_integer,
+    check_not_negative,
     check_positive,
     check_real,
     suggestion,
 )
+from paddle_adagc.stability.monitor import check_state
 from paddle_adagc.stability.spike_score import (
     DIRECTIONS,
     EVENT_GAP,
-    NORMAL_CONSISTENCY,
+    robust_center,
 )
 
 _SMALLEST = 1e-30
@@ -76,8 +78,7 @@ class Watch:
     def __post_init__(self) -> None:
         """Validate every field."""
         check_positive("sigma", self.sigma)
-        if check_real("least", self.least) < 0:
-            raise ValueError(f"least must not be negative, got {self.least}")
+        check_not_negative("least", self.least)
         check_choice("direction", self.direction, DIRECTIONS)
         check_bool("log", self.log)
         if self.limit is not None:
@@ -220,7 +221,13 @@ class Monitor:
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, as JSON-serialisable values."""
         return {
-            "config": self._config(),
+            "config": {
+                "event_gap": self._gap,
+                "watches": {
+                    name: dataclasses.asdict(watch)
+                    for name, watch in self.watches.items()
+                },
+            },
             "past": {name: list(past) for name, past in self._past.items()},
             "recent": {name: list(x) for name, x in self._recent.items()},
             "alarms": [dataclasses.asdict(alarm) for alarm in self._alarms],
@@ -234,29 +241,12 @@ class Monitor:
             ValueError: A missing key, or a state of other settings. The monitor
                 is then unchanged.
         """
-        missing = {"config", "past", "recent", "alarms"} - set(state)
-        if missing:
-            raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
-        config = self._config()
-        if state["config"] != config:
-            raise ValueError(
-                f"the state is of a monitor with {state['config']}, this one "
-                f"has {config}: make it with the same settings"
-            )
+        check_state(state, self.state_dict())
         past = _deques(self._past, state["past"])
         recent = _deques(self._recent, state["recent"])
         alarms = [_alarm(alarm) for alarm in state["alarms"]]
         self._past, self._recent, self._alarms = past, recent, alarms
         self._latest = {a.series: i for i, a in enumerate(alarms)}
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "event_gap": self._gap,
-            "watches": {
-                name: dataclasses.asdict(watch)
-                for name, watch in self.watches.items()
-            },
-        }
 
     def _take(self, name: str, step: int, value: float) -> None:
         watch, past = self.watches[name], self._past[name]
@@ -343,17 +333,13 @@ def _judge(
         return usual, math.inf if level > watch.limit else 0.0
     if len(past) < watch.first:
         return usual, 0.0
-    window = np.array(past)
-    median = np.median(window)
-    distance = float(level - median)
+    median, deviation = map(float, robust_center(np.array(past)))
+    distance = level - median
     if watch.direction == "both":
         distance = abs(distance)
     elif watch.direction == "down":
         distance = -distance
     if distance <= watch.least:
         return usual, 0.0
-    absolute = np.abs(window - median)
-    deviation = NORMAL_CONSISTENCY * float(np.median(absolute))
-    deviation = deviation or math.sqrt(math.pi / 2) * float(absolute.mean())
     score = distance / deviation if deviation else math.inf
     return usual, score if score > watch.sigma else 0.0

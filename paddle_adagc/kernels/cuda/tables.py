@@ -62,13 +62,9 @@ class Run:
 class Tables:
     """How a list of tensors is cut into chunks; depends on sizes and dtypes.
 
-    Args:
-        dtypes: Name of each tensor's dtype.
-        sizes: Number of values of each, 0 for no tensor.
-
-    Attributes:
-        constants: What is copied to the device once.
-        num_bytes: Device memory for it, the addresses and the partial sums.
+    A tensor's size is its number of values, 0 for no tensor. ``constants`` are
+    copied to the device once; ``num_bytes`` is the device memory for them, the
+    addresses and the partial sums.
     """
 
     def __init__(self, dtypes: Sequence[str], sizes: np.ndarray) -> None:
@@ -76,7 +72,7 @@ class Tables:
         counts = -(-sizes // CHUNK)
         names = np.array(dtypes, str)
         self.runs: list[Run] = []
-        order = []
+        order = [np.zeros(0, np.int64)]
         first = 0
         for dtype in sorted(set(names[counts > 0].tolist())):
             members = np.flatnonzero((names == dtype) & (counts > 0))
@@ -85,7 +81,7 @@ class Tables:
             self.runs.append(Run(dtype, first, count))
             first += count
         self.num_chunks = first
-        tensor = np.concatenate([*order, np.zeros(0, np.int64)]).astype(int)
+        tensor = np.concatenate(order)
         stop = np.zeros(self.num_tensors, np.int64)
         stop[tensor] = np.cumsum(counts[tensor])
         start = stop - counts
@@ -115,12 +111,8 @@ class Tables:
 class Launcher:
     """Starts the kernels for one set of tables on one stream.
 
-    Args:
-        module: Has ``launch`` and ``copy``, as
-            :class:`paddle_adagc.kernels.cuda.driver.Module`.
-        tables: The tables.
-        memory: Address of ``tables.num_bytes`` bytes on the device.
-        stream: Handle of the stream.
+    ``module`` has ``launch`` and ``copy``, as ``Module`` of ``driver.py``;
+    ``memory`` is the address of ``tables.num_bytes`` bytes on the device.
     """
 
     def __init__(
@@ -133,11 +125,7 @@ class Launcher:
         module.copy(memory, tables.constants, stream)
 
     def store_addresses(self, addresses: np.ndarray) -> None:
-        """Tell the device where the tensors are.
-
-        Args:
-            addresses: uint64 ``[num_tensors]``.
-        """
+        """Tell the device where the tensors are; uint64 ``[num_tensors]``."""
         for start in range(0, self.tables.num_tensors, ADDRESSES):
             part = addresses[start : start + ADDRESSES]
             argument = _Addresses()
@@ -204,17 +192,12 @@ def launch_adaptive_step(
     squared_norm: int,
     pointers: Sequence[int | None],
 ) -> None:
-    """Start the fused rule.
+    """Start the fused rule on vectors ``[num_tensors]``.
 
-    Args:
-        module: As for :class:`Launcher`.
-        stream: Handle of the stream.
-        num_tensors: Length of the vectors.
-        rule: Its numbers.
-        squared_norm: Address of the squared norms, float32.
-        pointers: Addresses of gamma, deviation, norm, h, new gamma, new
-            deviation (all float32), lost (bool), count of non-finite norms
-            before and after (int32). The deviations may be None, and lost.
+    ``squared_norm`` is the address of the squared norms; ``pointers`` are those
+    of gamma, deviation, norm, h, new gamma, new deviation (all float32), lost
+    (bool), and the counts of non-finite norms before and after (int32). The
+    deviations may be None, and lost.
     """
     module.launch(
         "adaptive_step",

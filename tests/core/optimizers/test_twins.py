@@ -11,6 +11,7 @@ from core.optimizers.draws import SHAPES, draw_gradients
 from core.optimizers.runs import make_weights, run, run_twins
 from reference import optimizers as twins
 
+from paddle_adagc.optimizers.adam import square_root
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM
@@ -203,6 +204,12 @@ def test_unclipped_adamw_is_paddle_s_adamw():
         strict=True,
     ):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_square_root_is_correctly_rounded_on_a_cpu():
+    x = np.random.default_rng(0).random(1000).astype("float32")
+    root = square_root(paddle.to_tensor(x))
+    np.testing.assert_array_equal(root.numpy(), np.sqrt(x))
 
 
 def test_gradients_hold_outliers():
