@@ -61,11 +61,7 @@ class Quantity:
     hold it, as the rule has dropped it or did not count."""
 
     def check(self, key: str, value: float) -> None:
-        """Refuse a number that the rule could not resume from.
-
-        Raises:
-            ValueError: It is negative, NaN, or 0 or ``inf`` against the above.
-        """
+        """Refuse a number that the rule could not resume from."""
         if self.is_positive and not value > 0:
             raise ValueError(
                 f"{self.name} of {key!r} is {value}: it must be positive (inf "
@@ -103,10 +99,9 @@ class ClipState:
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``.
 
-        Returns:
-            ``step``, per quantity a dict of key -> number (shape ``[]``), and
-            ``config``. A number about all tensors stands under the key
-            ``"global"``. ``warmup_start``, unless that is 0.
+        ``step``, ``warmup_start`` unless that is 0, per quantity a dict of key
+        -> number (shape ``[]``), and ``config``. A number about all tensors
+        stands under the key ``"global"``.
         """
         numbers_by_key = {
             name: dict(zip(self.keys, _unbind(vector), strict=True))
@@ -121,13 +116,7 @@ class ClipState:
 
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
-        """Read the form of ``state_dict()``; numbers of any kind.
-
-        Raises:
-            TypeError: ``state`` is not a dict.
-            ValueError: A part is missing or malformed, or the quantities are
-                about other tensors.
-        """
+        """Read the form of ``state_dict()``; numbers of any kind."""
         steps, config, kept = _parts(state)
         values: dict[str, np.ndarray] = {}
         scalars: dict[str, np.ndarray] = {}
@@ -155,13 +144,8 @@ class ClipState:
     ) -> None:
         """Refuse the state of another clip, and numbers that make no sense.
 
-        Args:
-            quantities: Quantities that the clip keeps.
-            arguments: Names of the clip's arguments.
-            owner: The clip's class, for messages.
-
-        Raises:
-            ValueError: See above.
+        The clip, of the class ``owner``, keeps these quantities and has
+        ``arguments`` of these names.
         """
         wanted = {q.name: q for q in quantities}
         found = {**self.scalars, **self.values}
@@ -201,13 +185,9 @@ class ClipState:
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
         """Return the same under other names.
 
-        Args:
-            prefixes: Beginning of a key -> what stands there instead, both
-                without the dot that follows. The longest one counts; ``""`` is
-                the beginning of every key.
-
-        Raises:
-            ValueError: A prefix is of no key, or two keys become one.
+        ``prefixes``: beginning of a key -> what stands there instead, both
+        without the dot that follows. The longest one counts; ``""`` is the
+        beginning of every key.
         """
         used: set[str] = set()
 
@@ -392,12 +372,7 @@ def load_state(
 
 
 def read_state(path: str | os.PathLike[str]) -> ClipState:
-    """Read what :func:`save_state` wrote, in this format or the one before.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is damaged, or not a clip's state.
-    """
+    """Read what :func:`save_state` wrote, in this format or the one before."""
     if not Path(path).exists():
         raise FileNotFoundError(
             f"{path} does not exist: was the checkpoint written by a run "
@@ -407,14 +382,15 @@ def read_state(path: str | os.PathLike[str]) -> ClipState:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    try:
-        _check_checksum(metadata, vectors)
+        is_old = metadata.keys() <= _OLD_METADATA  # without a checksum
+        if not is_old and metadata.get(_CHECKSUM) != _checksum(
+            metadata, vectors
+        ):
+            raise ValueError("its SHA-256 differs from that in the file")
         return _state_of(metadata, vectors)
     except KeyError as error:
         raise ValueError(f"{path} is damaged: no {error}") from error
-    except (RecursionError, TypeError, ValueError) as error:
+    except (RecursionError, SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
@@ -450,16 +426,6 @@ def _state_of(
     return ClipState.from_dict(
         {"step": step, "warmup_start": start, **kept, "config": config}
     )
-
-
-def _check_checksum(
-    metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
-) -> None:
-    """Refuse a file that was changed; older ones have no checksum."""
-    if metadata.keys() <= _OLD_METADATA:
-        return
-    if metadata.get(_CHECKSUM) != _checksum(metadata, vectors):
-        raise ValueError("its SHA-256 differs from that in the file")
 
 
 def _checksum(

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paddle.nn.clip import ClipGradBase
-from paddleformers.trainer import (
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from paddleformers.trainer import TrainerCallback
 from paddleformers.trainer.integrations import (
     TensorBoardCallback,
     VisualDLCallback,
@@ -68,21 +63,13 @@ class ClippingCallback(TrainerCallback):
         self._reporters: list[TrainerCallback] = []
 
     def on_init_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         """Keep PaddleFormers from making a clip of its own."""
         take_over_clipping(args, self.clip)
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         """Put the clip into the optimizer; resume it with the run.
 
@@ -102,9 +89,9 @@ class ClippingCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
+        args: Any,
+        state: Any,
+        control: Any,
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -119,36 +106,26 @@ class ClippingCallback(TrainerCallback):
         add_histograms(self._reporters, summary, state.global_step)
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         """Close the clip's own logs."""
         for reporter in self._reporters:
             reporter.on_train_end(args, state, control, **kwargs)
 
     def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         """Save the clip's state beside the checkpoint's other files."""
-        name = f"checkpoint-{state.global_step}"
-        save_clip(self.clip, Path(args.output_dir) / name)
+        save_clip(self.clip, args.output_dir, state.global_step)
 
 
-def _make_reporters(args: TrainingArguments) -> list[TrainerCallback]:
+def _make_reporters(args: Any) -> list[TrainerCallback]:
     """Return PaddleFormers' reporters, writing to a folder of the clip's."""
     reporters: list[TrainerCallback] = []
     for kind in get_reporting_integration_callbacks(args.report_to):
-        if kind in (VisualDLCallback, TensorBoardCallback):
+        if kind in (VisualDLCallback, TensorBoardCallback, WandbCallback):
             reporters.append(kind())
+        if kind in (VisualDLCallback, TensorBoardCallback):
             folder = str(Path(args.logging_dir) / "clip")
             reporters[-1]._init_summary_writer(args, folder)
-        elif kind is WandbCallback:
-            reporters.append(kind())
     return reporters

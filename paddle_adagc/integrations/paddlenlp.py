@@ -117,8 +117,7 @@ class ClippingMixin(Trainer):
         return clip_summary(self.clip)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        name = f"checkpoint-{self.state.global_step}"
-        save_clip(self.clip, Path(self.args.output_dir) / name)
+        save_clip(self.clip, self.args.output_dir, self.state.global_step)
         super()._save_checkpoint(model, metrics=metrics)
 
 

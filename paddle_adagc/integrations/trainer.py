@@ -9,7 +9,8 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 import paddle.distributed as dist
@@ -23,9 +24,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
 
 
 def add_histograms(
-    callbacks: Iterable[Any],
-    summary: Mapping[str, Any],
-    step: int,
+    callbacks: Iterable[Any], summary: Mapping[str, Any], step: int
 ) -> None:
     """Write histograms of norm, gamma and h over the layers.
 
@@ -35,12 +34,9 @@ def add_histograms(
     since VisualDL shows no histogram of one value. Values that are not finite
     are left out.
 
-    Args:
-        callbacks: Those of a Trainer. Its writers for VisualDL, TensorBoard
-            and Weights & Biases are used, others get nothing.
-        summary: Of the clip, with ``tensors``; the h of ``lowest_h`` stand in
-            the Trainer's log already.
-        step: Optimizer steps made.
+    Of a Trainer's callbacks the writers for VisualDL, TensorBoard and Weights &
+    Biases are used. The h of the summary's ``lowest_h`` stand in the Trainer's
+    log already.
     """
     bars, points = _bars_and_points(summary.get("tensors", {}))
     for key in summary.get("lowest_h", ()):
@@ -85,12 +81,8 @@ _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 
 
 def check_missing_state(value: MissingState) -> None:
-    """Check the argument ``missing_state``.
-
-    Raises:
-        ValueError: It is neither ``"raise"`` nor ``"start"``.
-    """
-    if value not in ("raise", "start"):
+    """Check the argument ``missing_state``."""
+    if value not in get_args(MissingState):
         raise ValueError(
             f"missing_state={value!r} is neither 'raise' nor 'start'"
         )
@@ -142,11 +134,6 @@ def load_clip(
 
     Every rank has to call it. The file that one rank finds serves all: a
     cluster without a shared disk has it on one node alone.
-
-    Raises:
-        FileNotFoundError: The checkpoint holds no state of a clip.
-        ValueError: It holds another model's, another clip's, or different ones
-            on different ranks.
     """
     if not isinstance(clip, TensorScalingClip):
         return
@@ -186,19 +173,18 @@ def _state_of_any_rank(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     return states[0]
 
 
-def save_clip(clip: ClipGradBase, checkpoint: str | os.PathLike[str]) -> None:
+def save_clip(clip: ClipGradBase, output_dir: str, step: int) -> None:
     """Save the whole model's state of a clip; every rank has to call it."""
     if isinstance(clip, TensorScalingClip):
         state = clip.full_state_dict()
         if dist.get_rank() == 0:
-            save_state(state, checkpoint)
+            save_state(state, Path(output_dir) / f"checkpoint-{step}")
 
 
 def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
     """Summarise the last step, tensors included; every rank has to call it.
 
-    Returns:
-        Empty for a clip without a summary.
+    A clip without a summary has an empty one.
     """
     if not isinstance(clip, TensorScalingClip):
         return {}

@@ -250,25 +250,23 @@ class Monitor:
 
     def _take(self, name: str, step: int, value: float) -> None:
         watch, past = self.watches[name], self._past[name]
-        if math.isfinite(value):
-            level = self._smoothed(name, value)
-            if level is None:
+        level, is_finite = value, math.isfinite(value)
+        if is_finite:
+            recent = self._recent[name]
+            recent.append(
+                math.log(max(value, _SMALLEST)) if watch.log else value
+            )
+            if len(recent) < watch.smoothing:
                 return
-            value = _unscaled(watch, level)
-            usual, score = _judge(watch, past, level)
+            level = sum(recent) / watch.smoothing
+            value = math.exp(level) if watch.log else level
+        usual, score = _judge(watch, past, level)
+        if is_finite:
             past.append(level)
         else:
-            usual, score = _usual(watch, past), math.inf
+            score = math.inf
         if score > 0:
             self._report(Alarm(name, step, step, value, step, usual, score))
-
-    def _smoothed(self, name: str, value: float) -> float | None:
-        """Return what is judged of a value; None: there are too few."""
-        watch, recent = self.watches[name], self._recent[name]
-        recent.append(math.log(max(value, _SMALLEST)) if watch.log else value)
-        if len(recent) < watch.smoothing:
-            return None
-        return sum(recent) / watch.smoothing
 
     def _report(self, new: Alarm) -> None:
         """Add an abnormal value to its series' last event, or begin one."""
@@ -312,28 +310,16 @@ def _badness(alarm: Alarm) -> tuple[bool, float, float]:
     return (not finite, alarm.score, abs(alarm.worst) if finite else 0.0)
 
 
-def _unscaled(watch: Watch, level: float) -> float:
-    return math.exp(level) if watch.log else level
-
-
-def _usual(watch: Watch, past: deque[float]) -> float:
-    if watch.limit is not None:
-        return watch.limit
-    if len(past) < watch.first:
-        return math.nan
-    return _unscaled(watch, float(np.median(past)))
-
-
 def _judge(
     watch: Watch, past: deque[float], level: float
 ) -> tuple[float, float]:
     """Return the usual value before a level, and its score; 0: normal."""
-    usual = _usual(watch, past)
     if watch.limit is not None:
-        return usual, math.inf if level > watch.limit else 0.0
+        return watch.limit, math.inf if level > watch.limit else 0.0
     if len(past) < watch.first:
-        return usual, 0.0
+        return math.nan, 0.0
     median, deviation = map(float, robust_center(np.array(past)))
+    usual = math.exp(median) if watch.log else median
     distance = level - median
     if watch.direction == "both":
         distance = abs(distance)
