@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The monitor sees what the score of the whole series sees."""
 
+import inspect
 import json
 import math
 import sys
@@ -10,7 +11,11 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_adagc.stability import SpikeMonitor, spike_score
+from paddle_adagc.stability import (
+    SpikeMonitor,
+    robust_spike_score,
+    spike_score,
+)
 from paddle_adagc.stability.spike_score import SpikeRule
 
 
@@ -205,3 +210,7 @@ def test_the_rule_s_defaults_are_the_paper_s():
     rule = SpikeRule()
     assert (rule.window, rule.sigma, rule.skip) == (1000, 10.0, 0)
     assert type(SpikeRule(window=np.int64(9)).window) is int
+    for score in (SpikeMonitor, spike_score, robust_spike_score):
+        arguments = inspect.signature(score).parameters
+        assert arguments["window"].default == 1000
+        assert arguments["sigma"].default == 10.0
