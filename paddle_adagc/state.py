@@ -117,7 +117,7 @@ class ClipState:
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
-        steps, config, kept = _parts(state)
+        step, start, config, kept = _parts(state)
         values: dict[str, np.ndarray] = {}
         scalars: dict[str, np.ndarray] = {}
         keys: tuple[str, ...] | None = None
@@ -133,7 +133,6 @@ class ClipState:
                     f"about the same tensors: one of them lacks {other[:5]}"
                 )
             values[name] = _vector(name, keys, numbers_by_key)
-        step, start = steps
         return cls(step, config, keys or (), values, scalars, start)
 
     def check(
@@ -239,10 +238,8 @@ def warn_of_other_arguments(
         )
 
 
-def _parts(
-    state: Any,
-) -> tuple[tuple[int, int], dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return step and ``warmup_start``, config, and the dicts of numbers."""
+def _parts(state: Any) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+    """Return step, ``warmup_start``, config, and the dicts of numbers."""
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
     for name in ("step", "config"):
@@ -256,8 +253,8 @@ def _parts(
         for name, part in state.items()
         if name not in (*_STEPS, "config")
     }
-    step, start = (state.get(name, 0) for name in _STEPS)
-    for name, count in zip(_STEPS, (step, start), strict=True):
+    step, start = state["step"], state.get("warmup_start", 0)
+    for name, count in (("step", step), ("warmup_start", start)):
         if not isinstance(count, numbers.Integral) or int(count) < 0:
             raise ValueError(
                 f"the state's {name}={count!r} is not a count of steps"
@@ -271,7 +268,7 @@ def _parts(
     config = dict(state["config"])
     if config.get("preset") == "paper":  # an argument that AdaGC had
         del config["preset"]
-    return (int(step), int(start)), config, kept
+    return int(step), int(start), config, kept
 
 
 def _vector(

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import paddle
 from paddle import Tensor
 from paddle.optimizer.lr import LRScheduler
-from typing_extensions import Unpack
 
 from paddle_adagc.optimizers.base import (
     DecoupledOptimizer,
@@ -17,6 +18,9 @@ from paddle_adagc.optimizers.base import (
     Step,
     assign_,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MOMENT = "moment1"
 

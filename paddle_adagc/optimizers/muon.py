@@ -7,12 +7,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import paddle
 from paddle import Tensor, _C_ops
 from paddle.optimizer.lr import LRScheduler
-from typing_extensions import Unpack
 
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.optimizers.adam import AdamOptimizer, AdamState
@@ -25,6 +24,9 @@ from paddle_adagc.optimizers.base import (
     Step,
     assign_,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 from paddle_adagc.parallel.layout import read_layout, unwrap
 
 _NOT_HIDDEN = re.compile(

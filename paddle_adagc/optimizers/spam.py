@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import paddle
 from paddle import Tensor
 from paddle.optimizer.lr import LRScheduler
-from typing_extensions import Unpack
 
 from paddle_adagc.checks import check_integer
 from paddle_adagc.optimizers.adam import (
@@ -25,6 +25,9 @@ from paddle_adagc.optimizers.base import (
     Step,
     assign_,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _STEP = "step"
 _DEPTH = 0.99
@@ -140,7 +143,6 @@ class SPAM(AdamOptimizer):
 
 def _clipped(gradient: Tensor, square: Tensor, threshold: float) -> Tensor:
     bound = square_root(threshold * square)
-    bound = paddle.where(
-        square > 0, bound, paddle.full_like(bound, float("inf"))
-    )
+    infinite = paddle.full_like(bound, math.inf)
+    bound = paddle.where(square > 0, bound, infinite)
     return paddle.sign(gradient) * paddle.minimum(gradient.abs(), bound)

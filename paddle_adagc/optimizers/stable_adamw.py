@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import paddle
 from paddle.optimizer.lr import LRScheduler
-from typing_extensions import Unpack
 
 from paddle_adagc.optimizers.adam import (
     AdamOptimizer,
@@ -19,6 +20,9 @@ from paddle_adagc.optimizers.base import (
     SharedArguments,
     Step,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class StableAdamW(AdamOptimizer):

@@ -7,12 +7,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import paddle
 from paddle import Tensor
 from paddle.optimizer.lr import LRScheduler
-from typing_extensions import Unpack
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.agc import unit_axes
@@ -28,6 +27,9 @@ from paddle_adagc.optimizers.base import (
     SharedArguments,
     Step,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 FORMS = get_args(Form)
 

@@ -162,23 +162,15 @@ class Driver:
     def capability(self, device: int) -> int:
         """Compute capability of a device, 10 * major + minor."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        for number, attribute in ((major, _MAJOR), (minor, _MINOR)):
-            self.call(
-                "cuDeviceGetAttribute",
-                ctypes.byref(number),
-                attribute,
-                self._handle(device),
-            )
+        handle, read = self._handle(device), "cuDeviceGetAttribute"
+        self.call(read, ctypes.byref(major), _MAJOR, handle)
+        self.call(read, ctypes.byref(minor), _MINOR, handle)
         return 10 * major.value + minor.value
 
     def use_context(self, device: int) -> None:
         """Make the device's primary context current, which is Paddle's."""
-        context = ctypes.c_void_p()
-        self.call(
-            "cuDevicePrimaryCtxRetain",
-            ctypes.byref(context),
-            self._handle(device),
-        )
+        context, handle = ctypes.c_void_p(), self._handle(device)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
         self.call("cuCtxSetCurrent", context)
 
     def load(self, image: bytes) -> Module:

@@ -88,12 +88,10 @@ class Tables:
         owner = np.repeat(tensor, counts[tensor])
         chunks = np.stack([owner, np.arange(first) - start[owner]], 1)
         spans = np.stack([start, stop], 1)
-        self.constants = b"".join(
-            (
-                sizes.astype(np.int64).tobytes(),
-                spans.astype(np.int32).tobytes(),
-                chunks.astype(np.int32).tobytes(),
-            )
+        self.constants = (
+            sizes.astype(np.int64).tobytes()
+            + spans.astype(np.int32).tobytes()
+            + chunks.astype(np.int32).tobytes()
         )
         self.spans = 8 * self.num_tensors
         self.chunks = 16 * self.num_tensors

@@ -234,21 +234,14 @@ def adaptive_step(
     new_deviation = None if deviation is None else paddle.empty_like(deviation)
     lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
     count = paddle.empty_like(num_nonfinite)
-    vectors = (
-        *(gamma, deviation, norm, h, new_gamma, new_deviation),
-        *(lost, num_nonfinite, count),
-    )
+    before, after = (gamma, deviation), (norm, h, new_gamma, new_deviation)
+    vectors = (*before, *after, lost, num_nonfinite, count)
+    h_of_nonfinite = 0.0 if zeroes_nonfinite else 1.0
     launch_adaptive_step(
         module,
         current_stream(device),
         gamma.shape[0],
-        Rule(
-            lambda_rel,
-            beta,
-            1.0 - beta,
-            lambda_dev,
-            0.0 if zeroes_nonfinite else 1.0,
-        ),
+        Rule(lambda_rel, beta, 1.0 - beta, lambda_dev, h_of_nonfinite),
         squared_norm.data_ptr(),
         [None if vector is None else vector.data_ptr() for vector in vectors],
     )

@@ -29,6 +29,7 @@ def pretend_gpu(monkeypatch, *, device="gpu:0", rocm=False):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
+    host.load_library()  # that of the host is kept
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     load_module = tensors.load_module
     load_module.cache_clear()

@@ -359,7 +359,7 @@ def test_muon_takes_the_matrices_that_it_is_told():
 
 @pytest.mark.parametrize(
     ("name", "asks"),
-    [("Lion", False), ("Muon", True), ("StableAdamW", True)],
+    [("Lion", False), ("Muon", True), ("StableAdamW", True), ("AGC", True)],
 )
 def test_sharding_is_asked_about_new_tensors_once(monkeypatch, name, asks):
     asked = []

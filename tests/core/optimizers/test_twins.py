@@ -90,6 +90,7 @@ def test_muon(arguments):
         ADAMW,
         {**ADAMW, "beta2": 0.9, "weight_decay": 0.0},
         {"beta1": 0.5, "beta2": 0.999, "epsilon": 1e-2, "weight_decay": 1.0},
+        {**ADAMW, "epsilon": 0.5},  # above many second moments' roots
     ],
 )
 def test_stable_adamw(arguments):
