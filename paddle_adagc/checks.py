@@ -1,6 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments, with errors that name the value."""
+"""Checks of arguments; each returns the value, or its error names it.
+
+``TypeError`` for a value of a wrong type, ``ValueError`` for any other.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,7 @@ import numpy as np
 
 
 def check_installed(module: str, extra: str) -> None:
-    """Check that a module of an extra of this package is there.
-
-    Raises:
-        ImportError: It is not; the message says how to install it.
-    """
+    """Raise ``ImportError`` unless a module of the package's extra is there."""
     if importlib.util.find_spec(module) is None:
         raise ImportError(
             f"{module} is not installed here: pip install -e '.[{extra}]' "
@@ -30,12 +29,7 @@ def check_installed(module: str, extra: str) -> None:
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:
-    """Return ``value`` as an ``int``.
-
-    Raises:
-        TypeError: Not an integer (``True`` and ``1.0`` are none).
-        ValueError: Below ``minimum``.
-    """
+    """Return ``value`` as an ``int``; ``True`` and ``1.0`` are none."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     number = operator.index(value)
@@ -44,13 +38,15 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     return number
 
 
-def check_real(name: str, value: Any) -> float:
-    """Return ``value`` as a finite ``float``.
+def check_bool(name: str, value: Any) -> bool:
+    """Return an argument that must be True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
 
-    Raises:
-        TypeError: Not a number.
-        ValueError: Infinite or NaN.
-    """
+
+def check_real(name: str, value: Any) -> float:
+    """Return ``value`` as a finite ``float``."""
     is_number = isinstance(value, (int, float, np.integer, np.floating))
     if isinstance(value, bool) or not is_number:
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -59,62 +55,29 @@ def check_real(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_bool(name: str, value: Any) -> bool:
-    """Return an argument that must be True or False.
-
-    Raises:
-        TypeError: It is anything else.
-    """
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
-
-
 def check_positive(name: str, value: Any) -> float:
-    """Return ``value`` as a finite ``float`` above 0.
-
-    Raises:
-        TypeError: Not a number.
-        ValueError: Not positive, infinite or NaN.
-    """
-    number = check_real(name, value)
-    if number <= 0:
+    """Return ``value`` as a finite ``float`` above 0."""
+    if (number := check_real(name, value)) <= 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
     return number
 
 
 def check_not_negative(name: str, value: Any) -> float:
-    """Return ``value`` as a finite ``float`` of at least 0.
-
-    Raises:
-        TypeError: Not a number.
-        ValueError: Negative, infinite or NaN.
-    """
-    number = check_real(name, value)
-    if number < 0:
+    """Return ``value`` as a finite ``float`` of at least 0."""
+    if (number := check_real(name, value)) < 0:
         raise ValueError(f"{name} must not be negative, got {value!r}")
     return number
 
 
 def check_decay(name: str, value: Any) -> float:
-    """Return ``value``, the decay of a moving average, as a ``float``.
-
-    Raises:
-        TypeError: Not a number.
-        ValueError: Outside of [0, 1), or NaN.
-    """
-    number = check_real(name, value)
-    if not 0 <= number < 1:
+    """Return ``value``, a moving average's decay, as a ``float``."""
+    if not 0 <= (number := check_real(name, value)) < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value!r}")
     return number
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
-    """Return ``value`` if it is one of ``choices``.
-
-    Raises:
-        ValueError: It is not; the message has the nearest choice.
-    """
+    """Return ``value`` if it is one of ``choices``; else name the nearest."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(
             f"{name} must be one of {', '.join(choices)}; "
@@ -132,11 +95,8 @@ def suggestion(
 ) -> str:
     """``", did you mean 'x'?"`` with the choice nearest to ``value``, or "".
 
-    Args:
-        value: The user's value.
-        choices: The valid values.
-        prefix: Put before the choice, as users have to write it.
-        similarity: Least similarity of a suggestion, from 0 to 1 (equal).
+    ``prefix`` stands before the choice, as users have to write it;
+    ``similarity`` is the least one of a suggestion, from 0 to 1 (equal).
     """
     near = difflib.get_close_matches(
         str(value), choices, n=1, cutoff=similarity
@@ -147,12 +107,7 @@ def suggestion(
 def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     """Return ``path`` if it is, or can become, a directory to write to.
 
-    Nothing is made.
-
-    Raises:
-        ValueError: A file is in the way.
-        PermissionError: The directory, or the one that it would be made in,
-            takes no files.
+    Nothing is made. ``PermissionError``: it takes no files.
     """
     directory = found = Path(path)
     while not found.exists() and found != found.parent:
@@ -171,12 +126,7 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
 
 
 def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` if a file can be written there; nothing is made.
-
-    Raises:
-        ValueError: It is a directory, or a file that cannot be written to.
-        PermissionError: No file can be put there.
-    """
+    """Return ``path`` if a file can be written there; nothing is made."""
     file = Path(path)
     if file.is_dir():
         raise ValueError(f"{name} is {str(file)!r}, a directory: name a file")
@@ -192,9 +142,7 @@ def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
 def check_series(name: str, values: Any) -> np.ndarray:
     """Return a series of losses as float64 ``[num_steps]``.
 
-    Raises:
-        TypeError: Not real numbers, or a bfloat16 tensor (NumPy sees its bits).
-        ValueError: Not one-dimensional.
+    A bfloat16 tensor is refused, because NumPy sees its bits.
     """
     if str(getattr(values, "dtype", "")).endswith("bfloat16"):
         raise TypeError(f"{name} is bfloat16: cast it to float32 first")

@@ -26,11 +26,8 @@ def temporary_path(
     """Give a path to write to, whose file takes the place of ``path``.
 
     After an exception ``path`` is untouched and the temporary file removed.
-
-    Args:
-        path: File to make or replace; its folder is made if it is missing.
-        folder: Folder of the temporary file, on the same file system as
-            ``path``; default: the folder of ``path``.
+    Missing folders of ``path`` are made. The temporary file lies in ``folder``,
+    on the same file system; default: the folder of ``path``.
     """
     target = Path(path)
     make_directory(target.parent)
@@ -46,11 +43,7 @@ def temporary_path(
 
 
 def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write a file; text is stored as UTF-8.
-
-    Returns:
-        The file's path.
-    """
+    """Write a file, text as UTF-8; return its path."""
     data = content.encode() if isinstance(content, str) else content
     with temporary_path(path) as temporary:
         temporary.write_bytes(data)
@@ -60,18 +53,9 @@ def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
 def atomic_write_json(
     path: str | os.PathLike[str], value: Any, indent: int | None = 2
 ) -> Path:
-    """Write a value as JSON and a line's end.
+    """Write a value as JSON and a line's end; ``TypeError`` writes nothing.
 
-    Args:
-        path: File to make or replace.
-        value: Anything that ``json`` can write.
-        indent: Spaces per level; None: all in one line.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        TypeError: JSON cannot hold ``value``; nothing is written.
+    ``indent`` counts the spaces per level; None: all in one line.
     """
     return atomic_write(path, json.dumps(value, indent=indent) + "\n")
 

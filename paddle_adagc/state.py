@@ -61,11 +61,7 @@ class Quantity:
     hold it, as the rule has dropped it or did not count."""
 
     def check(self, key: str, value: float) -> None:
-        """Refuse a number that the rule could not resume from.
-
-        Raises:
-            ValueError: It is negative, NaN, or 0 or ``inf`` against the above.
-        """
+        """Refuse a number that the rule could not resume from."""
         if self.is_positive and not value > 0:
             raise ValueError(
                 f"{self.name} of {key!r} is {value}: it must be positive (inf "
@@ -103,10 +99,9 @@ class ClipState:
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``.
 
-        Returns:
-            ``step``, per quantity a dict of key -> number (shape ``[]``), and
-            ``config``. A number about all tensors stands under the key
-            ``"global"``. ``warmup_start``, unless that is 0.
+        ``step``, ``warmup_start`` unless that is 0, per quantity a dict of key
+        -> number (shape ``[]``), and ``config``. A number about all tensors
+        stands under the key ``"global"``.
         """
         numbers_by_key = {
             name: dict(zip(self.keys, _unbind(vector), strict=True))
@@ -121,14 +116,8 @@ class ClipState:
 
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
-        """Read the form of ``state_dict()``; numbers of any kind.
-
-        Raises:
-            TypeError: ``state`` is not a dict.
-            ValueError: A part is missing or malformed, or the quantities are
-                about other tensors.
-        """
-        steps, config, kept = _parts(state)
+        """Read the form of ``state_dict()``; numbers of any kind."""
+        step, start, config, kept = _parts(state)
         values: dict[str, np.ndarray] = {}
         scalars: dict[str, np.ndarray] = {}
         keys: tuple[str, ...] | None = None
@@ -144,7 +133,6 @@ class ClipState:
                     f"about the same tensors: one of them lacks {other[:5]}"
                 )
             values[name] = _vector(name, keys, numbers_by_key)
-        step, start = steps
         return cls(step, config, keys or (), values, scalars, start)
 
     def check(
@@ -155,13 +143,8 @@ class ClipState:
     ) -> None:
         """Refuse the state of another clip, and numbers that make no sense.
 
-        Args:
-            quantities: Quantities that the clip keeps.
-            arguments: Names of the clip's arguments.
-            owner: The clip's class, for messages.
-
-        Raises:
-            ValueError: See above.
+        The clip, of the class ``owner``, keeps these quantities and has
+        ``arguments`` of these names.
         """
         wanted = {q.name: q for q in quantities}
         found = {**self.scalars, **self.values}
@@ -201,13 +184,9 @@ class ClipState:
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
         """Return the same under other names.
 
-        Args:
-            prefixes: Beginning of a key -> what stands there instead, both
-                without the dot that follows. The longest one counts; ``""`` is
-                the beginning of every key.
-
-        Raises:
-            ValueError: A prefix is of no key, or two keys become one.
+        ``prefixes``: beginning of a key -> what stands there instead, both
+        without the dot that follows. The longest one counts; ``""`` is the
+        beginning of every key.
         """
         used: set[str] = set()
 
@@ -259,10 +238,8 @@ def warn_of_other_arguments(
         )
 
 
-def _parts(
-    state: Any,
-) -> tuple[tuple[int, int], dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return step and ``warmup_start``, config, and the dicts of numbers."""
+def _parts(state: Any) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
+    """Return step, ``warmup_start``, config, and the dicts of numbers."""
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
     for name in ("step", "config"):
@@ -276,8 +253,8 @@ def _parts(
         for name, part in state.items()
         if name not in (*_STEPS, "config")
     }
-    step, start = (state.get(name, 0) for name in _STEPS)
-    for name, count in zip(_STEPS, (step, start), strict=True):
+    step, start = state["step"], state.get("warmup_start", 0)
+    for name, count in (("step", step), ("warmup_start", start)):
         if not isinstance(count, numbers.Integral) or int(count) < 0:
             raise ValueError(
                 f"the state's {name}={count!r} is not a count of steps"
@@ -291,7 +268,7 @@ def _parts(
     config = dict(state["config"])
     if config.get("preset") == "paper":  # an argument that AdaGC had
         del config["preset"]
-    return (int(step), int(start)), config, kept
+    return int(step), int(start), config, kept
 
 
 def _vector(
@@ -392,12 +369,7 @@ def load_state(
 
 
 def read_state(path: str | os.PathLike[str]) -> ClipState:
-    """Read what :func:`save_state` wrote, in this format or the one before.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is damaged, or not a clip's state.
-    """
+    """Read what :func:`save_state` wrote, in this format or the one before."""
     if not Path(path).exists():
         raise FileNotFoundError(
             f"{path} does not exist: was the checkpoint written by a run "
@@ -407,14 +379,15 @@ def read_state(path: str | os.PathLike[str]) -> ClipState:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    try:
-        _check_checksum(metadata, vectors)
+        is_old = metadata.keys() <= _OLD_METADATA  # without a checksum
+        if not is_old and metadata.get(_CHECKSUM) != _checksum(
+            metadata, vectors
+        ):
+            raise ValueError("its SHA-256 differs from that in the file")
         return _state_of(metadata, vectors)
     except KeyError as error:
         raise ValueError(f"{path} is damaged: no {error}") from error
-    except (RecursionError, TypeError, ValueError) as error:
+    except (RecursionError, SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
@@ -450,16 +423,6 @@ def _state_of(
     return ClipState.from_dict(
         {"step": step, "warmup_start": start, **kept, "config": config}
     )
-
-
-def _check_checksum(
-    metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
-) -> None:
-    """Refuse a file that was changed; older ones have no checksum."""
-    if metadata.keys() <= _OLD_METADATA:
-        return
-    if metadata.get(_CHECKSUM) != _checksum(metadata, vectors):
-        raise ValueError("its SHA-256 differs from that in the file")
 
 
 def _checksum(

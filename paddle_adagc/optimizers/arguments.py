@@ -14,11 +14,7 @@ Scaling = Literal["spectral", "rms"]
 
 
 def check_clip_start(clip_start: int, reset_interval: int) -> None:
-    """Refuse a schedule in which nothing would ever be clipped.
-
-    Raises:
-        ValueError: ``clip_start`` is not below ``reset_interval``.
-    """
+    """Refuse a schedule in which nothing would ever be clipped."""
     if clip_start >= reset_interval:
         raise ValueError(
             f"clip_start={clip_start} must be below "

@@ -15,9 +15,10 @@ refused.
 from __future__ import annotations
 
 import abc
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import paddle
 import paddle.distributed as dist
@@ -28,8 +29,8 @@ from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import (
     check_decay,
+    check_not_negative,
     check_positive,
-    check_real,
     suggestion,
 )
 from paddle_adagc.guards import eager
@@ -38,15 +39,7 @@ from paddle_adagc.parallel.topology import Axis, read_topology
 
 
 def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
-    """Refuse sharding that gives an optimizer parts of tensors.
-
-    Args:
-        what: The optimizer, for the message.
-        names: Names of its parameters.
-
-    Raises:
-        ValueError: Sharding splits tensors, or joins them.
-    """
+    """Refuse sharding that gives the optimizer ``what`` no whole tensors."""
     topology = read_topology()
     if topology is not None and topology.sharding.size > 1:
         if topology.splits_parameters:
@@ -66,12 +59,8 @@ def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
 class Parts:
     """This rank's part of a tensor, and what the whole is made of.
 
-    Args:
-        parameter: A whole parameter, or under tensor parallelism
-            (``is_distributed``) a part of one.
-
-    Raises:
-        ValueError: A part without a ``split_axis``.
+    Under tensor parallelism a parameter that ``is_distributed`` is a part of
+    one; without a ``split_axis`` it is refused.
     """
 
     def __init__(self, parameter: Tensor) -> None:
@@ -140,6 +129,49 @@ _LOW_PRECISION = (paddle.float16, paddle.bfloat16)
 _GROUP_KEYS = ("params", "learning_rate", "grad_clip")
 
 Parameters = Sequence[Tensor] | Sequence[dict[str, Any]]
+Options = Mapping[str, float]
+"""The hyper-parameters of a parameter's group."""
+
+
+class SharedArguments(TypedDict, total=False):
+    """Arguments that every optimizer takes by name, as Paddle's do."""
+
+    apply_decay_param_fun: Callable[[str], bool] | None
+    """Parameter name -> whether the weight decays; None: all do."""
+
+    grad_clip: ClipGradBase | None
+    """Clips the gradients first."""
+
+    multi_precision: bool
+    """Keep float32 master weights of low-precision weights."""
+
+    name: str | None
+    """Prefix of the accumulators' names."""
+
+
+class Step(NamedTuple):
+    """One step of one parameter."""
+
+    parameter: Tensor
+    """For its name, marks and accumulators."""
+
+    weight: Tensor
+    """What changes in place: the parameter, or in low precision its float32
+    values. float32 or float64."""
+
+    gradient: Tensor
+    """Of the weight's dtype."""
+
+    lr: Tensor
+    """Learning rate, ``[]``, on the device, of the weight's dtype."""
+
+    options: Options
+    """``weight_decay`` is 0 where the parameter does not decay."""
+
+    def take(self, change: Tensor) -> None:
+        """Let the weight decay, and subtract ``change`` from it."""
+        decayed = self.weight * (1 - self.lr * self.options["weight_decay"])
+        assign_(self.weight, decayed - change)
 
 
 class DecoupledOptimizer(Optimizer, abc.ABC):
@@ -160,11 +192,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         hyper_parameters: By name, what a parameter group may set: decays of
             moving averages (``"beta..."``, ``"momentum"``) in [0, 1),
             ``"weight_decay"`` not negative, anything else positive.
-        apply_decay_param_fun: Parameter name -> whether the weight decays;
-            None: all do.
-        grad_clip: Clips the gradients first.
-        multi_precision: Keep float32 master weights of low-precision weights.
-        name: Prefix of the accumulators' names.
+        apply_decay_param_fun: See :class:`SharedArguments`; likewise the rest.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -177,16 +205,18 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
     _needs_whole_tensors = False
     """Whether the rule looks at more than one element of a tensor at a time."""
 
+    __signature__: ClassVar[inspect.Signature]
+
     def __init__(
         self,
         learning_rate: float | LRScheduler,
         parameters: Parameters | None,
-        hyper_parameters: Mapping[str, float],
+        hyper_parameters: Options,
         *,
-        apply_decay_param_fun: Callable[[str], bool] | None,
-        grad_clip: ClipGradBase | None,
-        multi_precision: bool,
-        name: str | None,
+        apply_decay_param_fun: Callable[[str], bool] | None = None,
+        grad_clip: ClipGradBase | None = None,
+        multi_precision: bool = False,
+        name: str | None = None,
     ) -> None:
         if not paddle.in_dynamic_mode():
             raise RuntimeError(
@@ -201,44 +231,36 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             learning_rate, parameters, grad_clip=grad_clip, name=name
         )
 
+    def __init_subclass__(cls) -> None:
+        """Show the shared arguments in the class's signature."""
+        every = inspect.signature(DecoupledOptimizer.__init__).parameters
+        shared = [p for p in every.values() if p.kind is p.KEYWORD_ONLY]
+        _, *own = inspect.signature(cls.__init__).parameters.values()
+        if own[-1].kind is inspect.Parameter.VAR_KEYWORD:
+            own[-1:] = shared
+        cls.__signature__ = inspect.Signature(own)
+
     @abc.abstractmethod
     def _add_state(
-        self,
-        parameter: Tensor,
-        held: Tensor,
-        dtype: Any,
-        options: Mapping[str, float],
+        self, parameter: Tensor, held: Tensor, options: Options
     ) -> None:
-        """Add the accumulators of a parameter.
-
-        Args:
-            parameter: The parameter.
-            held: The master weight, or the parameter without one.
-            dtype: Type of the accumulators: float32, or float64 of a float64
-                parameter.
-            options: The hyper-parameters of the parameter's group.
-        """
+        """Add a parameter's accumulators, for its master weight if ``held``."""
 
     @abc.abstractmethod
-    def _update(
-        self,
-        parameter: Tensor,
-        weight: Tensor,
-        gradient: Tensor,
-        lr: Tensor,
-        options: Mapping[str, float],
-    ) -> None:
-        """Make one step of one parameter, in place.
+    def _update(self, step: Step) -> None:
+        """Make one step of one parameter, in place."""
 
-        Args:
-            parameter: The parameter, for its name, marks and accumulators.
-            weight: Tensor to change: the parameter, or in low precision its
-                float32 values, float32 or float64.
-            gradient: Same dtype as the weight.
-            lr: Learning rate, ``[]``, on the device, of the weight's dtype.
-            options: The hyper-parameters of the parameter's group;
-                ``weight_decay`` is 0 where it does not decay.
-        """
+    def _add(
+        self,
+        held: Tensor,
+        name: str,
+        start: float = 0.0,
+        shape: list[int] | None = None,
+    ) -> None:
+        """Add an accumulator: float64 of a float64 parameter, else float32."""
+        is_double = held.dtype == paddle.float64
+        dtype = paddle.float64 if is_double else paddle.float32
+        self._add_accumulator(name, held, dtype, start, shape)
 
     def _state_of(self, parameter: Tensor, *names: str) -> list[Tensor]:
         return [self._get_accumulator_master(n, parameter) for n in names]
@@ -292,9 +314,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
                         "lost; use multi_precision=True",
                         stacklevel=3,
                     )
-            is_double = parameter.dtype == paddle.float64
-            dtype = paddle.float64 if is_double else paddle.float32
-            self._add_state(parameter, held, dtype, options)
+            self._add_state(parameter, held, options)
             self._already_create_accumulator.add(parameter.name)
 
     @eager
@@ -321,12 +341,9 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
                 else parameter.astype("float32")
             )
         lr = self._create_param_lr((parameter, gradient))
+        lr = _as(lr, weight).reshape([])
         self._update(
-            parameter,
-            weight,
-            _as(gradient, weight),
-            _as(lr, weight).reshape([]),
-            options,
+            Step(parameter, weight, _as(gradient, weight), lr, options)
         )
         if weight is not parameter:
             assign_(parameter, weight.astype(parameter.dtype))
@@ -345,12 +362,9 @@ def _checked(values: Mapping[str, Any]) -> dict[str, float]:
     checked = {}
     for name, value in values.items():
         if name == "weight_decay":
-            number = check_real(name, value)
-            if number < 0:
-                raise ValueError(f"{name} must not be negative, got {value!r}")
+            checked[name] = check_not_negative(name, value)
         elif "beta" in name or name == "momentum":
-            number = check_decay(name, value)
+            checked[name] = check_decay(name, value)
         else:
-            number = check_positive(name, value)
-        checked[name] = number
+            checked[name] = check_positive(name, value)
     return checked

@@ -6,18 +6,27 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, get_args
 
 import paddle
-from paddle import Tensor
-from paddle.nn.clip import ClipGradBase
+from paddle import Tensor, _C_ops
 from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_integer
-from paddle_adagc.optimizers.adam import AdamOptimizer, adamw_step_
+from paddle_adagc.optimizers.adam import AdamOptimizer, AdamState
 from paddle_adagc.optimizers.arguments import Scaling
-from paddle_adagc.optimizers.base import Parameters, Parts, assign_
+from paddle_adagc.optimizers.base import (
+    Options,
+    Parameters,
+    Parts,
+    SharedArguments,
+    Step,
+    assign_,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 from paddle_adagc.parallel.layout import read_layout, unwrap
 
 _NOT_HIDDEN = re.compile(
@@ -62,13 +71,6 @@ def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
     :math:`A = X X^\top`, from the matrix over its Frobenius norm (Jordan et
     al. 2024). The coefficients (3.4445, -4.7750, 2.0315) drive small singular
     values up fast; after 5 iterations they lie in about [0.7, 1.2].
-
-    Args:
-        matrix: ``[rows, columns]``, float32 or float64.
-        num_iterations: Number of iterations.
-
-    Returns:
-        Of the matrix's shape and dtype.
     """
     a, b, c = _COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
@@ -81,52 +83,19 @@ def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
     return x.T if is_tall else x
 
 
-def update_scale(shape: Sequence[int], scaling: Scaling) -> float:
-    """Factor of an orthogonalised update.
-
-    Args:
-        shape: Shape of the weight of Paddle's ``Linear``, ``[in, out]``.
-        scaling: ``"spectral"``: ``sqrt(max(1, out / in))`` (Jordan et al.
-            2024); ``"rms"``: ``0.2 * sqrt(max(in, out))``, the size of AdamW's
-            updates (Moonlight, arXiv 2502.16982, equation 4).
-    """
-    num_in, num_out = shape
-    if scaling == "spectral":
-        return math.sqrt(max(1.0, num_out / num_in))
-    return 0.2 * math.sqrt(max(num_in, num_out))
-
-
-def momentum_step(
-    gradient: Tensor, moment: Tensor, momentum: float, nesterov: bool
-) -> tuple[Tensor, Tensor]:
-    r"""Muon's direction before it is orthogonalised, and its new momentum.
-
-    .. math::
-
-        m \leftarrow \mu m + (1 - \mu) g, \quad u = \mu m + (1 - \mu) g
-        \text{ with Nesterov, else } m
-
-    Returns:
-        ``u`` and the new ``m``.
-    """
-    moment = momentum * moment + (1 - momentum) * gradient
-    if not nesterov:
-        return moment, moment
-    return momentum * moment + (1 - momentum) * gradient, moment
-
-
 class Muon(AdamOptimizer):
     r"""Muon (Jordan et al. 2024) for matrices, AdamW for all other weights.
 
-    A matrix :math:`W` with momentum direction :math:`u`
-    (:func:`momentum_step`) takes the step
+    A matrix :math:`W` with gradient :math:`g` takes the step
 
     .. math::
 
-        W \leftarrow (1 - \eta \lambda) W - \eta \, s \, \mathrm{NS}(u)
+        m &\leftarrow \mu m + (1 - \mu) g \\
+        u &= \mu m + (1 - \mu) g \text{ with Nesterov, else } m \\
+        W &\leftarrow (1 - \eta \lambda) W - \eta \, s \, \mathrm{NS}(u)
 
-    with :func:`orthogonalize` as NS and :func:`update_scale` as :math:`s`. NS
-    is computed in the dtype of the weight or its master, float32 as a rule
+    with :func:`orthogonalize` as NS and the ``scaling`` as :math:`s`. NS is
+    computed in the dtype of the weight or its master, float32 as a rule
     (Jordan's and PyTorch's implementations use bfloat16).
 
     NS needs the whole matrix. Where tensor parallelism splits it, the direction
@@ -134,13 +103,19 @@ class Muon(AdamOptimizer):
     computes NS of the whole and keeps its part. Sharding V1 keeps matrices
     whole; V2 and stage 3 split them: refused at the latest in the first step.
 
+    The further arguments are those of
+    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+
     Args:
         learning_rate: A number or a scheduler, for both kinds of weights.
         momentum: :math:`\mu`.
         nesterov: Look one step of the momentum ahead.
         num_iterations: Newton-Schulz iterations.
-        scaling: See :func:`update_scale`. With ``"rms"`` AdamW's learning rate
-            and weight decay fit both kinds of weights.
+        scaling: :math:`s` of a weight ``[in, out]``. ``"spectral"``:
+            ``sqrt(max(1, out / in))`` (Jordan et al. 2024). ``"rms"``:
+            ``0.2 * sqrt(max(in, out))``, the size of AdamW's updates
+            (Moonlight, arXiv 2502.16982, equation 4), so that AdamW's learning
+            rate and weight decay fit both kinds of weights.
         parameters: Parameters, or groups of them (see
             :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay, of both kinds.
@@ -151,11 +126,6 @@ class Muon(AdamOptimizer):
             orthogonalise; the embedding, the head and routers should not be.
             :func:`~paddle_adagc.optimizers.muon.hidden_matrices` makes one
             from a model. None: every parameter with two axes is.
-        apply_decay_param_fun: Parameter name -> whether the weight decays;
-            None: all do.
-        grad_clip: Clips the gradients first.
-        multi_precision: Keep float32 master weights of low-precision weights.
-        name: Prefix of the accumulators' names.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -179,33 +149,22 @@ class Muon(AdamOptimizer):
         adamw_beta2: float = 0.95,
         adamw_epsilon: float = 1e-8,
         is_matrix_fun: Callable[[str], bool] | None = None,
-        apply_decay_param_fun: Callable[[str], bool] | None = None,
-        grad_clip: ClipGradBase | None = None,
-        multi_precision: bool = False,
-        name: str | None = None,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         self._nesterov = bool(nesterov)
         self._num_iterations = check_integer(
             "num_iterations", num_iterations, 1
         )
-        check_choice("scaling", scaling, get_args(Scaling))
-        self._scaling: Scaling = scaling
+        self._scaling = check_choice("scaling", scaling, get_args(Scaling))
         self._is_matrix_fun = is_matrix_fun
-        super().__init__(
-            learning_rate,
-            parameters,
-            {
-                "momentum": momentum,
-                "adamw_beta1": adamw_beta1,
-                "adamw_beta2": adamw_beta2,
-                "adamw_epsilon": adamw_epsilon,
-                "weight_decay": weight_decay,
-            },
-            apply_decay_param_fun=apply_decay_param_fun,
-            grad_clip=grad_clip,
-            multi_precision=multi_precision,
-            name=name,
-        )
+        options = {
+            "momentum": momentum,
+            "adamw_beta1": adamw_beta1,
+            "adamw_beta2": adamw_beta2,
+            "adamw_epsilon": adamw_epsilon,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(learning_rate, parameters, options, **shared)
 
     def _is_matrix(self, parameter: Tensor) -> bool:
         if self._is_matrix_fun is None:
@@ -220,56 +179,60 @@ class Muon(AdamOptimizer):
         return True
 
     def _add_state(
-        self,
-        parameter: Tensor,
-        held: Tensor,
-        dtype: Any,
-        options: Mapping[str, float],
+        self, parameter: Tensor, held: Tensor, options: Options
     ) -> None:
         if self._is_matrix(parameter):
-            self._add_accumulator(_MOMENTUM, held, dtype=dtype)
+            self._add(held, _MOMENTUM)
         else:
-            self._add_adam_state(
-                held, dtype, options["adamw_beta1"], options["adamw_beta2"]
-            )
+            beta1, beta2 = options["adamw_beta1"], options["adamw_beta2"]
+            self._add_adam_state(held, beta1, beta2)
 
-    def _update(
-        self,
-        parameter: Tensor,
-        weight: Tensor,
-        gradient: Tensor,
-        lr: Tensor,
-        options: Mapping[str, float],
-    ) -> None:
-        if self._is_matrix(parameter):
-            self._update_matrix(parameter, weight, gradient, lr, options)
-            return
-        adamw_step_(
-            weight,
-            gradient,
-            lr,
-            self._adam_state(parameter),
-            options["adamw_beta1"],
-            options["adamw_beta2"],
-            options["adamw_epsilon"],
-            options["weight_decay"],
-        )
+    def _update(self, step: Step) -> None:
+        if self._is_matrix(step.parameter):
+            self._update_matrix(step)
+        else:
+            _adamw_(step, self._adam_state(step.parameter))
 
-    def _update_matrix(
-        self,
-        parameter: Tensor,
-        weight: Tensor,
-        gradient: Tensor,
-        lr: Tensor,
-        options: Mapping[str, float],
-    ) -> None:
-        (moment,) = self._state_of(parameter, _MOMENTUM)
-        direction, new_moment = momentum_step(
-            gradient, moment, options["momentum"], self._nesterov
-        )
-        parts = Parts(parameter)
+    def _update_matrix(self, step: Step) -> None:
+        (moment,) = self._state_of(step.parameter, _MOMENTUM)
+        momentum, gradient = step.options["momentum"], step.gradient
+        assign_(moment, momentum * moment + (1 - momentum) * gradient)
+        direction = moment
+        if self._nesterov:
+            direction = momentum * moment + (1 - momentum) * gradient
+        parts = Parts(step.parameter)
         whole = orthogonalize(parts.gather(direction), self._num_iterations)
-        scale = update_scale(whole.shape, self._scaling)
-        decayed = weight * (1 - lr * options["weight_decay"])
-        assign_(weight, decayed - lr * scale * parts.own(whole))
-        assign_(moment, new_moment)
+        num_in, num_out = whole.shape
+        if self._scaling == "spectral":
+            scale = math.sqrt(max(1.0, num_out / num_in))
+        else:
+            scale = 0.2 * math.sqrt(max(num_in, num_out))
+        step.take(step.lr * scale * parts.own(whole))
+
+
+def _adamw_(step: Step, state: AdamState) -> None:
+    """Make a step by the operator of Paddle's own AdamW."""
+    rows_per_thread = 1000
+    _C_ops.adamw_(
+        step.weight,
+        step.gradient,
+        step.lr,
+        state.moment1,
+        state.moment2,
+        None,  # AMSGrad's maximum
+        state.beta1_pow_acc,
+        state.beta2_pow_acc,
+        None,  # master weight
+        None,  # found_inf
+        step.options["adamw_beta1"],
+        step.options["adamw_beta2"],
+        step.options["adamw_epsilon"],
+        1.0,  # lr_ratio
+        step.options["weight_decay"],
+        True,  # with_decay
+        False,  # lazy_mode
+        rows_per_thread,
+        False,  # multi_precision
+        False,  # use_global_beta_pow
+        False,  # amsgrad
+    )

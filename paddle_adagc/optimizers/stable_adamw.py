@@ -4,76 +4,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import paddle
-from paddle import Tensor
-from paddle.nn.clip import ClipGradBase
 from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.optimizers.adam import (
     AdamOptimizer,
     adam_direction,
-    advance_powers,
-    corrected_moments,
-    next_moments,
     square_root,
 )
-from paddle_adagc.optimizers.base import Parameters, Parts, assign_
+from paddle_adagc.optimizers.base import (
+    Parameters,
+    Parts,
+    SharedArguments,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-def stable_learning_rate(
-    lr: Tensor,
-    gradient: Tensor,
-    square: Tensor,
-    epsilon: float,
-    parts: Parts,
-) -> Tensor:
-    r"""Learning rate of one tensor (Wortsman et al. 2023, algorithm 2).
+class StableAdamW(AdamOptimizer):
+    r"""StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2).
+
+    AdamW with a learning rate :math:`\eta'` of each tensor, for the update and
+    for the weight decay. With gradient :math:`g` and second moment :math:`v`
+    without bias:
 
     .. math::
 
         \mathrm{RMS} = \sqrt{\mathrm{mean}(g^2 / \max(v, \epsilon^2))}, \quad
         \eta' = \eta / \max(1, \mathrm{RMS})
 
-    Args:
-        lr: :math:`\eta`, ``[]``.
-        gradient: :math:`g`.
-        square: :math:`v`, the second moment with this step's gradient and
-            without bias.
-        epsilon: :math:`\epsilon`.
-        parts: The ranks' parts of the tensor; the mean is the whole tensor's.
-
-    Returns:
-        :math:`\eta'`, as many axes as the gradient, all of size 1.
-    """
-    ratio = gradient.square() / paddle.clip(square, min=epsilon**2)
-    rms = square_root(parts.mean(ratio))
-    return lr / paddle.clip(rms, min=1.0)
-
-
-class StableAdamW(AdamOptimizer):
-    r"""StableAdamW (Wortsman et al. 2023, arXiv 2304.13013).
-
-    AdamW with :func:`stable_learning_rate`, for the update and for the weight
-    decay. Where tensor parallelism splits a tensor, its mean is taken over
+    Where tensor parallelism splits a tensor, its mean is taken over
     the group (one all-reduce of 4 bytes per such tensor and step). Sharding
     that splits tensors (V2, stage 3) is refused.
 
+    The further arguments are those of
+    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+
     Args:
-        learning_rate: A number or a scheduler.
+        learning_rate: :math:`\eta`, a number or a scheduler.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
-        epsilon: Added to the square root of the second moment; its square
-            bounds the second moment in the RMS.
+        epsilon: :math:`\epsilon`, added to the square root of the second
+            moment; its square bounds the second moment in the RMS.
         parameters: Parameters, or groups of them (see
             :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
-        apply_decay_param_fun: Parameter name -> whether the weight decays;
-            None: all do.
-        grad_clip: Clips the gradients first.
-        multi_precision: Keep float32 master weights of low-precision weights.
-        name: Prefix of the accumulators' names.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -90,43 +69,20 @@ class StableAdamW(AdamOptimizer):
         epsilon: float = 1e-6,
         parameters: Parameters | None = None,
         weight_decay: float = 0.01,
-        apply_decay_param_fun: Callable[[str], bool] | None = None,
-        grad_clip: ClipGradBase | None = None,
-        multi_precision: bool = False,
-        name: str | None = None,
+        **shared: Unpack[SharedArguments],
     ) -> None:
-        super().__init__(
-            learning_rate,
-            parameters,
-            {
-                "beta1": beta1,
-                "beta2": beta2,
-                "epsilon": epsilon,
-                "weight_decay": weight_decay,
-            },
-            apply_decay_param_fun=apply_decay_param_fun,
-            grad_clip=grad_clip,
-            multi_precision=multi_precision,
-            name=name,
-        )
+        options = {
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": epsilon,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(learning_rate, parameters, options, **shared)
 
-    def _update(
-        self,
-        parameter: Tensor,
-        weight: Tensor,
-        gradient: Tensor,
-        lr: Tensor,
-        options: Mapping[str, float],
-    ) -> None:
-        betas, epsilon = (
-            (options["beta1"], options["beta2"]),
-            options["epsilon"],
-        )
-        state = next_moments(gradient, self._adam_state(parameter), *betas)
-        _, square = corrected_moments(state)
-        lr = stable_learning_rate(
-            lr, gradient, square, epsilon, Parts(parameter)
-        ).reshape([])
-        decayed = weight * (1 - lr * options["weight_decay"])
-        assign_(weight, decayed - lr * adam_direction(state, epsilon))
-        self._set_adam_state(parameter, advance_powers(state, *betas))
+    def _update(self, step: Step) -> None:
+        mean, square = self._moments(step, step.gradient)
+        epsilon = step.options["epsilon"]
+        ratio = step.gradient.square() / paddle.clip(square, min=epsilon**2)
+        rms = square_root(Parts(step.parameter).mean(ratio))
+        step = step._replace(lr=step.lr / paddle.clip(rms, min=1.0).reshape([]))
+        step.take(step.lr * adam_direction(mean, square, epsilon))

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, get_args
 
 import paddle
 from paddle import Tensor
-from paddle.nn.clip import ClipGradBase
 from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_positive
@@ -19,12 +18,18 @@ from paddle_adagc.clips.agc import unit_axes
 from paddle_adagc.optimizers.adam import (
     AdamOptimizer,
     adam_direction,
-    advance_powers,
-    next_moments,
     square_root,
 )
 from paddle_adagc.optimizers.arguments import Form
-from paddle_adagc.optimizers.base import Parameters, Parts, assign_
+from paddle_adagc.optimizers.base import (
+    Parameters,
+    Parts,
+    SharedArguments,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 FORMS = get_args(Form)
 
@@ -35,22 +40,14 @@ class UpdateClip(abc.ABC):
     """Gives the factor of an update: ``w -= lr * scale * update``."""
 
     @abc.abstractmethod
-    def scale(
-        self,
-        update: Tensor,
-        weight: Tensor,
-        lr: Tensor,
-        parts: Parts,
-        is_embedding: bool,
-    ) -> Tensor:
+    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
         """Return the factor.
 
         Args:
+            step: Its learning rate and the weight before it; what is reduced
+                over a tensor's ``Parts`` is the whole tensor's.
             update: The optimizer's, before the learning rate and without
                 weight decay; this rank's part of a tensor.
-            weight: Before this step, of the update's shape.
-            lr: Learning rate, ``[]``.
-            parts: The ranks' parts of the tensor.
             is_embedding: The tensor's rows are units.
 
         Returns:
@@ -97,21 +94,12 @@ class AGC(UpdateClip):
         if not is_paper:
             _fill(self, "epsilon", 1e-3)
 
-    def scale(
-        self,
-        update: Tensor,
-        weight: Tensor,
-        lr: Tensor,
-        parts: Parts,
-        is_embedding: bool,
-    ) -> Tensor:
+    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
         """Return the factor of every unit; see :meth:`UpdateClip.scale`."""
         axes = unit_axes(update.ndim, is_embedding)
-        norms = square_root(
-            parts.sum(
-                paddle.stack([weight.square(), update.square()], axis=-1), axes
-            )
-        )
+        squares = [step.weight.square(), update.square()]
+        parts = Parts(step.parameter)
+        norms = square_root(parts.sum(paddle.stack(squares, axis=-1), axes))
         of_weight, of_update = norms.unbind(-1)
         bound = self.lambda_rel * paddle.clip(of_weight, min=self.epsilon)
         ratio = bound / paddle.clip(of_update, min=_SMALLEST_NORM)
@@ -154,20 +142,14 @@ class Clippy(UpdateClip):
         _fill(self, "lambda_rel", 1e-2 if is_paper else 1e-1)
         _fill(self, "lambda_abs", 0.5 if is_paper else 1e-7)
 
-    def scale(
-        self,
-        update: Tensor,
-        weight: Tensor,
-        lr: Tensor,
-        parts: Parts,
-        is_embedding: bool,
-    ) -> Tensor:
+    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
         """One factor of the tensor; see :meth:`UpdateClip.scale`."""
-        size, step = weight.abs(), lr * update.abs()
+        parts = Parts(step.parameter)
+        size, change = step.weight.abs(), step.lr * update.abs()
         if self.form == "paper":
-            size, step = parts.max(size), parts.max(step)
-        ratio = (self.lambda_rel * size + self.lambda_abs) / step
-        ratio = paddle.where(step > 0, ratio, paddle.ones_like(ratio))
+            size, change = parts.max(size), parts.max(change)
+        ratio = (self.lambda_rel * size + self.lambda_abs) / change
+        ratio = paddle.where(change > 0, ratio, paddle.ones_like(ratio))
         if self.form == "original":
             ratio = parts.min(ratio)
         return paddle.clip(ratio, max=1.0)
@@ -187,16 +169,9 @@ class RMSClip(UpdateClip):
     def __post_init__(self) -> None:
         check_positive("threshold", self.threshold)
 
-    def scale(
-        self,
-        update: Tensor,
-        weight: Tensor,
-        lr: Tensor,
-        parts: Parts,
-        is_embedding: bool,
-    ) -> Tensor:
+    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
         """One factor of the tensor; see :meth:`UpdateClip.scale`."""
-        rms = square_root(parts.mean(update.square()))
+        rms = square_root(Parts(step.parameter).mean(update.square()))
         return 1 / paddle.clip(rms / self.threshold, min=1.0)
 
 
@@ -222,6 +197,9 @@ class ClippedAdamW(AdamOptimizer):
     Clippy's paper form two) per such tensor and step; sharding that splits
     tensors (V2, stage 3) is refused.
 
+    The further arguments are those of
+    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+
     Args:
         learning_rate: A number or a scheduler.
         update_clip: :class:`~paddle_adagc.optimizers.update_clips.AGC`,
@@ -238,11 +216,6 @@ class ClippedAdamW(AdamOptimizer):
         parameters: Parameters, or groups of them (see
             :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
         weight_decay: Decoupled weight decay.
-        apply_decay_param_fun: Parameter name -> whether the weight decays;
-            None: all do.
-        grad_clip: Clips the gradients first.
-        multi_precision: Keep float32 master weights of low-precision weights.
-        name: Prefix of the accumulators' names.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -262,10 +235,7 @@ class ClippedAdamW(AdamOptimizer):
         is_embedding_fun: Callable[[str], bool] | None = None,
         parameters: Parameters | None = None,
         weight_decay: float = 0.01,
-        apply_decay_param_fun: Callable[[str], bool] | None = None,
-        grad_clip: ClipGradBase | None = None,
-        multi_precision: bool = False,
-        name: str | None = None,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         if not isinstance(update_clip, UpdateClip):
             raise TypeError(
@@ -275,42 +245,20 @@ class ClippedAdamW(AdamOptimizer):
         self._update_clip = update_clip
         self._apply_clip_param_fun = apply_clip_param_fun
         self._is_embedding_fun = is_embedding_fun
-        super().__init__(
-            learning_rate,
-            parameters,
-            {
-                "beta1": beta1,
-                "beta2": beta2,
-                "epsilon": epsilon,
-                "weight_decay": weight_decay,
-            },
-            apply_decay_param_fun=apply_decay_param_fun,
-            grad_clip=grad_clip,
-            multi_precision=multi_precision,
-            name=name,
-        )
+        options = {
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": epsilon,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(learning_rate, parameters, options, **shared)
 
-    def _update(
-        self,
-        parameter: Tensor,
-        weight: Tensor,
-        gradient: Tensor,
-        lr: Tensor,
-        options: Mapping[str, float],
-    ) -> None:
-        betas = options["beta1"], options["beta2"]
-        state = next_moments(gradient, self._adam_state(parameter), *betas)
-        update = adam_direction(state, options["epsilon"])
-        is_clipped = self._apply_clip_param_fun
-        if is_clipped is None or is_clipped(parameter.name):
-            is_embedding = self._is_embedding_fun
-            update *= self._update_clip.scale(
-                update,
-                weight,
-                lr,
-                Parts(parameter),
-                is_embedding is not None and is_embedding(parameter.name),
-            )
-        decayed = weight * (1 - lr * options["weight_decay"])
-        assign_(weight, decayed - lr * update)
-        self._set_adam_state(parameter, advance_powers(state, *betas))
+    def _update(self, step: Step) -> None:
+        moments = self._moments(step, step.gradient)
+        update = adam_direction(*moments, step.options["epsilon"])
+        name, is_clipped = step.parameter.name, self._apply_clip_param_fun
+        if is_clipped is None or is_clipped(name):
+            has_rows = self._is_embedding_fun
+            is_embedding = has_rows is not None and has_rows(name)
+            update *= self._update_clip.scale(step, update, is_embedding)
+        step.take(step.lr * update)

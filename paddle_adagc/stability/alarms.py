@@ -17,14 +17,16 @@ from paddle_adagc.checks import (
     check_bool,
     check_choice,
     check_integer,
+    check_not_negative,
     check_positive,
     check_real,
     suggestion,
 )
+from paddle_adagc.stability.monitor import check_state
 from paddle_adagc.stability.spike_score import (
     DIRECTIONS,
     EVENT_GAP,
-    NORMAL_CONSISTENCY,
+    robust_center,
 )
 
 _SMALLEST = 1e-30
@@ -76,8 +78,7 @@ class Watch:
     def __post_init__(self) -> None:
         """Validate every field."""
         check_positive("sigma", self.sigma)
-        if check_real("least", self.least) < 0:
-            raise ValueError(f"least must not be negative, got {self.least}")
+        check_not_negative("least", self.least)
         check_choice("direction", self.direction, DIRECTIONS)
         check_bool("log", self.log)
         if self.limit is not None:
@@ -220,7 +221,13 @@ class Monitor:
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, as JSON-serialisable values."""
         return {
-            "config": self._config(),
+            "config": {
+                "event_gap": self._gap,
+                "watches": {
+                    name: dataclasses.asdict(watch)
+                    for name, watch in self.watches.items()
+                },
+            },
             "past": {name: list(past) for name, past in self._past.items()},
             "recent": {name: list(x) for name, x in self._recent.items()},
             "alarms": [dataclasses.asdict(alarm) for alarm in self._alarms],
@@ -234,51 +241,32 @@ class Monitor:
             ValueError: A missing key, or a state of other settings. The monitor
                 is then unchanged.
         """
-        missing = {"config", "past", "recent", "alarms"} - set(state)
-        if missing:
-            raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
-        config = self._config()
-        if state["config"] != config:
-            raise ValueError(
-                f"the state is of a monitor with {state['config']}, this one "
-                f"has {config}: make it with the same settings"
-            )
+        check_state(state, self.state_dict())
         past = _deques(self._past, state["past"])
         recent = _deques(self._recent, state["recent"])
         alarms = [_alarm(alarm) for alarm in state["alarms"]]
         self._past, self._recent, self._alarms = past, recent, alarms
         self._latest = {a.series: i for i, a in enumerate(alarms)}
 
-    def _config(self) -> dict[str, Any]:
-        return {
-            "event_gap": self._gap,
-            "watches": {
-                name: dataclasses.asdict(watch)
-                for name, watch in self.watches.items()
-            },
-        }
-
     def _take(self, name: str, step: int, value: float) -> None:
         watch, past = self.watches[name], self._past[name]
-        if math.isfinite(value):
-            level = self._smoothed(name, value)
-            if level is None:
+        level, is_finite = value, math.isfinite(value)
+        if is_finite:
+            recent = self._recent[name]
+            recent.append(
+                math.log(max(value, _SMALLEST)) if watch.log else value
+            )
+            if len(recent) < watch.smoothing:
                 return
-            value = _unscaled(watch, level)
-            usual, score = _judge(watch, past, level)
+            level = sum(recent) / watch.smoothing
+            value = math.exp(level) if watch.log else level
+        usual, score = _judge(watch, past, level)
+        if is_finite:
             past.append(level)
         else:
-            usual, score = _usual(watch, past), math.inf
+            score = math.inf
         if score > 0:
             self._report(Alarm(name, step, step, value, step, usual, score))
-
-    def _smoothed(self, name: str, value: float) -> float | None:
-        """Return what is judged of a value; None: there are too few."""
-        watch, recent = self.watches[name], self._recent[name]
-        recent.append(math.log(max(value, _SMALLEST)) if watch.log else value)
-        if len(recent) < watch.smoothing:
-            return None
-        return sum(recent) / watch.smoothing
 
     def _report(self, new: Alarm) -> None:
         """Add an abnormal value to its series' last event, or begin one."""
@@ -322,38 +310,22 @@ def _badness(alarm: Alarm) -> tuple[bool, float, float]:
     return (not finite, alarm.score, abs(alarm.worst) if finite else 0.0)
 
 
-def _unscaled(watch: Watch, level: float) -> float:
-    return math.exp(level) if watch.log else level
-
-
-def _usual(watch: Watch, past: deque[float]) -> float:
-    if watch.limit is not None:
-        return watch.limit
-    if len(past) < watch.first:
-        return math.nan
-    return _unscaled(watch, float(np.median(past)))
-
-
 def _judge(
     watch: Watch, past: deque[float], level: float
 ) -> tuple[float, float]:
     """Return the usual value before a level, and its score; 0: normal."""
-    usual = _usual(watch, past)
     if watch.limit is not None:
-        return usual, math.inf if level > watch.limit else 0.0
+        return watch.limit, math.inf if level > watch.limit else 0.0
     if len(past) < watch.first:
-        return usual, 0.0
-    window = np.array(past)
-    median = np.median(window)
-    distance = float(level - median)
+        return math.nan, 0.0
+    median, deviation = map(float, robust_center(np.array(past)))
+    usual = math.exp(median) if watch.log else median
+    distance = level - median
     if watch.direction == "both":
         distance = abs(distance)
     elif watch.direction == "down":
         distance = -distance
     if distance <= watch.least:
         return usual, 0.0
-    absolute = np.abs(window - median)
-    deviation = NORMAL_CONSISTENCY * float(np.median(absolute))
-    deviation = deviation or math.sqrt(math.pi / 2) * float(absolute.mean())
     score = distance / deviation if deviation else math.inf
     return usual, score if score > watch.sigma else 0.0

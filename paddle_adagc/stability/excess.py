@@ -122,6 +122,7 @@ def paired_excess(
     excess = _difference(faulty, clean)
     start = bursts[0][0]
     before = np.abs(excess[:start])
+    before[np.isnan(before)] = np.inf
     excess[[s for s in exclude_steps if 0 <= s < excess.size]] = np.nan
     steps = start + np.flatnonzero(~np.isnan(excess[start:]))
     judged = excess[steps]
@@ -143,7 +144,7 @@ def paired_excess(
             for (_, last), end in zip(bursts, ends, strict=True)
         ),
         num_left_out=excess.size - start - steps.size,
-        difference_before=_largest(before),
+        difference_before=float(before.max(initial=0.0)),
     )
 
 
@@ -164,12 +165,6 @@ def _difference(faulty: np.ndarray, clean: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         excess = np.where(np.isfinite(faulty), faulty - clean, np.inf)
     return np.where(np.isfinite(clean), excess, np.nan)
-
-
-def _largest(differences: np.ndarray) -> float:
-    if np.isnan(differences).any():
-        return math.inf
-    return float(differences.max(initial=0.0))
 
 
 def _recovery(

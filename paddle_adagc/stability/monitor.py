@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from paddle_adagc.checks import check_integer, check_real
@@ -84,12 +85,7 @@ class SpikeMonitor:
         event_gap: int = EVENT_GAP,
     ) -> None:
         self.rule = SpikeRule(
-            window=window,
-            sigma=sigma,
-            direction=direction,
-            deviation=deviation,
-            skip=skip,
-            event_gap=event_gap,
+            window, sigma, direction, deviation, skip, event_gap
         )
         self._past = ExactWindow(self.rule)
         self._num_values = 0
@@ -111,12 +107,12 @@ class SpikeMonitor:
         self._num_values += 1
         if step < self.rule.skip:
             return None
-        finite = math.isfinite(value)
+        if not math.isfinite(value):
+            return self._report(step, value)
         spike = None
-        if not finite or self._past.is_spike(value):
+        if self._past.is_spike(value):
             spike = self._report(step, value)
-        if finite:
-            self._past.push(value)
+        self._past.push(value)
         return spike
 
     def score(self) -> SpikeScore:
@@ -138,7 +134,7 @@ class SpikeMonitor:
             "spikes": list(self._spikes),
         }
 
-    def set_state_dict(self, state: dict[str, Any]) -> None:
+    def set_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from another monitor's :meth:`state_dict`.
 
         Raises:
@@ -146,15 +142,7 @@ class SpikeMonitor:
             ValueError: A missing key, a state of other settings, or one that no
                 series can lead to. The monitor is then unchanged.
         """
-        missing = {"config", "num_values", "window", "spikes"} - set(state)
-        if missing:
-            raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
-        config = dataclasses.asdict(self.rule)
-        if state["config"] != config:
-            raise ValueError(
-                f"the state is of a monitor with {state['config']}, this one "
-                f"has {config}: make it with the same settings"
-            )
+        check_state(state, self.state_dict())
         num_values = check_integer("num_values", state["num_values"], 0)
         values = [check_real("window value", x) for x in state["window"]]
         spikes = [check_integer("spike", x, 0) for x in state["spikes"]]
@@ -188,4 +176,15 @@ class SpikeMonitor:
             mean=self._past.mean(),
             standard_deviation=self._past.standard_deviation(),
             starts_event=starts_event,
+        )
+
+
+def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse a state without the keys of a monitor's own, or its settings."""
+    if missing := own.keys() - state.keys():
+        raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
+    if state["config"] != own["config"]:
+        raise ValueError(
+            f"the state is of a monitor with {state['config']}, this one "
+            f"has {own['config']}: make it with the same settings"
         )

@@ -30,13 +30,7 @@ def group_events(
     A step belongs to the event of the step before it in the list if it comes
     at most ``event_gap`` steps later; otherwise it starts an event. So 1 merges
     consecutive steps alone, and an event may last longer than ``event_gap``.
-
-    Args:
-        steps: Ascending.
-        event_gap: At least 1.
-
-    Returns:
-        First and last step of every event, in order.
+    Returns the first and the last step of every event; ``steps`` ascend.
     """
     events: list[tuple[int, int]] = []
     for step in steps:
@@ -60,13 +54,8 @@ def count_events(
     values stay at or below it for more than ``event_gap`` steps. Above a
     higher threshold count the events whose largest value exceeds it.
     (Delimited at every threshold anew, one event with a dip would be one event
-    at a low threshold and two at a higher one.)
-
-    Args:
-        steps: ``[num_values]``, ascending.
-        values: ``[num_values]``.
-        thresholds: At least one.
-        event_gap: At least 1.
+    at a low threshold and two at a higher one.) Steps, which ascend, and values
+    are ``[num_values]``.
     """
     high = values > min(thresholds)
     events = group_events(steps[high].tolist(), event_gap)
@@ -84,7 +73,7 @@ DIRECTIONS = ("both", "up", "down")
 DEVIATIONS = ("sample", "population")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SpikeRule:
     """When a value spikes against the values before it; the paper's defaults.
 
@@ -93,10 +82,6 @@ class SpikeRule:
     never is. The window holds the ``window`` finite values before the value.
     Until it is full no finite value is judged. NaN and Inf need no window:
     they are spikes wherever they stand, and never enter it.
-
-    Raises:
-        TypeError: A count is not an integer, or ``sigma`` is not a number.
-        ValueError: A value out of its range, named in the message.
     """
 
     window: int = 1000
@@ -135,11 +120,8 @@ class ExactWindow:
     ``window * sum_of_squares - sum**2`` loses no digits, a window of equal
     values has a deviation of exactly 0, and the sums depend on the values in
     the window alone, not on how they came there. A step costs O(1) operations
-    on integers of a few machine words.
-
-    Args:
-        rule: Window length, sigma, direction and deviation.
-        values: First content, finite, oldest first.
+    on integers of a few machine words. ``values`` are the first content, finite
+    and oldest first.
     """
 
     def __init__(self, rule: SpikeRule, values: Iterable[float] = ()) -> None:
@@ -175,7 +157,7 @@ class ExactWindow:
     def push(self, value: float) -> None:
         """Let a finite value in, and the oldest one out of a full window."""
         new = self._to_integer(value)
-        if len(self._integers) == self._size:
+        if self.full:
             old = self._integers.popleft()
             self._sum -= old
             self._sum_of_squares -= old * old
@@ -185,7 +167,7 @@ class ExactWindow:
 
     def is_spike(self, value: float) -> bool:
         """Whether a finite value deviates by sigma or more; no if not full."""
-        if len(self._integers) < self._size:
+        if not self.full:
             return False
         distance = self._size * self._to_integer(value) - self._sum
         if not (self._up if distance > 0 else self._down and distance < 0):
@@ -229,7 +211,7 @@ class ExactWindow:
         return numerator << (self._bits - bits)
 
 
-NORMAL_CONSISTENCY = 1.482602218505602
+_NORMAL_CONSISTENCY = 1.482602218505602
 """Standard deviation of a normal distribution over its MAD."""
 
 _CHUNK_ELEMENTS = 1 << 21
@@ -330,14 +312,7 @@ def spike_score(
         >>> spike_score([1.0, 2.0, 1.0, 2.0, 9.0], window=4).indices
         array([4])
     """
-    rule = SpikeRule(
-        window=window,
-        sigma=sigma,
-        direction=direction,
-        deviation=deviation,
-        skip=skip,
-        event_gap=event_gap,
-    )
+    rule = SpikeRule(window, sigma, direction, deviation, skip, event_gap)
     series = check_series("losses", losses)
     past = ExactWindow(rule)
     spikes = []
@@ -384,13 +359,7 @@ def robust_spike_score(
         TypeError: See :func:`spike_score`.
         ValueError: See :func:`spike_score`.
     """
-    rule = SpikeRule(
-        window=window,
-        sigma=sigma,
-        direction=direction,
-        skip=skip,
-        event_gap=event_gap,
-    )
+    rule = SpikeRule(window, sigma, direction, skip=skip, event_gap=event_gap)
     series = check_series("losses", losses)
     finite = np.isfinite(series)
     is_spike = ~finite
@@ -410,6 +379,18 @@ def _num_unjudged(series: np.ndarray, rule: SpikeRule) -> int:
     return min(series.size, rule.skip) + min(num_finite, rule.window)
 
 
+def robust_center(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return median and scaled MAD along the last axis.
+
+    Where the MAD is 0 the mean absolute deviation stands for it.
+    """
+    median = np.median(windows, axis=-1)
+    absolute = np.abs(windows - median[..., None])
+    spread = _NORMAL_CONSISTENCY * np.median(absolute, axis=-1)
+    mean = math.sqrt(math.pi / 2) * absolute.mean(axis=-1)
+    return median, np.where(spread == 0, mean, spread)
+
+
 def _robust_spikes(finite: np.ndarray, rule: SpikeRule) -> np.ndarray:
     """Bool ``[num_finite]``: which values of a finite series are spikes."""
     is_spike = np.zeros(finite.size, dtype=bool)
@@ -419,12 +400,7 @@ def _robust_spikes(finite: np.ndarray, rule: SpikeRule) -> np.ndarray:
         windows = np.lib.stride_tricks.sliding_window_view(
             finite[start - rule.window : start + judged.size - 1], rule.window
         )
-        median = np.median(windows, axis=1)
-        absolute = np.abs(windows - median[:, None])
-        spread = NORMAL_CONSISTENCY * np.median(absolute, axis=1)
-        flat = spread == 0
-        mean_absolute = absolute[flat].mean(axis=1)
-        spread[flat] = math.sqrt(math.pi / 2) * mean_absolute
+        median, spread = robust_center(windows)
         distance = judged - median
         far = (distance != 0) & (np.abs(distance) >= rule.sigma * spread)
         if rule.direction != "both":

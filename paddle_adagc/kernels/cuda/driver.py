@@ -31,11 +31,7 @@ class CudaError(RuntimeError):
 def load_nvrtc(preferred_major: str = "") -> ctypes.CDLL:
     """Find NVRTC: in the process, on the library path, in wheels, by nvcc.
 
-    Args:
-        preferred_major: CUDA version of the framework, such as ``"12"``.
-
-    Raises:
-        OSError: There is none.
+    ``preferred_major`` is the CUDA version of the framework, such as ``"12"``.
     """
     majors = sorted(
         ("13", "12", "11.2"), key=lambda m: m.split(".")[0] != preferred_major
@@ -69,11 +65,7 @@ def _load_builtins(nvrtc: Path) -> None:
 
 
 class Compiler:
-    """NVRTC.
-
-    Args:
-        nvrtc: The loaded library.
-    """
+    """The loaded NVRTC."""
 
     def __init__(self, nvrtc: Any) -> None:
         self._nvrtc = nvrtc
@@ -82,21 +74,18 @@ class Compiler:
     def version(self) -> tuple[int, int]:
         """Major and minor version of CUDA."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        self._check(
-            self._nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-        )
+        self._call("Version", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
 
     def target(self, capability: int) -> str:
         """Return what to compile for: the GPU, or PTX for an older NVRTC.
 
-        Args:
-            capability: Compute capability, 10 * major + minor.
+        ``capability`` is the compute capability, 10 * major + minor.
         """
         count = ctypes.c_int()
-        self._check(self._nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+        self._call("GetNumSupportedArchs", ctypes.byref(count))
         known = (ctypes.c_int * count.value)()
-        self._check(self._nvrtc.nvrtcGetSupportedArchs(known))
+        self._call("GetSupportedArchs", known)
         if capability in known:
             return f"sm_{capability}"
         older = [arch for arch in known if arch < capability]
@@ -110,29 +99,18 @@ class Compiler:
     def compile(
         self, source: str, target: str, options: Sequence[str]
     ) -> tuple[bytes, str]:
-        """Compile CUDA C++.
-
-        Args:
-            source: Without includes.
-            target: From :meth:`target`.
-            options: NVRTC's.
+        """Compile CUDA C++ without includes.
 
         Returns:
             cubin or PTX, and the log with registers and spills.
-
-        Raises:
-            CudaError: With NVRTC's log.
         """
         program = ctypes.c_void_p()
-        self._check(
-            self._nvrtc.nvrtcCreateProgram(
-                ctypes.byref(program),
-                source.encode(),
-                b"multi_tensor.cu",
-                0,
-                None,
-                None,
-            )
+        self._call(
+            "CreateProgram",
+            ctypes.byref(program),
+            source.encode(),
+            b"multi_tensor.cu",
+            *(0, None, None),  # headers
         )
         try:
             arguments = [f"--gpu-architecture={target}", *options]
@@ -153,107 +131,91 @@ class Compiler:
 
     def _read(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
-        get_size = getattr(self._nvrtc, f"nvrtcGet{what}Size")
-        self._check(get_size(program, ctypes.byref(size)))
+        self._call(f"Get{what}Size", program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value)
-        self._check(getattr(self._nvrtc, f"nvrtcGet{what}")(program, text))
+        self._call(f"Get{what}", program, text)
         return text.raw
 
-    def _check(self, code: int) -> None:
-        if code:
+    def _call(self, name: str, *arguments: Any) -> None:
+        if code := getattr(self._nvrtc, f"nvrtc{name}")(*arguments):
             raise CudaError(f"NVRTC returned error {code}")
 
 
 class Driver:
-    """The calls of the CUDA driver that the kernels need.
-
-    Args:
-        cuda: The loaded library.
-    """
+    """The calls of the loaded CUDA driver that the kernels need."""
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
-        self.check(cuda.cuInit(0), "cuInit")
+        self.call("cuInit", 0)
 
-    def check(self, code: int, what: str) -> None:
-        """Raise :class:`CudaError` unless ``code`` is 0."""
-        if code:
+    def call(self, name: str, *arguments: Any, what: str = "") -> None:
+        """Call a function; ``what`` (its name) stands in the error."""
+        if code := getattr(self._cuda, name)(*arguments):
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorName(code, ctypes.byref(text))
-            name = (text.value or b"unknown").decode()
+            error = (text.value or b"unknown").decode()
             raise CudaError(
-                f"{what} returned {name} ({code}); the driver also reports "
-                "here what an earlier kernel of the process did wrong"
+                f"{what or name} returned {error} ({code}); the driver also "
+                "reports here what an earlier kernel of the process did wrong"
             )
 
     def capability(self, device: int) -> int:
         """Compute capability of a device, 10 * major + minor."""
-        handle, values = ctypes.c_int(), (ctypes.c_int * 2)()
-        self.check(
-            self._cuda.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet"
-        )
-        for i, attribute in enumerate((_MAJOR, _MINOR)):
-            code = self._cuda.cuDeviceGetAttribute(
-                ctypes.byref(values, 4 * i), attribute, handle
-            )
-            self.check(code, "cuDeviceGetAttribute")
-        return 10 * values[0] + values[1]
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        handle, read = self._handle(device), "cuDeviceGetAttribute"
+        self.call(read, ctypes.byref(major), _MAJOR, handle)
+        self.call(read, ctypes.byref(minor), _MINOR, handle)
+        return 10 * major.value + minor.value
 
     def use_context(self, device: int) -> None:
         """Make the device's primary context current, which is Paddle's."""
-        context, handle = ctypes.c_void_p(), ctypes.c_int()
-        self.check(
-            self._cuda.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet"
-        )
-        code = self._cuda.cuDevicePrimaryCtxRetain(
-            ctypes.byref(context), handle
-        )
-        self.check(code, "cuDevicePrimaryCtxRetain")
-        self.check(self._cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+        context, handle = ctypes.c_void_p(), self._handle(device)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+        self.call("cuCtxSetCurrent", context)
 
     def load(self, image: bytes) -> Module:
         """Load a cubin or PTX into the current context."""
         module = ctypes.c_void_p()
-        code = self._cuda.cuModuleLoadData(ctypes.byref(module), image)
-        self.check(code, "cuModuleLoadData")
-        return Module(self, self._cuda, module)
+        self.call("cuModuleLoadData", ctypes.byref(module), image)
+        return Module(self, module)
+
+    def _handle(self, device: int) -> ctypes.c_int:
+        handle = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(handle), device)
+        return handle
 
 
 class Module:
     """Loaded kernels; made by :meth:`Driver.load`."""
 
-    def __init__(
-        self, driver: Driver, cuda: Any, module: ctypes.c_void_p
-    ) -> None:
+    def __init__(self, driver: Driver, module: ctypes.c_void_p) -> None:
         self._driver = driver
-        self._cuda = cuda
         self._module = module
         self._functions: dict[str, ctypes.c_void_p] = {}
 
     def launch(
         self, name: str, grid: int, block: int, stream: int, *arguments: Any
     ) -> None:
-        """Start a kernel.
+        """Start ``grid`` blocks of ``block`` threads of a kernel.
 
-        Args:
-            name: Of the kernel.
-            grid: Number of blocks.
-            block: Threads per block.
-            stream: Handle of the stream.
-            arguments: Of the kernel, as ctypes values.
+        ``stream`` is the stream's handle; the arguments are ctypes values.
         """
         function = self._functions.get(name)
         if function is None:
             function = ctypes.c_void_p()
-            code = self._cuda.cuModuleGetFunction(
-                ctypes.byref(function), self._module, name.encode()
+            self._driver.call(
+                "cuModuleGetFunction",
+                ctypes.byref(function),
+                self._module,
+                name.encode(),
+                what=f"cuModuleGetFunction({name})",
             )
-            self._driver.check(code, f"cuModuleGetFunction({name})")
             self._functions[name] = function
         pointers = (ctypes.c_void_p * len(arguments))(
             *map(ctypes.addressof, arguments)
         )
-        code = self._cuda.cuLaunchKernel(
+        self._driver.call(
+            "cuLaunchKernel",
             function,
             *(grid, 1, 1),
             *(block, 1, 1),
@@ -261,15 +223,16 @@ class Module:
             ctypes.c_void_p(stream),
             pointers,
             None,
+            what=f"launch of {name}",
         )
-        self._driver.check(code, f"launch of {name}")
 
     def copy(self, target: int, source: bytes, stream: int) -> None:
         """Copy from pageable host memory, in the stream's order."""
-        code = self._cuda.cuMemcpyHtoDAsync_v2(
+        self._driver.call(
+            "cuMemcpyHtoDAsync_v2",
             ctypes.c_uint64(target),
             source,
             ctypes.c_size_t(len(source)),
             ctypes.c_void_p(stream),
+            what="cuMemcpyHtoDAsync",
         )
-        self._driver.check(code, "cuMemcpyHtoDAsync")

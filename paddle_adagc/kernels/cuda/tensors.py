@@ -53,16 +53,7 @@ _NAMES = ("float32", "float64", "bfloat16", "float16")
 
 
 class DeviceTensors:
-    """Dense tensors on the current NVIDIA GPU.
-
-    Args:
-        tensors: None stands for no tensor.
-        descriptors: :data:`paddle_adagc.kernels.host.DESCRIPTOR` of each.
-        segments: Their parts; None: each tensor is one, in a slot of its own.
-
-    Attributes:
-        addresses: uint64 ``[num_segments]``.
-    """
+    """Dense tensors on the current NVIDIA GPU; None stands for no tensor."""
 
     def __init__(
         self,
@@ -117,13 +108,7 @@ class DeviceTensors:
 
 
 class _Lists:
-    """All lists of the same sizes and dtypes; the device knows one at a time.
-
-    Args:
-        module: The kernels.
-        stream: Handle of the stream.
-        tables: Of these lists.
-    """
+    """Lists of the same sizes and dtypes; the device knows one at a time."""
 
     def __init__(
         self, module: driver.Module, stream: int, tables: Tables
@@ -252,21 +237,12 @@ def adaptive_step(
 ) -> AdaptiveStep | None:
     """Apply :mod:`paddle_adagc.rule` on the current NVIDIA GPU, with its bits.
 
-    Args:
-        squared_norm: float32 ``[num_tensors]``.
-        gamma: float32 ``[num_tensors]``.
-        deviation: float32 ``[num_tensors]``; None without ``lambda_dev``.
-        num_nonfinite: int32 ``[num_tensors]``; how often each norm was not
-            finite.
-        lambda_rel: See :mod:`paddle_adagc.rule`.
-        beta: See :mod:`paddle_adagc.rule`.
-        lambda_dev: See :mod:`paddle_adagc.rule`.
-        zeroes_nonfinite: A tensor with a non-finite norm is ``lost``; else its
-            ``h`` is 1.
-
-    Returns:
-        New vectors; None if this is no NVIDIA GPU, has no kernels, or a vector
-        is of no tensors or lies elsewhere: Paddle's operators then move it.
+    The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
+    each norm was not finite, int32; ``deviation`` is None without
+    ``lambda_dev``. A tensor with a non-finite norm is ``lost`` if
+    ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if this
+    is no NVIDIA GPU, has no kernels, or a vector is of no tensors or lies
+    elsewhere: Paddle's operators then move it.
     """
     device = current_device()
     module = None if device is None else load_module(device)
@@ -277,21 +253,14 @@ def adaptive_step(
     new_deviation = None if deviation is None else paddle.empty_like(deviation)
     lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
     count = paddle.empty_like(num_nonfinite)
-    vectors = (
-        *(gamma, deviation, norm, h, new_gamma, new_deviation),
-        *(lost, num_nonfinite, count),
-    )
+    before, after = (gamma, deviation), (norm, h, new_gamma, new_deviation)
+    vectors = (*before, *after, lost, num_nonfinite, count)
+    h_of_nonfinite = 0.0 if zeroes_nonfinite else 1.0
     launch_adaptive_step(
         module,
         current_stream(device),
         gamma.shape[0],
-        Rule(
-            lambda_rel,
-            beta,
-            1.0 - beta,
-            lambda_dev,
-            0.0 if zeroes_nonfinite else 1.0,
-        ),
+        Rule(lambda_rel, beta, 1.0 - beta, lambda_dev, h_of_nonfinite),
         squared_norm.data_ptr(),
         [None if vector is None else vector.data_ptr() for vector in vectors],
     )

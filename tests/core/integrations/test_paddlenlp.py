@@ -192,3 +192,15 @@ def test_groups_of_parameters_are_clipped(tmp_path):
     assert trainer.clip.num_steps == 7
     tensors = trainer.clip.metrics()["tensors"]
     assert len(tensors) == len(trainer.model.parameters())
+
+
+def test_a_checkpoint_gets_its_metrics(tmp_path, monkeypatch):
+    saved = []
+    trainer = make_trainer(tmp_path)
+    monkeypatch.setattr(
+        Trainer,
+        "_save_checkpoint",
+        lambda self, _, metrics: saved.append(metrics),
+    )
+    trainer._save_checkpoint(trainer.model, {"eval_loss": 2.0})
+    assert saved == [{"eval_loss": 2.0}]

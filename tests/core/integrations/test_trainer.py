@@ -87,6 +87,13 @@ def test_a_run_that_ends_in_the_warm_up_is_warned_of(max_steps, warns):
     assert args.max_grad_norm == 0.0
 
 
+def test_a_clip_without_a_warm_up_is_not_warned_of():
+    args = types.SimpleNamespace(max_grad_norm=0.0, max_steps=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        take_over_clipping(args, object())
+
+
 def test_other_clips_have_no_state(tmp_path):
     assert load_clip(object(), tmp_path, "raise") is None
 

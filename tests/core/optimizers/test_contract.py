@@ -352,7 +352,7 @@ def test_muon_takes_the_matrices_that_it_is_told():
 
 @pytest.mark.parametrize(
     ("name", "asks"),
-    [("Lion", False), ("Muon", True), ("StableAdamW", True)],
+    [("Lion", False), ("Muon", True), ("StableAdamW", True), ("AGC", True)],
 )
 def test_sharding_is_asked_about_new_tensors_once(monkeypatch, name, asks):
     asked = []
@@ -467,3 +467,13 @@ def test_muon_refuses_a_vector_as_a_matrix():
 def test_defaults(make, defaults):
     parameters = inspect.signature(make).parameters
     assert {name: parameters[name].default for name in defaults} == defaults
+
+
+def test_arguments_of_every_optimizer_are_named():
+    for kind in (Lion, Muon, SPAM, StableAdamW, ClippedAdamW):
+        shared = {"apply_decay_param_fun", "grad_clip", "multi_precision"}
+        parameters = inspect.signature(kind).parameters
+        assert {*parameters} > {*shared, "name"}
+        assert "shared" not in parameters
+    with pytest.raises(TypeError, match=r"unexpected .*'beta3'"):
+        Lion(0.1, beta3=0.9, parameters=make_parameters([[2]]))

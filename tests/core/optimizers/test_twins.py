@@ -13,6 +13,7 @@ from core.optimizers.runs import make_weights, run, run_twins
 from helpers import assert_equal
 from reference import optimizers as twins
 
+from paddle_adagc.optimizers.adam import square_root
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM
@@ -90,6 +91,7 @@ def test_muon(arguments):
         ADAMW,
         {**ADAMW, "beta2": 0.9, "weight_decay": 0.0},
         {"beta1": 0.5, "beta2": 0.999, "epsilon": 1e-2, "weight_decay": 1.0},
+        {**ADAMW, "epsilon": 0.5},  # above many second moments' roots
     ],
 )
 def test_stable_adamw(arguments):
@@ -200,6 +202,12 @@ def test_unclipped_adamw_is_paddle_s_adamw():
         run(adamw, others, range(20)),
         rtol=1e-6,
     )
+
+
+def test_square_root_is_correctly_rounded_on_a_cpu():
+    x = np.random.default_rng(0).random(1000).astype("float32")
+    root = square_root(paddle.to_tensor(x))
+    np.testing.assert_array_equal(root.numpy(), np.sqrt(x))
 
 
 def test_gradients_hold_outliers():

@@ -102,11 +102,12 @@ def test_a_jump_of_a_falling_norm_is_seen():
 
 
 def test_least_hides_small_changes_of_a_constant_series():
-    for least, num_alarms in ((0.1, 0), (0.0, 1)):
+    for least, starts in ((0.25, []), (0.125, [80]), (0.0, [80])):
         losses = np.full(100, 2.0)
-        losses[80] += 0.01
+        losses[80] += 0.25
         monitor = Monitor({"loss": Watch(least=least)})
-        assert len(monitor.update(rows_of(loss=losses))) == num_alarms
+        alarms = monitor.update(rows_of(loss=losses))
+        assert [alarm.start for alarm in alarms] == starts
 
 
 def test_global_clipping_all_or_nothing_is_no_alarm():

@@ -161,6 +161,7 @@ def test_transient_nan_recovers():
 def test_diverged_reference_is_left_out():
     losses, reference = pair()
     reference[60:] = math.nan
+    losses[61] = reference[61] = math.inf
     result = paired_excess(losses, reference, [20])
     assert result.num_left_out == 40
     assert result.area == 0

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spike score against hand-worked answers and a literal reference."""
 
+import inspect
 import json
 import math
 import subprocess
@@ -619,3 +620,7 @@ def test_the_rule_s_defaults_are_the_paper_s():
     rule = SpikeRule()
     assert (rule.window, rule.sigma, rule.skip) == (1000, 10.0, 0)
     assert type(SpikeRule(window=np.int64(9)).window) is int
+    for score in (SpikeMonitor, spike_score, robust_spike_score):
+        arguments = inspect.signature(score).parameters
+        assert arguments["window"].default == 1000
+        assert arguments["sigma"].default == 10.0
