@@ -50,7 +50,7 @@ def settings(monkeypatch):
     strategy = types.SimpleNamespace(
         hybrid_configs={"sharding_configs": sharding}
     )
-    groups = Groups(**STAGES, sep=Axis(1, 2))
+    groups = Groups(**STAGES, sep=Axis(1, 2), data=Axis(0, 4, "copies"))
     monkeypatch.setattr(fleet.fleet, "_hcg", groups, raising=False)
     monkeypatch.setattr(
         fleet.fleet, "_user_defined_strategy", strategy, raising=False
@@ -83,7 +83,8 @@ def test_an_axis_of_one_rank_has_no_group():
     found = topology.read_topology()
     assert found.pipe == Axis(2, 3, "stages")
     assert found.sep == Axis(1, 2)
-    assert found.model == found.data == found.sharding == Axis()
+    assert found.data == Axis(0, 4, "copies")
+    assert found.model == found.sharding == Axis()
 
 
 def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
