@@ -23,7 +23,7 @@ from paddle_adagc.lab.benchmark.clip_step import (
     recipe_shapes,
 )
 from paddle_adagc.lab.models.families import preset
-from paddle_adagc.lab.models.shapes import num_tensors
+from paddle_adagc.lab.models.shapes import model_size
 from paddle_adagc.lab.train.parse import load_config
 
 CONFIG = Path(__file__).parents[3] / "configs/proxy/llama_low_noise.yaml"
@@ -32,7 +32,7 @@ CONFIG = Path(__file__).parents[3] / "configs/proxy/llama_low_noise.yaml"
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_have_the_full_model_s_number_of_tensors(name):
     shapes = recipe_shapes(name)
-    assert len(shapes) == num_tensors(preset(name), routers=False)
+    assert len(shapes) == model_size(preset(name)).tensors_without_routers
 
 
 @pytest.mark.parametrize(
