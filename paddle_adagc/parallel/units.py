@@ -64,6 +64,8 @@ class Unit:
         beginning of a last one. They start from ``begin``.
         """
         start, run, stride = self.place.start, self.place.run, self.place.stride
+        if begin >= end:
+            return []
         if self.place.count == 1:
             low, high = max(start, begin), min(start + run, end)
             return [Piece(low - begin, high - low)] if low < high else []
