@@ -1,0 +1,160 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""adagc-run before PaddleFormers' own command, with a tiny Llama."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from paddle_adagc import load_state
+from paddle_adagc.lab.data.tokenizers import byte_tokenizer
+
+if importlib.util.find_spec("paddleformers") is None:
+    pytest.skip("PaddleFormers is not installed", allow_module_level=True)
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "fuse_rms_norm": False,
+}
+ROWS = {
+    "PT": {"text": "to clip or not to clip; " * 4},
+    "SFT": {"src": ["clip?"], "tgt": ["yes, clip."]},
+    "DPO": {
+        "src": ["clip?"],
+        "tgt": [],
+        "response": [["yes, clip."], ["no."]],
+        "sort": [1, 0],
+    },
+}
+# Fleet on two CPU processes needs the laboratory's operators.
+ON_GLOO = """
+import runpy, sys
+from paddle_adagc.lab import gloo
+gloo.enable()
+runpy.run_module("paddleformers.cli.launcher", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """``job(stage)`` writes a user's files, and returns the config's name."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(LLAMA))
+    tokenizer = byte_tokenizer()
+    tokenizer.save(str(model / "tokenizer.json"))
+    end = tokenizer.id_to_token(0)
+    kinds = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    kinds |= {"eos_token": end, "pad_token": end}
+    (model / "tokenizer_config.json").write_text(json.dumps(kinds))
+    (tmp_path / "gloo.py").write_text(ON_GLOO)
+
+    def write(stage, **values):
+        row = json.dumps(ROWS[stage]) + "\n"
+        (tmp_path / "rows.jsonl").write_text(row * 100)
+        values = {
+            "stage": stage,
+            "model_name_or_path": str(model),
+            "fine_tuning": "full",
+            "continue_training": False,
+            "train_dataset_path": str(tmp_path / "rows.jsonl"),
+            "train_dataset_prob": "1.0",
+            "train_dataset_type": "erniekit",
+            "max_seq_len": 32,
+            "per_device_train_batch_size": 2,
+            "max_steps": 8,
+            "save_steps": 4,
+            "logging_steps": 2,
+            "learning_rate": 1e-3,
+            "device": "cpu",
+            "do_train": True,
+            "output_dir": str(tmp_path / "out"),
+            "_attn_implementation": "eager",
+            "bf16": False,
+            "packing": False,
+            "save_checkpoint_format": "unified_checkpoint",
+            "load_checkpoint_format": "unified_checkpoint",
+            "clip": {"t_start": 3},
+            **values,
+        }
+        (tmp_path / "my.yaml").write_text(yaml.safe_dump(values))
+        return "my.yaml"
+
+    return tmp_path, write
+
+
+def adagc_run(folder, *command):
+    return subprocess.run(
+        [sys.executable, "-m", "paddle_adagc.integrations.run", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+LAUNCHER = (sys.executable, "-m", "paddleformers.cli.launcher", "train")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["PT", "SFT"])
+def test_a_stage_trains_and_resumes(job, stage):
+    folder, write = job
+    ended = adagc_run(folder, "--", *LAUNCHER, write(stage))
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "clip_global_grad_norm" in ended.stdout + ended.stderr
+    state = load_state(folder / "out/checkpoint-8")
+    assert state["step"] == 8
+    shutil.rmtree(folder / "out/checkpoint-8")  # as if it had been killed
+    last = str(folder / "out/checkpoint-4")
+    config = write(stage, resume_from_checkpoint=last)
+    ended = adagc_run(folder, "--", *LAUNCHER, config)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    again = load_state(folder / "out/checkpoint-8")
+    assert again["step"] == 8
+    for key, gamma in state["gamma"].items():
+        assert float(again["gamma"][key]) == pytest.approx(gamma, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["PT", "DPO"])
+def test_a_stage_trains_on_two_processes(job, stage):
+    folder, write = job
+    config = write(stage, sharding="stage1", sharding_parallel_size=2)
+    launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
+    ended = adagc_run(
+        folder, "--", sys.executable, *launch, "gloo.py", "train", config
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    state = load_state(folder / "out/checkpoint-8")
+    assert len(state["gamma"]) == 2 * 9 + 3
+    logged = (folder / "log/workerlog.0").read_text()
+    assert "clip_global_grad_norm" in logged
+
+
+def test_the_command_line_wants_a_gpu(job):
+    folder, write = job
+    command = str(Path(sys.executable).with_name("paddleformers-cli"))
+    ended = adagc_run(folder, command, "train", write("PT"))
+    assert "took the section clip out of my.yaml" in ended.stderr
+    assert "--devices/--gpus/--npus/--xpus: expected one" in ended.stderr
+    assert ended.returncode != 0
