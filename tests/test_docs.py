@@ -20,6 +20,7 @@ from pages import CHINESE, PAGES, README, ROOT, blocks, page_name, prose
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
+from paddle_adagc.integrations import run
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS, OTHER_LAYOUTS
 from paddle_adagc.lab.paddleformers.recipe import read_run_config
 from paddle_adagc.lab.reproduce.grid import load_target
@@ -149,6 +150,11 @@ def check_extras(arguments):
         assert {*extras.split(",")} <= {*project["optional-dependencies"]}
 
 
+def check_run(arguments):
+    """Its options are arguments of the clip; the command is the user's."""
+    assert run.main(["--check", *arguments]) == 0
+
+
 def check_pytest(arguments):
     """The paths exist."""
     for argument in arguments:
@@ -166,6 +172,8 @@ def test_commands_parse(page, monkeypatch):
                 check_tool(tool, arguments, monkeypatch)
             case ["pip", "install", *arguments]:
                 check_extras(arguments)
+            case ["adagc-run", *arguments]:
+                check_run(arguments)
             case ["pytest", *arguments]:
                 check_pytest(arguments)
             case [".ci/run"]:

@@ -29,7 +29,27 @@ def stand_ins():
         "loader": loader,
         "loss_fn": paddle.nn.CrossEntropyLoss(),
         "decoder": DecoderForCausalLM(DecoderConfig()),
+        "gpt_model": fused_model(),
     }
+
+
+def fused_model():
+    """Experts in one parameter, and q, k and v in another."""
+    shapes = {
+        "mlp.grouped_gemm_experts.weight1": [4, 6, 8],
+        "mlp.grouped_gemm_experts.weight2": [4, 4, 6],
+        "self_attn.qkv_proj.weight": [6, 3072],
+    }
+    model = paddle.nn.Layer()
+    for name, shape in shapes.items():
+        *folders, leaf = name.split(".")
+        layer = model
+        for folder in folders:
+            if not hasattr(layer, folder):
+                layer.add_sublayer(folder, paddle.nn.Layer())
+            layer = getattr(layer, folder)
+        layer.add_parameter(leaf, layer.create_parameter(shape))
+    return model
 
 
 class Tokens(paddle.io.Dataset):
