@@ -8,14 +8,25 @@ import backends
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, no_waiting_for_the_device
+from helpers import (
+    clip_arrays,
+    make_parameters,
+    no_waiting_for_the_device,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.kernels.cuda.tables import Tables
-from paddle_adagc.kernels.host import RUNS
+from paddle_adagc.kernels.host import (
+    DESCRIPTOR,
+    RUNS,
+    Segments,
+)
+from paddle_adagc.parallel.layout import TensorLayout, with_units
+from paddle_adagc.parallel.reduce import make_plan
+from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.parallel.units import Units
 
 SHAPE = [5, 6, 7]
@@ -330,3 +341,71 @@ def test_marks_and_names_are_recognised():
 def test_mistakes(units, error, message):
     with pytest.raises(error, match=message):
         ClipGradByAdaGC().bind(Net(), units=units)
+
+
+def test_segments_are_described_from_their_tensors():
+    rows = [(0, 0, -1, 0), (1000, 20, 0, 256), (64, 3, 3, 256)]
+    tensors = np.array(rows, DESCRIPTOR)
+    runs = np.zeros(4, RUNS)
+    runs["tensor"] = [0, 1, 1, 2]
+    sizes = np.array([5, 4, 6, -1])
+    segments = Segments(np.array([2, 0, 7, 0]), sizes, runs, 4)
+    assert segments.describe(tensors).tolist() == [
+        (0, 0, -1, 0),
+        (1000, 4, 0, 256),
+        (1028, 6, 0, 256),
+        (64, 3, 3, 256),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topology", "marks", "first"),
+    [
+        ({"expert": Axis(1, 2)}, {"is_expert": True}, 4),
+        ({"moe_sharding": Axis(1, 2)}, {"is_expert": True}, 0),
+        ({"data": Axis(1, 2)}, {"is_expert": True}, 4),
+        ({"expert": Axis(1, 2)}, {}, 0),
+        (
+            {"expert": Axis(1, 2)},
+            {"is_expert": True, "is_split_over_experts": True},
+            0,
+        ),
+    ],
+)
+def test_numbers_of_a_rank_s_experts(topology, marks, first):
+    model = paddle.nn.Layer()
+    model.add_parameter("w", model.create_parameter([4, 2, 2]))
+    layout = {model.w.name: TensorLayout(key="w", shape=(4, 2, 2), **marks)}
+    made = with_units(layout, model, {"w": "experts"}, Topology(**topology))
+    keys = [unit.key for unit in made[model.w.name].units]
+    assert keys == [f"{first + i}.w" for i in range(4)]
+
+
+def test_parts_of_every_expert_are_summed_over_the_expert_group():
+    layout = [
+        TensorLayout(key="0.w", is_expert=True, is_split_over_experts=True),
+        TensorLayout(key="1.w", is_expert=True),
+    ]
+    for rank in (0, 1):
+        topology = Topology(
+            expert=Axis(rank, 2, "experts"),
+            moe_sharding=Axis(0, 2, "shards"),
+            splits_parameters=True,
+            world="world",
+        )
+        plan = make_plan(layout, topology)
+        assert [(r.group, r.slots) for r in plan.reductions] == [
+            ("shards", (0, 1)),
+            ("experts", (0,)),
+        ]
+        assert plan.counts == (rank == 0, True)
+
+
+def test_a_pattern_is_missed_in_the_second_step_alone():
+    """The first step of an unbound clip may not have met its tensor."""
+    first, second = make_parameters([[2], [2]])
+    clip = ClipGradByAdaGC(overrides={f"{second.name}$": {"beta": 0.5}})
+    one = np.float32([1.0, 0.0])
+    clip_arrays(clip, [first], [one])
+    with pytest.raises(ValueError, match="matches no tensor"):
+        clip_arrays(clip, [first], [one])

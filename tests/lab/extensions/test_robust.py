@@ -171,7 +171,7 @@ def test_counts_of_outliers_may_differ_a_little():
 
     merge([counted(0.5), counted(0.509)], quantities)
     with pytest.raises(RuntimeError, match="outliers of 'a'"):
-        merge([counted(0.5), counted(0.52)], quantities)
+        merge([counted(0.5), counted(0.515)], quantities)
 
 
 def test_metrics_do_not_show_the_count():
