@@ -34,7 +34,11 @@ from paddle_adagc.checks import (
     suggestion,
 )
 from paddle_adagc.guards import eager
-from paddle_adagc.parallel.layout import refuse_stage_3, split_axis_of
+from paddle_adagc.parallel.layout import (
+    is_expert,
+    refuse_stage_3,
+    split_axis_of,
+)
 from paddle_adagc.parallel.topology import Axis, read_topology
 
 
@@ -66,7 +70,8 @@ class Parts:
     def __init__(self, parameter: Tensor) -> None:
         self._axis = Axis()
         self._split_axis = -1
-        if not getattr(parameter, "is_distributed", False):
+        is_split = getattr(parameter, "is_distributed", False)
+        if not is_split or is_expert(parameter):
             return
         topology = read_topology()
         if topology is None or topology.model.size == 1:

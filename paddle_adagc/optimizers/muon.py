@@ -24,10 +24,10 @@ from paddle_adagc.optimizers.base import (
     Step,
     assign_,
 )
+from paddle_adagc.parallel.layout import read_layout, units_of, unwrap
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-from paddle_adagc.parallel.layout import read_layout, unwrap
 
 _NOT_HIDDEN = re.compile(
     r"(^|\.)lm_head\."
@@ -46,13 +46,14 @@ def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
 
     Returns:
         Whether the parameter of this name is the weight of a linear map of a
-        hidden layer: has two axes, and is no embedding, head or router.
+        hidden layer: has two axes or holds units, and is no embedding, head or
+        router.
     """
     layout = read_layout(model)
     matrices = {
         parameter.name
         for parameter in unwrap(model).parameters()
-        if parameter.ndim == 2
+        if (parameter.ndim == 2 or units_of(parameter))
         and not layout[parameter.name].is_embedding
         and not _NOT_HIDDEN.search(layout[parameter.name].key)
     }
@@ -98,6 +99,10 @@ class Muon(AdamOptimizer):
     computed in the dtype of the weight or its master, float32 as a rule
     (Jordan's and PyTorch's implementations use bfloat16).
 
+    A parameter that holds units (:mod:`paddle_adagc.parallel.units`: experts
+    with three axes, or what ``clip.bind(model, units=...)`` declared before the
+    first step) is orthogonalised unit by unit.
+
     NS needs the whole matrix. Where tensor parallelism splits it, the direction
     is gathered over its group (one all-gather per matrix and step), each rank
     computes NS of the whole and keeps its part. Sharding V1 keeps matrices
@@ -125,13 +130,14 @@ class Muon(AdamOptimizer):
         is_matrix_fun: Whether the parameter of this name is a matrix to
             orthogonalise; the embedding, the head and routers should not be.
             :func:`~paddle_adagc.optimizers.muon.hidden_matrices` makes one
-            from a model. None: every parameter with two axes is.
+            from a model. None: every parameter with two axes is, and what
+            holds units.
 
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of its range; sharding splits tensors;
             or, in the first step, ``is_matrix_fun`` chose a parameter that has
-            not two axes.
+            not two axes, nor units that have.
     """
 
     _needs_whole_tensors = True
@@ -167,11 +173,13 @@ class Muon(AdamOptimizer):
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _is_matrix(self, parameter: Tensor) -> bool:
+        units = units_of(parameter)
+        axes = {len(unit.shape) for unit in units} or {parameter.ndim}
         if self._is_matrix_fun is None:
-            return parameter.ndim == 2
+            return axes == {2}
         if not self._is_matrix_fun(parameter.name):
             return False
-        if parameter.ndim != 2:
+        if axes != {2}:
             raise ValueError(
                 f"is_matrix_fun chose {parameter.name!r} of shape "
                 f"{parameter.shape}: Muon orthogonalises matrices alone"
@@ -200,6 +208,18 @@ class Muon(AdamOptimizer):
         direction = moment
         if self._nesterov:
             direction = momentum * moment + (1 - momentum) * gradient
+        units = units_of(step.parameter)
+        if not units:
+            step.take(self._change(step, direction))
+            return
+        change = paddle.empty_like(direction)
+        for unit in units:
+            part = self._change(step, unit.view(direction))
+            paddle.assign(part, unit.view(change))
+        step.take(change)
+
+    def _change(self, step: Step, direction: Tensor) -> Tensor:
+        """Return the change of one matrix, or of this rank's part of it."""
         parts = Parts(step.parameter)
         whole = orthogonalize(parts.gather(direction), self._num_iterations)
         num_in, num_out = whole.shape
@@ -207,7 +227,7 @@ class Muon(AdamOptimizer):
             scale = math.sqrt(max(1.0, num_out / num_in))
         else:
             scale = 0.2 * math.sqrt(max(num_in, num_out))
-        step.take(step.lr * scale * parts.own(whole))
+        return step.lr * scale * parts.own(whole)
 
 
 def _adamw_(step: Step, state: AdamState) -> None:

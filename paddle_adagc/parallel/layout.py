@@ -29,7 +29,13 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
 from paddle_adagc.parallel.topology import Topology
-from paddle_adagc.parallel.units import Declared, Unit, read_units
+from paddle_adagc.parallel.units import (
+    MARK,
+    Declared,
+    Unit,
+    as_units,
+    read_units,
+)
 
 Ranks = tuple[int, ...]
 
@@ -221,6 +227,9 @@ def with_units(
         for name, t in layout.items()
     ]
     units = read_units(known, declared)
+    for key, parameter, _ in known:
+        if key in units:
+            setattr(parameter, MARK, units[key])  # for Muon
     made = {}
     for name, tensor in layout.items():
         if tensor.key in units:
@@ -235,6 +244,18 @@ def with_units(
             tensor = dataclasses.replace(tensor, units=found)
         made[name] = tensor
     return made
+
+
+def units_of(parameter: Tensor) -> tuple[Unit, ...]:
+    """Units of a parameter that ``bind`` or its user has marked.
+
+    A parameter with three axes that is marked as an expert holds experts.
+    """
+    mark = getattr(parameter, MARK, None)
+    if mark is None and parameter.ndim == 3 and is_expert(parameter):
+        mark = "experts"
+    name = parameter.name
+    return as_units(name, mark).of(name, parameter.shape) if mark else ()
 
 
 def _first_expert(tensor: TensorLayout, topology: Topology | None) -> int:

@@ -275,14 +275,15 @@ def read_units(
         if units is None and is_stack:
             units = Units(experts=True)
         if units is not None:
-            found[key] = _as_units(key, units)
+            found[key] = as_units(key, units)
     for pattern, number in patterns.items():
         if not number:
             raise ValueError(f"units: {pattern!r} matches no parameter")
     return found
 
 
-def _as_units(key: str, value: Any) -> Units:
+def as_units(key: str, value: Any) -> Units:
+    """Read what a caller of ``bind`` or a parameter's mark says."""
     if isinstance(value, Units):
         return value
     if value == "experts":

@@ -24,6 +24,7 @@ from paddle_adagc.kernels.host import (
     RUNS,
     Segments,
 )
+from paddle_adagc.optimizers import Muon
 from paddle_adagc.parallel.layout import TensorLayout, with_units
 from paddle_adagc.parallel.reduce import make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
@@ -409,3 +410,39 @@ def test_a_pattern_is_missed_in_the_second_step_alone():
     clip_arrays(clip, [first], [one])
     with pytest.raises(ValueError, match="matches no tensor"):
         clip_arrays(clip, [first], [one])
+
+
+@pytest.mark.parametrize("declares", [True, False])
+def test_muon_orthogonalises_each_unit(declares):
+    """As it does the same matrices in parameters of their own."""
+    fused = Net()
+    if declares:
+        make_clip("adagc").bind(fused, units=DECLARED)
+    else:
+        fused.experts.expert = True
+        fused.down.adagc_units = DECLARED["^down$"]
+    weights = parts_of([p.numpy() for p in fused.parameters()])
+    if not declares:  # whole experts
+        experts = [*fused.experts.numpy()]
+        weights = [weights[0], *experts, *weights[-2:]]
+    singles = make_parameters([w.shape for w in weights])
+    for single, weight in zip(singles, weights, strict=True):
+        single.set_value(weight)
+    both = [fused.parameters(), singles]
+    optimizers = [Muon(0.1, parameters=p, weight_decay=0.1) for p in both]
+    for step in range(3):
+        arrays = gradients_of_step(step)
+        cut = parts_of(arrays)
+        if not declares:
+            cut = [cut[0], *arrays[1], *cut[-2:]]
+        for parameters, values in zip(both, (arrays, cut), strict=True):
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.grad = paddle.to_tensor(value)
+        for optimizer in optimizers:
+            optimizer.step()
+    moved = [p.numpy() for p in fused.parameters()]
+    found = parts_of(moved)
+    if not declares:
+        found = [found[0], *moved[1], *found[-2:]]
+    for mine, single in zip(found, singles, strict=True):
+        np.testing.assert_allclose(mine, single.numpy(), atol=1e-6)

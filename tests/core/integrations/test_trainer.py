@@ -5,8 +5,10 @@
 import math
 import types
 import warnings
+from pathlib import Path
 
 import numpy as np
+import paddle
 import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
@@ -15,10 +17,12 @@ from helpers import clip_arrays, make_parameters
 from paddle_adagc import ClipGradByAdaGC, save_state
 from paddle_adagc.integrations import trainer
 from paddle_adagc.integrations.trainer import (
+    ClippingMixin,
     add_histograms,
     load_clip,
     take_over_clipping,
 )
+from paddle_adagc.state import STATE_FILE
 
 
 def clip_of(steps, size=1.0):
@@ -185,3 +189,105 @@ def test_weights_and_biases_gets_all_at_once():
     assert logged[0]["train/global_step"] == 9
     assert logged[0]["train/clip_norm/layers.N.up.weight"] == 4.0
     assert logged[0]["train/clip_norm/head.weight"] == 5.0
+
+
+def test_ranks_that_know_of_no_checkpoint(ranks, tmp_path):
+    save_state(clip_of(3).state_dict(), tmp_path)
+    ranks(trainer.load_state(tmp_path))
+    clip = ClipGradByAdaGC(t_start=1)
+    load_clip(clip, None, "raise")
+    assert clip.num_steps == 3
+    ranks(None)
+    clip = ClipGradByAdaGC(t_start=1)
+    load_clip(clip, tmp_path, "raise")
+    assert clip.num_steps == 3
+    clip = ClipGradByAdaGC(t_start=1)
+    load_clip(clip, None, "raise")
+    assert clip.num_steps == 0
+
+
+class Trainer:
+    """What the mixin needs of one; its checkpoint is known within `train`."""
+
+    def __init__(self, tmp_path, **arguments):
+        self.args = types.SimpleNamespace(
+            max_grad_norm=1.0,
+            max_steps=-1,
+            output_dir=str(tmp_path),
+            save_steps=4,
+            local_process_index=0,
+            **arguments,
+        )
+        self.model = paddle.nn.Linear(2, 1)
+        self.state = types.SimpleNamespace(global_step=0)
+
+    def train(self, resume_from_checkpoint=None):
+        found = self.fetched or resume_from_checkpoint
+        return self._inner_training_loop(1, resume_from_checkpoint=found)
+
+    def _inner_training_loop(self, other, resume_from_checkpoint):
+        return resume_from_checkpoint
+
+    def _save_checkpoint(self, model, metrics=None):
+        return metrics
+
+
+def get_last_checkpoint(folder):
+    """Finds it as the Trainer's module does."""
+    found = [*Path(folder).glob("checkpoint-*")]
+    return str(max(found)) if found else None
+
+
+class Clipping(ClippingMixin, Trainer):
+    fetched = None
+
+
+def trained(tmp_path, **arguments):
+    """A Trainer whose clip has made a step."""
+    made = Clipping(tmp_path, clip=ClipGradByAdaGC(t_start=1), **arguments)
+    ones = [np.ones(p.shape) for p in made.model.parameters()]
+    clip_arrays(made.clip, made.model.parameters(), ones)
+    return made
+
+
+def test_the_clip_resumes_once_the_trainer_has_its_checkpoint(tmp_path):
+    made = trained(tmp_path)
+    made.state.global_step = 3
+    made._save_checkpoint(None)
+    again = Clipping(tmp_path, clip=ClipGradByAdaGC(t_start=1))
+    newest = str(tmp_path / "checkpoint-3")
+    assert again.train(resume_from_checkpoint=True) == newest
+    assert again.clip.num_steps == 1
+    again = Clipping(tmp_path, clip=ClipGradByAdaGC(t_start=1))
+    again.fetched = newest
+    again.train("is not here yet")
+    assert again.clip.num_steps == 1
+    empty = Clipping(tmp_path / "empty", clip=ClipGradByAdaGC())
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        empty.train(resume_from_checkpoint=True)
+
+
+def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
+    monkeypatch.setenv("PDC_FLASH_DEVICE", str(tmp_path / "flash"))
+    made = trained(tmp_path / "out", flash_device_save_steps=2)
+    for step in (2, 3, 4):
+        made.state.global_step = step
+        made._save_checkpoint(None)
+    found = {
+        str(path.parent.relative_to(tmp_path))
+        for path in tmp_path.rglob(STATE_FILE)
+    }
+    assert found == {
+        *(f"flash/checkpoint-{step}" for step in (2, 4)),
+        *(f"out/checkpoint-{step}" for step in (3, 4)),
+    }
+
+
+def test_a_model_that_is_spread_within_train_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="enable_auto_parallel"):
+        Clipping(tmp_path, clip=ClipGradByAdaGC(), enable_auto_parallel=True)
+
+
+def test_paddlefleet_asks_for_the_clip(tmp_path):
+    made = trained(tmp_path)
+    assert made._build_grad_clip() is made.clip

@@ -133,6 +133,10 @@ def test_virtual_stages_have_global_indices():
             {"is_distributed": True, "split_axis": -1},
             {"is_tp_split": True, "split_axis": 1},
         ),
+        (
+            {"is_distributed": True, "partition_dim": 1},
+            {"is_tp_split": True, "split_axis": 1},
+        ),
         ({"split_axis": 1}, {}),
         ({"is_embedding": True}, {"is_embedding": True}),
         ({"need_clip": False}, {"takes_part": False}),
