@@ -98,6 +98,23 @@ def test_named_files_and_objects_exist(page):
             assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
 
 
+@every_page
+def test_tests_named_by_their_path_exist(page):
+    for span in _SPAN.findall(prose(page)):
+        path, _, name = span.partition("::")
+        if path.startswith("tests/") and name:
+            function = rf"^def {name.partition('[')[0]}\("
+            assert re.search(function, (ROOT / path).read_text(), re.M), span
+
+
+def test_every_difference_to_paddle_s_clip_names_a_line_and_a_test():
+    rows = table(ROOT / "docs/upstream.md", "#")
+    assert [row[0] for row in rows] == [str(i) for i in range(1, 13)]
+    for row in rows:
+        assert re.match(r"lines? \d+", row[2]), row
+        assert re.match(r"`tests/[\w/]+\.py::test_\w+`", row[4]), row
+
+
 class _Parsed(Exception):
     """Carries what a tool's parser made of its arguments."""
 

@@ -191,7 +191,7 @@ def test_global_threshold_given_by_position_is_explained():
 
 
 def test_parameters_alone_are_refused():
-    """As for ``torch.nn.utils.clip_grad_norm_``."""
+    """As for Paddle's ``paddle.nn.utils.clip_grad_norm_``."""
     model = paddle.nn.Linear(2, 2)
     with pytest.raises(TypeError, match="to an optimizer as grad_clip"):
         ClipGradByAdaGC()(model.parameters())

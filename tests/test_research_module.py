@@ -1,0 +1,207 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The tree for PaddleFleet's ``Research/AdaGC``."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import tomllib
+import yaml
+from pages import ROOT, blocks
+
+from paddle_adagc.lab.reproduce.verify.tables import read_tables
+
+pytest.importorskip("jinja2")
+TOOL = ROOT / "tools/research_module.py"
+FEW = (
+    "tests/core/test_rule.py",
+    "tests/core/clips/test_adagc.py",
+    "tests/core/parallel/test_simulated_ranks.py",
+)
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("research_module", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tree(tool, tmp_path_factory):
+    out = tmp_path_factory.mktemp("Research") / "AdaGC"
+    tool.write_tree(out)
+    return out
+
+
+def run(tree, *command):
+    """Run Python with the tree alone, in it."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_its_own_tests_pass(tree):
+    code = "import paddle_adagc; print(paddle_adagc.__file__)"
+    home = run(tree, "-c", code).stdout.strip()
+    assert home == str(tree / "paddle_adagc/__init__.py")
+    arguments = ("-p", "no:cacheprovider", "-k", "not cuda", *FEW)
+    ended = run(tree, "-m", "pytest", *arguments)
+    assert ended.returncode == 0, ended.stdout
+    assert int(re.search(r"(\d+) passed", ended.stdout)[1]) > 100
+
+
+def test_tests_without_hypothesis_are_skipped(tree, tmp_path):
+    missing = "raise ModuleNotFoundError('none', name='hypothesis')"
+    (tmp_path / "hypothesis.py").write_text(missing)
+    code = (
+        f"import sys, pytest; sys.path.insert(0, {str(tmp_path)!r}); "
+        "sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    plugins = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    ended = run(tree, "-c", code, *plugins, "-rs", *FEW[::2])
+    assert ended.returncode == 0, ended.stdout
+    assert "could not import 'hypothesis'" in ended.stdout
+
+
+def test_ruff_is_clean(tool, tree):
+    ruff = tool.find_ruff()
+    if ruff is None:
+        pytest.skip("no ruff here: pip install ruff==0.14.4")
+    config = f"--config={tool.PARTS / 'ruff.toml'}"
+    for command in (["check"], ["format", "--check"]):
+        ended = subprocess.run(
+            [ruff, *command, "--no-cache", config, tree],
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stdout
+
+
+def test_the_approval_hook_s_word_is_refused(tool, tree, tmp_path):
+    tool.check_words(tree)
+    (tmp_path / "a.py").write_text("x = 'torchrun'\n")
+    with pytest.raises(ValueError, match=r"a\.py has the word torch"):
+        tool.check_words(tmp_path)
+
+
+def test_every_source_has_the_header(tree):
+    sources = [
+        path
+        for path in tree.rglob("*")
+        if path.suffix in (".py", ".sh", ".cpp", ".cu", ".h")
+    ]
+    assert len(sources) > 80
+    for path in sources:
+        head = path.read_text("utf-8").splitlines()[:4]
+        assert re.search(r"Copyright \(c\) \d{4}", "\n".join(head)), path
+
+
+def test_the_laboratory_is_left_out(tree):
+    assert not (tree / "paddle_adagc/lab").exists()
+    for path in (tree / "tests").rglob("*.py"):
+        assert "paddle_adagc.lab" not in path.read_text("utf-8"), path
+    for name in ("test_rule.py", "clips/test_base.py", "test_units.py"):
+        assert (tree / "tests/core" / name).exists()
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    ended = run(ROOT, str(TOOL), str(tmp_path))
+    assert ended.returncode == 2
+    assert f"{tmp_path} holds something" in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_no_paddle_is_pinned(tree):
+    project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
+    assert "paddle" not in " ".join(project["dependencies"])
+    assert "paddle" not in str(project["optional-dependencies"])
+
+
+def test_readme_has_upstream_s_order(tree):
+    text = (tree / "README.md").read_text("utf-8")
+    heads = re.findall(r"^##+ (.+)$", re.sub(r"(?s)```.*?```", "", text), re.M)
+    order = (
+        "Overview",
+        "🔔 News",
+        "📌 TODO",
+        "Quick Start",
+        "Python API",
+        "Repository Layout",
+        "Method",
+        "Results",
+        "Hyperparameters",
+        "Citation",
+        "License",
+    )
+    assert [head for head in heads if head in order] == [*order]
+    for link in re.findall(r'(?:\]\(|src=")(\./[^)"]+)', text):
+        assert (tree / link).exists()
+
+
+def test_readme_s_numbers_are_the_results(tool, tree):
+    text = (tree / "README.md").read_text("utf-8")
+    report = json.loads((ROOT / "results/report.json").read_text())
+    primary = [v for v in report["verdicts"] if v["primary"]]
+    assert len(primary) == 6
+    for verdict in primary:
+        assert f"| {verdict['claim']} | **{verdict['verdict']}** |" in text
+    tables = {}
+    for page in ("results.md", "results-ernie.md"):
+        tables |= read_tables((ROOT / "docs" / page).read_text("utf-8"))
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|", text, re.M)
+    shown = {(row[0], row[1]): row[2:] for row in rows}
+    for title, measure in tool.PROXIES:
+        global_gc, adagc = shown[title, measure]
+        cells = [cell for _, cell in tables[title]["AdaGC"]]
+        assert global_gc == dict(tables[title]["GlobalGC"])[measure]
+        assert adagc in cells
+
+
+def test_readme_s_example_runs(tree, tmp_path):
+    example = blocks(tree / "README.md", "python")[0]
+    (tmp_path / "example.py").write_text(
+        f"import os; os.chdir({str(tmp_path)!r})\n{example}"
+    )
+    ended = run(tree, str(tmp_path / "example.py"))
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "checkpoint-3").exists()
+
+
+@pytest.mark.parametrize(
+    "config", ["adagc_run.yaml", "ernie_10b_a1.4b_fp8/adagc.yaml"]
+)
+def test_adagc_run_reads_the_configs(tree, config):
+    path = tree / "configs" / config
+    module = "paddle_adagc.integrations.run"
+    command = ("paddlefleet-cli", "train", str(path))
+    ended = run(tree, "-m", module, "--check", *command)
+    assert ended.returncode == 0, ended.stderr
+    assert "took the section clip out of" in ended.stdout
+    assert "t_start=100" in ended.stdout
+
+
+def test_the_recipe_is_ours(tree):
+    folder = "configs/ernie_10b_a1.4b_fp8"
+    theirs = yaml.safe_load((tree / folder / "adagc.yaml").read_text())
+    ours = yaml.safe_load((ROOT / folder / "base.yaml").read_text())
+    ours |= yaml.safe_load((ROOT / folder / "adagc.yaml").read_text())
+    del ours["base"]
+    assert theirs == ours | {"model_name_or_path": folder}
+    assert (tree / folder / "config.json").exists()
