@@ -4,11 +4,13 @@
 
     python tools/benchmark.py clip
     python tools/benchmark.py step
+    python tools/benchmark.py units
     python tools/benchmark.py collectives
 
 clip: a clip step on the tensors of the paper's models, against Paddle's own
 clips, a loop that waits for every tensor, and the speed of memory; then what
 each backend costs on a GPU, by count.
+units: AdaGC on experts in one parameter per layer, against as many parameters.
 step: whole training steps of the proxies.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
 communicate in a clip step, counted on real processes over gloo, layout by
@@ -54,6 +56,9 @@ _CLIP = """
 --no-growth       leave out how the time grows with tensors, values and share,
                   as --json does
 """
+_UNITS = """
+--repetitions N   timings of each (default: 40)
+"""
 _STEP = """
 --configs YAML    run configs (default: llama_low_noise and ernie_moe)
 --steps N         timed steps per clip (default: 200)
@@ -81,6 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
         },
         repetitions={"type": _at_least_two, "default": 15},
     )
+    units = commands.add_parser("units", help="time of a clip step on units")
+    add_options(
+        units, _UNITS, repetitions={"type": _at_least_two, "default": 40}
+    )
     step = commands.add_parser("step", help="time of a training step")
     add_options(
         step,
@@ -97,7 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
         config={"type": Path, "default": ERNIE},
         layouts={"nargs": "*"},
     )
-    runs = {clip: _clip, step: _step, collectives: _collectives}
+    runs = {
+        clip: _clip,
+        units: _units,
+        step: _step,
+        collectives: _collectives,
+    }
     for command, run in runs.items():
         add_options(command, _JSON)
         command.set_defaults(run=run)
@@ -168,6 +182,20 @@ def _clip(options: argparse.Namespace) -> list[dict[str, Any]]:
     if not (options.no_growth or options.json):
         print("\nGrowth of the time\n")
         print(clip_step.growth(options.repetitions))
+    return found
+
+
+def _units(options: argparse.Namespace) -> dict[str, Any]:
+    from paddle_adagc.lab.benchmark import clip_step
+
+    found = clip_step.compare_units(options.repetitions)
+    _show(
+        options,
+        f"{found['num_tensors']:,} matrices of experts\n",
+        f"in {found['num_parameters']} parameters: {found['fused']:.2f} ms",
+        f"in as many parameters: {found['apart']:.2f} ms",
+        f"ratio: {found['ratio']:.2f}",
+    )
     return found
 
 

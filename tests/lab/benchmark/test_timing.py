@@ -120,3 +120,9 @@ def test_copies_train_in_turn(monkeypatch):
     assert all(len(row.seconds) == 4 for row in rows)
     assert rows[1].of_reference == (1.0,) * 4
     assert "| AdaGC |" in training_step.to_markdown(rows)
+
+
+def test_units_are_timed_against_as_many_parameters():
+    found = clip_step.compare_units(repetitions=2)
+    assert (found["num_tensors"], found["num_parameters"]) == (3584, 56)
+    assert found["ratio"] == found["fused"] / found["apart"]
