@@ -108,6 +108,11 @@ def test_checkout_has_the_laboratory_and_its_commands(checkout, environment):
     environment("pip", "install", "-q", "--no-deps", "-e", checkout)
     environment("python", "-c", "import paddle_adagc.lab.train")
     for path in (checkout / "tools").glob("*.py"):
-        if path.stem not in ("mutate", "check_gpu", "soak_cells"):
+        if path.stem not in (
+            "mutate",
+            "check_gpu",
+            "research_module",
+            "soak_cells",
+        ):
             usage = environment("python", path, "--help")
             assert usage.startswith(f"usage: tools/{path.name}")

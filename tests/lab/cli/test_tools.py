@@ -18,7 +18,13 @@ CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
 # These have tests of their own: tests/core/kernels, tests/test_versions.py,
 # tests/test_mutate.py, tests/soak.
-ALONE = {"check_gpu", "check_versions", "mutate", "soak_cells"}
+ALONE = {
+    "check_gpu",
+    "check_versions",
+    "mutate",
+    "research_module",
+    "soak_cells",
+}
 NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - ALONE)
 COMMANDS = {
     "pretrain": [CONFIG],
