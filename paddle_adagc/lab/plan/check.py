@@ -20,8 +20,9 @@ from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.models.shapes import ShardSize
+from paddle_adagc.lab.models.shapes import ShardSize, parameter_shapes
 from paddle_adagc.lab.paddleformers.recipe import batch_change
+from paddle_adagc.lab.paddleformers.units import followed
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
@@ -133,6 +134,10 @@ def check_recipe(
     num_processes = config.parallel.num_processes
     if task is not None:
         _add_task(report, task, with_paddleformers)
+        shapes = parameter_shapes(task.model_config)
+        found = report.attempt(lambda: followed(recipe, overrides, shapes))
+        if found is not None:
+            report.sections["Model"].append(f"in PaddleFormers {found}")
         if config.faults and num_processes == 1:
             report.attempt(lambda: _check_faults(config, task))
     report.sections["Batches"] = _batch_lines(config, recipe)
