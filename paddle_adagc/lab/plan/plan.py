@@ -18,7 +18,7 @@ from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
 
 import paddle_adagc
 from paddle_adagc.checks import check_integer
-from paddle_adagc.lab.models.shapes import ModelSize, parameter_shapes
+from paddle_adagc.lab.models.shapes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
     batch_change,
     read_run_config,
@@ -286,7 +286,7 @@ def plan_run(
         config = with_parallel(config, resized(config.parallel, num_gpus))
     ranks, warned = _ranks_and_warnings(config)
     task = make_task(config)
-    of_formers = followed(path, overrides, parameter_shapes(task.model_config))
+    of_formers = followed(path, overrides, task.tensor_shapes())
     numbers = SIZES if sizes_to_grow is None else sizes_to_grow
     growth = _grow(config, numbers, interconnect)
     change = batch_change(config, path)
