@@ -28,7 +28,6 @@ ModelConfig = DecoderConfig | CLIPConfig
 
 _EMBEDDING = "model.embed_tokens."
 _FINAL_NORM = "model.norm.weight"
-_FUSED_AWAY = ("k_proj.weight", "v_proj.weight", "up_proj.weight")
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _SPLIT_IN_ROWS = re.compile(r"\.(embed_tokens|o_proj|down_proj)\.weight$")
@@ -50,11 +49,6 @@ class ModelSize:
     tensors: int
     tensors_without_routers: int
     """The paper's count, (9 + 3E) L + 3 for ERNIE."""
-
-    tensors_if_fused: int | None = None
-    """With q, k, v as one tensor, and gate and up as another: what
-    PaddleFormers trains under ``fuse_attn_ffn``. None: the model has no such
-    form."""
 
     @property
     def gamma_bytes(self) -> int:
@@ -148,13 +142,11 @@ def model_size(config: ModelConfig) -> ModelSize:
         active += routed * config.moe_top_k // config.moe_num_experts
     if is_decoder and not config.tie_word_embeddings:
         active -= sizes[f"{_EMBEDDING}weight"]
-    fused = [name for name in shapes if not name.endswith(_FUSED_AWAY)]
     return ModelSize(
         parameters=parameters,
         active_parameters=active,
         tensors=len(shapes),
         tensors_without_routers=sum(".mlp.gate." not in n for n in shapes),
-        tensors_if_fused=len(fused) if is_decoder else None,
     )
 
 

@@ -22,6 +22,8 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_directory
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.paddleformers.recipe import load_recipe
+from paddle_adagc.lab.paddleformers.units import recipe_units
+from paddle_adagc.parallel.units import Declared
 
 
 def run_recipe(
@@ -43,6 +45,7 @@ def run_recipe(
     recipe = load_recipe(path, overrides)
     check_directory("output_dir", recipe["output_dir"])
     clip = make_clip(**recipe["clip"])
+    units = recipe_units(recipe)
     settings = formers_settings(recipe, clip)
     if not settings.get("resume_from_checkpoint"):
         settings["resume_from_checkpoint"] = last_checkpoint(
@@ -53,7 +56,7 @@ def run_recipe(
         from paddleformers.cli.train.tuner import run_tuner
     except ModuleNotFoundError as error:
         raise ValueError(_why_not_importable(path, error)) from error
-    with _rebound(workflow, clip):
+    with _rebound(workflow, clip, units):
         run_tuner(settings)
 
 
@@ -83,7 +86,11 @@ def formers_settings(
     PaddleFormers itself clips by the global norm over hybrid-parallel ranks:
     ``max_grad_norm`` is its threshold, and 0 under any other clip.
     """
-    settings = {key: value for key, value in recipe.items() if key != "clip"}
+    settings = {
+        key: value
+        for key, value in recipe.items()
+        if key not in ("clip", "units")
+    }
     is_global = isinstance(clip, ClipGradByGlobalNorm)
     settings["max_grad_norm"] = clip.clip_norm if is_global else 0.0
     return settings
@@ -114,7 +121,7 @@ def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
 
 
 def _rebound(
-    workflow: Any, clip: ClipGradBase
+    workflow: Any, clip: ClipGradBase, units: Declared | None
 ) -> contextlib.AbstractContextManager[Any]:
     """Make ``ernie_pretrain`` use :class:`ClippingTrainer` and balance experts.
 
@@ -127,6 +134,6 @@ def _rebound(
     }
     if not isinstance(clip, ClipGradByGlobalNorm):
         replacements["PretrainingTrainer"] = functools.partial(
-            trainer.ClippingTrainer, clip=clip
+            trainer.ClippingTrainer, clip=clip, units=units
         )
     return mock.patch.multiple(workflow, **replacements)

@@ -3,9 +3,10 @@
 """Recipes of PaddleFormers' ``ernie_pretrain``, read without PaddleFormers.
 
 A recipe is a YAML file with the flat keys of PaddleFormers' own command line
-and two more: ``base`` names another file whose values it changes, and ``clip``
-is the section of this package's other configs
-(:mod:`paddle_adagc.clips.registry`).
+and three more: ``base`` names another file whose values it changes, ``clip`` is
+the section of this package's other configs
+(:mod:`paddle_adagc.clips.registry`), and ``units`` says which parameters hold
+several of the paper's tensors (:mod:`paddle_adagc.lab.paddleformers.units`).
 """
 
 from __future__ import annotations
@@ -136,9 +137,8 @@ def as_run_config(
 
     Three things have no counterpart and are left out: PaddleFormers'
     checkpoints (``train.save_every`` is 0); the learning rate 0 of its first
-    warm-up step (this package starts one step further); its fused tensors
-    (``fuse_attn_ffn``): q, k, v, gate and up count as separate tensors, as in
-    the paper.
+    warm-up step (this package starts one step further); its fused parameters
+    (``fuse_attn_ffn``) and ``units``: q, k, v, gate and up are parameters.
 
     Raises:
         ValueError: Also an option that our decoder, schedules or data lack.

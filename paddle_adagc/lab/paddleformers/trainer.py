@@ -69,7 +69,7 @@ class ClippingTrainer(ClippingMixin, PretrainingTrainer):
     Args:
         clip: See :class:`ClippingMixin`.
         args: ``max_grad_norm`` and ``log_global_grad_norm`` are switched off.
-        **kwargs: Further arguments of ``PretrainingTrainer``.
+        **kwargs: Further arguments of both.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ClippingTrainer(ClippingMixin, PretrainingTrainer):
 
     def _bind_clip(self, clip: TensorScalingClip) -> None:
         with global_expert_names(self.model):
-            clip.bind(self.model)
+            clip.bind(self.model, self._units)
 
 
 class CorrectionBiasCallback(TrainerCallback):

@@ -22,6 +22,7 @@ from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import ShardSize
 from paddle_adagc.lab.paddleformers.recipe import batch_change
+from paddle_adagc.lab.paddleformers.units import followed
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
@@ -133,6 +134,10 @@ def check_recipe(
     num_processes = config.parallel.num_processes
     if task is not None:
         _add_task(report, task, with_paddleformers)
+        shapes = task.tensor_shapes()
+        found = report.attempt(lambda: followed(recipe, overrides, shapes))
+        if found is not None:
+            report.sections["Model"].append(f"in PaddleFormers {found}")
         if config.faults and num_processes == 1:
             report.attempt(lambda: _check_faults(config, task))
     report.sections["Batches"] = _batch_lines(config, recipe)
@@ -141,7 +146,9 @@ def check_recipe(
     clip = report.attempt(lambda: make_clip(**config.clip))
     if isinstance(clip, ClipGradByAdaGC):
         # PaddleFormers' model has names of its own.
-        keys = task.tensor_keys() if task and not with_paddleformers else None
+        keys = (
+            [*task.tensor_shapes()] if task and not with_paddleformers else None
+        )
         patterns = report.attempt(lambda: _override_lines(clip.overrides, keys))
         lines += patterns or []
     run = ["tools/pretrain.py", recipe, *overrides]

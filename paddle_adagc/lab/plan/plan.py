@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
     dygraph_sharding_optimizer,
@@ -22,11 +21,9 @@ from paddle_adagc.checks import check_integer
 from paddle_adagc.lab.models.shapes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
     batch_change,
-    is_recipe,
-    load_recipe,
-    model_settings,
     read_run_config,
 )
+from paddle_adagc.lab.paddleformers.units import Followed, followed
 from paddle_adagc.lab.plan.costs import (
     Comparison,
     Interconnect,
@@ -58,9 +55,8 @@ _INTERCONNECT = Interconnect()
 _FORMERS_NOTE = (
     "PaddleFormers runs this recipe; stages and tensors below are those of "
     "this package's decoder, GlobalGC is fleet's. PaddleFormers cuts stages by "
-    "a rule of its own, its fused tensors make AdaGC's sums shorter, and its "
-    "own GlobalGC also sums the experts' norm over their groups and the "
-    "pipeline."
+    "a rule of its own, and its own GlobalGC also sums the experts' norm over "
+    "their groups and the pipeline."
 )
 
 
@@ -233,6 +229,9 @@ class Plan:
     interconnect: Interconnect
     recompute: bool
     size: ModelSize
+    of_formers: Followed | None
+    """What the clip follows in PaddleFormers; None: this package trains."""
+
     sample_length: str
     """Length of a sample in tokens, for people."""
 
@@ -282,14 +281,12 @@ def plan_run(
         FileNotFoundError: There is no such file.
         ValueError: Bad settings, or a layout that the model does not fit in.
     """
-    config, formers = _read(path, overrides)
+    config = read_run_config(path, overrides)
     if num_gpus is not None:
         config = with_parallel(config, resized(config.parallel, num_gpus))
     ranks, warned = _ranks_and_warnings(config)
     task = make_task(config)
-    size = task.model_size()
-    if not formers.get("fuse_attn_ffn", False):
-        size = dataclasses.replace(size, tensors_if_fused=None)
+    of_formers = followed(path, overrides, task.tensor_shapes())
     numbers = SIZES if sizes_to_grow is None else sizes_to_grow
     growth = _grow(config, numbers, interconnect)
     change = batch_change(config, path)
@@ -298,7 +295,8 @@ def plan_run(
         config=config,
         interconnect=interconnect,
         recompute=recompute,
-        size=size,
+        size=task.model_size(),
+        of_formers=of_formers,
         sample_length=task.sample_length,
         stages=[
             _stage(stage, rank, task, recompute)
@@ -311,21 +309,9 @@ def plan_run(
         notes=[
             *([change] if change else []),
             *warned,
-            *([_FORMERS_NOTE] if formers else []),
+            *([_FORMERS_NOTE] if of_formers else []),
         ],
     )
-
-
-def _read(
-    path: str | os.PathLike[str], overrides: Sequence[str]
-) -> tuple[RunConfig, dict[str, Any]]:
-    """Read the run, and PaddleFormers' model settings if that trains it."""
-    config = read_run_config(path, overrides)
-    if not is_recipe(path):
-        return config, {}
-    with warnings.catch_warnings():  # said once, by read_run_config
-        warnings.simplefilter("ignore")
-        return config, model_settings(load_recipe(path, overrides))
 
 
 def _stage(

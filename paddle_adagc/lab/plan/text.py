@@ -73,6 +73,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             **dataclasses.asdict(plan.size),
             "gamma_bytes": plan.size.gamma_bytes,
         },
+        "in_paddleformers": plan.of_formers and plan.of_formers._asdict(),
         "stages": [
             {
                 **dataclasses.asdict(stage),
@@ -137,11 +138,8 @@ def _run_lines(plan: Plan) -> list[str]:
             f", {size.tensors_without_routers:,} without routers (the paper's "
             "count)"
         )
-    if size.tensors_if_fused is not None:
-        rows["in PaddleFormers"] = (
-            f"{size.tensors_if_fused:,} tensors: q, k, v are one, gate and up "
-            "are one"
-        )
+    if plan.of_formers is not None:
+        rows["in PaddleFormers"] = str(plan.of_formers)
     most = max(stage.gamma_bytes for stage in plan.stages)
     rows["gamma"] = (
         f"{size.gamma_bytes:,} B in all, {most:,} B at most on a GPU"

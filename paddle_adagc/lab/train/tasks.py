@@ -52,6 +52,7 @@ from paddle_adagc.lab.models.rank_weights import (
 from paddle_adagc.lab.models.shapes import (
     Degrees,
     ModelSize,
+    Shape,
     ShardSize,
     model_size,
     parameter_shapes,
@@ -138,8 +139,8 @@ class PretrainTask(abc.ABC):
         """Count the whole model's parameters and tensors."""
 
     @abc.abstractmethod
-    def tensor_keys(self) -> list[str]:
-        """Keys of the whole model's tensors, as a bound clip knows them."""
+    def tensor_shapes(self) -> dict[str, Shape]:
+        """Shapes of the whole model's tensors by the keys of a bound clip."""
 
     @abc.abstractmethod
     def model_lines(self) -> list[str]:
@@ -265,8 +266,8 @@ class LanguageTask(PretrainTask):
     def model_size(self) -> ModelSize:
         return model_size(self.model_config)
 
-    def tensor_keys(self) -> list[str]:
-        return [*parameter_shapes(self.model_config)]
+    def tensor_shapes(self) -> dict[str, Shape]:
+        return parameter_shapes(self.model_config)
 
     def model_lines(self) -> list[str]:
         model, size = self.model_config, self.model_size()
@@ -408,8 +409,8 @@ class ImageTextTask(PretrainTask):
     def model_size(self) -> ModelSize:
         return model_size(self.model_config)
 
-    def tensor_keys(self) -> list[str]:
-        return [*parameter_shapes(self.model_config)]
+    def tensor_shapes(self) -> dict[str, Shape]:
+        return parameter_shapes(self.model_config)
 
     def model_lines(self) -> list[str]:
         model, size = self.model_config, self.model_size()

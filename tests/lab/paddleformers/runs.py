@@ -10,12 +10,14 @@ of the model.
 """
 
 import json
+import math
 import sys
 import types
 from pathlib import Path
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 
 RECIPES = (
     Path(__file__).resolve().parents[3] / "configs" / "ernie_10b_a1.4b_fp8"
@@ -56,6 +58,16 @@ TOY_RUN = [
     "sharding_comm_buffer_size_MB=1",
 ]
 """Overrides of the recipe."""
+
+EP2 = [
+    "sharding_parallel_size=2",
+    "expert_model_parallel_size=2",
+    "pipeline_model_parallel_size=1",
+    "best_unbalanced_scheduler=false",
+    "overlap_p2p_comm=false",
+    "gradient_accumulation_steps=2",
+]
+"""Overrides: EP2 and sharding V2 on two ranks."""
 
 
 def import_workflow():
@@ -159,8 +171,8 @@ def write_toy(folder, vocab_size=TOY_MODEL["vocab_size"]):
     ]
 
 
-def pretrain(recipe, overrides, check_places=False):
-    """Run a recipe on this rank.
+def pretrain(recipe, overrides, check_places=False, initial=None):
+    """Run a recipe on this rank; from `initial` weights, if given, by name.
 
     Returns:
         ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
@@ -177,6 +189,7 @@ def pretrain(recipe, overrides, check_places=False):
 
     workflow.PretrainingTrainer = _recording(workflow.PretrainingTrainer)
     ours.ClippingTrainer = _recording(ours.ClippingTrainer)
+    _Tokenizer.initial = initial
     run_recipe(RECIPES / recipe, overrides)
     trainer = _Tokenizer.trainer
     result = {
@@ -196,6 +209,7 @@ def pretrain(recipe, overrides, check_places=False):
 class _Tokenizer:
     """The run takes nothing but these numbers from its tokenizer."""
 
+    initial = None
     bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
 
     @classmethod
@@ -211,6 +225,8 @@ def _recording(kind):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
             _Tokenizer.trainer = self
+            if _Tokenizer.initial is not None:
+                _set_weights(self.model, _Tokenizer.initial)
             self.losses, self.norms = [], []
             self.first = _weights(self.model)
             if hasattr(self, "clip"):
@@ -226,20 +242,13 @@ def _recording(kind):
 
             def observed(pairs):
                 pairs = list(pairs)
-                (keys, parts) = ([], [])
-                for parameter, gradient in pairs:
-                    keys.append(
-                        clip._table.keys[clip._table.slots([parameter])[0]]
-                    )
-                    parts.append(
-                        float(gradient.astype("float64").square().sum())
-                    )
+                parts = _parts(clip._table, pairs)
                 result = clip_gradients(pairs)
                 whole = clip.metrics()["tensors"]
                 self.norms.append(
                     {
                         key: (part, whole[key]["norm"])
-                        for key, part in zip(keys, parts, strict=True)
+                        for key, part in parts.items()
                     }
                 )
                 return result
@@ -249,11 +258,55 @@ def _recording(kind):
     return Recording
 
 
+def _parts(table, pairs):
+    """Squared norm of what this rank has of each tensor or unit, by key."""
+    slots = [table.slots([parameter])[0] for parameter, _ in pairs]
+    sizes = {
+        table.keys[slot]: gradient.size
+        for slot, (_, gradient) in zip(slots, pairs, strict=True)
+    }
+    everyone = []
+    dist.all_gather_object(everyone, sizes)
+    parts = {}
+    for slot, (_, gradient) in zip(slots, pairs, strict=True):
+        key, values = table.keys[slot], gradient.numpy().astype("float64")
+        units = table.units.get(slot)
+        if units is None:
+            parts[key] = float(np.square(values).sum())
+            continue
+        # Ranks in a row hold the slices of a tensor; those of an expert are
+        # on every second rank under EP2.
+        step = 2 if ".experts." in key else 1
+        rank = dist.get_rank()
+        whole = sum(math.prod(unit.shape) for unit in units)
+        begin = 0
+        if values.size < whole:
+            begin = sum(
+                r.get(key, 0) for r in everyone[rank % step : rank : step]
+            )
+        inside = values.reshape([-1])[: whole - begin]
+        width = sum(unit.shape[-1] for unit in units)
+        columns = (begin + np.arange(inside.size)) % width
+        ends = np.cumsum([unit.shape[-1] for unit in units])
+        owner = np.searchsorted(ends, columns, side="right")
+        for i, unit in enumerate(units):
+            parts[unit.key] = float(np.square(inside[owner == i]).sum())
+    return parts
+
+
 def _weights(model):
     from paddle_adagc.lab.paddleformers.names import global_expert_names
 
     with global_expert_names(model):
         return {k: v.numpy().copy() for k, v in model.state_dict().items()}
+
+
+def _set_weights(model, values):
+    from paddle_adagc.lab.paddleformers.names import global_expert_names
+
+    with global_expert_names(model):
+        for name, tensor in model.state_dict().items():
+            tensor.set_value(values[name])
 
 
 def breaking_places(trainer):

@@ -10,18 +10,10 @@ pytest.importorskip("paddleformers")
 
 import numpy as np
 from core.parallel.ranks import run_on_ranks
-from lab.paddleformers.runs import pretrain, write_toy
+from lab.paddleformers.runs import EP2, pretrain, write_toy
 
 from paddle_adagc.state import load_state
 
-EP2 = [
-    "sharding_parallel_size=2",
-    "expert_model_parallel_size=2",
-    "pipeline_model_parallel_size=1",
-    "best_unbalanced_scheduler=false",
-    "overlap_p2p_comm=false",
-    "gradient_accumulation_steps=2",
-]
 PP2_EP2 = [
     "sharding_parallel_size=2",
     "expert_model_parallel_size=2",
@@ -82,8 +74,8 @@ def check_norms(ranks, num_tensors):
                 np.testing.assert_allclose(norm**2, total[key], rtol=1e-5)
 
 
-NUM_TENSORS = 3 * (2 + 2 * (4 + 1) + 2 + 1 + 1) + 3
-"""Per layer: qkv and o; two per expert; norms; router and its bias."""
+NUM_TENSORS = 3 * (4 + 3 * (4 + 1) + 2 + 1 + 1) + 3
+"""Per layer: q, k, v and o; three per expert; norms; router and its bias."""
 
 
 def test_norms_are_those_of_whole_tensors(ep2):
@@ -130,7 +122,7 @@ def test_experts_have_names_of_their_own(ep2):
         f"ernie.layers.{layer}.mlp.experts.{expert}.{name}.weight"
         for layer in range(3)
         for expert in range(4)
-        for name in ("up_gate_proj", "down_proj")
+        for name in ("gate_proj", "up_proj", "down_proj")
     }
 
 

@@ -5,6 +5,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import preset
-from paddle_adagc.lab.models.shapes import model_size
+from paddle_adagc.lab.models.shapes import model_size, parameter_shapes
 from paddle_adagc.lab.paddleformers.launch import (
     formers_settings,
     last_checkpoint,
@@ -31,6 +32,7 @@ from paddle_adagc.lab.paddleformers.recipe import (
     load_recipe,
     model_settings,
 )
+from paddle_adagc.lab.paddleformers.units import followed, recipe_units
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "configs" / "ernie_10b_a1.4b_fp8"
@@ -65,6 +67,61 @@ def test_counts_are_those_of_the_name():
     assert size.active_parameters == 1_447_616_000
     assert size.tensors_without_routers == (9 + 3 * 48) * 25 + 3 == 3828
     assert size.tensors == 3828 + 25
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], (2578, 3853, 3828)),
+        (["units=null"], (2578, 2578, 2553)),
+        (
+            ["units=null", "ernie_model_config.fuse_attn_ffn=false"],
+            (3853, 3853, 3828),
+        ),
+    ],
+)
+def test_the_clip_follows_the_paper_s_tensors(overrides, expected):
+    path = RECIPES / "adagc.yaml"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config = as_run_config(path, overrides)
+        shapes = parameter_shapes(DecoderConfig(**config.model))
+        assert followed(path, overrides, shapes) == expected
+
+
+def test_shares_are_the_model_s_heads():
+    recipe = load_recipe(
+        RECIPES / "adagc.yaml", ["ernie_model_config.num_key_value_heads=5"]
+    )
+    qkv, up_gate = recipe_units(recipe).values()
+    assert qkv == {"parts": {"q_proj": 20, "k_proj": 5, "v_proj": 5}}
+    assert up_gate == {"parts": ["gate_proj", "up_proj"]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (
+            ["units={qkv: {parts: {q_proj: num_attention_head}}}"],
+            "'num_attention_head', .* did you mean 'num_attention_heads'",
+        ),
+        (["units={qkv: {parts: {q_proj: 0}}}"], "share of q_proj"),
+        (["units={q_proj: {parts: [a, b]}}"], "'q_proj' matches no parameter"),
+        (
+            ["ernie_model_config.fuse_attn_ffn=false"],
+            "without fuse_attn_ffn.*give units=null",
+        ),
+        (
+            ["ernie_model_config.num_key_value_heads=20"],
+            "num_key_value_heads=20, .* head by head",
+        ),
+    ],
+)
+def test_units_that_do_not_fit_the_model_are_refused(overrides, complaint):
+    path = RECIPES / "adagc.yaml"
+    shapes = parameter_shapes(DecoderConfig(**as_run_config(path).model))
+    with pytest.raises(ValueError, match=complaint):
+        followed(path, overrides, shapes)
 
 
 def test_run_config_is_the_same_run():
@@ -199,7 +256,7 @@ def test_what_paddleformers_is_given():
     settings = formers_settings(recipe, ClipGradByAdaGC())
     assert settings["max_grad_norm"] == 0.0
     assert settings.keys() - recipe.keys() == {"max_grad_norm"}
-    assert recipe.keys() - settings.keys() == {"clip"}
+    assert recipe.keys() - settings.keys() == {"clip", "units"}
     clip = paddle.nn.ClipGradByGlobalNorm(0.5)
     assert formers_settings(recipe, clip)["max_grad_norm"] == 0.5
 

@@ -40,7 +40,7 @@ def test_ernie_recipe(ernie):
     assert ernie.config.parallel.num_processes == 256
     assert ernie.config.global_batch == 4096
     # 25 layers x (qkv, o, 2 norms, router, 2 each of 49 experts) + 3
-    assert ernie.size.tensors_if_fused == 25 * 103 + 3
+    assert ernie.of_formers == (25 * 103 + 3, 3853, 3828)
     assert len(ernie.stages) == 4
     # A rank holds 6 of 48 experts; the other 42 are on other ranks.
     held = ernie.size.tensors - 25 * 3 * 42
@@ -69,6 +69,7 @@ def test_text_and_json(ernie):
     text = render(ernie)
     assert "10,559,741,440 (10.56B)" in text
     assert "3,853, 3,828 without routers" in text
+    assert "2,578 parameters, in which the clip follows 3,853 tensors" in text
     assert "1 all_reduce of 280 B over sharding (64 ranks)" in text
     assert "The layout does not fit on 8 GPUs." in text
     assert max(map(len, text.splitlines())) <= 120
@@ -240,7 +241,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert values["notes"][0] == "64 sequences a step, the recipe has 32"
     assert values["num_gpus"] == 16
     assert values["sequences_per_step"] == 64
-    assert values["model"]["tensors_if_fused"] is None
+    assert values["in_paddleformers"] is None
     assert json.loads((tmp_path / "plan.json").read_text()) == values
     assert "Plan of" in (tmp_path / "plan.txt").read_text()
     png = (tmp_path / "clip_communication.png").read_bytes()

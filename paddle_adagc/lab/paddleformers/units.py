@@ -1,0 +1,157 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's tensors in a recipe: its key ``units``.
+
+Under ``fuse_attn_ffn`` PaddleFormers keeps q, k and v in ``qkv_proj``, gate and
+up of every expert in ``up_gate_proj``, in this order along the last axis. The
+recipe says so, and the clip then follows each by itself
+(:mod:`paddle_adagc.parallel.units`).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paddle_adagc.checks import check_integer, suggestion
+from paddle_adagc.lab.paddleformers.recipe import (
+    is_recipe,
+    load_recipe,
+    model_settings,
+)
+from paddle_adagc.parallel.units import Units, read_units
+
+_FUSED = {
+    "q_proj": "qkv_proj",
+    "k_proj": "qkv_proj",
+    "v_proj": "qkv_proj",
+    "gate_proj": "up_gate_proj",
+    "up_proj": "up_gate_proj",
+}
+"""Our decoder's layer -> PaddleFormers' under ``fuse_attn_ffn``."""
+
+
+class Followed(NamedTuple):
+    """What a clip follows of a model in PaddleFormers."""
+
+    parameters: int
+    """PaddleFormers' own."""
+
+    tensors: int
+    """Each has a norm and a gamma; units count apart."""
+
+    tensors_without_routers: int
+    """The paper's count."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.parameters:,} parameters, in which the clip follows "
+            f"{self.tensors:,} tensors, {self.tensors_without_routers:,} "
+            "without routers"
+        )
+
+
+def recipe_units(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the recipe's ``units`` as ``bind`` takes them.
+
+    A share may be the name of a number in the model's ``config.json``.
+
+    Raises:
+        ValueError: A name that the model does not have, or a model whose
+            tensors lie in another way.
+    """
+    declared = recipe.get("units")
+    if not declared:
+        return None
+    model = model_settings(recipe)
+    if not model.get("fuse_attn_ffn", False):
+        raise ValueError(
+            "units without fuse_attn_ffn: q, k, v, gate and up are parameters "
+            "of their own, so give units=null"
+        )
+    if model.get("num_key_value_heads") in (None, model["num_attention_heads"]):
+        raise ValueError(
+            f"num_key_value_heads={model.get('num_key_value_heads')}, as many "
+            "as attention heads: PaddleFormers then mixes q, k and v in "
+            "qkv_proj head by head, which units cannot tell apart. Give fewer, "
+            "or fuse_attn_ffn=false and units=null"
+        )
+    return {
+        pattern: {**units, "parts": _with_numbers(units["parts"], model)}
+        if isinstance(units, Mapping)
+        and isinstance(units.get("parts"), Mapping)
+        else units
+        for pattern, units in declared.items()
+    }
+
+
+def _with_numbers(
+    parts: Mapping[str, Any], model: Mapping[str, Any]
+) -> dict[str, int]:
+    shares = {}
+    for part, share in parts.items():
+        if isinstance(share, str) and share not in model:
+            raise ValueError(
+                f"units: the share of {part!r} is {share!r}, which the model's "
+                f"config.json lacks{suggestion(share, model)}"
+            )
+        value = model[share] if isinstance(share, str) else share
+        shares[part] = check_integer(f"units: the share of {part}", value, 1)
+    return shares
+
+
+def fused_shapes(
+    shapes: Mapping[str, Sequence[int]],
+) -> dict[str, tuple[int, ...]]:
+    """Convert our decoder's shapes to those under ``fuse_attn_ffn``.
+
+    Args:
+        shapes: ``[in, out]`` of every parameter by name.
+    """
+    fused: dict[str, tuple[int, ...]] = {}
+    for key, shape in shapes.items():
+        *head, module, leaf = ["", *key.split(".")]
+        name = ".".join([*head, _FUSED.get(module, module), leaf])[1:]
+        before = fused.get(name)
+        width = shape[-1] + (before[-1] if before else 0)
+        fused[name] = (*shape[:-1], width)
+    return fused
+
+
+def followed(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str],
+    shapes: Mapping[str, Sequence[int]],
+) -> Followed | None:
+    """Count what a clip follows in a recipe's run.
+
+    Args:
+        path: The recipe. None is returned for another config.
+        overrides: ``key=value``.
+        shapes: Of our decoder's parameters by name.
+
+    Raises:
+        ValueError: See :func:`recipe_units`; or units that do not fit.
+    """
+    if not is_recipe(path):
+        return None
+    with warnings.catch_warnings():  # said once, by read_run_config
+        warnings.simplefilter("ignore")
+        recipe = load_recipe(path, overrides)
+    if model_settings(recipe).get("fuse_attn_ffn", False):
+        shapes = fused_shapes(shapes)
+    without_memory: Any = [
+        (key, np.broadcast_to(np.float32(), shape), False)
+        for key, shape in shapes.items()
+    ]
+    units: dict[str, Units] = read_units(without_memory, recipe_units(recipe))
+    keys: list[str] = []
+    for key, shape in shapes.items():
+        made = units[key].of(key, shape) if key in units else ()
+        keys += [unit.key for unit in made] or [key]
+    routers = sum(".mlp.gate." in key for key in keys)
+    return Followed(len(shapes), len(keys), len(keys) - routers)

@@ -1,0 +1,183 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""PaddleFormers' fused q/k/v and gate/up are clipped as tensors apart."""
+
+import copy
+import types
+
+import pytest
+
+pytest.importorskip("paddleformers")
+
+import numpy as np
+import paddle
+from core.parallel.ranks import run_on_ranks
+from helpers import slow_but
+from lab.paddleformers.runs import (
+    EP2,
+    RECIPES,
+    import_workflow,
+    pretrain,
+    write_toy,
+)
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.lab.paddleformers.names import global_expert_names
+from paddle_adagc.lab.paddleformers.recipe import load_recipe
+from paddle_adagc.lab.paddleformers.units import recipe_units
+
+
+@pytest.fixture
+def full_size(monkeypatch):
+    """The recipe's model, without memory, on one rank."""
+    workflow = import_workflow()
+    from paddleformers.cli.train.ernie_pretrain.models.ernie import (
+        modeling_moe,
+    )
+    from paddleformers.cli.train.ernie_pretrain.models.moe import moe_layer
+
+    def copied(value):
+        """Copies of a layer would have memory."""
+        if isinstance(value, paddle.nn.Layer):
+            return type(value)(value.config)
+        return copy.deepcopy(value)
+
+    monkeypatch.setattr(modeling_moe, "deepcopy", copied)
+    # Initial values would need memory, too.
+    monkeypatch.setattr(
+        modeling_moe.ErniePretrainedModel, "_init_weights", lambda *_: None
+    )
+    monkeypatch.setattr(paddle.Tensor, "scale_", lambda tensor, *_: tensor)
+    # Without fleet the layer looks for an attribute that it does not have.
+    monkeypatch.setattr(
+        moe_layer.MOELayer,
+        "config",
+        types.SimpleNamespace(offline_quant_expert_weight=False),
+        raising=False,
+    )
+    recipe = load_recipe(RECIPES / "adagc.yaml")
+    config = workflow.ErnieMoEConfig.from_pretrained(str(RECIPES))
+    workflow.update_model_config_from_args(config, recipe["ernie_model_config"])
+    config.moe_group = "dummy"
+    with paddle.LazyGuard():
+        return workflow.ErnieMoEForCausalLM(config), recipe_units(recipe)
+
+
+def test_the_clip_follows_the_paper_s_3828_tensors(full_size):
+    model, units = full_size
+    num_biases = 25 * 48
+    sizes = [parameter.size for parameter in model.parameters()]
+    assert sum(sizes) - num_biases == 10_559_741_440
+    clip = ClipGradByAdaGC()
+    with global_expert_names(model):
+        clip.bind(model, units=units)
+    routers, biases = (
+        {key for key in clip._table.keys if key.endswith(end)}
+        for end in (".gate.weight", ".e_score_correction_bias")
+    )
+    assert len(routers) == len(biases) == 25
+    others = {*clip._table.keys} - routers - biases
+    assert len(others) == (9 + 3 * 48) * 25 + 3 == 3828
+    shapes = {t.key: t.shape for t in clip._table.layout}
+    attention, expert = (
+        "ernie.layers.24.self_attn",
+        "ernie.layers.24.mlp.experts.47",
+    )
+    assert shapes[f"{attention}.q_proj.weight"] == (2560, 2560)
+    assert shapes[f"{attention}.k_proj.weight"] == (2560, 512)
+    assert shapes[f"{attention}.v_proj.weight"] == (2560, 512)
+    assert shapes[f"{expert}.gate_proj.weight"] == (2560, 1024)
+    assert shapes[f"{expert}.up_proj.weight"] == (2560, 1024)
+
+
+def apart(weights, parts):
+    """Weights by name, those of q, k, v, gate and up by themselves."""
+    made = {}
+    for name, value in weights.items():
+        layer, _, leaf = name.rpartition(".")
+        head, _, module = layer.rpartition(".")
+        shares = parts.get(module)
+        if shares is None:
+            made[name] = value
+            continue
+        ends = np.cumsum([*shares.values()]) * value.shape[1]
+        ends //= sum(shares.values())
+        for part, piece in zip(
+            shares, np.split(value, ends[:-1], 1), strict=True
+        ):
+            made[f"{head}.{part}.{leaf}"] = piece
+    return made
+
+
+PARTS = {
+    "qkv_proj": {"q_proj": 2, "k_proj": 1, "v_proj": 1},
+    "up_gate_proj": {"gate_proj": 1, "up_proj": 1},
+}
+LAYOUTS = {
+    "ep2": (2, EP2),
+    "ep2 x v2": (4, [*EP2, "sharding_parallel_size=4"]),
+}
+"""Four ranks also cut experts into slices."""
+
+
+@pytest.mark.parametrize("layout", slow_but("ep2", LAYOUTS))
+def test_a_run_is_that_of_unfused_parameters(layout, tmp_path):
+    num_ranks, overrides = LAYOUTS[layout]
+    overrides = [
+        *write_toy(tmp_path),
+        *overrides,
+        "max_steps=8",
+        "logging_steps=100",
+        "clip.t_start=3",
+        "clip.lambda_rel=1.01",
+        "adam_epsilon=1e-2",
+    ]
+    run = {"recipe": "adagc.yaml", "timeout": 300}
+    fused = run_on_ranks(
+        pretrain,
+        num_ranks,
+        overrides=[*overrides, f"output_dir={tmp_path / 'fused'}"],
+        **run,
+    )
+    unfused = run_on_ranks(
+        pretrain,
+        num_ranks,
+        overrides=[
+            *overrides,
+            f"output_dir={tmp_path / 'unfused'}",
+            "ernie_model_config.fuse_attn_ffn=false",
+            "units=null",
+        ],
+        initial={
+            name: value
+            for rank in fused
+            for name, value in apart(rank["first"], PARTS).items()
+        },
+        **run,
+    )
+    gamma = fused[0]["state"]["gamma"]
+    expected = unfused[0]["state"]["gamma"]
+    assert gamma.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(
+            float(gamma[key]), float(value), rtol=1e-5, err_msg=key
+        )
+    for mine, theirs in zip(fused, unfused, strict=True):
+        np.testing.assert_allclose(mine["losses"], theirs["losses"], rtol=1e-5)
+        last = apart(mine["last"], PARTS)
+        assert last.keys() == theirs["last"].keys()
+        for name, value in theirs["last"].items():
+            np.testing.assert_allclose(
+                last[name],
+                value,
+                rtol=1e-5,
+                atol=1e-5 * np.abs(value).max(),
+                err_msg=name,
+            )
+        for step, norms in enumerate(theirs["norms"]):
+            for key, (part, norm) in norms.items():
+                whole = mine["norms"][step][key]
+                np.testing.assert_allclose(
+                    whole[0], part, rtol=1e-4, atol=1e-12
+                )
+                np.testing.assert_allclose(whole[1], norm, rtol=1e-4)
