@@ -81,7 +81,7 @@ def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
     monkeypatch.setattr(
         kernels, "BACKENDS", (tensors.DeviceTensors, OperatorTensors)
     )
-    tensors._lists.cache_clear()
+    tensors._KEPT.clear()
     return cuda
 
 

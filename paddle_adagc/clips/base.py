@@ -246,12 +246,12 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         table, present = self._table, slots
         num_tensors = len(table.keys)
         if table.units:
-            segments, present = self._cuts.find(
+            in_order, segments, present = self._cuts.find(
                 slots, pairs, self._ranks.topology(), self._leaves_out
             )
-            gradients = GradientList([g for _, g in pairs], segments)
+            gradients = GradientList(in_order, segments)
         else:
-            in_order: list[Tensor | None] = [None] * num_tensors
+            in_order = [None] * num_tensors
             for slot, (_, gradient) in zip(slots, pairs, strict=True):
                 in_order[slot] = gradient
             gradients = GradientList(in_order)

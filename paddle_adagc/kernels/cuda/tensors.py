@@ -3,8 +3,8 @@
 """The CUDA kernels on Paddle's tensors, in Paddle's current stream.
 
 A list of ``n`` tensors takes ``ceil(n / 480) + 3`` launches (two more for each
-further dtype), no host wait, and one copy to the device when a list with other
-sizes or dtypes is met for the first time.
+further dtype), no host wait, and one copy to the device when a tensor of a new
+size or dtype is met. A missing gradient keeps its tensor's place in the tables.
 
 The launches may be captured in a CUDA graph after a first step outside of it;
 the clip as a whole may not: the step count, the end of the warm-up and the list
@@ -67,15 +67,7 @@ class DeviceTensors:
             descriptors = segments.describe(descriptors)
             self._num_slots = segments.num_slots
         self.addresses = descriptors["address"].astype(np.uint64)
-        device = current_device()
-        assert device is not None
-        self._lists = _lists(
-            device,
-            current_stream(device),
-            descriptors["dtype"].tobytes(),
-            descriptors["size"].tobytes(),
-            segments,
-        )
+        self._lists = _find_lists(descriptors, segments)
 
     @staticmethod
     def is_available() -> bool:
@@ -108,16 +100,52 @@ class DeviceTensors:
 
 
 class _Lists:
-    """Lists of the same sizes and dtypes; the device knows one at a time."""
+    """Tables for lists of one set of slots; the device knows one at a time.
+
+    Args:
+        device: The GPU.
+        stream: Handle of the stream.
+        descriptors: Of every segment met so far.
+        segments: As for :class:`DeviceTensors`.
+    """
 
     def __init__(
-        self, module: driver.Module, stream: int, tables: Tables
+        self,
+        device: int,
+        stream: int,
+        descriptors: np.ndarray,
+        segments: Segments | None,
     ) -> None:
+        module = load_module(device)
+        assert module is not None
+        self.key = device, stream, len(descriptors), segments
+        self.descriptors = descriptors
+        runs, num_slots = None, 0
+        if segments is not None:
+            runs, num_slots = segments.runs, segments.num_slots
+        names = [_NAMES[code] for code in descriptors["dtype"]]
+        tables = Tables(names, descriptors["size"], runs, num_slots)
         self._memory = paddle.empty([tables.num_bytes], "uint8")
         self._launcher = Launcher(
             module, tables, self._memory.data_ptr(), stream
         )
         self._known: weakref.ref[DeviceTensors] | None = None
+
+    def with_new(self, descriptors: np.ndarray) -> np.ndarray | None:
+        """Add what these tables lack; None if a size or dtype differs.
+
+        Returns:
+            The tables' own descriptors if they lack nothing.
+        """
+        mine = self.descriptors
+        is_new = descriptors["size"] != mine["size"]
+        is_new |= descriptors["dtype"] != mine["dtype"]
+        is_new &= descriptors["size"] > 0
+        if not is_new.any():
+            return mine
+        if mine["size"][is_new].any():
+            return None
+        return np.where(is_new, descriptors, mine)
 
     def of(self, tensors: DeviceTensors) -> Launcher:
         """Return the launcher, once the device has the tensors' addresses."""
@@ -127,22 +155,31 @@ class _Lists:
         return self._launcher
 
 
-@functools.lru_cache(maxsize=16)
-def _lists(
-    device: int,
-    stream: int,
-    dtypes: bytes,
-    sizes: bytes,
-    segments: Segments | None,
-) -> _Lists:
-    module = load_module(device)
-    assert module is not None
-    names = [_NAMES[code] for code in np.frombuffer(dtypes, np.int64)]
-    runs, num_slots = None, 0
-    if segments is not None:
-        runs, num_slots = segments.runs, segments.num_slots
-    counts = np.frombuffer(sizes, np.int64)
-    return _Lists(module, stream, Tables(names, counts, runs, num_slots))
+_KEPT: list[_Lists] = []
+"""The last used first."""
+
+_MOST_KEPT = 16
+
+
+def _find_lists(descriptors: np.ndarray, segments: Segments | None) -> _Lists:
+    """Return the tables of these slots, with those that now lack a gradient."""
+    device = current_device()
+    assert device is not None
+    stream = current_stream(device)
+    key = device, stream, len(descriptors), segments
+    for lists in _KEPT:
+        known = lists.with_new(descriptors) if lists.key == key else None
+        if known is None:
+            continue
+        found = lists
+        if known is not lists.descriptors:
+            found = _Lists(device, stream, known, segments)
+        break
+    else:
+        lists = found = _Lists(device, stream, descriptors, segments)
+    rest = [other for other in _KEPT if other is not lists]
+    _KEPT[:] = [found, *rest][:_MOST_KEPT]
+    return found
 
 
 @functools.cache
