@@ -179,7 +179,7 @@ class Paddle(Torch):
         """Handle of the current stream."""
         if self._device == "cpu":
             return 0
-        from paddle_adagc.kernels.cuda.tensors import current_stream
+        from paddle_adagc.kernels.cuda.runtime import current_stream
 
         return current_stream(0)
 

@@ -197,6 +197,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 return pairs
             clipped = self._local_pairs(clipped)
         reducer = self._ranks.reducer(self._table)
+        if not self._ranks.has_agreed:
+            self._ranks.agree()
         if not clipped and not reducer.communicates:
             self._steps = self._steps.after_empty_group()
             return pairs

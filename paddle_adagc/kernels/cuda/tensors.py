@@ -13,41 +13,27 @@ of tensors are the host's.
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import hashlib
-import logging
-import os
 import weakref
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import paddle
 from paddle import Tensor
-from paddle.base import libpaddle
 
-from paddle_adagc.kernels.cuda import driver
+from paddle_adagc.kernels.cuda.runtime import (
+    current_device,
+    current_stream,
+    load_module,
+)
 from paddle_adagc.kernels.cuda.tables import (
-    DEFINES,
     Launcher,
     Rule,
     Tables,
     launch_adaptive_step,
 )
-from paddle_adagc.kernels.host import (
-    CUDA,
-    Segments,
-    cache_dir,
-    current_memory,
-    describe,
-    keep,
-)
+from paddle_adagc.kernels.host import Segments, current_memory, describe
 
-logger = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_name("multi_tensor.cu")
 _NAMES = ("float32", "float64", "bfloat16", "float16")
 """In the order of the codes in ``host.py``."""
 
@@ -180,71 +166,6 @@ def _find_lists(descriptors: np.ndarray, segments: Segments | None) -> _Lists:
     rest = [other for other in _KEPT if other is not lists]
     _KEPT[:] = [found, *rest][:_MOST_KEPT]
     return found
-
-
-@functools.cache
-def load_module(device: int) -> driver.Module | None:
-    """Return a device's kernels; None, after a warning, without any."""
-    if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
-        return None
-    try:
-        _stream_reader()
-        cuda = driver.Driver(ctypes.CDLL("libcuda.so.1"))
-        cuda.use_context(device)
-        return _load(cuda, cuda.capability(device))
-    # Whatever is wrong with driver, compiler or cache: no step ends by it.
-    except Exception as error:
-        logger.warning(
-            "the CUDA kernels cannot be used (%s): the clip uses Paddle's "
-            "operators",
-            error,
-        )
-        return None
-
-
-def _load(cuda: driver.Driver, capability: int) -> driver.Module:
-    """Load the kernels; compile them again, once, if the kept ones are bad."""
-    major = str(paddle.version.cuda()).split(".")[0]
-    compiler = driver.Compiler(driver.load_nvrtc(major))
-    target = compiler.target(capability)
-    source = SOURCE.read_text()
-    options = (*driver.OPTIONS, *DEFINES)
-    parts = (source, target, *options, str(compiler.version))
-    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    path = cache_dir() / f"cuda-{name}"
-
-    def make(path: Path) -> None:
-        path.write_bytes(compiler.compile(source, target, options)[0])
-
-    try:
-        image = keep(path, make).read_bytes()
-    except OSError:  # the cache cannot be written
-        return cuda.load(compiler.compile(source, target, options)[0])
-    try:
-        return cuda.load(image)
-    except driver.CudaError:
-        path.unlink()
-        return cuda.load(keep(path, make).read_bytes())
-
-
-def current_device() -> int | None:
-    """Index of the NVIDIA GPU that new tensors lie on; None if they do not."""
-    kind, index = divmod(current_memory(), 1 << 8)
-    return index if kind == CUDA else None
-
-
-def current_stream(device: int) -> int:
-    """Handle of the stream that Paddle launches into."""
-    return _stream_reader()(device)
-
-
-def _stream_reader() -> Callable[[int], int]:
-    library: Any = libpaddle  # without a stub
-    if hasattr(library, "_get_current_raw_stream"):
-        return library._get_current_raw_stream
-    # Paddle before 3.3.
-    get_stream = library._get_current_stream
-    return lambda device: get_stream(device).cuda_stream
 
 
 class AdaptiveStep(NamedTuple):

@@ -27,7 +27,7 @@ def tool():
 
 def module_of(tool, cuda):
     cuda.emulated_reset()
-    return tool.driver.Driver(cuda).load(b"")
+    return tool.driver.Driver(cuda).load(b"emulated sm_90")
 
 
 def on_cpu(tool, name):

@@ -31,7 +31,7 @@ from paddle.base import core
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels.cuda import tensors
+from paddle_adagc.kernels.cuda import runtime, tensors
 from paddle_adagc.kernels.cuda.tables import CHUNK, THREADS, Tables
 
 
@@ -329,7 +329,7 @@ PLANTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_sanitizers_find_only_planted_faults(cuda, tmp_path, fault):
-    source = tensors.SOURCE.read_text()
+    source = runtime.SOURCE.read_text()
     if fault:
         right, wrong = PLANTED[fault]
         assert right in source
@@ -366,7 +366,7 @@ def sums_of_2_to_the_33_values():
     stops = np.arange(1, 4, dtype=np.int32) * count
     spans = np.stack([stops - count, stops], 1)
     out = np.zeros(3, np.float32)
-    tensors.load_module(0).launch(
+    runtime.load_module(0).launch(
         "finish_norms",
         *(1, THREADS, 0),
         *(ctypes.c_void_p(x.ctypes.data) for x in (spans, rows)),
@@ -381,7 +381,7 @@ def test_sums_of_2_to_the_33_values(cuda):
 
 
 def test_float32_would_not_do_for_2_to_the_33_values(monkeypatch, tmp_path):
-    source = tensors.SOURCE.read_text()
+    source = runtime.SOURCE.read_text()
     assert source.count("  double sum = 0;") == 1
     wrong = source.replace("  double sum = 0;", "  float sum = 0;")
     backends.use_cuda(monkeypatch, backends.build_emulated(tmp_path, wrong))
@@ -403,7 +403,7 @@ WRONG = {
 @pytest.mark.parametrize("fault", slow_but("chunks overlap", [*WRONG]))
 def test_planted_faults_are_caught(monkeypatch, tmp_path, fault):
     right, wrong = WRONG[fault]
-    source = tensors.SOURCE.read_text()
+    source = runtime.SOURCE.read_text()
     assert right in source
     cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
     backends.use_cuda(monkeypatch, cuda)
