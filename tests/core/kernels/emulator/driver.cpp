@@ -88,6 +88,10 @@ int cuGetErrorName(int, const char** name) {
   *name = "CUDA_ERROR_EMULATED";
   return 0;
 }
+int cuDriverGetVersion(int* version) {
+  *version = 12090;
+  return called("cuDriverGetVersion");
+}
 int cuDeviceGet(int* device, int index) {
   *device = index;
   return called("cuDeviceGet");
