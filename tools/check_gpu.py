@@ -16,13 +16,13 @@ rule on tensors of every dtype, some of them missing, against float64; with
 Paddle 20 steps of ``ClipGradByAdaGC`` by the kernels against Paddle's
 operators (warm-up, Inf, NaN, None, mixed dtypes, units).
 
-Checked then: norms against float64 and scales bit for bit, in every dtype, at sizes
-around a block's and at odd addresses; the fused rule against NumPy; two streams
-at once, a captured graph and three replays (PyTorch); memory accesses, by
-compute-sanitizer if it is installed. Timed by events, medians of 50: 196, 219,
-747 and 3,828 tensors, float32 and bfloat16, 0, 10 and 100% of them clipped,
-against the bandwidth of a copy, torch._foreach_norm with _foreach_mul_, and one
-by one.
+Checked then: norms against float64 and scales bit for bit, in every dtype, at
+sizes around a block's and at odd addresses; the fused rule against NumPy; two
+streams at once, a captured graph and three replays (PyTorch); memory accesses,
+by compute-sanitizer if it is installed. Timed by events, medians of 50: 196,
+219, 747 and 3,828 tensors, float32 and bfloat16, 0, 10 and 100% of them
+clipped, against the bandwidth of a copy, torch._foreach_norm with
+_foreach_mul_, and one by one.
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ def check_clip(framework: Torch) -> dict[str, Any]:
 @contextlib.contextmanager
 def backend(name: str) -> Iterator[None]:
     """Leave one backend of the clip, and the operators for the rest."""
-    kernels = importlib.import_module("paddle_adagc.kernels")
+    kernels: Any = importlib.import_module("paddle_adagc.kernels")
     kept = kernels.BACKENDS
     kernels.BACKENDS = tuple(
         kind for kind in kept if kind.__name__ in (name, "OperatorTensors")
