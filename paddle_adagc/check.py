@@ -1,9 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Does the clip work on this machine, and by what: ``python -m paddle_adagc.check``.
+"""Whether the clip works on this machine, and by what it does.
 
-Prints versions, the device, the backend with the reason for it, and how far
-some clip steps on the device are from NumPy's. Exit status 1: they are wrong.
+``python -m paddle_adagc.check`` prints versions, the device, the backend with
+the reason for it, and how far clip steps on the device are from NumPy's. The
+exit status is 1 if they are wrong.
 """
 
 from __future__ import annotations

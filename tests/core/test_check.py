@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m paddle_adagc.check``: says what the clip runs on, and if right."""
+"""``python -m paddle_adagc.check`` says what the clip runs on, and if right."""
 
 import re
 import subprocess
