@@ -10,11 +10,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import paddle
 import pytest
+from paddle.base import libpaddle
 
 from paddle_adagc import kernels
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import driver, tables, tensors
+from paddle_adagc.kernels.cuda import driver, runtime, tables, tensors
 from paddle_adagc.kernels.host import CPU, HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -33,7 +35,7 @@ def write_kernels(folder: Path, source: str) -> None:
 
 
 def build_emulated(folder: Path, source: str) -> ctypes.CDLL:
-    """Build and load a CUDA driver that runs kernels on the CPU.
+    """Build and load a CUDA driver, and an NVRTC, for kernels on the CPU.
 
     Args:
         folder: An empty one.
@@ -49,13 +51,14 @@ def _compile(folder: Path, source: str, library: Path) -> None:
         pytest.skip("the emulated GPU needs g++")
     write_kernels(folder, source)
     command = ["g++", f"-I{folder}", *FLAGS, "-shared", "-fPIC"]
-    subprocess.run([*command, FOLDER / "driver.cpp", "-o", library], check=True)
+    files = [FOLDER / "driver.cpp", FOLDER / "nvrtc.cpp"]
+    subprocess.run([*command, *files, "-o", library], check=True)
 
 
 @functools.cache
 def emulated_cuda() -> ctypes.CDLL:
     """The emulated driver with the kernels as they are, compiled once."""
-    source = tensors.SOURCE.read_text()
+    source = runtime.SOURCE.read_text()
     files = [*FOLDER.iterdir(), host.SOURCE.with_name("numbers.h")]
     parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -69,19 +72,26 @@ def emulated_cuda() -> ctypes.CDLL:
 
 
 def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
-    """Let tensors in host memory look as if they were on a GPU."""
+    """Let tensors in host memory look as if they were on a GPU.
+
+    What answers for a GPU is Paddle, about device, memory and stream, and the
+    emulated driver and NVRTC.
+    """
     cuda = cuda or emulated_cuda()
     cuda.emulated_reset()
-    module = driver.Driver(cuda).load(b"")
-    monkeypatch.setattr(tensors, "current_device", lambda: 0)
-    monkeypatch.setattr(tensors, "current_memory", lambda: CPU << 8)
-    monkeypatch.setattr(tensors, "current_stream", lambda device: 0)
-    monkeypatch.setattr(tensors, "load_module", lambda device: module)
+    monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")
+    monkeypatch.setattr(host, "CUDA", CPU)
+    monkeypatch.setattr(
+        libpaddle, "_get_current_raw_stream", lambda device: 0, raising=False
+    )
+    monkeypatch.setattr(runtime, "DRIVER", cuda._name)
+    monkeypatch.setattr(driver, "load_nvrtc", lambda major: cuda)
+    monkeypatch.setattr(runtime, "_LOADED", {})
+    monkeypatch.setattr(tensors, "_KEPT", [])
     # What it cannot take, strided gradients, is left to the operators.
     monkeypatch.setattr(
         kernels, "BACKENDS", (tensors.DeviceTensors, OperatorTensors)
     )
-    tensors._lists.cache_clear()
     return cuda
 
 

@@ -3,25 +3,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the CUDA kernels on a GPU and time them; prints JSON, a line each.
 
+    python tools/check_gpu.py --quick
     python tools/check_gpu.py >> results/gpu.jsonl
 
 Works on Paddle's tensors, or where Paddle is missing on PyTorch's: the kernels
-and their launches need neither. Made to take under 5 minutes. A check that
-fails gives a line with its error, the others still run, and the exit status is
-1.
+and their launches need neither. Made to take under 5 minutes, with ``--quick``
+30 seconds. A check that fails gives a line with its error, the others still
+run, and the exit status is 1.
 
-Checked: norms against float64 and scales bit for bit, in every dtype, at sizes
-around a block's and at odd addresses; the fused rule against NumPy; two streams
-at once, a captured graph and three replays (PyTorch); memory accesses, by
-compute-sanitizer if it is installed. Timed by events, medians of 50: 196, 219,
-747 and 3,828 tensors, float32 and bfloat16, 0, 10 and 100% of them clipped,
-against the bandwidth of a copy, torch._foreach_norm with _foreach_mul_, and one
-by one.
+Checked first, and alone by ``--quick``: driver, NVRTC and stream; a step of the
+rule on tensors of every dtype, some of them missing, against float64; with
+Paddle 20 steps of ``ClipGradByAdaGC`` by the kernels against Paddle's
+operators (warm-up, Inf, NaN, None, mixed dtypes, units).
+
+Checked then: norms against float64 and scales bit for bit, in every dtype, at
+sizes around a block's and at odd addresses; the fused rule against NumPy; two
+streams at once, a captured graph and three replays (PyTorch); memory accesses,
+by compute-sanitizer if it is installed. Timed by events, medians of 50: 196,
+219, 747 and 3,828 tensors, float32 and bfloat16, 0, 10 and 100% of them
+clipped, against the bandwidth of a copy, torch._foreach_norm with
+_foreach_mul_, and one by one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -40,6 +47,7 @@ from typing import Any
 
 import numpy as np
 
+DRIVER = "libcuda.so.1"
 CUDA = Path(__file__).resolve().parent.parent / "paddle_adagc/kernels/cuda"
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LISTS = {196: 165e6, 219: 250e6, 747: 165e6, 3828: 128e6}
@@ -69,6 +77,7 @@ def load(name: str) -> ModuleType:
 
 
 driver, tables = load("driver"), load("tables")
+sys.path.insert(0, str(CUDA.parents[2]))  # paddle_adagc, for Paddle's part
 
 
 class Torch:
@@ -179,7 +188,7 @@ class Paddle(Torch):
         """Handle of the current stream."""
         if self._device == "cpu":
             return 0
-        from paddle_adagc.kernels.cuda.tensors import current_stream
+        from paddle_adagc.kernels.cuda.runtime import current_stream
 
         return current_stream(0)
 
@@ -196,11 +205,18 @@ class Lists:
     """A list of tensors with its launches, as the clip has them."""
 
     def __init__(
-        self, module: Any, framework: Torch, tensors: list[Any], dtype: str
+        self,
+        module: Any,
+        framework: Torch,
+        tensors: list[Any],
+        dtypes: str | list[str],
     ) -> None:
         sizes = np.array([int(np.prod(t.shape)) for t in tensors])
-        made = tables.Tables([dtype] * len(tensors), sizes)
+        if isinstance(dtypes, str):
+            dtypes = [dtypes] * len(tensors)
+        made = tables.Tables(dtypes, sizes)
         self.tensors = tensors
+        self.missing: set[int] = set()
         self.memory = framework.empty(made.num_bytes, "uint8")
         self.sums = framework.empty(len(tensors), "float32")
         self.launcher = tables.Launcher(
@@ -210,7 +226,13 @@ class Lists:
     def squared_norms(self) -> Any:
         """Tell the device the addresses, and measure."""
         self.launcher.store_addresses(
-            np.array([t.data_ptr() for t in self.tensors], np.uint64)
+            np.array(
+                [
+                    0 if i in self.missing else tensor.data_ptr()
+                    for i, tensor in enumerate(self.tensors)
+                ],
+                np.uint64,
+            )
         )
         self.launcher.squared_norms(self.sums.data_ptr())
         return self.sums
@@ -268,6 +290,170 @@ def check_values(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
     return {"check": "values", "dtype": dtype, "norm_error": float(error)}
 
 
+def launch_rule(
+    module: Any, framework: Torch, squared_norm: Any, gamma: Any
+) -> dict[str, np.ndarray]:
+    """Start the fused rule with the paper's values; read what it gives.
+
+    Args:
+        module: The loaded kernels.
+        framework: Makes the tensors.
+        squared_norm: float32 ``[num_tensors]``, on the device.
+        gamma: The same.
+
+    Returns:
+        float64 ``norm``, ``h``, ``gamma``, ``lost`` and ``count``.
+    """
+    kinds = {
+        "norm": "float32",
+        "h": "float32",
+        "gamma": "float32",
+        "lost": "bool",
+        "count": "int32",
+    }
+    (count,) = gamma.shape
+    got = {n: framework.empty(count, kind) for n, kind in kinds.items()}
+    before = framework.tensor(np.zeros(count), "int32")
+    at = {name: tensor.data_ptr() for name, tensor in got.items()}
+    tables.launch_adaptive_step(
+        module,
+        framework.stream(),
+        count,
+        tables.Rule(1.04, 0.99, 1 - 0.99, 0.0, 0.0),
+        squared_norm.data_ptr(),
+        [
+            *(gamma.data_ptr(), None, at["norm"], at["h"], at["gamma"], None),
+            *(at["lost"], before.data_ptr(), at["count"]),
+        ],
+    )
+    return {name: framework.wide(tensor) for name, tensor in got.items()}
+
+
+def check_step(module: Any, framework: Torch) -> dict[str, Any]:
+    """A step of the real rule, norms to scales, against float64.
+
+    Tensors of all dtypes in one list, one with Inf, and some missing.
+
+    Raises:
+        AssertionError: They differ.
+    """
+    rng = np.random.default_rng(0)
+    dtypes = [DTYPES[i % 4] for i in range(40)]
+    tensors = [
+        framework.tensor(rng.normal(size=1 + 997 * i), dtype)
+        for i, dtype in enumerate(dtypes)
+    ]
+    tensors[5][3] = float("inf")
+    before = [framework.wide(tensor) for tensor in tensors]
+    lists = Lists(module, framework, tensors, dtypes)
+    lists.missing = {0, 7, 22}
+    norms = np.sqrt([np.sum(values**2) for values in before])
+    norms[[*lists.missing]] = 0
+    gamma = np.abs(rng.normal(1, 0.3, size=40)) * np.maximum(norms, 1)
+    gamma[5] = 1.0
+    held = framework.tensor(gamma, "float32")
+    squares = lists.squared_norms()
+    got = launch_rule(module, framework, squares, held)
+    with np.errstate(all="ignore"):
+        h = np.minimum(1.04 * gamma / norms, 1)
+        after = np.where(norms > 0, 0.99 * gamma + 0.01 * h * norms, gamma)
+    h[5], after[5] = 0, gamma[5]
+    assert np.allclose(got["h"], h, rtol=1e-6), "h differs"
+    assert np.allclose(got["gamma"], after, rtol=1e-6), "gamma differs"
+    lists.scale(
+        framework.tensor(got["h"], "float32"),
+        framework.tensor(got["lost"], "bool"),
+    )
+    tolerance = dict(zip(DTYPES, (1e-6, 1e-6, 2**-8, 2**-10), strict=True))
+    for i, (tensor, values) in enumerate(zip(tensors, before, strict=True)):
+        factor = 1.0 if i in lists.missing else h[i]
+        wanted = np.zeros_like(values) if i == 5 else factor * values
+        found = framework.wide(tensor)
+        close = np.allclose(found, wanted, rtol=tolerance[dtypes[i]], atol=1e-6)
+        assert close, f"gradient {i} ({dtypes[i]}) differs"
+    return {"check": "step", "clipped": int((h < 1).sum())}
+
+
+def check_clip(framework: Torch) -> dict[str, Any]:
+    """20 steps of ``ClipGradByAdaGC``, by the kernels and by the operators.
+
+    Raises:
+        AssertionError: They differ, or the kernels were not used.
+    """
+    with backend("DeviceTensors"):
+        mine, launched = clip_steps(framework)
+    with backend("OperatorTensors"):
+        others, _ = clip_steps(framework)
+    assert launched == 20, f"the kernels ran in {launched} of 20 steps"
+    for step, (one, other) in enumerate(zip(mine, others, strict=True)):
+        for name, values in one.items():
+            close = np.allclose(
+                values, other[name], rtol=2**-7, atol=1e-6, equal_nan=True
+            )
+            assert close, f"step {step}: {name} differs"
+        same = np.allclose(one["gamma"], other["gamma"], rtol=1e-5)
+        assert same, f"step {step}: gamma differs"
+    return {"check": "ClipGradByAdaGC", "steps": 20}
+
+
+@contextlib.contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Leave one backend of the clip, and the operators for the rest."""
+    kernels: Any = importlib.import_module("paddle_adagc.kernels")
+    kept = kernels.BACKENDS
+    kernels.BACKENDS = tuple(
+        kind for kind in kept if kind.__name__ in (name, "OperatorTensors")
+    )
+    try:
+        yield
+    finally:
+        kernels.BACKENDS = kept
+
+
+def clip_steps(framework: Torch) -> tuple[list[dict[str, np.ndarray]], int]:
+    """Make 20 steps; give each one's numbers, and in how many kernels ran."""
+    paddle = framework.lib
+    adagc = importlib.import_module("paddle_adagc.clips.adagc")
+    gradients = importlib.import_module("paddle_adagc.clips.gradients")
+    shapes = [[40, 24], [tables.CHUNK + 5], [7], [3, 5, 8], [11]]
+    dtypes = ["float32", "float32", "bfloat16", "float32", "float16"]
+    zeros = paddle.nn.initializer.Constant(0.0)
+    model = paddle.nn.ParameterList(
+        [
+            paddle.create_parameter(shape, dtype, default_initializer=zeros)
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        ]
+    )
+    clip = adagc.ClipGradByAdaGC(t_start=6)
+    parts = {"^0$": {"parts": {"q": 2, "k": 1}}, "^3$": "experts"}
+    clip.bind(model, units=parts)
+    rows, launched = [], 0
+    for step in range(20):
+        rng = np.random.default_rng(step)
+        values = [rng.normal(size=shape) for shape in shapes]
+        values[step % 5] *= 50 if step % 3 == 2 else 1
+        if step in (4, 11):
+            values[1][-1] = np.inf if step == 4 else np.nan
+        pairs = [
+            (parameter, None)
+            if (step * 7 + i) % 6 == 5
+            else (parameter, framework.tensor(values[i], dtypes[i]))
+            for i, parameter in enumerate(model)
+        ]
+        held = [gradient for _, gradient in pairs]
+        launched += gradients.GradientList(held).is_on_gpu
+        clip(pairs)
+        row = {
+            f"gradient {i}": framework.wide(gradient)
+            for i, gradient in enumerate(held)
+            if gradient is not None
+        }
+        gamma = clip.state_dict()["gamma"].values()
+        row["gamma"] = np.array([float(number) for number in gamma])
+        rows.append(row)
+    return rows, launched
+
+
 def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
     """The fused rule against NumPy, bit for bit.
 
@@ -288,27 +474,14 @@ def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
         )
     gamma = np.where(np.isfinite(clipped) & (clipped > 0), average, old)
     wanted = {"norm": norm, "h": h, "gamma": gamma, "lost": lost, "count": lost}
-    kinds = ("float32", "float32", "float32", "bool", "int32")
-    got = [framework.empty(len(old), kind) for kind in kinds]
-    given = [
-        framework.tensor(values.astype(np.float64), kind)
-        for values, kind in (
-            (squares, "float32"),
-            (old, "float32"),
-            (np.zeros(len(old)), "int32"),
-        )
-    ]
-    at = [tensor.data_ptr() for tensor in (*given, *got)]
-    tables.launch_adaptive_step(
+    got = launch_rule(
         module,
-        framework.stream(),
-        len(old),
-        tables.Rule(1.04, 0.99, 1 - 0.99, 0.0, 0.0),
-        at[0],
-        [at[1], None, at[3], at[4], at[5], None, at[6], at[2], at[7]],
+        framework,
+        framework.tensor(squares.astype(np.float64), "float32"),
+        framework.tensor(old.astype(np.float64), "float32"),
     )
-    for (name, values), tensor in zip(wanted.items(), got, strict=True):
-        same = np.array_equal(framework.wide(tensor), values, equal_nan=True)
+    for name, values in wanted.items():
+        same = np.array_equal(got[name], values, equal_nan=True)
         assert same, f"{name} differs"
     return {"check": "rule"}
 
@@ -445,14 +618,20 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
         cuda_major: The NVRTC to prefer: a newer one than the driver's CUDA may
             make code that the driver refuses.
     """
-    cuda = driver.Driver(ctypes.CDLL("libcuda.so.1"))
+    cuda = driver.Driver(ctypes.CDLL(DRIVER))
     cuda.use_context(0)
-    compiler = driver.Compiler(driver.load_nvrtc(cuda_major))
+    nvrtc = driver.load_nvrtc(cuda_major)
+    compiler = driver.Compiler(nvrtc)
     target = compiler.target(cuda.capability(0))
     source = (CUDA / "multi_tensor.cu").read_text()
     options = (*driver.OPTIONS, *tables.DEFINES)
     image, _ = compiler.compile(source, target, options)
-    facts = {"target": target, "nvrtc": ".".join(map(str, compiler.version))}
+    facts = {
+        "driver": cuda.version,
+        "target": target,
+        "nvrtc": ".".join(map(str, compiler.version)),
+        "nvrtc_file": nvrtc._name,
+    }
     return cuda.load(image), facts
 
 
@@ -491,13 +670,25 @@ def attempt(name: str, check: Callable[..., Any], *args: Any) -> Iterable[Any]:
 
 
 def all_rows(
-    module: Any, framework: Torch, *, only_values: bool
+    module: Any, framework: Torch, *, only: str
 ) -> Iterator[dict[str, Any]]:
-    """Run every check and timing, one after the other."""
+    """Run every check and timing, one after the other.
+
+    Args:
+        module: The loaded kernels.
+        framework: Makes the tensors.
+        only: ``"quick"``, ``"values"`` or, for all, ``""``.
+    """
+    if only != "values":
+        yield from attempt("step", check_step, module, framework)
+        if isinstance(framework, Paddle):
+            yield from attempt("ClipGradByAdaGC", check_clip, framework)
+    if only == "quick":
+        return
     for dtype in DTYPES:
         yield from attempt("values", check_values, module, framework, dtype)
     yield from attempt("rule", check_rule, module, framework)
-    if only_values:
+    if only == "values":
         return
     if not isinstance(framework, Paddle):
         yield from attempt("two streams", check_streams, module, framework)
@@ -513,11 +704,19 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--values",
-        action="store_true",
-        help="only the checks of values and of the rule",
-    )
+    part = parser.add_mutually_exclusive_group()
+    for only, text in {
+        "quick": "only the checks that come first, 30 seconds",
+        "values": "only the checks of values and of the rule",
+    }.items():
+        part.add_argument(
+            f"--{only}",
+            dest="only",
+            action="store_const",
+            const=only,
+            default="",
+            help=text,
+        )
     options = parser.parse_args(arguments)
     try:
         framework = pick_framework()
@@ -529,9 +728,10 @@ def main(arguments: list[str] | None = None) -> int:
     facts |= {
         "gpu": framework.name(),
         "framework": f"{framework.lib.__name__} {framework.lib.__version__}",
+        "stream": framework.stream(),
     }
     has_failed = False
-    for row in all_rows(module, framework, only_values=options.values):
+    for row in all_rows(module, framework, only=options.only):
         print(json.dumps(facts | row), flush=True)
         has_failed |= "error" in row
     return int(has_failed)

@@ -197,6 +197,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 return pairs
             clipped = self._local_pairs(clipped)
         reducer = self._ranks.reducer(self._table)
+        if not self._ranks.has_agreed:
+            self._ranks.agree()
         if not clipped and not reducer.communicates:
             self._steps = self._steps.after_empty_group()
             return pairs
@@ -246,12 +248,12 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         table, present = self._table, slots
         num_tensors = len(table.keys)
         if table.units:
-            segments, present = self._cuts.find(
+            in_order, segments, present = self._cuts.find(
                 slots, pairs, self._ranks.topology(), self._leaves_out
             )
-            gradients = GradientList([g for _, g in pairs], segments)
+            gradients = GradientList(in_order, segments)
         else:
-            in_order: list[Tensor | None] = [None] * num_tensors
+            in_order = [None] * num_tensors
             for slot, (_, gradient) in zip(slots, pairs, strict=True):
                 in_order[slot] = gradient
             gradients = GradientList(in_order)

@@ -31,6 +31,7 @@ from paddle_adagc.clips.memory import (
 from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import (
+    agree_on_kernels,
     check_alone,
     check_unbound,
     compare_with_other_ranks,
@@ -75,6 +76,7 @@ class OtherRanks:
         self._group_sharded: Topology | None = None  # stages 2 and 3
         self.buffers: FusedBuffers | None = None  # that join tensors
         self._reducer: Reducer | None = None  # known from the first step on
+        self.has_agreed = False
         self.has_compared = False
         if model is None:
             return
@@ -113,6 +115,11 @@ class OtherRanks:
                 else None
             )
         return self._reducer
+
+    def agree(self) -> None:
+        """Use the same kernels as the other ranks; on GPUs a step waits."""
+        self.has_agreed = True
+        agree_on_kernels(self.topology())
 
     def compare(self, table: TensorTable, squared_norm: Tensor) -> None:
         """Notice gradients that were not averaged; one step waits for it."""

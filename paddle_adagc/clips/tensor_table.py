@@ -214,7 +214,10 @@ class UnitCuts:
     def __init__(self, table: TensorTable) -> None:
         self._table = table
         self._begins: dict[int, int] | None = None  # of slices, by first slot
-        self._known: dict[tuple[int, ...], tuple[Segments, list[int]]] = {}
+        self._sizes: dict[int, int] = {}  # of gradients met, by first slot
+        self._index: dict[int, int] = {}  # in the list of gradients
+        self._segments: Segments | None = None
+        self._present: dict[int, list[int]] = {}  # by first slot
 
     def find(
         self,
@@ -222,35 +225,52 @@ class UnitCuts:
         pairs: Sequence[tuple[Tensor, Tensor]],
         topology: Topology | None,
         leaves_out: Callable[[str], bool],
-    ) -> tuple[Segments, list[int]]:
-        """Return where the units lie in these gradients, and their slots.
+    ) -> tuple[list[Tensor | None], Segments, list[int]]:
+        """Return gradients in a fixed order, their units, and whose are there.
 
-        Where sharding splits parameters, the first call asks all ranks for the
-        lengths of their slices: every rank has to make it.
+        The order and the segments change only when a parameter has its first
+        gradient. Where sharding splits parameters, the first call asks all
+        ranks for the lengths of their slices: every rank has to make it.
 
         Args:
             slots: First slot of each parameter.
             pairs: Parameters and gradients; slices under sharding V2.
             topology: This rank's place.
             leaves_out: Whether the unit of this key is not clipped.
+
+        Returns:
+            The gradients, None for a missing one; where the units lie in them;
+            the slots of the units with a gradient.
         """
-        known = self._known.get(tuple(slots))
-        if known is not None:
-            return known
-        sizes = {
-            slot: math.prod(gradient.shape)
-            for slot, (_, gradient) in zip(slots, pairs, strict=True)
-        }
-        if self._begins is None:
-            self._begins = self._find_begins(sizes, topology)
+        if self._segments is None or not self._index.keys() >= {*slots}:
+            self._sizes |= {
+                slot: math.prod(gradient.shape)
+                for slot, (_, gradient) in zip(slots, pairs, strict=True)
+            }
+            if self._begins is None:
+                self._begins = self._find_begins(self._sizes, topology)
+            self._segments = self._cut(self._begins, leaves_out)
+        gradients: list[Tensor | None] = [None] * len(self._index)
+        present: list[int] = []
+        for slot, (_, gradient) in zip(slots, pairs, strict=True):
+            gradients[self._index[slot]] = gradient
+            present += self._present[slot]
+        return gradients, self._segments, present
+
+    def _cut(
+        self, begins: Mapping[int, int], leaves_out: Callable[[str], bool]
+    ) -> Segments:
+        """Cut the parameters met so far into segments, by slot."""
         rows = []
-        for index, slot in enumerate(slots):
+        self._index = {slot: i for i, slot in enumerate(sorted(self._sizes))}
+        for slot, index in self._index.items():
             units = self._table.units.get(slot)
             if units is None:
                 rows.append((0, -1, slot, index, -1, 0))
+                self._present[slot] = [slot]
                 continue
-            begin = self._begins.get(slot, 0)
-            rows += [
+            begin = begins.get(slot, 0)
+            of_units = [
                 (
                     piece.start,
                     piece.size,
@@ -261,17 +281,15 @@ class UnitCuts:
                 )
                 for i, unit in enumerate(units)
                 if not leaves_out(unit.key)
-                for piece in unit.cut(begin, begin + sizes[slot])
+                for piece in unit.cut(begin, begin + self._sizes[slot])
             ]
-        rows.sort(key=lambda row: row[2])
+            self._present[slot] = sorted({row[2] for row in of_units})
+            rows += of_units
         start, size, *columns = np.array(rows, np.int64).reshape([-1, 6]).T
         runs = np.zeros(len(rows), RUNS)
         for name, column in zip(RUNS.names or (), columns, strict=True):
             runs[name] = column
-        made = Segments(start.copy(), size.copy(), runs, len(self._table))
-        present = np.unique(runs["slot"]).tolist()
-        self._known[tuple(slots)] = made, present
-        return made, present
+        return Segments(start.copy(), size.copy(), runs, len(self._table))
 
     def _find_begins(
         self, sizes: Mapping[int, int], topology: Topology | None

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks have to agree on: norms, states, and that they know the model.
+"""What ranks have to agree on: kernels, norms, states, and the model.
 
 A missing all-reduce over data-parallel ranks, missing hooks of sequence
 parallelism, experts without marks or with another rank's names: each leaves
@@ -11,6 +11,7 @@ against each other, once, and every number when states are joined.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 
@@ -21,9 +22,12 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2 as stage_2,
 )
 
+from paddle_adagc.kernels.cuda import runtime
 from paddle_adagc.parallel.layout import TensorLayout, is_expert
 from paddle_adagc.parallel.topology import Topology, is_called_by
 from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
+
+logger = logging.getLogger(__name__)
 
 _RELATIVE = 0.02
 _ABSOLUTE = 1e-3
@@ -45,6 +49,47 @@ class RankView:
 
     has_experts: bool = False
     """Some of its tensors are marked as experts."""
+
+
+def agree_on_kernels(topology: Topology | None) -> None:
+    """Use the CUDA kernels on all ranks, or on none; waits for the ranks.
+
+    Sums of kernels and of Paddle's operators differ in their last bits: copies
+    of a tensor on ranks with different ones would drift apart. Every rank has
+    to call it. Nothing happens on other devices than NVIDIA's. Without fleet
+    nothing tells which ranks take part: a rank then only says what it lacks.
+
+    Args:
+        topology: This rank's place.
+    """
+    device = runtime.current_device()
+    if device is None or dist.get_world_size() == 1:
+        return
+    mine = runtime.why_not(device)
+    if topology is None or topology.world is None or not dist.is_initialized():
+        if mine:
+            logger.warning(
+                "rank %d uses Paddle's operators (%s). Where other ranks use "
+                "the CUDA kernels copies of a tensor drift apart in their last "
+                "bits: set PADDLE_ADAGC_NATIVE=0 on all ranks",
+                dist.get_rank(),
+                mine,
+            )
+        return
+    reasons: list[str] = []
+    dist.all_gather_object(reasons, mine)
+    without = [rank for rank, reason in enumerate(reasons) if reason]
+    if not without or mine:
+        return
+    why = f"rank {without[0]}: {reasons[without[0]]}"
+    runtime.leave_to_operators(device, why)
+    logger.warning(
+        "%d of %d ranks cannot use the CUDA kernels (%s): all ranks use "
+        "Paddle's operators",
+        len(without),
+        len(reasons),
+        why,
+    )
 
 
 def compare_with_other_ranks(

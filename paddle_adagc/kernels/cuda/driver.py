@@ -159,6 +159,13 @@ class Driver:
                 "reports here what an earlier kernel of the process did wrong"
             )
 
+    @property
+    def version(self) -> int:
+        """Newest CUDA that the driver runs, 1000 * major + 10 * minor."""
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        return version.value
+
     def capability(self, device: int) -> int:
         """Compute capability of a device, 10 * major + minor."""
         major, minor = ctypes.c_int(), ctypes.c_int()

@@ -165,7 +165,12 @@ __device__ void partial_norm(const u64* addresses, const Segment* segments,
                              const Chunk* chunks, float* partial) {
   using Wide = typename Number<T>::Wide;
   constexpr int kStride = kThreads * Pack<T>::kSize;
-  const Part<T> part(addresses, segments, chunks[blockIdx.x]);
+  const Chunk chunk = chunks[blockIdx.x];
+  if (addresses[chunk.segment] == 0) {  // no gradient in this step
+    if (threadIdx.x == 0) partial[blockIdx.x] = 0.0f;
+    return;
+  }
+  const Part<T> part(addresses, segments, chunk);
   const int first = threadIdx.x * Pack<T>::kSize;
   Wide sum = 0;
   // Both loops add in the same order.
@@ -205,6 +210,7 @@ __device__ void scale(const u64* addresses, const Segment* segments,
                       const bool* discard) {
   constexpr int kStride = kThreads * Pack<T>::kSize;
   const Chunk chunk = chunks[blockIdx.x];
+  if (addresses[chunk.segment] == 0) return;  // no gradient in this step
   const bool is_lost = discard != nullptr && discard[chunk.slot];
   const float factor = h[chunk.slot];
   if (!is_lost && factor == 1.0f) return;  // the gradient is not read

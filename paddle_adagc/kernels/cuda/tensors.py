@@ -3,8 +3,8 @@
 """The CUDA kernels on Paddle's tensors, in Paddle's current stream.
 
 A list of ``n`` tensors takes ``ceil(n / 480) + 3`` launches (two more for each
-further dtype), no host wait, and one copy to the device when a list with other
-sizes or dtypes is met for the first time.
+further dtype), no host wait, and one copy to the device when a tensor of a new
+size or dtype is met. A missing gradient keeps its tensor's place in the tables.
 
 The launches may be captured in a CUDA graph after a first step outside of it;
 the clip as a whole may not: the step count, the end of the warm-up and the list
@@ -13,41 +13,27 @@ of tensors are the host's.
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import hashlib
-import logging
-import os
 import weakref
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import paddle
 from paddle import Tensor
-from paddle.base import libpaddle
 
-from paddle_adagc.kernels.cuda import driver
+from paddle_adagc.kernels.cuda.runtime import (
+    current_device,
+    current_stream,
+    load_module,
+)
 from paddle_adagc.kernels.cuda.tables import (
-    DEFINES,
     Launcher,
     Rule,
     Tables,
     launch_adaptive_step,
 )
-from paddle_adagc.kernels.host import (
-    CUDA,
-    Segments,
-    cache_dir,
-    current_memory,
-    describe,
-    keep,
-)
+from paddle_adagc.kernels.host import Segments, current_memory, describe
 
-logger = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_name("multi_tensor.cu")
 _NAMES = ("float32", "float64", "bfloat16", "float16")
 """In the order of the codes in ``host.py``."""
 
@@ -67,15 +53,7 @@ class DeviceTensors:
             descriptors = segments.describe(descriptors)
             self._num_slots = segments.num_slots
         self.addresses = descriptors["address"].astype(np.uint64)
-        device = current_device()
-        assert device is not None
-        self._lists = _lists(
-            device,
-            current_stream(device),
-            descriptors["dtype"].tobytes(),
-            descriptors["size"].tobytes(),
-            segments,
-        )
+        self._lists = _find_lists(descriptors, segments)
 
     @staticmethod
     def is_available() -> bool:
@@ -108,16 +86,52 @@ class DeviceTensors:
 
 
 class _Lists:
-    """Lists of the same sizes and dtypes; the device knows one at a time."""
+    """Tables for lists of one set of slots; the device knows one at a time.
+
+    Args:
+        device: The GPU.
+        stream: Handle of the stream.
+        descriptors: Of every segment met so far.
+        segments: As for :class:`DeviceTensors`.
+    """
 
     def __init__(
-        self, module: driver.Module, stream: int, tables: Tables
+        self,
+        device: int,
+        stream: int,
+        descriptors: np.ndarray,
+        segments: Segments | None,
     ) -> None:
+        module = load_module(device)
+        assert module is not None
+        self.key = device, stream, len(descriptors), segments
+        self.descriptors = descriptors
+        runs, num_slots = None, 0
+        if segments is not None:
+            runs, num_slots = segments.runs, segments.num_slots
+        names = [_NAMES[code] for code in descriptors["dtype"]]
+        tables = Tables(names, descriptors["size"], runs, num_slots)
         self._memory = paddle.empty([tables.num_bytes], "uint8")
         self._launcher = Launcher(
             module, tables, self._memory.data_ptr(), stream
         )
         self._known: weakref.ref[DeviceTensors] | None = None
+
+    def with_new(self, descriptors: np.ndarray) -> np.ndarray | None:
+        """Add what these tables lack; None if a size or dtype differs.
+
+        Returns:
+            The tables' own descriptors if they lack nothing.
+        """
+        mine = self.descriptors
+        is_new = descriptors["size"] != mine["size"]
+        is_new |= descriptors["dtype"] != mine["dtype"]
+        is_new &= descriptors["size"] > 0
+        if not is_new.any():
+            return mine
+        if mine["size"][is_new].any():
+            return None
+        return np.where(is_new, descriptors, mine)
 
     def of(self, tensors: DeviceTensors) -> Launcher:
         """Return the launcher, once the device has the tensors' addresses."""
@@ -127,87 +141,31 @@ class _Lists:
         return self._launcher
 
 
-@functools.lru_cache(maxsize=16)
-def _lists(
-    device: int,
-    stream: int,
-    dtypes: bytes,
-    sizes: bytes,
-    segments: Segments | None,
-) -> _Lists:
-    module = load_module(device)
-    assert module is not None
-    names = [_NAMES[code] for code in np.frombuffer(dtypes, np.int64)]
-    runs, num_slots = None, 0
-    if segments is not None:
-        runs, num_slots = segments.runs, segments.num_slots
-    counts = np.frombuffer(sizes, np.int64)
-    return _Lists(module, stream, Tables(names, counts, runs, num_slots))
+_KEPT: list[_Lists] = []
+"""The last used first."""
+
+_MOST_KEPT = 16
 
 
-@functools.cache
-def load_module(device: int) -> driver.Module | None:
-    """Return a device's kernels; None, after a warning, without any."""
-    if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
-        return None
-    try:
-        _stream_reader()
-        cuda = driver.Driver(ctypes.CDLL("libcuda.so.1"))
-        cuda.use_context(device)
-        return _load(cuda, cuda.capability(device))
-    # Whatever is wrong with driver, compiler or cache: no step ends by it.
-    except Exception as error:
-        logger.warning(
-            "the CUDA kernels cannot be used (%s): the clip uses Paddle's "
-            "operators",
-            error,
-        )
-        return None
-
-
-def _load(cuda: driver.Driver, capability: int) -> driver.Module:
-    """Load the kernels; compile them again, once, if the kept ones are bad."""
-    major = str(paddle.version.cuda()).split(".")[0]
-    compiler = driver.Compiler(driver.load_nvrtc(major))
-    target = compiler.target(capability)
-    source = SOURCE.read_text()
-    options = (*driver.OPTIONS, *DEFINES)
-    parts = (source, target, *options, str(compiler.version))
-    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    path = cache_dir() / f"cuda-{name}"
-
-    def make(path: Path) -> None:
-        path.write_bytes(compiler.compile(source, target, options)[0])
-
-    try:
-        image = keep(path, make).read_bytes()
-    except OSError:  # the cache cannot be written
-        return cuda.load(compiler.compile(source, target, options)[0])
-    try:
-        return cuda.load(image)
-    except driver.CudaError:
-        path.unlink()
-        return cuda.load(keep(path, make).read_bytes())
-
-
-def current_device() -> int | None:
-    """Index of the NVIDIA GPU that new tensors lie on; None if they do not."""
-    kind, index = divmod(current_memory(), 1 << 8)
-    return index if kind == CUDA else None
-
-
-def current_stream(device: int) -> int:
-    """Handle of the stream that Paddle launches into."""
-    return _stream_reader()(device)
-
-
-def _stream_reader() -> Callable[[int], int]:
-    library: Any = libpaddle  # without a stub
-    if hasattr(library, "_get_current_raw_stream"):
-        return library._get_current_raw_stream
-    # Paddle before 3.3.
-    get_stream = library._get_current_stream
-    return lambda device: get_stream(device).cuda_stream
+def _find_lists(descriptors: np.ndarray, segments: Segments | None) -> _Lists:
+    """Return the tables of these slots, with those that now lack a gradient."""
+    device = current_device()
+    assert device is not None
+    stream = current_stream(device)
+    key = device, stream, len(descriptors), segments
+    for lists in _KEPT:
+        known = lists.with_new(descriptors) if lists.key == key else None
+        if known is None:
+            continue
+        found = lists
+        if known is not lists.descriptors:
+            found = _Lists(device, stream, known, segments)
+        break
+    else:
+        lists = found = _Lists(device, stream, descriptors, segments)
+    rest = [other for other in _KEPT if other is not lists]
+    _KEPT[:] = [found, *rest][:_MOST_KEPT]
+    return found
 
 
 class AdaptiveStep(NamedTuple):

@@ -27,7 +27,7 @@ def tool():
 
 def module_of(tool, cuda):
     cuda.emulated_reset()
-    return tool.driver.Driver(cuda).load(b"")
+    return tool.driver.Driver(cuda).load(b"emulated sm_90")
 
 
 def on_cpu(tool, name):
@@ -130,10 +130,57 @@ def test_rule_is_right_on_the_emulated_gpu(tool, framework):
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "Torch"])
+def test_quick_checks_on_the_emulated_gpu(
+    tool, monkeypatch, tmp_path, capsys, framework
+):
+    """With the real search for device, driver and kernels."""
+    used = on_cpu(tool, framework)
+    cuda = backends.use_cuda(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tool, "pick_framework", lambda: used)
+    monkeypatch.setattr(tool, "DRIVER", cuda._name)
+    monkeypatch.setattr(tool.driver, "load_nvrtc", lambda major: cuda)
+    status = tool.main(["--quick"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert status == 0, rows
+    names = ["step"] + ["ClipGradByAdaGC"] * (framework == "Paddle")
+    assert [row["check"] for row in rows] == names
+    for row in rows:
+        assert (row["driver"], row["target"]) == (12090, "sm_90")
+        assert (row["nvrtc"], row["nvrtc_file"]) == ("0.1", cuda._name)
+        assert row["stream"] == 0
+
+
+QUICK_FAULTS = {
+    "h differs": ("fminf(threshold / norm, 1.0f)", "1.0f"),
+    "gamma differs": ("? observed : old", "? old : observed"),
+    r"gradient \d+ \(\w+\) differs": ("factor == 1.0f", "factor <= 1.0f"),
+}
+
+
+@pytest.mark.parametrize("error", QUICK_FAULTS)
+def test_quick_checks_find_wrong_kernels(tool, monkeypatch, tmp_path, error):
+    right, wrong = QUICK_FAULTS[error]
+    source = (tool.CUDA / "multi_tensor.cu").read_text()
+    assert right in source
+    cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
+    with pytest.raises(AssertionError, match=error):
+        tool.check_step(module_of(tool, cuda), tool.Paddle("cpu"))
+    backends.use_cuda(monkeypatch, cuda)
+    with pytest.raises(AssertionError, match=r"step \d+: .* differs"):
+        tool.check_clip(on_cpu(tool, "Paddle"))
+
+
+def test_quick_check_wants_the_kernels(tool):
+    with pytest.raises(AssertionError, match="ran in 0 of 20 steps"):
+        tool.check_clip(on_cpu(tool, "Paddle"))
+
+
+@pytest.mark.parametrize("framework", ["Paddle", "Torch"])
 def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
     shorten(monkeypatch, tool)
     used = on_cpu(tool, framework)
-    module = module_of(tool, backends.emulated_cuda())
+    module = module_of(tool, backends.use_cuda(monkeypatch))
     if framework == "Torch":
         module = Graphs(module).replace(monkeypatch, used.lib)
     monkeypatch.setattr(tool, "pick_framework", lambda: used)
@@ -141,7 +188,8 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
     status = tool.main([])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (status, [row for row in rows if "error" in row]) == (0, [])
-    checks = ["values"] * 4 + ["rule"]
+    checks = ["step"] + ["ClipGradByAdaGC"] * (framework == "Paddle")
+    checks += ["values"] * 4 + ["rule"]
     checks += ["two streams", "capture and 3 replays"] * (framework == "Torch")
     assert [row["check"] for row in rows if "check" in row] == [
         *checks,
@@ -165,7 +213,8 @@ def test_a_failed_check_does_not_end_the_others(
     source = (tool.CUDA / "multi_tensor.cu").read_text()
     wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
     assert wrong != source
-    module = module_of(tool, backends.build_emulated(tmp_path, wrong))
+    cuda = backends.build_emulated(tmp_path, wrong)
+    module = module_of(tool, backends.use_cuda(monkeypatch, cuda))
     used = on_cpu(tool, "Paddle")
     monkeypatch.setattr(tool, "pick_framework", lambda: used)
     monkeypatch.setattr(tool, "load_kernels", lambda major: (module, {}))
@@ -173,7 +222,9 @@ def test_a_failed_check_does_not_end_the_others(
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     failed = [row for row in rows if "error" in row]
     assert [(row["check"], row["error"]) for row in failed] == [
-        ("rule", "AssertionError: h differs")
+        ("step", "AssertionError: h differs"),
+        ("ClipGradByAdaGC", "AssertionError: step 8: gradient 3 differs"),
+        ("rule", "AssertionError: h differs"),
     ]
     assert "time" in rows[-2]
 

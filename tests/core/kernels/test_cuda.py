@@ -20,6 +20,7 @@ import pytest
 from core.clips import test_gradients
 from core.clips.test_gradients import DTYPES, make_slice, scaled, wide
 from helpers import (
+    clip_arrays,
     make_parameters,
     no_waiting_for_the_device,
     slow_but,
@@ -30,7 +31,7 @@ from paddle.base import core
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels.cuda import tensors
+from paddle_adagc.kernels.cuda import runtime, tensors
 from paddle_adagc.kernels.cuda.tables import CHUNK, THREADS, Tables
 
 
@@ -114,6 +115,84 @@ def test_lists_of_equal_shapes_do_not_mix_up_their_addresses(cuda):
     assert other.squared_norms().item() == 12
     one.scale_(half, None)
     assert (first.tolist(), second.tolist()) == ([0.5] * 3, [2.0] * 3)
+
+
+def with_random_gaps(step, arrays):
+    """The arrays, some of them None from the second step on."""
+    rng = np.random.default_rng(step)
+    return [None if step and rng.random() < 0.4 else array for array in arrays]
+
+
+@pytest.mark.parametrize("has_units", [False, True])
+def test_missing_gradients_cost_no_copy_to_the_device(
+    monkeypatch, cuda, has_units
+):
+    shapes = [[7], [2 * CHUNK + 3], [6, 4], [3, 5, 4], [1]]
+    model = paddle.nn.ParameterList(make_parameters(shapes))
+    units = {"^2$": {"parts": ["q", "k"]}, "^3$": "experts"}
+    clips = [ClipGradByAdaGC(t_start=3) for _ in range(2)]
+    for clip in clips:
+        clip.bind(model, units=units if has_units else None)
+    for step in range(12):
+        rng = np.random.default_rng(100 + step)
+        arrays = with_random_gaps(step, [rng.normal(size=s) for s in shapes])
+        cuda.emulated_reset()
+        clipped = clip_arrays(clips[0], [*model], arrays)
+        copies = cuda.emulated_calls(b"cuMemcpyHtoDAsync")
+        assert copies == (step == 0), step
+        with monkeypatch.context() as patch:
+            backends.use("operators", patch)
+            expected = clip_arrays(clips[1], [*model], arrays)
+        for one, other in zip(clipped, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                np.testing.assert_allclose(one, other, rtol=2e-6)
+        assert [*clips[0].metrics()["tensors"]] == [
+            *clips[1].metrics()["tensors"]
+        ]
+
+
+def test_a_gap_changes_no_bit_of_the_others(cuda):
+    rng = np.random.default_rng(0)
+    dtypes = ["float32", "bfloat16", "float32", "float64"]
+    sizes = [CHUNK + 5, 2 * CHUNK, 3, CHUNK - 1]
+    values = [rng.normal(size=size) for size in sizes]
+
+    def norms(missing):
+        listed = [
+            None if i in missing else paddle.to_tensor(v, d)
+            for i, (v, d) in enumerate(zip(values, dtypes, strict=True))
+        ]
+        return GradientList(listed).squared_norms().numpy()
+
+    whole = norms([])
+    for missing in ([0], [1], [3], [0, 2], [1, 2, 3]):
+        expected = whole.copy()
+        expected[missing] = 0
+        np.testing.assert_array_equal(norms(missing), expected)
+    assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == 1
+
+
+def test_tables_grow_by_what_they_lack_and_others_are_made_for_the_rest(cuda):
+    def copies(*listed):
+        cuda.emulated_reset()
+        norms = GradientList(listed).squared_norms()
+        assert norms.tolist() == [
+            0.0 if one is None else float(one.shape[0]) for one in listed
+        ]
+        return cuda.emulated_calls(b"cuMemcpyHtoDAsync")
+
+    three, four = paddle.ones([3]), paddle.ones([4])
+    assert copies(three, None, None) == 1
+    assert copies(None, four, None) == 1  # beside the first
+    assert copies(three, four, None) == copies(None, four, None) == 0
+    assert copies(four, three, None) == 1  # other sizes
+    assert copies(three.astype("float64"), four, None) == 1
+    assert copies(three, four, None) == copies(four, None, None) == 0
+    for size in range(5, 5 + tensors._MOST_KEPT):
+        assert copies(paddle.ones([size]), None, None) == 1
+    assert len(tensors._KEPT) == tensors._MOST_KEPT
+    assert copies(four, None, None) == 1
 
 
 def test_kept_tables_keep_no_gradient(cuda):
@@ -208,7 +287,8 @@ int main() {
       Span span{0, int(chunks.size())};
       float h = 0.5f, sum = 0;
       const u64* addresses = &address;
-      const i64* sizes = &size;
+      Segment segment{size, size, size};
+      const Segment* segments = &segment;
       const Chunk* chunk = chunks.data();
       float* sums = partial.data();
       const float* factor = &h;
@@ -221,10 +301,10 @@ int main() {
                        nullptr, arguments.data(), nullptr);
       };
       const int grid = chunks.size();
-      run("partial_norm_float32", grid, {&addresses, &sizes, &chunk, &sums});
+      run("partial_norm_float32", grid, {&addresses, &segments, &chunk, &sums});
       run("finish_norms", 1, {&spans, &sums, &one, &out});
       run("scale_float32", grid,
-          {&addresses, &sizes, &chunk, &factor, &discard});
+          {&addresses, &segments, &chunk, &factor, &discard});
       if (sum != size || values[offset] != 0.5f) return 1;
     }
 }
@@ -249,7 +329,7 @@ PLANTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_sanitizers_find_only_planted_faults(cuda, tmp_path, fault):
-    source = tensors.SOURCE.read_text()
+    source = runtime.SOURCE.read_text()
     if fault:
         right, wrong = PLANTED[fault]
         assert right in source
@@ -286,7 +366,7 @@ def sums_of_2_to_the_33_values():
     stops = np.arange(1, 4, dtype=np.int32) * count
     spans = np.stack([stops - count, stops], 1)
     out = np.zeros(3, np.float32)
-    tensors.load_module(0).launch(
+    runtime.load_module(0).launch(
         "finish_norms",
         *(1, THREADS, 0),
         *(ctypes.c_void_p(x.ctypes.data) for x in (spans, rows)),
@@ -301,7 +381,7 @@ def test_sums_of_2_to_the_33_values(cuda):
 
 
 def test_float32_would_not_do_for_2_to_the_33_values(monkeypatch, tmp_path):
-    source = tensors.SOURCE.read_text()
+    source = runtime.SOURCE.read_text()
     assert source.count("  double sum = 0;") == 1
     wrong = source.replace("  double sum = 0;", "  float sum = 0;")
     backends.use_cuda(monkeypatch, backends.build_emulated(tmp_path, wrong))
@@ -315,7 +395,7 @@ WRONG = {
     "chunks overlap": ("chunk.index) * kChunk;", "chunk.index) * 16;"),
     "the last values are left out": ("i < part.size;", "i + 7 < part.size;"),
     "h is not looked at": ("factor == 1.0f", "factor <= 1.0f"),
-    "discard is not looked at": ("discard[chunk.tensor]", "false"),
+    "discard is not looked at": ("discard[chunk.slot]", "false"),
     "cut instead of rounded": ("+ 0x7fffu + ((bits >> 16) & 1u)", ""),
 }
 
@@ -323,7 +403,7 @@ WRONG = {
 @pytest.mark.parametrize("fault", slow_but("chunks overlap", [*WRONG]))
 def test_planted_faults_are_caught(monkeypatch, tmp_path, fault):
     right, wrong = WRONG[fault]
-    source = tensors.SOURCE.read_text()
+    source = runtime.SOURCE.read_text()
     assert right in source
     cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
     backends.use_cuda(monkeypatch, cuda)

@@ -16,7 +16,7 @@ from paddle import _C_ops
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import driver, tensors
+from paddle_adagc.kernels.cuda import driver, runtime, tensors
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.kernels.host import CUDA, NO_TENSOR
 from paddle_adagc.kernels.operators import OperatorTensors
@@ -31,10 +31,7 @@ def pretend_gpu(monkeypatch, *, device="gpu:0", rocm=False):
 def fresh(monkeypatch, tmp_path):
     backends.emulated_cuda()  # is kept in the user's own cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    load_module = tensors.load_module
-    load_module.cache_clear()
-    yield
-    load_module.cache_clear()
+    monkeypatch.setattr(runtime, "_LOADED", {})
 
 
 def assert_operators(gradient=None):
@@ -56,7 +53,7 @@ def assert_operators(gradient=None):
 )
 def test_other_devices_are_not_asked_for_cuda(monkeypatch, device, rocm):
     pretend_gpu(monkeypatch, device=device, rocm=rocm)
-    assert tensors.current_device() is None
+    assert runtime.current_device() is None
     host.load_library()  # that of the host is kept
     monkeypatch.setattr(ctypes, "CDLL", None)
     assert_operators()
@@ -78,111 +75,76 @@ def test_gpu_build_without_a_driver_warns_once(monkeypatch, caplog):
     assert "libcuda.so.1" in caplog.text
 
 
-def fake_libraries(monkeypatch, nvrtc):
+@pytest.fixture
+def cuda(monkeypatch):
+    """The emulated libraries, for tensors that are not on their GPU."""
     cuda = backends.emulated_cuda()
     cuda.emulated_reset()
+    cuda.emulated_compilations()
     pretend_gpu(monkeypatch)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: cuda)
-    monkeypatch.setattr(driver, "load_nvrtc", nvrtc)
+    monkeypatch.setattr(runtime, "DRIVER", cuda._name)
+    monkeypatch.setattr(driver, "load_nvrtc", lambda major: cuda)
     return cuda
 
 
-class FakeCompiler:
-    """Stands for NVRTC, which a machine without the extra lacks."""
+def test_without_nvrtc(monkeypatch, caplog, cuda):
+    def load_nvrtc(major):
+        raise OSError("NVRTC was not found")
 
-    version = (12, 9)
-    compiled = 0
-    error = ""
-
-    def __init__(self, nvrtc):
-        pass
-
-    def target(self, capability):
-        return f"sm_{capability}"
-
-    def compile(self, source, target, options):
-        if FakeCompiler.error:
-            raise driver.CudaError(FakeCompiler.error)
-        FakeCompiler.compiled += 1
-        return b"image", ""
-
-
-@pytest.fixture
-def compiler(monkeypatch):
-    monkeypatch.setattr(driver, "Compiler", FakeCompiler)
-    monkeypatch.setattr(FakeCompiler, "compiled", 0)
-    monkeypatch.setattr(FakeCompiler, "error", "")
-    return FakeCompiler
-
-
-def no_nvrtc(major):
-    raise OSError("NVRTC was not found")
-
-
-def test_without_nvrtc(monkeypatch, caplog):
-    fake_libraries(monkeypatch, no_nvrtc)
+    monkeypatch.setattr(driver, "load_nvrtc", load_nvrtc)
     assert_operators()
     assert "NVRTC was not found" in caplog.text
+    assert runtime.why_not(0) == "NVRTC was not found"
 
 
-def test_compile_error(monkeypatch, caplog, compiler, tmp_path):
-    compiler.error = "NVRTC cannot compile for sm_90"
-    fake_libraries(monkeypatch, lambda major: None)
+def test_compile_error(monkeypatch, caplog, cuda, tmp_path):
+    source = tmp_path / "empty.cu"
+    source.write_text("")
+    monkeypatch.setattr(runtime, "SOURCE", source)
     assert_operators()
-    assert compiler.error in caplog.text
+    assert "NVRTC cannot compile for sm_90: error: no kernel" in caplog.text
     assert not [*(tmp_path / "paddle_adagc").iterdir()]
 
 
 @pytest.mark.parametrize(
     "call", ["cuInit", "cuModuleLoadData", "cuCtxSetCurrent"]
 )
-def test_driver_that_fails(monkeypatch, caplog, compiler, call):
-    cuda = fake_libraries(monkeypatch, lambda major: None)
+def test_driver_that_fails(caplog, cuda, call):
     cuda.emulated_failure(call.encode(), 222)
     assert_operators()
     assert f"{call} returned CUDA_ERROR_EMULATED (222)" in caplog.text
 
 
-def test_image_is_compiled_once(monkeypatch, compiler, tmp_path):
-    fake_libraries(monkeypatch, lambda major: None)
+def test_image_is_compiled_once(cuda, tmp_path):
     for _ in range(2):
-        assert isinstance(tensors.load_module(0), driver.Module)
-        tensors.load_module.cache_clear()
-    assert compiler.compiled == 1
+        assert isinstance(runtime.load_module(0), driver.Module)
+        assert runtime.why_not(0) == ""
+        runtime._LOADED.clear()
+    assert cuda.emulated_compilations() == 1
     (image,) = (tmp_path / "paddle_adagc").iterdir()
-    assert image.read_bytes() == b"image"
+    assert image.read_bytes() == b"emulated sm_90\0"
 
 
-def test_a_damaged_image_is_compiled_again(monkeypatch, compiler, tmp_path):
-    fake_libraries(monkeypatch, lambda major: None)
-    assert tensors.load_module(0) is not None
+@pytest.mark.parametrize("content", [b"", b"emul"])
+def test_a_damaged_image_is_compiled_again(cuda, tmp_path, content):
+    assert runtime.load_module(0) is not None
     (image,) = (tmp_path / "paddle_adagc").iterdir()
-    image.write_bytes(b"")
-    load = driver.Driver.load
-
-    def refuse_empty(self, content):
-        if not content:
-            raise driver.CudaError("cuModuleLoadData returned an error")
-        return load(self, content)
-
-    monkeypatch.setattr(driver.Driver, "load", refuse_empty)
-    tensors.load_module.cache_clear()
-    assert tensors.load_module(0) is not None
-    assert image.read_bytes() == b"image"
+    sound = image.read_bytes()
+    image.write_bytes(content)
+    runtime._LOADED.clear()
+    assert runtime.load_module(0) is not None
+    assert image.read_bytes() == sound
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
-    monkeypatch, compiler, tmp_path
-):
-    fake_libraries(monkeypatch, lambda major: None)
+def test_a_cache_that_cannot_be_written_is_done_without(cuda, tmp_path):
     (tmp_path / "paddle_adagc").write_text("no folder")
-    assert tensors.load_module(0) is not None
-    assert compiler.compiled == 1
+    assert runtime.load_module(0) is not None
+    assert cuda.emulated_compilations() == 1
 
 
-def test_no_failure_of_the_driver_s_library_ends_a_step(monkeypatch, caplog):
-    fake_libraries(monkeypatch, lambda major: None)
-
+def test_no_failure_of_the_driver_s_library_ends_a_step(
+    monkeypatch, caplog, cuda
+):
     def old_library(library):
         raise AttributeError("undefined symbol: cuInit")
 
@@ -196,15 +158,15 @@ def test_the_stream_has_two_names(monkeypatch):
     library = types.SimpleNamespace(
         _get_current_stream=lambda d: types.SimpleNamespace(cuda_stream=7 + d)
     )
-    monkeypatch.setattr(tensors, "libpaddle", library)
-    assert tensors.current_stream(1) == 8
+    monkeypatch.setattr(runtime, "libpaddle", library)
+    assert runtime.current_stream(1) == 8
     library._get_current_raw_stream = lambda device: 40 + device
-    assert tensors.current_stream(1) == 41
+    assert runtime.current_stream(1) == 41
 
 
 def test_this_paddle_has_one_of_them():
     names = ("_get_current_raw_stream", "_get_current_stream")
-    assert any(hasattr(tensors.libpaddle, name) for name in names)
+    assert any(hasattr(runtime.libpaddle, name) for name in names)
 
 
 def test_a_gpu_older_than_nvrtc_is_named():
@@ -239,14 +201,12 @@ def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
 
     assert step(2) is not None
     assert step(0) is None
-    monkeypatch.setattr(tensors, "current_memory", lambda: CUDA << 8)
+    assert runtime.load_module(0) is not None
+    monkeypatch.setattr(host, "CUDA", CUDA)  # the vectors lie elsewhere
     assert step(2) is None
 
 
-def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(
-    monkeypatch, compiler
-):
-    fake_libraries(monkeypatch, lambda major: None)
+def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(cuda):
     assert tensors.DeviceTensors.is_available()
     assert_operators(paddle.ones([2]))
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from paddle_adagc.kernels.cuda import driver, tensors
+from paddle_adagc.kernels.cuda import driver, runtime
 from paddle_adagc.kernels.cuda.tables import DEFINES
 
 
@@ -31,7 +31,7 @@ _FUNCTION = re.compile(
 @pytest.mark.parametrize("arch", [80, 90, 100, 120])
 def test_kernels_compile_without_spills(compiler, arch):
     image, log = compiler.compile(
-        tensors.SOURCE.read_text(), f"sm_{arch}", (*driver.OPTIONS, *DEFINES)
+        runtime.SOURCE.read_text(), f"sm_{arch}", (*driver.OPTIONS, *DEFINES)
     )
     assert image.startswith(b"\x7fELF")
     functions = {f["name"]: f for f in _FUNCTION.finditer(log)}
@@ -49,7 +49,7 @@ def test_kernels_compile_without_spills(compiler, arch):
 
 def test_values_move_16_bytes_at_a_time(compiler):
     ptx, _ = compiler.compile(
-        tensors.SOURCE.read_text(),
+        runtime.SOURCE.read_text(),
         "compute_80",
         (*driver.OPTIONS, *DEFINES),
     )
@@ -67,7 +67,7 @@ def test_newer_gpu_than_nvrtc_knows_gets_ptx(compiler):
     target = compiler.target(990)
     assert target.startswith("compute_")
     image, _ = compiler.compile(
-        tensors.SOURCE.read_text(), target, (*driver.OPTIONS, *DEFINES)
+        runtime.SOURCE.read_text(), target, (*driver.OPTIONS, *DEFINES)
     )
     assert b".version" in image
 

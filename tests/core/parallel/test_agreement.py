@@ -4,6 +4,7 @@
 
 import types
 
+import backends
 import numpy as np
 import paddle
 import pytest
@@ -16,6 +17,7 @@ from paddle.distributed.fleet.utils.sequence_parallel_utils import ScatterOp
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import stateful
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.kernels.cuda import runtime
 from paddle_adagc.parallel import agreement
 from paddle_adagc.parallel.agreement import (
     RankView,
@@ -90,6 +92,108 @@ def test_a_rank_tells_of_its_tensors(monkeypatch):
         keys[:3], layout[:3], Topology(**whole), squared[:3]
     )
     assert told[-1] == RankView({"a": 2.0})
+
+
+class Answers:
+    """The other ranks' reasons for not using the kernels; counts the asks."""
+
+    def __init__(self, monkeypatch, mine, others):
+        self.asked, self.left = [], []
+        for name, fake in {
+            "get_world_size": lambda: 1 + len(others),
+            "get_rank": lambda: 0,
+            "is_initialized": lambda: True,
+            "all_gather_object": self.gather,
+        }.items():
+            monkeypatch.setattr(agreement.dist, name, fake)
+        monkeypatch.setattr(runtime, "current_device", lambda: 3)
+        monkeypatch.setattr(runtime, "why_not", {3: mine}.__getitem__)
+        monkeypatch.setattr(
+            runtime, "leave_to_operators", lambda *a: self.left.append(a)
+        )
+        self._others = others
+
+    def gather(self, reasons, mine):
+        self.asked.append(mine)
+        reasons += [mine, *self._others]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "left"),
+    [
+        ("", ["", ""], []),
+        ("", ["", "no NVRTC"], [(3, "rank 2: no NVRTC")]),
+        ("", ["no driver", "no NVRTC"], [(3, "rank 1: no driver")]),
+        ("no driver", ["", ""], []),
+        ("no driver", ["no driver", "no driver"], []),
+    ],
+)
+def test_all_ranks_use_the_kernels_or_none(
+    monkeypatch, caplog, mine, others, left
+):
+    answers = Answers(monkeypatch, mine, others)
+    agreement.agree_on_kernels(Topology(world=object()))
+    assert (answers.asked, answers.left) == ([mine], left)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == len(left)
+    for message, (_, why) in zip(said, left, strict=True):
+        assert f"of 3 ranks cannot use the CUDA kernels ({why})" in message
+
+
+@pytest.mark.parametrize("mine", ["", "no NVRTC"])
+@pytest.mark.parametrize("topology", [None, Topology()])
+def test_without_fleet_a_rank_says_what_it_lacks(
+    monkeypatch, caplog, topology, mine
+):
+    answers = Answers(monkeypatch, mine, [""])
+    agreement.agree_on_kernels(topology)
+    assert (answers.asked, answers.left) == ([], [])
+    said = "rank 0 uses Paddle's operators (no NVRTC)"
+    assert (said in caplog.text) == bool(mine) == bool(caplog.records)
+
+
+def test_one_process_and_other_devices_ask_nobody(monkeypatch, caplog):
+    answers = Answers(monkeypatch, "no NVRTC", [])
+    agreement.agree_on_kernels(Topology(world=object()))
+    answers = Answers(monkeypatch, "no NVRTC", [""])
+    monkeypatch.setattr(runtime, "current_device", lambda: None)
+    agreement.agree_on_kernels(Topology(world=object()))
+    assert answers.asked == []
+    assert not caplog.records
+
+
+def step_with_kernels(lacks):
+    """Launches, gradients and complaints of two clips, on a rank."""
+    start_fleet(dp=2)
+    records = []
+    agreement.logger.addFilter(records.append)
+    rank = paddle.distributed.get_rank()
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = backends.use_cuda(patch)
+        if rank in lacks:
+            runtime.leave_to_operators(0, "NVRTC was not found")
+        model = Model()
+        rows = np.random.default_rng(0).normal(size=[5, 2, 2])
+        clipped = []
+        for _ in range(2):
+            clip = ClipGradByAdaGC(t_start=1)
+            clip.bind(model)
+            clipped += [
+                clip_arrays(clip, model.parameters(), [row]) for row in rows
+            ]
+        launches = cuda.emulated_calls(b"cuLaunchKernel")
+    return launches, clipped, [record.getMessage() for record in records]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lacks", [[], [1]])
+def test_ranks_with_different_kernels_take_the_operators(lacks):
+    first, second = run_on_ranks(step_with_kernels, 2, lacks=lacks)
+    assert (first[0] > 0) == (second[0] > 0) == (not lacks)
+    np.testing.assert_array_equal(first[1], second[1])
+    said = "1 of 2 ranks cannot use the CUDA kernels (rank 1: NVRTC was not"
+    assert [text[: len(said)] for text in first[2]] == [said] * len(lacks)
+    assert second[2] == []
 
 
 def test_expert_parallel_ranks_need_marked_experts():

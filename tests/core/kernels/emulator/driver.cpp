@@ -88,6 +88,10 @@ int cuGetErrorName(int, const char** name) {
   *name = "CUDA_ERROR_EMULATED";
   return 0;
 }
+int cuDriverGetVersion(int* version) {
+  *version = 12090;
+  return called("cuDriverGetVersion");
+}
 int cuDeviceGet(int* device, int index) {
   *device = index;
   return called("cuDeviceGet");
@@ -105,9 +109,12 @@ int cuDevicePrimaryCtxRetain(void** context, int) {
   return called("cuDevicePrimaryCtxRetain");
 }
 int cuCtxSetCurrent(void*) { return called("cuCtxSetCurrent"); }
-int cuModuleLoadData(void** module, const void*) {
+int cuModuleLoadData(void** module, const void* image) {
   *module = nullptr;
-  return called("cuModuleLoadData");
+  const int code = called("cuModuleLoadData");
+  const bool is_sound =
+      std::strncmp(static_cast<const char*>(image), "emulated ", 9) == 0;
+  return code != 0 || is_sound ? code : 200;  // CUDA_ERROR_INVALID_IMAGE
 }
 int cuModuleGetFunction(void** function, void*, const char* name) {
   const auto found = kernels().find(name);

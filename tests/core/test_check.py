@@ -1,0 +1,78 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m paddle_adagc.check`` says what the clip runs on, and if right."""
+
+import re
+import subprocess
+import sys
+import time
+
+import backends
+import paddle
+import pytest
+
+from paddle_adagc import check, kernels
+from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.kernels import host
+from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels.operators import OperatorTensors
+
+USED = {
+    "host": r"C\+\+ loops",
+    "cuda": "CUDA kernels",
+    "operators": r"Paddle's operators: the C\+\+ loops need g\+\+",
+}
+
+
+def test_steps_are_those_of_numpy(backend, capsys):
+    begin = time.perf_counter()
+    assert check.main([]) == 0
+    assert time.perf_counter() - begin < 5
+    out = capsys.readouterr().out
+    assert re.search(rf"the clip uses  {USED[backend]}\n", out)
+    assert f"paddle  {paddle.__version__}\n" in out
+    assert re.search(r"clip steps  right, error \d\.\de-0[678] ", out)
+
+
+@pytest.mark.parametrize("factor", [1.0001, float("nan")])
+def test_a_wrong_clip_is_found(monkeypatch, capsys, factor):
+    scale_ = GradientList.scale_
+    monkeypatch.setattr(
+        GradientList,
+        "scale_",
+        lambda self, h, discard: scale_(self, factor * h, discard),
+    )
+    assert check.main([]) == 1
+    assert "clip steps  WRONG, error" in capsys.readouterr().out
+
+
+def test_operators_have_a_reason(monkeypatch):
+    monkeypatch.setattr(kernels, "BACKENDS", (OperatorTensors,))
+    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    assert check.backend() == "Paddle's operators: PADDLE_ADAGC_NATIVE=0"
+    monkeypatch.delenv("PADDLE_ADAGC_NATIVE")
+    monkeypatch.setattr(host, "_fast_reader", lambda: None)
+    monkeypatch.setattr(paddle.device, "get_device", lambda: "xpu:0")
+    assert check.backend().endswith(": the kernels are made for NVIDIA GPUs")
+    monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")
+    monkeypatch.setattr(runtime, "_LOADED", {0: "NVRTC was not found"})
+    assert check.backend() == "Paddle's operators: NVRTC was not found"
+
+
+@pytest.mark.slow
+def test_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "paddle_adagc.check"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "clip steps  right" in done.stdout
+
+
+def test_emulated_kernels_that_are_wrong_are_found(monkeypatch, tmp_path):
+    source = runtime.SOURCE.read_text()
+    wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
+    assert wrong != source
+    backends.use_cuda(monkeypatch, backends.build_emulated(tmp_path, wrong))
+    assert check.main([]) == 1
