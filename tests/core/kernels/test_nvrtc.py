@@ -12,7 +12,6 @@ import pytest
 from paddle_adagc.kernels.cuda import driver, runtime
 from paddle_adagc.kernels.cuda.tables import DEFINES
 
-
 OTHERS = os.environ.get("NVRTC_LIBRARIES", "").split(":")
 """Paths of further libraries, from wheels of other versions of CUDA."""
 
