@@ -2,16 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels as NVRTC compiles them for GPUs; none is needed for that."""
 
+import ctypes
+import os
 import re
+from pathlib import Path
 
 import pytest
 
 from paddle_adagc.kernels.cuda import driver, runtime
 from paddle_adagc.kernels.cuda.tables import DEFINES
 
+OTHERS = os.environ.get("NVRTC_LIBRARIES", "").split(":")
+"""Paths of further libraries, from wheels of other versions of CUDA."""
 
-@pytest.fixture(scope="module", params=["12", "13"])
+
+@pytest.fixture(scope="module", params=["12", "13", *filter(None, OTHERS)])
 def compiler(request):
+    if "/" in request.param:
+        driver._load_builtins(Path(request.param))
+        return driver.Compiler(ctypes.CDLL(request.param))
     try:
         found = driver.Compiler(driver.load_nvrtc(request.param))
     except OSError as error:
@@ -30,6 +39,8 @@ _FUNCTION = re.compile(
 
 @pytest.mark.parametrize("arch", [80, 90, 100, 120])
 def test_kernels_compile_without_spills(compiler, arch):
+    if compiler.target(arch) != f"sm_{arch}":
+        pytest.skip(f"NVRTC {compiler.version} is older than sm_{arch}")
     image, log = compiler.compile(
         runtime.SOURCE.read_text(), f"sm_{arch}", (*driver.OPTIONS, *DEFINES)
     )
@@ -53,13 +64,16 @@ def test_values_move_16_bytes_at_a_time(compiler):
         "compute_80",
         (*driver.OPTIONS, *DEFINES),
     )
+    # NVRTC 11 does not see that a table's addresses are of global memory.
+    is_old = compiler.version < (12, 0)
+    wide = rb"(\.global)%s\.v(4.\w32|2.\w64)" % (b"?" if is_old else b"")
     for body in re.split(rb"\.entry ", ptx)[1:]:
         name = body[: body.index(b"(")]
         if name.startswith((b"partial_norm", b"scale")):
-            assert re.search(rb"ld\.global\.v(4.\w32|2.\w64)", body), name
-            assert b"ld.v" not in body, name  # of any kind of memory
+            assert re.search(rb"ld" + wide, body), name
+            assert is_old or b"ld.v" not in body, name  # of any kind of memory
         if name.startswith(b"scale"):
-            assert re.search(rb"st\.global\.v(4.\w32|2.\w64)", body), name
+            assert re.search(rb"st" + wide, body), name
 
 
 def test_newer_gpu_than_nvrtc_knows_gets_ptx(compiler):
