@@ -172,7 +172,7 @@ def write_toy(folder, vocab_size=TOY_MODEL["vocab_size"]):
 
 
 def pretrain(recipe, overrides, check_places=False, initial=None, saves=True):
-    """Run a recipe on this rank; from `initial` weights, if given: by rank and name.
+    """Run a recipe on this rank, from its part of `initial` weights if given.
 
     Returns:
         ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
