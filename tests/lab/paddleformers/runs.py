@@ -171,8 +171,8 @@ def write_toy(folder, vocab_size=TOY_MODEL["vocab_size"]):
     ]
 
 
-def pretrain(recipe, overrides, check_places=False, initial=None):
-    """Run a recipe on this rank; from `initial` weights, if given, by name.
+def pretrain(recipe, overrides, check_places=False, initial=None, saves=True):
+    """Run a recipe on this rank, from its part of `initial` weights if given.
 
     Returns:
         ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
@@ -189,7 +189,7 @@ def pretrain(recipe, overrides, check_places=False, initial=None):
 
     workflow.PretrainingTrainer = _recording(workflow.PretrainingTrainer)
     ours.ClippingTrainer = _recording(ours.ClippingTrainer)
-    _Tokenizer.initial = initial
+    _Tokenizer.initial, _Tokenizer.saves = initial, saves
     run_recipe(RECIPES / recipe, overrides)
     trainer = _Tokenizer.trainer
     result = {
@@ -209,7 +209,7 @@ def pretrain(recipe, overrides, check_places=False, initial=None):
 class _Tokenizer:
     """The run takes nothing but these numbers from its tokenizer."""
 
-    initial = None
+    initial, saves = None, True
     bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
 
     @classmethod
@@ -226,11 +226,15 @@ def _recording(kind):
             super().__init__(**kwargs)
             _Tokenizer.trainer = self
             if _Tokenizer.initial is not None:
-                _set_weights(self.model, _Tokenizer.initial)
+                _set_weights(self.model, _Tokenizer.initial[dist.get_rank()])
             self.losses, self.norms = [], []
             self.first = _weights(self.model)
             if hasattr(self, "clip"):
                 self.clip._dygraph_clip = self._observed(self.clip)
+
+        def save_model(self, *args, **kwargs):
+            if _Tokenizer.saves:
+                super().save_model(*args, **kwargs)
 
         def training_step(self, *args, **kwargs):
             loss = super().training_step(*args, **kwargs)

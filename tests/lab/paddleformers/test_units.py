@@ -132,7 +132,8 @@ def test_a_run_is_that_of_unfused_parameters(layout, tmp_path):
         "clip.lambda_rel=1.01",
         "adam_epsilon=1e-2",
     ]
-    run = {"recipe": "adagc.yaml", "timeout": 300}
+    # PaddleFormers' final save timed out on four ranks; it is not needed.
+    run = {"recipe": "adagc.yaml", "saves": False, "timeout": 300}
     fused = run_on_ranks(
         pretrain,
         num_ranks,
@@ -148,11 +149,7 @@ def test_a_run_is_that_of_unfused_parameters(layout, tmp_path):
             "ernie_model_config.fuse_attn_ffn=false",
             "units=null",
         ],
-        initial={
-            name: value
-            for rank in fused
-            for name, value in apart(rank["first"], PARTS).items()
-        },
+        initial=[apart(rank["first"], PARTS) for rank in fused],
         **run,
     )
     gamma = fused[0]["state"]["gamma"]
