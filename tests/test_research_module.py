@@ -203,5 +203,10 @@ def test_the_recipe_is_ours(tree):
     ours = yaml.safe_load((ROOT / folder / "base.yaml").read_text())
     ours |= yaml.safe_load((ROOT / folder / "adagc.yaml").read_text())
     del ours["base"]
+    text = json.dumps(ours.pop("units"))
+    model = json.loads((ROOT / folder / "config.json").read_text())
+    for key in ("num_attention_heads", "num_key_value_heads"):
+        text = text.replace(f'"{key}"', str(model[key]))
+    ours["clip"]["units"] = json.loads(text)
     assert theirs == ours | {"model_name_or_path": folder}
     assert (tree / folder / "config.json").exists()

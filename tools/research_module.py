@@ -19,8 +19,10 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -142,18 +144,27 @@ def write_recipe(folder: Path) -> None:
     folder.mkdir()
     shutil.copy(source / "config.json", folder)
     text = (source / "base.yaml").read_text("utf-8")
+    model = json.loads((source / "config.json").read_text("utf-8"))
     note = "# `clip` is read by adagc-run, all else by the command. Not run.\n"
     own = r"\1 configs/ernie_10b_a1.4b_fp8"
     for old, new in (
-        (r"# `base` and `clip` are read by .*\n", note),
+        (r"# `base`, `clip` and `units` are read by (?:.*\n){2}", note),
         (r"(?m)^# Relative to this file: the", "# The"),
+        (r"; shares are numbers or keys of config.json", ""),
         (r"(?m)^(model_name_or_path:) \.$", own),
         (r"(?m)^(output_dir: .*)$", r"\1/adagc"),
+        (r"(?m)^units:\n(?:  .*\n)+", lambda m: _in_clip(m.group(), model)),
     ):
         text, count = re.subn(old, new, text)
         if count != 1:
             raise ValueError(f"{source / 'base.yaml'}: {count} lines fit {old}")
     (folder / "adagc.yaml").write_text(text, "utf-8")
+
+
+def _in_clip(units: str, model: dict[str, Any]) -> str:
+    """Move ``units`` to where adagc-run looks for it, with numbers."""
+    shares = re.sub(r"num_\w+", lambda key: str(model[key.group()]), units)
+    return textwrap.indent(shares, "  ")
 
 
 def readme() -> str:
