@@ -114,7 +114,6 @@ def _check(options: argparse.Namespace, of_ernie: bool) -> int:
     Returns:
         0: it is sound, whatever is missing here; 2: it is not.
     """
-    check_installed("paddlenlp", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import read_run_config
     from paddle_adagc.lab.plan.check import check_recipe, check_values
     from paddle_adagc.lab.train.parse import (
