@@ -116,6 +116,7 @@ def imports_of(sources):
 
 
 MORE = {
+    f"{LIBRARY}.integrations.paddlenlp": {"paddlenlp"},
     f"{LIBRARY}.integrations.paddleformers": {"paddleformers"},
     f"{LIBRARY}.integrations.paddlefleet": {"paddlefleet"},
     f"{LIBRARY}.integrations.run": {"yaml"},
