@@ -202,9 +202,9 @@ def test_the_walls_stand(sources):
             "paddle_adagc.rule is the library's and imports matplotlib",
         ),
         (
-            "paddle_adagc.integrations.paddlenlp",
+            "paddle_adagc.integrations.trainer",
             "from paddlenlp.trainer import Trainer",
-            "paddle_adagc.integrations.paddlenlp is the library's and "
+            "paddle_adagc.integrations.trainer is the library's and "
             "imports paddlenlp",
         ),
         (
