@@ -49,6 +49,9 @@ if __name__ == "__main__":
             learning_rate=3e-3,
             logging_steps=10,  # the log has clip_clipped_fraction and more
             save_steps=20,
+            # The default, flex_checkpoint, does not load on one process.
+            save_checkpoint_format="unified_checkpoint",
+            load_checkpoint_format="unified_checkpoint",
             device="cpu",
             amp_master_grad=False,
         ),

@@ -4,12 +4,14 @@
 
 ``python -m paddle_adagc.check`` prints versions, the device, the backend with
 the reason for it, and how far clip steps on the device are from NumPy's. The
-exit status is 1 if they are wrong.
+exit status is 1 if they are wrong. ``--report`` prints the same as the
+beginning of an issue, with the versions of other packages and the GPUs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import platform
 import sys
@@ -25,6 +27,27 @@ from paddle_adagc.kernels.cuda import runtime
 
 _SHAPES = ([3, 5], [40_000], [7], [1])
 _ALLOWED = 1e-5
+_PACKAGES = ("numpy", "paddlenlp", "paddleformers", "paddlefleet")
+
+_ISSUE = """\
+### What happens
+
+<the last lines, or the traceback>
+
+### How to see it
+
+<a command or a script, as short as possible; layout and number of ranks; the
+clip, as `print(clip)` shows it>
+
+### What should happen
+
+<...>
+
+### `python -m paddle_adagc.check --report`
+
+```text
+{rows}
+```"""
 
 _WORDS = {
     "HostTensors": "C++ loops",
@@ -90,7 +113,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m paddle_adagc.check", description=__doc__
     )
-    parser.parse_args(arguments)
+    parser.add_argument(
+        "--report", action="store_true", help="print the text of an issue"
+    )
+    is_report = parser.parse_args(arguments).report
     begin = time.perf_counter()
     rows = {
         "paddle_adagc": paddle_adagc.__version__,
@@ -100,14 +126,30 @@ def main(arguments: list[str] | None = None) -> int:
         "device": paddle.device.get_device(),
         "the clip uses": backend(),
     }
-    for name, value in rows.items():
-        print(f"{name:>14}  {value}")
     error = largest_error()
     is_right = error <= _ALLOWED
-    print(f"{'clip steps':>14}  {'right' if is_right else 'WRONG'}", end="")
-    print(f", error {error:.1e} (allowed {_ALLOWED:.0e})", end="")
-    print(f", {time.perf_counter() - begin:.1f} s")
+    rows["clip steps"] = (
+        f"{'right' if is_right else 'WRONG'}, error {error:.1e} "
+        f"(allowed {_ALLOWED:.0e}), {time.perf_counter() - begin:.1f} s"
+    )
+    if is_report:
+        rows |= _surroundings()
+    text = "\n".join(f"{name:>14}  {value}" for name, value in rows.items())
+    print(_ISSUE.format(rows=text) if is_report else text)
     return int(not is_right)
+
+
+def _surroundings() -> dict[str, str]:
+    """Name what else an issue is about: packages, system, GPUs."""
+    rows = {"system": f"{platform.system()} {platform.machine()}"}
+    for name in _PACKAGES:
+        try:
+            rows[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    for i in range(paddle.device.cuda.device_count()):
+        rows[f"gpu {i}"] = paddle.device.cuda.get_device_name(i)
+    return rows
 
 
 if __name__ == "__main__":

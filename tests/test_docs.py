@@ -64,12 +64,15 @@ def commands(page):
     ]
 
 
-def test_readme_is_one_page_that_begins_with_the_set_up():
+def test_readme_is_one_page_that_begins_with_the_clip():
     lines = README.read_text("utf-8").splitlines()
     assert len(lines) <= 250
-    set_up = [line for line in lines[:60] if line.startswith("pip install -e")]
-    assert len(set_up) == 2
-    assert set_up[1].endswith("&& pytest -n 2")
+    assert "(docs/use.md)" in next(x for x in lines if "(README_cn.md)" in x)
+    clip, laboratory, tests = (x for x in lines if x.startswith("pip install"))
+    assert lines.index(clip) < 40
+    assert clip == "pip install ."
+    assert laboratory.endswith("&& python tools/reproduce.py quickstart")
+    assert tests.endswith("&& pytest -n 2")
 
 
 @every_page
@@ -197,9 +200,9 @@ def test_commands_parse(page, monkeypatch):
                 assert (ROOT / ".ci/run").exists()
             case ["mkdocs" | "ruff" | "mypy" | "pre-commit" | "source", *_]:
                 pass
-            case ["python", "-m", "venv", _]:
+            case ["python", "-m", "venv", _] | ["python", "-c", _]:
                 pass
-            case ["python", "-m", "paddle_adagc.check"]:
+            case ["python", "-m", "paddle_adagc.check", *_]:
                 pass  # tests/core/test_check.py
             case _:
                 pytest.fail(f"{page.name}: nothing checks {command}")

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every example runs as a user starts it."""
 
+import json
 import os
 import re
 import subprocess
@@ -50,6 +51,17 @@ def test_outlier_of_the_plain_loop_is_clipped(tmp_path):
     h_min = [float(match[1]) for match in norms if match]
     assert len(h_min) == 6
     assert h_min[3] < 1e-5 < min(h_min[:3] + h_min[4:])
+
+
+def test_the_notebook_shows_what_the_clip_does_to_an_outlier():
+    notebook = json.loads((ROOT / "examples/adagc.ipynb").read_text())
+    names = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    h = [step["tensors"]["0.weight"]["h"] for step in names["numbers"]]
+    assert h[60] < 1e-3 < min(h[20:60] + h[61:])
+    assert names["after"](names["adagc"]) < names["after"](names["plain"])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

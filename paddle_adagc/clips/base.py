@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.distributed.communication.group import Group
@@ -35,6 +36,22 @@ from paddle_adagc.parallel.reduce import Reducer
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Parameters and gradients."""
+
+
+def warn_of_numpy(version: str = np.__version__) -> None:
+    """Warn of a NumPy under which Paddle's ``GradScaler`` fails.
+
+    From 2.4 on ``float`` refuses arrays of one element, and so tensors.
+    """
+    if np.lib.NumpyVersion(version) >= "2.4.0":
+        warnings.warn(
+            f"under NumPy {version} Paddle's GradScaler ends training with a "
+            "TypeError at its first overflow: pip install 'numpy<2.4'",
+            stacklevel=2,
+        )
+
+
+warn_of_numpy()
 
 
 class TensorScalingClip(StatefulClip, abc.ABC):

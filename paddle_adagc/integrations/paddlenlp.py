@@ -1,7 +1,20 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in PaddleNLP's ``Trainer``, and in what derives from it."""
+"""A clip in PaddleNLP's ``Trainer``, and in what derives from it.
 
+Put :class:`ClippingMixin` before the Trainer's class. If you cannot choose that
+class, use :class:`ClippingCallback`.
+"""
+
+from paddlenlp.trainer import TrainerCallback, integrations
+
+from paddle_adagc.integrations import trainer
 from paddle_adagc.integrations.trainer import ClippingMixin
 
-__all__ = ["ClippingMixin"]
+__all__ = ["ClippingCallback", "ClippingMixin"]
+
+
+class ClippingCallback(trainer.ClippingCallback, TrainerCallback):
+    """See :class:`paddle_adagc.integrations.trainer.ClippingCallback`."""
+
+    _integrations = integrations

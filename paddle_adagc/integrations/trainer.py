@@ -279,6 +279,17 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
             "before the clip's warm-up is over",
             stacklevel=4,
         )
+    if (
+        getattr(args, "save_checkpoint_format", None) == "flex_checkpoint"
+        and args.save_strategy.value != "no"
+        and dist.get_world_size() == 1
+    ):
+        warnings.warn(
+            "PaddleFormers cannot load a flex_checkpoint on one process: to "
+            "resume this run set save_checkpoint_format and "
+            "load_checkpoint_format to 'unified_checkpoint'",
+            stacklevel=4,
+        )
 
 
 def innermost(optimizer: Any) -> Any:

@@ -10,7 +10,8 @@ Prints parameters, tensors and gamma's bytes, the memory of a GPU on every
 pipeline stage, what GlobalGC and AdaGC communicate in a step and how long that
 takes on 8 to 16,384 GPUs, and the paper's GPU hours beside what the plan
 predicts. No GPU is needed and no model allocated; the run's model, fleet's
-groups and the clips are those of the real run. It needs the extra [nlp].
+groups and the clips are those of the real run. It needs the extra [nlp] or
+[formers].
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    check_installed("paddlenlp", "nlp")
+    check_installed("omegaconf", "nlp")  # part of both extras
     check_config_file(options.config)
     check_overrides(options.overrides)
     if options.output is not None:

@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    check_installed("paddlenlp", "nlp")
+    check_installed("pydantic", "nlp")
     for path in options.inputs:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} is not a file")

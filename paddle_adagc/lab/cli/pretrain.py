@@ -7,8 +7,9 @@ r"""Pretrain a model from a config file.
         clip.name=global_norm train.seed=1 train.output_dir=outputs/global_1
 
 --check trains nothing: it validates the config and prints its plan, the command
-that launches it and what this machine lacks for it. A recipe for PaddleFormers
-(configs/ernie_10b_a1.4b_fp8) runs in PaddleFormers' trainer.
+that launches it and what this machine lacks for it. --print-config prints all
+of its values. A recipe for PaddleFormers (configs/ernie_10b_a1.4b_fp8) runs in
+PaddleFormers' trainer.
 
 The same command resumes a killed run from its last checkpoint. A finished run
 is not repeated; a larger train.max_steps extends it. SIGINT (Ctrl-C) and
@@ -31,7 +32,7 @@ import dataclasses
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.cli.command import (
@@ -69,6 +70,7 @@ overrides key=value  change a value of the config, for example
 --at STEP            step of the checkpoint to fork (default: the newest)
 --check              validate the config and print its plan instead of training
 --json               with --check: print JSON
+--print-config       print the config with all of its values, and stop
 --verify             compare all data and an ended run's record with their
                      checksums
 --add-checksums      trust checkpoints of an earlier version, which have no
@@ -103,6 +105,8 @@ def _pretrain(options: argparse.Namespace) -> int:
     if options.json and not options.check:
         raise ValueError("--json needs --check")
     of_ernie = is_recipe(options.config)
+    if options.print_config:
+        return _print_config(options, of_ernie)
     if options.check:
         return _check(options, of_ernie)
     return _launch(options) if of_ernie else _train(options)
@@ -114,7 +118,6 @@ def _check(options: argparse.Namespace, of_ernie: bool) -> int:
     Returns:
         0: it is sound, whatever is missing here; 2: it is not.
     """
-    check_installed("paddlenlp", "nlp")
     from paddle_adagc.lab.paddleformers.recipe import read_run_config
     from paddle_adagc.lab.plan.check import check_recipe, check_values
     from paddle_adagc.lab.train.parse import (
@@ -135,6 +138,26 @@ def _check(options: argparse.Namespace, of_ernie: bool) -> int:
         )
     print(report.to_json() if options.json else report.text())
     return report.exit_status
+
+
+def _print_config(options: argparse.Namespace, of_ernie: bool) -> int:
+    """Print a config's values as YAML: bases and overrides read, defaults in.
+
+    Of a recipe for PaddleFormers the values that it gives.
+    """
+    import yaml
+
+    from paddle_adagc.lab.paddleformers.recipe import load_recipe
+    from paddle_adagc.lab.train.parse import load_config
+
+    values: dict[str, Any]
+    if of_ernie:
+        values = load_recipe(options.config, options.overrides)
+    else:
+        config = load_config(options.config, options.overrides)
+        values = dataclasses.asdict(config)
+    print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
+    return 0
 
 
 def _launch(options: argparse.Namespace) -> int:

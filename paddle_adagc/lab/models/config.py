@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from paddlenlp.transformers import PretrainedConfig
 from pydantic import model_validator
 from typing_extensions import Self
 
 from paddle_adagc.checks import check_choice
+from paddle_adagc.lab.models.pretrained import PretrainedConfig
 from paddle_adagc.lab.section import (
     Count,
     Flag,

@@ -7,7 +7,6 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
-from paddlenlp.transformers import PretrainedModel, register_base_model
 
 from paddle_adagc.lab.models.attention import Attention
 from paddle_adagc.lab.models.config import DecoderConfig
@@ -27,6 +26,10 @@ from paddle_adagc.lab.models.parallel import (
     tensor_parallel_degree,
     uses_sequence_parallel,
     whole_sequence,
+)
+from paddle_adagc.lab.models.pretrained import (
+    PretrainedModel,
+    register_base_model,
 )
 
 IGNORED_LABEL = -100

@@ -14,7 +14,6 @@ from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
     SharedLayerDesc,
 )
-from paddlenlp.transformers.model_utils import PipelinePretrainedModel
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import (
@@ -35,6 +34,7 @@ from paddle_adagc.lab.models.parallel import (
     uses_sequence_parallel,
     whole_sequence,
 )
+from paddle_adagc.lab.models.pretrained import PipelinePretrainedModel
 
 Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """What goes from layer to layer: hidden states; with experts also the sum of

@@ -13,13 +13,13 @@ from unittest import mock
 import paddle
 from paddle.distributed import fleet
 from paddle.utils import unique_name
-from paddlenlp.transformers import PretrainedModel
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.moe import expert_rank
 from paddle_adagc.lab.models.parallel import check_degrees
 from paddle_adagc.lab.models.pipeline import stage_bounds
+from paddle_adagc.lab.models.pretrained import PretrainedModel
 from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
 

@@ -29,10 +29,14 @@ from paddle_adagc.lab.train.config import (
     RunConfig,
     TrainConfig,
 )
-from paddle_adagc.lab.train.optimizers import learning_rate, unfinished_warm_up
+from paddle_adagc.lab.train.optimizers import (
+    check_precision,
+    learning_rate,
+    unfinished_warm_up,
+    uses_amp,
+)
 from paddle_adagc.lab.train.processes import launch_lines
 from paddle_adagc.lab.train.tasks import PretrainTask, make_task
-from paddle_adagc.lab.train.trainer import check_precision, uses_amp
 
 T = TypeVar("T")
 _WIDTH = 79

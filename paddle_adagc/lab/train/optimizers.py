@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run's optimizer and learning rate, from their sections of the config."""
+"""A run's optimizer, its precision and learning rate, from its config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
-from paddle_adagc.lab.train.config import ScheduleConfig
+from paddle_adagc.lab.train.config import ScheduleConfig, TrainConfig
 from paddle_adagc.lab.train.optimizer_config import OptimizerConfig
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon, hidden_matrices
@@ -164,3 +164,20 @@ def unfinished_warm_up(name: str, steps: int, max_steps: int) -> list[str]:
         f"{name}={steps}, and train.max_steps={max_steps}: the run ends before "
         "this warm-up is over"
     ]
+
+
+def uses_amp(train: TrainConfig) -> bool:
+    """Tell whether weights are in low precision with float32 masters."""
+    if train.precision == "float8":
+        return paddle.device.is_compiled_with_cuda()
+    return train.precision != "float32"
+
+
+def check_precision(train: TrainConfig) -> None:
+    """Refuse low precision on a machine without a GPU."""
+    if uses_amp(train) and not paddle.device.is_compiled_with_cuda():
+        raise ValueError(
+            f"train.precision={train.precision}: this build of Paddle has no "
+            "GPU, and its CPU kernels have no matrix product in low "
+            "precision; use float32, or float8, which rounds to it"
+        )

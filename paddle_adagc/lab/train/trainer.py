@@ -38,9 +38,14 @@ from paddle_adagc.lab.train.checkpoints import (
     remove_checkpoint,
     rotate_checkpoints,
 )
-from paddle_adagc.lab.train.config import RunConfig, TrainConfig
+from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.console import Console
-from paddle_adagc.lab.train.optimizers import make_optimizer, make_scheduler
+from paddle_adagc.lab.train.optimizers import (
+    check_precision,
+    make_optimizer,
+    make_scheduler,
+    uses_amp,
+)
 from paddle_adagc.lab.train.processes import (
     StopRequest,
     from_first_process,
@@ -416,23 +421,6 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
     for parameter in model.parameters():
         if not parameter.stop_gradient and parameter.grad is None:
             parameter.grad = paddle.zeros_like(parameter)
-
-
-def uses_amp(train: TrainConfig) -> bool:
-    """Tell whether weights are in low precision with float32 masters."""
-    if train.precision == "float8":
-        return paddle.device.is_compiled_with_cuda()
-    return train.precision != "float32"
-
-
-def check_precision(train: TrainConfig) -> None:
-    """Refuse low precision on a machine without a GPU."""
-    if uses_amp(train) and not paddle.device.is_compiled_with_cuda():
-        raise ValueError(
-            f"train.precision={train.precision}: this build of Paddle has no "
-            "GPU, and its CPU kernels have no matrix product in low "
-            "precision; use float32, or float8, which rounds to it"
-        )
 
 
 def training_arguments(config: RunConfig) -> TrainingArguments:

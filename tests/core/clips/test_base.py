@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
+import warnings
 from collections import Counter
 from functools import partial
 
@@ -11,6 +12,7 @@ import pytest
 from helpers import clip_arrays, compiled_calls, gammas, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.base import warn_of_numpy
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -252,3 +254,15 @@ def test_summary_costs_the_next_steps_nothing():
 
 def test_summary_before_the_first_step():
     assert ClipGradByAdaGC().summary()["num_tensors"] == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "warns"), [("1.26.4", False), ("2.3.5", False), ("2.4.0", True)]
+)
+def test_a_numpy_that_ends_the_grad_scaler_is_warned_of(version, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_numpy(version)
+    assert [f"NumPy {version} " in str(w.message) for w in caught] == (
+        [True] * warns
+    )

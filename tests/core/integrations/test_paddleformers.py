@@ -5,6 +5,7 @@
 import importlib.util
 import sys
 import types
+import warnings
 
 import numpy as np
 import paddle
@@ -185,6 +186,25 @@ def test_the_clip_resumes_with_the_run(way, tmp_path):
         train(tmp_path / "cut", str(checkpoint))
     switched = train(tmp_path / "cut", str(checkpoint), missing_state="start")
     assert switched["step"] == 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("arguments", "warns"),
+    [
+        ({"save_strategy": "steps"}, True),
+        ({"save_strategy": "no"}, False),
+        ({"save_checkpoint_format": "unified_checkpoint"}, False),
+    ],
+)
+def test_a_format_that_one_process_cannot_load_is_warned_of(
+    way, arguments, warns, tmp_path
+):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer(way, tmp_path, **{"save_strategy": "steps", **arguments})
+    found = [w for w in caught if "cannot load a flex" in str(w.message)]
+    assert len(found) == warns
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,7 +11,7 @@ from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.integrations.paddlenlp import ClippingCallback, ClippingMixin
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets, collate_batch
 from paddle_adagc.state import STATE_FILE
@@ -29,12 +29,23 @@ class ClippingTrainer(ClippingMixin, Logged):
     """What a user writes."""
 
 
+def with_callback(clip, missing_state, **arguments):
+    """What a user writes who cannot choose the Trainer's class."""
+    callback = ClippingCallback(clip, missing_state)
+    trainer = Logged(**arguments, callbacks=[callback])
+    trainer.clip = clip
+    return trainer
+
+
+WAYS = {"mixin": ClippingTrainer, "callback": with_callback}
+
+
 def make_trainer(
     output_dir,
     max_steps=20,
     missing_state="raise",
     report_to=(),
-    is_clipping=True,
+    way="mixin",
     **arguments,
 ):
     config = LlamaConfig(
@@ -47,12 +58,14 @@ def make_trainer(
     )
     paddle.seed(0)
     train, _ = build_datasets(DataConfig(seq_length=32), 20 * 8)
-    make = functools.partial(
-        ClippingTrainer,
-        clip=ClipGradByAdaGC(t_start=5),
-        missing_state=missing_state,
-    )
-    return (make if is_clipping else Logged)(
+    make = Logged
+    if way is not None:
+        make = functools.partial(
+            WAYS[way],
+            clip=ClipGradByAdaGC(t_start=5),
+            missing_state=missing_state,
+        )
+    return make(
         model=LlamaForCausalLM(config),
         args=TrainingArguments(
             output_dir=str(output_dir),
@@ -106,12 +119,20 @@ def test_the_trainer_s_arguments_stay_in_force(tmp_path):
     }
 
 
-@pytest.mark.parametrize("is_unified", [False, True])
-def test_the_clip_goes_on_from_the_trainer_s_checkpoint(tmp_path, is_unified):
+@pytest.mark.parametrize(
+    ("way", "is_unified"),
+    [("mixin", False), ("mixin", True), ("callback", False)],
+)
+def test_the_clip_goes_on_from_the_trainer_s_checkpoint(
+    tmp_path, way, is_unified
+):
     def train(name, checkpoint=None, **arguments):
         with paddle.utils.unique_name.guard():  # names of a new process
             trainer = make_trainer(
-                tmp_path / name, unified_checkpoint=is_unified, **arguments
+                tmp_path / name,
+                way=way,
+                unified_checkpoint=is_unified,
+                **arguments,
             )
             trainer.train(resume_from_checkpoint=checkpoint)
         return trainer.clip.state_dict()
@@ -119,7 +140,10 @@ def test_the_clip_goes_on_from_the_trainer_s_checkpoint(tmp_path, is_unified):
     whole = train("whole")
     train("cut", max_steps=12)
     (tmp_path / "cut" / "checkpoint-9").mkdir()
-    resumed = train("cut", checkpoint=True)
+    newest = str(tmp_path / "cut" / "checkpoint-12")
+    # A callback does not see the argument of train().
+    checkpoint = newest if way == "callback" else True
+    resumed = train("cut", checkpoint=checkpoint)
     assert resumed["step"] == 20
     for key, gamma in resumed["gamma"].items():
         assert float(gamma) == float(whole["gamma"][key])
@@ -133,7 +157,7 @@ def test_trainer_switches_from_globalgc_as_the_how_to_says(tmp_path):
         return trainer
 
     with paddle.utils.unique_name.guard():
-        make_trainer(tmp_path, max_steps=12, is_clipping=False).train()
+        make_trainer(tmp_path, max_steps=12, way=None).train()
     assert not (tmp_path / "checkpoint-12" / STATE_FILE).exists()
     with pytest.raises(FileNotFoundError, match="missing_state='start'"):
         resume()
@@ -142,16 +166,19 @@ def test_trainer_switches_from_globalgc_as_the_how_to_says(tmp_path):
     assert trainer.clip.num_steps == 8  # counted from the switch
 
 
-def test_backends_get_the_clip_s_numbers(tmp_path):
+@pytest.mark.parametrize("way", WAYS)
+def test_backends_get_the_clip_s_numbers(tmp_path, way):
     visualdl = pytest.importorskip("visualdl")
     trainer = make_trainer(
         tmp_path / "run",
+        way=way,
         report_to=["visualdl"],
         logging_dir=str(tmp_path / "logs"),
         save_strategy="no",
     )
     trainer.train()
-    (log,) = (tmp_path / "logs").glob("*.log")
+    folder = tmp_path / "logs" / ("clip" if way == "callback" else "")
+    (log,) = folder.glob("*.log")
     tags = visualdl.LogReader(file_path=str(log)).get_tags()
     assert "train/clip_clipped_fraction" in tags["scalar"]
     assert "train/clip_h_median" in tags["scalar"]
@@ -174,9 +201,10 @@ def test_no_checkpoint_to_resume_from_is_said(tmp_path):
         trainer.train(resume_from_checkpoint=True)
 
 
-def test_max_grad_norm_is_not_used_and_that_is_said(tmp_path):
+@pytest.mark.parametrize("way", WAYS)
+def test_max_grad_norm_is_not_used_and_that_is_said(tmp_path, way):
     with pytest.warns(UserWarning, match=r"max_grad_norm=0.5 is not used"):
-        trainer = make_trainer(tmp_path, max_grad_norm=0.5)
+        trainer = make_trainer(tmp_path, way=way, max_grad_norm=0.5)
     assert trainer.args.max_grad_norm == 0
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from paddle_adagc.lab.cli import config_page, pretrain
 from paddle_adagc.lab.cli.command import add_options, make_parser
+from paddle_adagc.lab.paddleformers.recipe import read_run_config
 
 ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
@@ -38,6 +40,7 @@ COMMANDS = {
     "report": ["run"],
     "inspect_run": ["run", "--step", "3"],
 }
+WITHOUT_PADDLENLP = {"report", "plan", "prepare_data", "pretrain --check"}
 EARLY_ANSWER = """
 import os, runpy, sys
 sys.argv = sys.argv[1:]
@@ -126,7 +129,7 @@ def test_usage_names_the_console_script(name, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith(f"usage: {script} [-h]")
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"report"}))
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - WITHOUT_PADDLENLP))
 def test_command_says_that_paddlenlp_is_missing(
     name, tmp_path, monkeypatch, capsys
 ):
@@ -168,3 +171,15 @@ def test_collectives_refuse_a_config_before_any_worker(
     assert main_of("benchmark")(["collectives", "--config", path]) == 2
     error = capsys.readouterr().err
     assert error.endswith(f": there is no config file {path}\n")
+
+
+def test_the_page_of_the_config_is_what_its_generator_prints():
+    assert (ROOT / "docs/config.md").read_text("utf-8") == config_page.page()
+
+
+@pytest.mark.parametrize("config", [CONFIG, RECIPE])
+def test_a_printed_config_is_the_same_run(config, tmp_path, capsys):
+    assert pretrain.main([config, "--print-config"]) == 0
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(capsys.readouterr().out)
+    assert read_run_config(printed) == read_run_config(config)

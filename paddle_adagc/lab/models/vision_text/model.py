@@ -11,7 +11,6 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 from paddle.optimizer import Optimizer
-from paddlenlp.transformers import PretrainedModel
 
 from paddle_adagc.lab.models.attention import (
     causal_mask,
@@ -20,6 +19,7 @@ from paddle_adagc.lab.models.attention import (
 )
 from paddle_adagc.lab.models.decoder import cross_entropy
 from paddle_adagc.lab.models.layers import as_float32, runs_on_cpu
+from paddle_adagc.lab.models.pretrained import PretrainedModel
 from paddle_adagc.lab.models.vision_text.config import (
     MAX_LOGIT_SCALE,
     CLIPConfig,
