@@ -21,25 +21,15 @@ def apply_to_batch(
     vocab_size: int,
     part: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Corrupt a batch of next-token prediction.
+    """Corrupt a batch of next-token prediction, int64 ``[batch, seq]``.
 
-    ``labels[:, t]`` is the token after ``input_ids[:, t]``; negative labels
-    are ignored positions and stay as they are. ``random_tokens`` draws one
-    stream a row, from which inputs and labels are cut, so that the labels are
-    still the next tokens; ``token_noise`` replaces a fraction of the row's
-    tokens by such, in inputs and labels alike; ``shuffled_labels`` permutes the
-    labels of the whole batch.
-
-    Args:
-        fault: A fault whose target is the batch.
-        input_ids: Integers ``[batch, seq]``; not changed.
-        labels: Integers ``[batch, seq]``; not changed.
-        vocab_size: Number of token ids to draw from.
-        part: Index of the micro-batch or the data-parallel rank, so that the
-            parts of one step are corrupted differently.
-
-    Returns:
-        New input ids and labels, int64 ``[batch, seq]``.
+    ``labels[:, t]`` is the token after ``input_ids[:, t]``; negative labels are
+    ignored positions and stay as they are. ``random_tokens`` draws one stream a
+    row, from which inputs and labels are cut, so that the labels are still the
+    next tokens; ``token_noise`` replaces a fraction of the row's tokens by
+    such, in inputs and labels alike; ``shuffled_labels`` permutes the labels of
+    the whole batch. ``part`` is the index of the micro-batch or the
+    data-parallel rank, which are corrupted differently.
     """
     check_corrupts(fault)
     check_integer("vocab_size", vocab_size, 1)

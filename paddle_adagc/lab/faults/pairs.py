@@ -19,24 +19,13 @@ def apply_to_pairs(
     vocab_size: int,
     end_token: int,
 ) -> np.ndarray:
-    """Corrupt the captions of a batch; the images stay.
+    """Corrupt the captions of a batch, int64 ``[batch, length]``.
 
-    ``random_tokens`` draws the words anew, ``token_noise`` a fraction of
-    them, ``repeated_token`` makes all of them one token, ``shuffled_labels``
-    gives images each other's captions, ``constant_labels`` gives all of them
-    the first one's caption. The first token of a caption, its length and its
-    end stay.
-
-    Args:
-        fault: A fault whose target is the batch.
-        input_ids: Integers ``[batch, length]``, each row with ``end_token``;
-            not changed.
-        vocab_size: Number of token ids.
-        end_token: Token that ends a caption; it and those above are not
-            drawn.
-
-    Returns:
-        New captions, int64 ``[batch, length]``.
+    ``random_tokens`` draws the words anew, ``token_noise`` a fraction of them,
+    ``repeated_token`` makes all of them one token, ``shuffled_labels`` gives
+    images each other's captions, ``constant_labels`` gives all of them the
+    first one's caption. The first token of a caption, its length and its end
+    stay; ``end_token`` and those above it are not drawn.
     """
     check_corrupts(fault)
     check_integer("vocab_size", vocab_size, 1)

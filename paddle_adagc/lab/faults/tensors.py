@@ -38,14 +38,10 @@ def apply_to_gradients(
 ) -> list[str]:
     """Corrupt gradients in place, between backward and the optimizer step.
 
-    The gradient is ``main_grad`` where the parameter has one, else ``grad``;
-    of a sparse (SelectedRows) gradient the stored rows are corrupted. The
-    choice by the seed is among all trainable parameters, by name: it does not
-    depend on which of them have a gradient at this step.
-
-    Returns:
-        Names of the parameters whose gradients were hit, sorted; empty if the
-        chosen ones have none at this step.
+    The gradient is ``main_grad`` where the parameter has one, else ``grad``; of
+    a sparse (SelectedRows) gradient the stored rows are corrupted. The choice
+    by the seed is among all trainable parameters, by name: it does not depend
+    on which of them have a gradient. Gives the sorted names of those hit.
     """
     import paddle
 
@@ -79,12 +75,8 @@ def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
     Every call of a chosen sublayer in the context is corrupted alike, so
     recomputation in the backward pass sees the same fault. Of several outputs
     the first floating-point tensor is hit. The gradient passes through
-    unchanged: the fault is in the stored values, which the sublayer's backward
-    pass does not use.
-
-    Yields:
-        Names of the sublayers hit so far, in the order of their first call;
-        complete, and perhaps empty, when the forward pass is over.
+    unchanged: the fault is in the stored values. Yields the names of the
+    sublayers hit so far, in the order of their first call.
     """
     if fault.target != "activation":
         raise ValueError(f"{fault.kind} is no fault of activations")

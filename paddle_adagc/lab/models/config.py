@@ -36,11 +36,8 @@ class CheckedConfig(PretrainedConfig):
     """A PaddleNLP config with checked options.
 
     Each option of the section `options`, which subclasses set, becomes an
-    attribute. PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`, ...)
-    may be misspelt; `from_fields` refuses that.
-
-    Raises:
-        ValueError: A value is out of range, or two do not fit.
+    attribute. PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`, ...) may
+    be misspelt; `from_fields` refuses that.
     """
 
     options: ClassVar[type[Any]]
@@ -69,15 +66,9 @@ class CheckedConfig(PretrainedConfig):
     ) -> Any:
         """Make the config that a run's `model` section describes.
 
-        Args:
-            fields: The section: options of this config, which replace those
-                of the preset that `preset` names; `architecture` is ignored.
-            presets: Options by the preset's name.
-            **layout: PaddleNLP's own keys, such as `tensor_parallel_degree`.
-
-        Raises:
-            ValueError: An unknown preset or option (the nearest is named), or
-                a value out of range.
+        The section's options replace those of the preset that it names;
+        `architecture` is ignored. `layout` holds PaddleNLP's own keys. An
+        unknown preset or option is refused with the nearest name.
         """
         values = {k: v for k, v in fields.items() if k != "architecture"}
         preset = values.pop("preset", None)

@@ -35,12 +35,9 @@ IGNORED_LABEL = -100
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the labels that count, in float32; 0 if none does.
 
-    `F.cross_entropy` with a negative `ignore_index` would divide by all
-    labels, the ignored ones too.
-
-    Args:
-        logits: [..., vocab]; of this TP rank's share of the vocabulary.
-        labels: [...], integer; -100 does not count.
+    `logits` are [..., vocab], of this TP rank's share of the vocabulary, labels
+    integers [...]; -100 does not count. (`F.cross_entropy` with a negative
+    `ignore_index` would divide by all labels, the ignored ones too.)
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])
@@ -66,17 +63,10 @@ def training_loss(
     *,
     adds_router_losses: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss to minimise, and its parts.
+    """Return the loss to minimise, and its parts by name, without factors.
 
-    Args:
-        config: The decoder's config.
-        lm_loss: Result of `cross_entropy`.
-        router_losses: Load-balancing loss and z-loss, averaged over the MoE
-            layers, [2]; None without experts.
-        adds_router_losses: Whether they are part of the loss (in training).
-
-    Returns:
-        A scalar; and by name its parts, detached, without their factors.
+    `router_losses` are load-balancing loss and z-loss, averaged over the MoE
+    layers, [2]; None without experts. In training they are added.
     """
     parts = {"lm_loss": lm_loss.detach()}
     if router_losses is None:
@@ -178,11 +168,8 @@ class DecoderModel(DecoderPretrainedModel):
 class DecoderForCausalLM(DecoderPretrainedModel):
     """Language model over `DecoderConfig`, for PaddleNLP's Trainer.
 
-    Attributes:
-        last_losses: Parts of the last loss, detached scalars, float32:
-            "lm_loss", and with experts "router_aux_loss" and
-            "router_z_loss" without their factors. Empty before the first
-            forward with labels.
+    `last_losses` holds the parts of the last loss, see `training_loss`; empty
+    before the first forward with labels.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -198,19 +185,12 @@ class DecoderForCausalLM(DecoderPretrainedModel):
     def forward(
         self, input_ids: Tensor, labels: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits, and the training loss where labels are given.
+        """Map [batch, length] to logits, or with labels to (loss, logits).
 
-        Args:
-            input_ids: [batch, length], integer.
-            labels: [batch, length], integer, already aligned: `labels[:, t]`
-                is the token that follows `input_ids[:, t]`. Positions with
-                -100 do not count.
-
-        Returns:
-            Logits [batch, length, vocab], of this TP rank's share of the
-            vocabulary; with labels the pair (loss, logits). The loss is the
-            mean cross-entropy, in training mode plus the router losses times
-            their factors.
+        Labels are already aligned: `labels[:, t]` is the token that follows
+        `input_ids[:, t]`; -100 does not count. Logits [batch, length, vocab]
+        are of this TP rank's share of the vocabulary. The loss is the mean
+        cross-entropy, in training mode plus the router losses.
         """
         hidden, router_losses = self.model(input_ids)
         logits = self._head(hidden)
@@ -240,13 +220,10 @@ def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
 def expert_balance(model: nn.Layer) -> dict[str, float]:
     """How evenly tokens went to the experts since the biases' last change.
 
-    Waits for the device. Under several processes the counts are those of all.
-
-    Returns:
-        ``expert_max_violation``: tokens of the busiest expert above the mean,
-        as a share of the mean, in the worst layer (MaxVio of Wang et al. 2024);
-        ``idle_experts``: experts without a token, over all layers. Empty where
-        no token was counted, as without `moe_correction_bias`.
+    ``expert_max_violation`` is the busiest expert's tokens above the mean, as a
+    share of the mean, in the worst layer (MaxVio of Wang et al. 2024);
+    ``idle_experts`` counts those without a token. Empty where no token was
+    counted, as without `moe_correction_bias`. Waits for the device.
     """
     loads = [
         layer.expert_load.numpy()

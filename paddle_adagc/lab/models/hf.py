@@ -206,9 +206,6 @@ def state_from_hf(
 
     Like transformers, it leaves out a stored copy of a tied head and the rotary
     frequencies of old Llama checkpoints.
-
-    Raises:
-        ValueError: `weights` lacks names or holds unknown ones.
     """
     tensors = hf_tensors(config, family)
     if config.tie_word_embeddings and _holds_tied_head(weights):
@@ -237,9 +234,6 @@ def state_to_hf(
 
     Transformers knows no multipliers of the initialisation: they are folded
     into the weights.
-
-    Raises:
-        ValueError: `state` lacks names or holds unknown ones.
     """
     tensors = hf_tensors(config, family_of(config))
     own = {*parameter_shapes(config), *correction_biases(config)}
@@ -268,13 +262,9 @@ def folded_tensors(
 
     WeSaR's scales go into their matrices, the embedding's factor into the
     embedding. If the head is tied to the embedding, the final norm is divided
-    by the factor, so that the logits stay. The result fits the decoder of
-    `plain_config(config)`.
-
-    Yields:
-        Parameters in the order of the model, then whatever else `state`
-        holds, one by one. Products are taken in float32 at least and rounded
-        to the tensor's dtype.
+    by the factor, so that the logits stay. Products are taken in float32 at
+    least and rounded to the tensor's dtype. The result fits the decoder of
+    `plain_config(config)`, in its order.
     """
     shapes = parameter_shapes(config)
     plain = parameter_shapes(plain_config(config))

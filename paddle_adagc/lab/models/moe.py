@@ -31,14 +31,10 @@ _NORM_MIN = 1e-12
 def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
     """`E * sum_e f_e P_e` (Fedus et al. 2022, equation 4).
 
-    f_e is the share of all token-expert assignments that expert e got, P_e
-    its mean probability: 1 where both are even, E where one expert gets all.
-    Hugging Face's Mixtral and ERNIE losses divide by tokens instead of
-    assignments: they are `moe_top_k` times as large.
-
-    Args:
-        probabilities: Softmax of the router, [tokens, E], float32.
-        counts: Tokens that each expert got, [E], integer.
+    f_e is the share of all assignments that expert e got, by `counts` [E], P_e
+    its mean of the `probabilities` [tokens, E]: 1 where both are even, E where
+    one expert gets all. Hugging Face's Mixtral and ERNIE losses divide by
+    tokens instead of assignments: they are `moe_top_k` times as large.
     """
     load = counts.astype("float32") / counts.sum().astype("float32")
     mean = probabilities.mean(axis=0)
@@ -68,16 +64,11 @@ class Router(nn.Layer):
     def forward(
         self, x: Tensor, correction_bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Route tokens.
+        """Route tokens [tokens, hidden].
 
-        Args:
-            x: [tokens, hidden].
-            correction_bias: Added to the probabilities for the choice only,
-                [E] float32; None: nothing is.
-
-        Returns:
-            Logits and probabilities, [tokens, E] float32; the weights of the
-            chosen experts, [tokens, top_k] float32; their indices, int64.
+        The bias [E] is added to the probabilities for the choice only. Gives
+        logits and probabilities, [tokens, E] float32, the chosen experts'
+        weights, [tokens, top_k] float32, and their indices, int64.
         """
         with without_autocast():
             logits = paddle.matmul(as_float32(x), as_float32(self.weight))
@@ -164,19 +155,12 @@ class Dispatch:
     """The way of a batch of token-expert assignments to the ranks and back.
 
     An expert's gradient is a sum over the ranks whose tokens it got, while
-    fleet averages dense gradients over those of them that read other data. So
-    gradients are divided by the number of these on their way into the experts,
-    and multiplied by it on their way out.
-
-    Args:
-        counts: Rows that this rank has for each of all experts, [E] int64.
-        axis: The expert group; each of its ranks holds `E / axis.size`
-            consecutive experts.
-        num_data_ranks: Ranks of the group that read different data: all but
-            for tensor parallelism.
-
-    Attributes:
-        num_rows: Rows that each expert of this rank gets.
+    fleet averages dense gradients over those of them that read other data
+    (`num_data_ranks`: all but for tensor parallelism). So gradients are divided
+    by this number on their way into the experts, and multiplied on their way
+    out. `counts` are the rows that this rank has for each of all experts, [E]
+    int64, of which each rank of the `axis` holds `E / axis.size` consecutive
+    ones; `num_rows` those that each expert of this rank gets.
     """
 
     def __init__(self, counts: Tensor, axis: Axis, num_data_ranks: int) -> None:
@@ -276,9 +260,8 @@ class MoE(nn.Layer):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mix the experts' outputs of [batch, length, hidden].
 
-        Returns:
-            The same shape; the load-balancing loss and the router z-loss
-            without their factors, [2] float32, zero where the factor is zero.
+        Also gives the load-balancing loss and the router z-loss without their
+        factors, [2] float32, zero where the factor is zero.
         """
         tokens = x.reshape([-1, x.shape[-1]])
         bias = None

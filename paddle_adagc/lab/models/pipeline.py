@@ -157,10 +157,8 @@ def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
 class PipelineLoss(nn.Layer):
     """Loss at the end of the pipeline, with router losses in training.
 
-    Attributes:
-        micro_losses: Parts of the loss of each micro-batch in training since
-            they were last taken out, see `DecoderForCausalLM.last_losses`;
-            empty on all stages but the last.
+    On the last stage `micro_losses` keeps the parts of each micro-batch's loss
+    until they are taken out, see `training_loss`.
     """
 
     def __init__(self, config: DecoderConfig) -> None:

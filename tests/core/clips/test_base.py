@@ -15,17 +15,11 @@ from paddle_adagc import ClipGradByAdaGC
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-def test_need_clip_that_is_a_string_means_clip():
-    # fleet stores strings there; only False switches the clip off.
-    (parameter,) = make_parameters([[1]])
-    parameter.need_clip = "sharding"
-    clipped = clip_arrays(ClipGradByAdaGC(), [parameter], [np.full(1, 5.0)])
-    np.testing.assert_allclose(clipped[0], 1.0)
-
-
-def test_tensor_that_says_nothing_of_need_clip_is_clipped():
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_only_need_clip_false_switches_the_clip_off(is_marked):
     tensor = paddle.zeros([1])
-    assert not hasattr(tensor, "need_clip")
+    if is_marked:
+        tensor.need_clip = "sharding"  # as fleet says
     (clipped,) = clip_arrays(ClipGradByAdaGC(), [tensor], [np.full(1, 5.0)])
     np.testing.assert_allclose(clipped, 1.0)
 
@@ -35,25 +29,6 @@ def test_nothing_to_clip(pairs):
     clip = ClipGradByAdaGC()
     assert clip(pairs) == pairs
     assert clip.num_steps == 0
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-def test_low_precision_gradients_are_measured_in_float32(dtype):
-    rng = np.random.default_rng(0)
-    parameters = make_parameters([[40, 30], [50]])
-    clip = ClipGradByAdaGC(t_start=0)
-    for _ in range(5):
-        grads = [rng.normal(size=s) for s in ([40, 30], [50])]
-        clip_arrays(clip, parameters, grads, dtype)
-    assert clip.state_dict()["gamma"][parameters[0].name].dtype == (
-        paddle.float32
-    )
-    outlier = [1000 * rng.normal(size=[40, 30]) / 100, np.ones([50])]
-    before = gammas(clip)
-    clipped = clip_arrays(clip, parameters, outlier, dtype)
-    tolerance = {"bfloat16": 4e-3, "float16": 1e-3}.get(dtype, 1e-6)
-    norm = np.linalg.norm(clipped[0])
-    np.testing.assert_allclose(norm, 1.04 * before[0], rtol=tolerance)
 
 
 def test_non_finite_tensor_is_left_out_of_the_warm_up_norm():

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
 from paddle_adagc.lab.data.config import DataConfig
@@ -45,27 +43,6 @@ def test_what_is_written_is_read(prefix):
     paddlenlps = MMapIndexedDataset(prefix, skip_warmup=True)
     assert [paddlenlps[i].tolist() for i in range(4)] == DOCUMENTS
     assert paddlenlps.doc_idx.tolist() == [0, 1, 2, 3, 4]
-
-
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    documents=st.lists(
-        st.lists(st.integers(0, 99_999), min_size=1, max_size=20),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_any_documents_survive_the_round_trip(tmp_path, documents):
-    path = str(tmp_path / "any")
-    write_indexed_dataset(path, documents, vocab_size=100_000)
-    source = IndexedTokens(path)
-    for number, document in enumerate(documents):
-        part = source.documents(number, number + 1)
-        assert part.tokens.tolist() == document
 
 
 @pytest.mark.parametrize(
@@ -125,17 +102,6 @@ def test_a_loss_mask_file_masks_the_labels(tmp_path):
         odd = (sample["input_ids"] + 1) % 2 == 1
         expected = np.where(odd, sample["input_ids"] + 1, -100)
         np.testing.assert_array_equal(sample["labels"], expected)
-
-
-def test_an_epoch_covers_the_training_documents(tmp_path):
-    path = str(tmp_path / "tokens")
-    documents = [np.arange(101), np.arange(101, 112)]
-    write_indexed_dataset(path, documents, vocab_size=112)
-    train, _ = build(path, seq_length=10, num_samples=10)
-    inputs = np.concatenate([sample["input_ids"] for sample in train])
-    labels = np.concatenate([sample["labels"] for sample in train])
-    assert sorted(inputs) == list(range(100))
-    assert sorted(labels) == list(range(1, 101))
 
 
 def test_the_fingerprint_tells_datasets_apart(prefix, tmp_path):

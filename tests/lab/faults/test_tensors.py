@@ -142,14 +142,6 @@ def test_bit_flip_moves_the_exponent(dtype, bit):
     assert after.tolist() == sorted([factor, 1.0, 1.0, 1.0])
 
 
-def test_highest_bit_of_a_small_value_is_finite_and_overflows_the_norm():
-    values, options = np.full([4], 1e-3), {"exponent_bit": 7}
-    after = corrupted(values, "float32", "gradient_bit_flip", **options)
-    largest = after.max()
-    assert float(largest) > 1e35
-    assert not paddle.isfinite(largest.square())
-
-
 def test_exponent_bit_outside_the_dtype():
     options = {"kind": "gradient_bit_flip", "exponent_bit": 5}
     with pytest.raises(ValueError, match=r"exponent_bit 5 .* of float16"):
@@ -225,13 +217,6 @@ def test_sparse_gradient():
     rows = merged._get_tensor_from_selected_rows().numpy()
     expected = 8.0 * dense.embed.weight.grad.numpy()[[1, 2, 3]]
     np.testing.assert_allclose(rows, expected, rtol=1e-6)
-
-
-def test_optimizer_step_sees_the_fault():
-    model = trained_model()
-    hit_names(model, make_fault("gradient_nan", tensor="head.bias"))
-    paddle.optimizer.SGD(0.1, parameters=model.parameters()).step()
-    assert int(paddle.isnan(model.head.bias).sum()) == 1
 
 
 def test_unknown_tensor():
