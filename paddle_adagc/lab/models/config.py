@@ -157,9 +157,6 @@ class DecoderOptions:
     moe_layers: list[Natural] | None = None
     """Indices of the layers with experts, from 0; None: all layers."""
 
-    moe_norm_topk_prob: Flag = True
-    """A token's routing weights sum to 1."""
-
     moe_correction_bias: Flag = False
     """Each expert has a bias, not trained, that takes part in the choice of
     experts but not in their weights (ERNIE-4.5's

@@ -9,6 +9,7 @@ from paddle import Tensor, nn
 from paddle.distributed import fleet
 from paddlenlp.transformers import PretrainedModel, register_base_model
 
+from paddle_adagc.lab.data.datasets import IGNORED_LABEL
 from paddle_adagc.lab.models.attention import Attention
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.layers import (
@@ -28,8 +29,6 @@ from paddle_adagc.lab.models.parallel import (
     uses_sequence_parallel,
     whole_sequence,
 )
-
-IGNORED_LABEL = -100
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

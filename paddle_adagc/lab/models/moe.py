@@ -59,7 +59,6 @@ class Router(nn.Layer):
         if config.initialization == "wesar":
             self.alpha = create_alpha(self, config, "input")
         self.top_k = config.moe_top_k
-        self.normalise = config.moe_norm_topk_prob
 
     def forward(
         self, x: Tensor, correction_bias: Tensor | None
@@ -81,9 +80,8 @@ class Router(nn.Layer):
             scores = probabilities.detach() + correction_bias
             _, chosen = paddle.topk(scores, self.top_k)
             weights = paddle.take_along_axis(probabilities, chosen, 1)
-        if self.normalise:
-            total = weights.sum(-1, keepdim=True)
-            weights = weights / paddle.clip(total, min=_NORM_MIN)
+        total = weights.sum(-1, keepdim=True)
+        weights = weights / paddle.clip(total, min=_NORM_MIN)
         return logits, probabilities, weights, chosen
 
 

@@ -107,14 +107,6 @@ def test_expert_without_tokens_is_not_called():
             assert float(parameter.grad.abs().sum()) > 0
 
 
-def test_weights_without_normalisation_are_the_probabilities():
-    router = Router(config(moe_norm_topk_prob=False))
-    _, probabilities, weights, chosen = router(paddle.randn([6, 8]), None)
-    picked = np.take_along_axis(probabilities.numpy(), chosen.numpy(), 1)
-    np.testing.assert_array_equal(weights.numpy(), picked)
-    assert (weights.numpy().sum(1) < 1.0).all()
-
-
 def test_correction_bias_changes_the_choice_and_not_the_weights():
     router = Router(config())
     x = paddle.randn([6, 8])
