@@ -28,7 +28,6 @@ _WITH_EXPERTS_ONLY = (
     "moe_layers",
     "moe_correction_bias",
     "router_aux_loss_coef",
-    "router_z_loss_coef",
 )
 
 
@@ -164,9 +163,6 @@ class DecoderOptions:
 
     router_aux_loss_coef: NonNegative = 0.0
     """Factor of the load-balancing loss."""
-
-    router_z_loss_coef: NonNegative = 0.0
-    """Factor of the router z-loss."""
 
     float8_linears: list[Float8Linear] = dataclasses.field(default_factory=list)
     """Linear maps whose products are in FP8 (see `fp8.linear`): "attention"

@@ -58,29 +58,23 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def training_loss(
     config: DecoderConfig,
     lm_loss: Tensor,
-    router_losses: Tensor | None,
+    router_loss: Tensor | None,
     *,
-    adds_router_losses: bool,
+    adds_router_loss: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss to minimise, and its parts by name, without factors.
 
-    `router_losses` are load-balancing loss and z-loss, averaged over the MoE
-    layers, [2]; None without experts. In training they are added.
+    `router_loss` is the load-balancing loss, averaged over the MoE layers,
+    [1]; None without experts. In training it is added.
     """
     parts = {"lm_loss": lm_loss.detach()}
-    if router_losses is None:
+    if router_loss is None:
         return lm_loss, parts
-    balance, z_loss = paddle.unbind(router_losses)
+    balance = router_loss.squeeze()
     parts["router_aux_loss"] = balance.detach()
-    parts["router_z_loss"] = z_loss.detach()
-    if not adds_router_losses:
+    if not adds_router_loss:
         return lm_loss, parts
-    loss = (
-        lm_loss
-        + config.router_aux_loss_coef * balance
-        + config.router_z_loss_coef * z_loss
-    )
-    return loss, parts
+    return lm_loss + config.router_aux_loss_coef * balance, parts
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -109,20 +103,20 @@ class DecoderLayer(nn.Layer):
         self.post_attention_layernorm = RMSNorm(config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Map [batch, length, hidden] to the same shape, and router losses.
+        """Map [batch, length, hidden] to the same shape, and router loss.
 
         Under sequence parallelism [length / ranks, batch, hidden]; experts
-        get whole sequences. Without experts router losses are None.
+        get whole sequences. Without experts the loss is None.
         """
         x = x + self.self_attn(self.input_layernorm(x))
         normed = self.post_attention_layernorm(x)
         if not self.has_experts:
             return x + self.mlp(normed), None
         if self.is_split:
-            mixed, router_losses = self.mlp(whole_sequence(normed))
-            return x + split_sequence(mixed), router_losses
-        mixed, router_losses = self.mlp(normed)
-        return x + mixed, router_losses
+            mixed, router_loss = self.mlp(whole_sequence(normed))
+            return x + split_sequence(mixed), router_loss
+        mixed, router_loss = self.mlp(normed)
+        return x + mixed, router_loss
 
 
 @register_base_model
@@ -143,7 +137,7 @@ class DecoderModel(DecoderPretrainedModel):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Hidden states [batch, length, hidden] after the final norm.
 
-        And the router losses of `MoE.forward`, averaged over the MoE layers.
+        And the router loss of `MoE.forward`, averaged over the MoE layers.
         """
         check_length(input_ids, self.config)
         x = self.embed_tokens(input_ids)
@@ -189,17 +183,17 @@ class DecoderForCausalLM(DecoderPretrainedModel):
         Labels are already aligned: `labels[:, t]` is the token that follows
         `input_ids[:, t]`; -100 does not count. Logits [batch, length, vocab]
         are of this TP rank's share of the vocabulary. The loss is the mean
-        cross-entropy, in training mode plus the router losses.
+        cross-entropy, in training mode plus the router loss.
         """
-        hidden, router_losses = self.model(input_ids)
+        hidden, router_loss = self.model(input_ids)
         logits = self._head(hidden)
         if labels is None:
             return logits
         loss, self.last_losses = training_loss(
             self.config,
             cross_entropy(logits, labels),
-            router_losses,
-            adds_router_losses=self.training,
+            router_loss,
+            adds_router_loss=self.training,
         )
         return loss, logits
 

@@ -53,7 +53,6 @@ _OPTIONAL_KEYS = {
 }
 # Options without a counterpart in transformers, and what follows from that.
 _LEFT_OUT: dict[str, tuple[Any, str]] = {
-    "router_z_loss_coef": (0.0, "which logits do not depend on"),
     "float8_linears": ([], "so its logits differ by the rounding to FP8"),
     "rms_norm_precision": (
         "float32",
@@ -122,9 +121,9 @@ def family_of(config: DecoderConfig) -> Family:
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
     """Return a decoder's `config.json`, the inverse of `config_from_hf`.
 
-    Transformers has no router z-loss, no FP8 products and no bfloat16 norms:
-    these options are left out, with a warning. A decoder that none of its
-    classes computes is refused.
+    Transformers has no FP8 products and no bfloat16 norms: these options are
+    left out, with a warning. A decoder that none of its classes computes is
+    refused.
     """
     family = family_of(config)
     for option, (without, effect) in _LEFT_OUT.items():

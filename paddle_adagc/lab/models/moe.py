@@ -41,11 +41,6 @@ def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
     return probabilities.shape[-1] * (load * mean).sum()
 
 
-def router_z_loss(logits: Tensor) -> Tensor:
-    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5)."""
-    return paddle.square(paddle.logsumexp(logits, axis=-1)).mean()
-
-
 class Router(nn.Layer):
     """Chooses experts by a softmax over a linear map, all in float32."""
 
@@ -62,12 +57,12 @@ class Router(nn.Layer):
 
     def forward(
         self, x: Tensor, correction_bias: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Route tokens [tokens, hidden].
 
         The bias [E] is added to the probabilities for the choice only. Gives
-        logits and probabilities, [tokens, E] float32, the chosen experts'
-        weights, [tokens, top_k] float32, and their indices, int64.
+        probabilities, [tokens, E] float32, the chosen experts' weights,
+        [tokens, top_k] float32, and their indices, int64.
         """
         with without_autocast():
             logits = paddle.matmul(as_float32(x), as_float32(self.weight))
@@ -82,7 +77,7 @@ class Router(nn.Layer):
             weights = paddle.take_along_axis(probabilities, chosen, 1)
         total = weights.sum(-1, keepdim=True)
         weights = weights / paddle.clip(total, min=_NORM_MIN)
-        return logits, probabilities, weights, chosen
+        return probabilities, weights, chosen
 
 
 def expert_rank(expert: int, num_experts: int, num_ranks: int) -> int:
@@ -246,7 +241,6 @@ class MoE(nn.Layer):
         self.num_experts = config.moe_num_experts
         self.top_k = config.moe_top_k
         self.balances = config.router_aux_loss_coef > 0
-        self.limits_logits = config.router_z_loss_coef > 0
         self.has_correction_bias = config.moe_correction_bias
         if self.has_correction_bias:
             zeros = paddle.zeros([self.num_experts], dtype="float32")
@@ -258,14 +252,14 @@ class MoE(nn.Layer):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mix the experts' outputs of [batch, length, hidden].
 
-        Also gives the load-balancing loss and the router z-loss without their
-        factors, [2] float32, zero where the factor is zero.
+        Also gives the load-balancing loss without its factor, [1] float32,
+        zero where the factor is zero.
         """
         tokens = x.reshape([-1, x.shape[-1]])
         bias = None
         if self.has_correction_bias:
             bias = as_float32(self.e_score_correction_bias)
-        logits, probabilities, weights, chosen = self.gate(tokens, bias)
+        probabilities, weights, chosen = self.gate(tokens, bias)
         counts = self._count(chosen)
         out = self._routed(tokens, weights, chosen, counts)
         if self.balances or self.has_correction_bias:
@@ -274,12 +268,10 @@ class MoE(nn.Layer):
             self.expert_load.add_(counts)
         if self.shared_experts is not None:
             out = out + self.shared_experts(tokens)
-        balance = z_loss = paddle.zeros([], dtype="float32")
+        balance = paddle.zeros([1], dtype="float32")
         if self.balances:
-            balance = load_balancing_loss(probabilities, counts)
-        if self.limits_logits:
-            z_loss = router_z_loss(logits)
-        return out.reshape(x.shape), paddle.stack([balance, z_loss])
+            balance = load_balancing_loss(probabilities, counts).reshape([1])
+        return out.reshape(x.shape), balance
 
     def _is_own(self, expert: int, config: DecoderConfig) -> bool:
         """Tell whether this rank holds the expert with this global index."""

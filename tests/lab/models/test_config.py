@@ -28,7 +28,7 @@ WESAR_TIED = {"initialization": "wesar", "tie_word_embeddings": True}
         ({"moe_correction_bias": True}, "give moe_num_experts"),
         (TWO | {"moe_top_k": 3}, "moe_top_k=3"),
         (TWO | {"moe_layers": [3]}, "moe_layers holds 3"),
-        ({"router_z_loss_coef": -1.0}, "must be at least 0, got -1.0"),
+        ({"router_aux_loss_coef": -1.0}, "must be at least 0, got -1.0"),
         ({"qk_norm": "yes"}, "qk_norm must be true or false, got 'yes'"),
         ({"initialization": "he"}, "one of normal, scaled_embed, wesar"),
         (WESAR_TIED, "tie_word_embeddings=True with initialization='wesar'"),

@@ -186,7 +186,6 @@ def test_refuses_what_transformers_has_not(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({**MIXTRAL, "router_z_loss_coef": 0.01}, "do not depend on"),
         ({"float8_linears": ["mlp"]}, "rounding to FP8"),
         (
             {"rms_norm_precision": "bfloat16"},
