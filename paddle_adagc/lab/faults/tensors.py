@@ -11,12 +11,19 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.faults.batch import check_token
 from paddle_adagc.lab.faults.config import FaultConfig
 from paddle_adagc.lab.faults.schedule import Fault
 
@@ -118,6 +125,26 @@ def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
             f"{suggestion(pattern, names)}"
         )
     return chosen
+
+
+def check_faults(
+    faults: Sequence[FaultConfig], model: Layer, num_words: int
+) -> None:
+    """Refuse faults that could not be injected."""
+    for fault in faults:
+        if fault.token is not None:
+            check_token(fault.token, num_words)
+        if fault.tensor is None:
+            continue
+        if fault.target == "gradient":
+            names = [
+                name
+                for name, parameter in model.named_parameters()
+                if not parameter.stop_gradient
+            ]
+        else:
+            names = [name for name, _ in model.named_sublayers()]
+        matching_names(fault, names)
 
 
 def _hook(
