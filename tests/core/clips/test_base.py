@@ -223,7 +223,3 @@ def test_summary_costs_the_next_steps_nothing():
     seen = calls(is_summarized=True)
     assert seen
     assert seen == calls(is_summarized=False)
-
-
-def test_summary_before_the_first_step():
-    assert ClipGradByAdaGC().summary()["num_tensors"] == 0

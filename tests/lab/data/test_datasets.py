@@ -250,15 +250,6 @@ def test_a_draw_is_the_same_in_every_release():
     assert [order[i] for i in range(10, 20)] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
 
 
-def test_random_starts_are_spread_evenly():
-    order = RandomOrder(range(10), num_samples=10_000, seed=1)
-    counts = np.bincount([order[i] for i in range(10_000)], minlength=10)
-    # 5 standard deviations of a binomial count with p = 0.1
-    assert np.abs(counts - 1000).max() < 150
-    order = RandomOrder((3, 500, 70), num_samples=300, seed=5)
-    assert {order[i] for i in range(300)} == {3, 500, 70}
-
-
 def test_every_window_comes_once_an_epoch_in_changing_order():
     order = EpochOrder(num_windows=40, seq_length=8, num_samples=120, seed=5)
     epochs = [[order[40 * e + i] for i in range(40)] for e in range(3)]
