@@ -305,10 +305,9 @@ def train(
 ):
     """Train on this rank.
 
-    Returns:
-        Losses, the clip's full state, pieces of the final weights, pieces of
-        the clipped gradients of some steps, and how many tensors have a state
-        of the optimizer here.
+    Gives losses, the clip's full state, pieces of the final weights and of the
+    clipped gradients of some steps, and how many tensors have a state of the
+    optimizer here.
     """
     config = DecoderConfig(
         **options,
