@@ -97,7 +97,9 @@ class CommunicationLedger:
     def one_step(self) -> Iterator[None]:
         """Record what is called inside."""
         topology = read_topology()
-        counted = {name: self._counted(name, topology) for name in _COLLECTIVES}
+        counted: dict[str, Any] = {
+            name: self._counted(name, topology) for name in _COLLECTIVES
+        }
         with mock.patch.multiple(dist, **counted):
             yield
         self._step += 1
