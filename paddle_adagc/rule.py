@@ -45,6 +45,9 @@ FULL_SUPPORT = 10.0
 _FALL, _RISE = -math.log(4.0), math.log(10.0)
 """A step agrees with gamma if the mean log change lies between these."""
 
+_OWN_FALL, _OWN_RISE = 1 / 20, 100.0
+"""And the tensor's own norm between these times its gamma."""
+
 _NO_MARGIN = -1e38
 
 PerTensor: TypeAlias = float | Tensor
@@ -139,14 +142,15 @@ def supported_minimum(
 
     Not in the paper. By the letter a single step in which almost all norms are
     far too small (one gradient times 1e6 does that, through the global scale)
-    sets gamma for thousands of steps. Here a step *agrees* with gamma if its
-    norms, in the geometric mean over all tensors, lie between a quarter and ten
-    times gamma. A step that agrees enters the minimum and adds 1 to the support
-    of gamma, up to 10; one that does not takes 1 away, and replaces gamma once
-    no support is left (Boyer and Moore's majority vote). With equal votes the
-    larger norms win. Larger norms say nothing against a gamma of full support:
-    it is a minimum. Without a step that disagrees this is
-    :func:`running_minimum`, bit for bit.
+    sets gamma for thousands of steps, and so does one small norm for its
+    tensor. Here a step *agrees* with a tensor's gamma if its norms, in the
+    geometric mean over all tensors, lie between a quarter and ten times gamma,
+    and the tensor's own between a twentieth and a hundred times. A step that
+    agrees enters the minimum and adds 1 to the support of gamma, up to 10; one
+    that does not takes 1 away, and replaces gamma once no support is left
+    (Boyer and Moore's majority vote). With equal votes the larger norms win.
+    Larger norms say nothing against a gamma of full support: it is a minimum.
+    Without a step that disagrees this is :func:`running_minimum`, bit for bit.
 
     Args:
         norm: Norm to enter, after the clip: ``||h g_i||``.
@@ -157,10 +161,12 @@ def supported_minimum(
     Returns:
         New gamma and support.
     """
-    is_low = change < _FALL
-    is_high = paddle.logical_and(change > _RISE, support < FULL_SUPPORT)
-    disagrees = paddle.logical_or(is_low, is_high)
     is_new = paddle.isinf(gamma)
+    own_fall = paddle.where(is_new, paddle.zeros_like(gamma), _OWN_FALL * gamma)
+    is_low = paddle.logical_or(change < _FALL, norm < own_fall)
+    is_high = paddle.logical_or(change > _RISE, norm > _OWN_RISE * gamma)
+    is_high = paddle.logical_and(is_high, support < FULL_SUPPORT)
+    disagrees = paddle.logical_or(is_low, is_high)
     left = support - 1.0
     is_replaced = paddle.where(
         is_low,

@@ -28,7 +28,9 @@ from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.state import Quantity
 
-Init = Literal["warmup_min", "min_no_warmup", "constant", "threshold"]
+Init = Literal[
+    "warmup_min", "lambda_abs", "min_no_warmup", "constant", "threshold"
+]
 
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
 _OF_TENSORS = {
@@ -66,10 +68,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         \exp\Big(\frac{1}{n} \sum_i \log \frac{\|h g_i\|}{\gamma_i}\Big)
 
     lies under 1/4 or, while fewer than 10 steps support :math:`\gamma`, above
-    10 (:func:`paddle_adagc.rule.supported_minimum`). One gradient times 1e6
-    does that: through :math:`h` it makes all other norms tiny. Without such a
-    step gamma is Algorithm 1's, bit for bit. Costs 4 more bytes per tensor
-    until the end of the warm-up.
+    10; for one tensor also if its own ratio lies under 1/20 or above 100
+    (:func:`paddle_adagc.rule.supported_minimum`). One gradient times 1e6 does
+    that: through :math:`h` it makes all other norms tiny. Without such a step
+    gamma is Algorithm 1's, bit for bit. Costs 4 more bytes per tensor until the
+    end of the warm-up.
 
     Args:
         lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
@@ -77,9 +80,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
         lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
         t_start: :math:`T_{start}`, number of warm-up steps.
-        init: How gamma starts; the paper's default and the variants of its
-            ablation, none of which has a GlobalGC warm-up.
-            ``"warmup_min"``: as above.
+        init: How gamma starts.
+            ``"warmup_min"``: as above, the paper's.
+            ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
+            norm that the warm-up lets through, whatever the warm-up's norms
+            are. gamma then falls to the tensor's norms, by 1% a step.
+            The variants of the paper's ablation have no GlobalGC warm-up:
             ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
             whose gradients are not clipped.
             ``"constant"``: ``init_value`` (0.5 and 1.0 in the paper); the
@@ -227,8 +233,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         }
 
     def _kept_quantities(self) -> list[Quantity]:
-        start = self.init_value if self.init == "constant" else math.inf
-        assert start is not None
+        starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
+        start = starts.get(self.init) or math.inf
         kept = [Quantity(name="gamma", start=start, is_positive=True)]
         own = self.overrides.settings.values()
         if self.lambda_dev or any(v and v.get("lambda_dev") for v in own):
@@ -260,7 +266,7 @@ class ClipGradByAdaGC(TensorScalingClip):
                 margin = rule.margin(deviation, values["lambda_dev"])
             h = rule.adaptive_scale(norm, gamma, values["lambda_rel"], margin)
             new = {"gamma": rule.moving_average(h * norm, gamma, beta)}
-        elif self.init == "warmup_min":
+        elif self.init in ("warmup_min", "lambda_abs"):
             h, new = self._warm_up(norm, kept)
         elif self.init == "min_no_warmup":
             h = paddle.ones_like(norm)
@@ -292,7 +298,9 @@ class ClipGradByAdaGC(TensorScalingClip):
         ).split(3)
         total = squared_norm.sqrt().astype("float32")
         h = rule.global_scale(total, self.lambda_abs)
-        if support is None:
+        if self.init == "lambda_abs":
+            new = {"gamma": gamma}
+        elif support is None:
             new = {"gamma": rule.running_minimum(h * norm, gamma)}
         else:
             mean = rule.mean_change(change, count, h)

@@ -91,6 +91,13 @@ LOW, HIGH = -math.log(4.0), math.log(10.0)
         (1.01 * HIGH, 3.0, (2, 9), (2, 8)),
         (1.01 * HIGH, 3.0, (2, 1), (3, 1)),
         (1.01 * HIGH, 3.0, (np.inf, 0), (3, 1)),
+        (0.0, 2.0 / 20, (2, 10), (0.1, 10)),
+        (0.0, 1.9 / 20, (2, 10), (2, 9)),
+        (0.0, 1.9 / 20, (2, 0), (1.9 / 20, 1)),
+        (0.0, 200.0, (2, 9), (2, 10)),
+        (0.0, 201.0, (2, 9), (2, 8)),
+        (0.0, 201.0, (2, 1), (201, 1)),
+        (0.0, 201.0, (2, 10), (2, 10)),
         (0.0, 0.0, (2, 3), (2, 3)),
         (0.0, np.nan, (2, 3), (2, 3)),
     ],
@@ -102,7 +109,8 @@ def test_votes_hand_worked(change, norm, before, after):
         vector([before[1]]),
         paddle.to_tensor([change], "float64"),
     )
-    assert (gamma.item(), support.item()) == after
+    expected = tuple(np.float32(after).tolist())
+    assert (gamma.item(), support.item()) == expected
 
 
 def test_mean_change_hand_worked():

@@ -74,12 +74,13 @@ def voted_warm_up(steps, lambda_abs):
         change = np.exp(np.mean(np.log(ratios))) if known else 1.0
         for i in seen:
             x = h * norm[i]
-            if change < 0.25:
+            own = x / gamma[i] if i in known else 1.0
+            if change < 0.25 or own < 0.05:
                 support[i] -= 1
                 if i in known and support[i] < 0:
                     gamma[i], support[i] = x, 1
                 support[i] = max(support[i], 0)
-            elif change > 10 and support[i] < 10:
+            elif (change > 10 or own > 100) and support[i] < 10:
                 support[i] -= 1
                 if support[i] <= 0:
                     gamma[i], support[i] = x, 1

@@ -132,6 +132,28 @@ def test_init_constant_is_adaptive_from_the_first_step():
     assert ClipGradByAdaGC(init="constant").init_value == 1.0
 
 
+@pytest.mark.parametrize("nothing", [0.0, None])
+def test_init_lambda_abs_starts_at_the_bound_after_global_clipping(nothing):
+    clip = ClipGradByAdaGC(
+        init="lambda_abs", lambda_abs=0.5, t_start=2, lambda_rel=2.0, beta=0.5
+    )
+    out, gamma = feed(
+        clip, [[3.0, 4.0], [1e6, 1e-6], [0.25, 4.0], [0.25, nothing]]
+    )
+    assert out[0] == [np.float32(0.3), np.float32(0.4)]
+    assert out[1] == [0.5, pytest.approx(5e-13)]
+    assert out[2:] == [[0.25, 1.0], [0.25, nothing]]
+    assert gamma == [[0.5, 0.5]] * 2 + [[0.375, 0.75], [0.3125, 0.75]]
+
+
+def test_init_lambda_abs_has_no_bad_warm_up_step():
+    norms = np.random.default_rng(0).uniform(0.1, 0.2, (30, 3))
+    _, expected = feed(ClipGradByAdaGC(init="lambda_abs", t_start=20), norms)
+    norms[:20] *= 10.0 ** np.random.default_rng(1).integers(-12, 12, (20, 3))
+    _, gamma = feed(ClipGradByAdaGC(init="lambda_abs", t_start=20), norms)
+    assert gamma == expected
+
+
 def test_init_threshold_bounds_the_latest_norm_and_does_not_clip():
     clip = ClipGradByAdaGC(init="threshold", t_start=2, lambda_rel=1.0)
     out, gamma = feed(clip, [[0.25, 0.01], [3.0, 0.05], [3.0, 0.05]])

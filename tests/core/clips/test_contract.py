@@ -131,6 +131,7 @@ STARTS = [
     partial(ClipGradByAdaGC, init=init, t_start=t_start)
     for init, first in (
         ("warmup_min", 0),
+        ("lambda_abs", 0),
         ("min_no_warmup", 0),
         ("constant", 0),
         ("threshold", 1),

@@ -69,6 +69,17 @@ def test_bad_warm_up_steps_do_not_set_gamma(fault, steps):
     assert np.median(strict / clean) < 0.01
 
 
+@pytest.mark.parametrize("factor", [1e-12, 1e-6, 1e-3, 0.005])
+@pytest.mark.parametrize("steps", [[0], [1], [20], [39], [20, 25, 30, 31, 32]])
+def test_one_small_gradient_does_not_freeze_its_tensor(factor, steps):
+    clean = run(ClipGradByAdaGC(t_start=T_START), usual_norms())[-1]
+    norms = spoiled(one_tensor(factor), steps)
+    voted = run(ClipGradByAdaGC(t_start=T_START), norms)[-1]
+    strict = run(ClipGradByAdaGC(t_start=T_START, strict=True), norms)[-1]
+    np.testing.assert_allclose(voted, clean, rtol=0.3)
+    assert (strict / clean)[3] < 10 * factor
+
+
 @pytest.mark.parametrize("init", ["min_no_warmup", "threshold"])
 def test_other_starts_are_the_paper_s(init):
     norms = spoiled(all_tensors, [20])

@@ -27,6 +27,14 @@ PROXIES = [
 @pytest.mark.parametrize("proxy", PROXIES)
 def test_natural_steps_agree_with_room(proxy, tmp_path, monkeypatch):
     changes, mean_change = [], rule.mean_change
+    own, supported_minimum = [], rule.supported_minimum
+
+    def seen(norm, gamma, support, change):
+        ratio = (norm / gamma).numpy()
+        own.append(ratio[(ratio > 0) & np.isfinite(ratio)])
+        return supported_minimum(norm, gamma, support, change)
+
+    monkeypatch.setattr(rule, "supported_minimum", seen)
 
     def recorded(total, count, h):
         change = mean_change(total, count, h)
@@ -48,3 +56,6 @@ def test_natural_steps_agree_with_room(proxy, tmp_path, monkeypatch):
     assert len(ratio) == 100
     assert ratio.min() > 0.85
     assert ratio[:12].max() < 3.3
+    assert len(own) == 100
+    assert np.concatenate(own).min() > 1 / 20
+    assert np.concatenate(own[:12]).max() < 100
