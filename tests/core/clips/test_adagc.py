@@ -226,3 +226,21 @@ def test_factor_that_lets_gamma_only_shrink_is_warned_of(make):
         warnings.simplefilter("error")
         make(lambda_rel=1.0, lambda_dev=1.0)
         make(lambda_rel=1.001)
+
+
+def test_t_start_zero_takes_the_first_norm_and_does_not_clip():
+    clip = ClipGradByAdaGC(t_start=0, lambda_abs=1e-3)
+    parameters = make_parameters([[2]])
+    clipped = clip_arrays(clip, parameters, [np.float32([3.0, 4.0])])
+    np.testing.assert_array_equal(clipped[0], [3.0, 4.0])
+    np.testing.assert_array_equal(gammas(clip), [5.0])
+
+
+def test_mixture_of_experts_without_tokens_in_the_warm_up_stays_trainable():
+    rng = np.random.default_rng(0)
+    norms = rng.uniform(0.5, 1.0, (60, 40)) * (rng.random((60, 40)) < 0.2)
+    clip = ClipGradByAdaGC(t_start=20)
+    out, gamma = feed(clip, norms.tolist())
+    assert np.isfinite(out).all()
+    assert (np.array(out)[norms > 0] > 0).all()
+    assert (np.array(gamma[-1]) > 0.1).all()

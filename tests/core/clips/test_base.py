@@ -223,3 +223,22 @@ def test_summary_costs_the_next_steps_nothing():
     seen = calls(is_summarized=True)
     assert seen
     assert seen == calls(is_summarized=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_low_precision_gradients_are_measured_in_float32(dtype):
+    rng = np.random.default_rng(0)
+    parameters = make_parameters([[40, 30], [50]])
+    clip = ClipGradByAdaGC(t_start=0)
+    for _ in range(5):
+        grads = [rng.normal(size=s) for s in ([40, 30], [50])]
+        clip_arrays(clip, parameters, grads, dtype)
+    assert clip.state_dict()["gamma"][parameters[0].name].dtype == (
+        paddle.float32
+    )
+    outlier = [1000 * rng.normal(size=[40, 30]) / 100, np.ones([50])]
+    before = gammas(clip)
+    clipped = clip_arrays(clip, parameters, outlier, dtype)
+    tolerance = {"bfloat16": 4e-3, "float16": 1e-3}.get(dtype, 1e-6)
+    norm = np.linalg.norm(clipped[0])
+    np.testing.assert_allclose(norm, 1.04 * before[0], rtol=tolerance)

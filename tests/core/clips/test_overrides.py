@@ -14,6 +14,7 @@ from core.named_tensors import SIZES, bound_clip, gradients
 from helpers import (
     assert_equal,
     clip_arrays,
+    feed,
     make_parameters,
     no_waiting_for_the_device,
 )
@@ -271,3 +272,40 @@ def test_off_is_algorithm_1_without_further_state():
     assert clip.state_dict().keys() == {"step", "gamma", "config"}
     (tensor,) = clip.metrics()["tensors"].values()
     assert tensor.keys() == {"norm", "gamma", "h"}
+
+
+@pytest.mark.parametrize("lambda_dev", [0.0, 1.0])
+def test_equal_values_give_equal_bits(lambda_dev):
+    values = {"t_start": 5, "lambda_abs": 6.0, "lambda_dev": lambda_dev}
+    plain = run(*bound_clip(**values))
+    own = {"lambda_rel": 1.04, "beta": 0.99}
+    named = run(*bound_clip(overrides={"mlp": own}, **values))
+    for step, again in zip(plain, named, strict=True):
+        np.testing.assert_array_equal(np.hstack(again), np.hstack(step))
+
+
+def test_gamma_follows_norms_that_grow():
+    norms = np.r_[np.ones(100), np.full(400, 5.0)]
+    norms *= 1 + 0.1 * np.random.default_rng(0).normal(size=500)
+    plain, wide = (
+        feed(ClipGradByAdaGC(lambda_abs=100.0, **own), norms[:, None])[1][-1]
+        for own in ({}, {"lambda_dev": 4.0})
+    )
+    assert plain[0] < 1.2
+    assert wide[0] == pytest.approx(5.0, rel=0.1)
+
+
+def test_usual_norms_pass_and_an_outlier_does_not():
+    rng = np.random.default_rng(0)
+    norms = 1.0 + 0.3 * np.abs(rng.normal(size=600))
+    norms[550] = 100.0
+    plain, wide = (
+        np.ravel(
+            feed(ClipGradByAdaGC(lambda_abs=10.0, **own), norms[:, None])[0]
+        )
+        for own in ({}, {"lambda_dev": 4.0})
+    )
+    calm = np.r_[300:550, 551:600]
+    assert np.mean(plain[calm] < 0.999 * norms[calm]) > 0.3
+    assert np.mean(wide[calm] < 0.999 * norms[calm]) < 0.05
+    assert wide[550] < 2.5

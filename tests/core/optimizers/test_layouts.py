@@ -13,6 +13,9 @@ from core.parallel.training import DENSE, LAYOUTS, MOE, Layout
 from helpers import long_but
 from paddle.distributed import fleet
 
+from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.rank_weights import initialize_weights
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon, hidden_matrices
 from paddle_adagc.optimizers.spam import SPAM
@@ -179,3 +182,58 @@ def test_sharding_that_splits_tensors_is_refused():
     for messages in ranks:
         for message in messages.values():
             assert "split_param to False (V1)" in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        (LAYOUTS["v1 x2"], ["lion", "muon", "spam", "agc"]),
+        (LAYOUTS["v2 x2"], ["lion", "spam"]),
+    ],
+    ids=["v1 x2", "v2 x2"],
+)
+def test_state_of_a_rank_resumes_bit_by_bit(layout, names):
+    ranks = run_on_ranks(
+        rolled_back, layout.world_size, layout=layout, names=names
+    )
+    for same in ranks:
+        assert dict(zip(names, same, strict=True)) == dict.fromkeys(names, True)
+
+
+def rolled_back(layout, names):
+    """Whether steps are repeated bit by bit from a state of this rank."""
+    topology = layout.start()
+    same = []
+    for name in names:
+        config = DecoderConfig(**DENSE, tensor_parallel_degree=layout.mp)
+        model = DecoderForCausalLM(config)
+        initialize_weights(model, config, training.SEED)
+        optimizer = make_optimizer(name, model)
+        model = fleet.distributed_model(model)
+        optimizer = fleet.distributed_optimizer(optimizer)
+        weights = []
+        saved, state = [], {}
+        for step in (*range(4), *range(2, 4)):
+            if step == 2 and not saved:
+                saved = [p.clone() for p in model.parameters()]
+                state = {
+                    key: value.clone()
+                    for key, value in optimizer.state_dict().items()
+                }
+            elif step == 2:
+                optimizer.set_state_dict(state)
+                for parameter, value in zip(
+                    model.parameters(), saved, strict=True
+                ):
+                    parameter.set_value(value)
+            ids, labels = training.own_rows(
+                training.batch(step), layout, topology
+            )
+            training.forward_backward(model, model, optimizer, ids, labels)
+            optimizer.step()
+            optimizer.clear_grad()
+            if step == 3:
+                weights.append([p.numpy() for p in model.parameters()])
+        same.append(all((a == b).all() for a, b in zip(*weights, strict=True)))
+    return same

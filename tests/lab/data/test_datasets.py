@@ -2,11 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 import paddle_adagc
@@ -256,3 +261,45 @@ def test_every_window_comes_once_an_epoch_in_changing_order():
     for epoch in epochs:
         assert sorted(epoch) == list(range(0, 320, 8))
     assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stdlib", "mmap"])
+def test_another_process_reads_the_same_samples(kind, prefix):
+    values = make_config(kind, prefix)
+    script = (
+        "import hashlib, numpy as np\n"
+        "from paddle_adagc.lab.data.config import DataConfig\n"
+        "from paddle_adagc.lab.data.datasets import build_datasets\n"
+        f"for d in build_datasets({values!r}, 200):\n"
+        "    rows = [d[i]['input_ids'] for i in range(len(d))]\n"
+        "    data = np.stack(rows).tobytes()\n"
+        "    print(hashlib.sha256(data).hexdigest())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "9"}
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    theirs = result.stdout.split("\n")[-3:-1]
+    assert theirs == [digest(d) for d in build_datasets(values, 200)]
+
+
+def test_ranks_deal_the_samples_out():
+    train, _ = build_datasets(DataConfig(), 64)
+    samplers = [DistributedBatchSampler(train, 4, 2, rank) for rank in (0, 1)]
+    indices = [i for sampler in samplers for batch in sampler for i in batch]
+    assert sorted(indices) == list(range(64))
+
+
+@given(
+    num_starts=st.integers(1, 10**12),
+    seed=st.integers(0, 2**32 - 1),
+    index=st.integers(0, 10**12),
+)
+def test_random_starts_are_in_range(num_starts, seed, index):
+    order = RandomOrder(range(num_starts), 10**12 + 1, seed)
+    assert 0 <= order[index] < num_starts

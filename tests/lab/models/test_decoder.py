@@ -206,3 +206,41 @@ def test_nan_weights_give_a_nan_loss():
     weight.set_value(paddle.full(weight.shape, float("nan")))
     ids = paddle.zeros([2, 8], "int64")
     assert paddle.isnan(model(ids, ids)[0]).item()
+
+
+def test_trains_in_paddlenlp_trainer(tmp_path):
+    from paddlenlp.trainer import Trainer, TrainerCallback, TrainingArguments
+
+    losses = []
+
+    class Losses(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            losses.extend([logs["loss"]] if "loss" in logs else [])
+
+    ids = np.tile(np.arange(9) % 5, (64, 1))
+    data = [{"input_ids": r[:-1], "labels": r[1:]} for r in ids]
+    model = build("ernie")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=8,
+        per_device_train_batch_size=8,
+        learning_rate=1e-2,
+        logging_steps=1,
+        save_steps=8,
+        report_to="none",
+        disable_tqdm=True,
+        device="cpu",
+    )
+    Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        callbacks=[Losses()],
+    ).train()
+    assert len(losses) == 8
+    assert losses[-1] < 0.6 * losses[0]
+    saved = DecoderForCausalLM.from_pretrained(str(tmp_path / "checkpoint-8"))
+    for ours, theirs in zip(
+        model.parameters(), saved.parameters(), strict=True
+    ):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())

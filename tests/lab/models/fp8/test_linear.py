@@ -242,3 +242,22 @@ def test_sequence_parallel_ranks_equal_one_process(ranks):
         ],
         (y, x_grad, column_grad, row_grad),
     )
+
+
+def test_gradients_of_two_micro_batches_add_up():
+    rng = np.random.default_rng(2)
+    weight = rng.standard_normal((48, 24)).astype(np.float32)
+    parts = [
+        (
+            rng.standard_normal((40, 48)).astype(np.float32),
+            rng.standard_normal((40, 24)).astype(np.float32),
+        )
+        for _ in range(2)
+    ]
+    accumulated = paddle.to_tensor(weight)
+    accumulated.stop_gradient = False
+    for x, grad in parts:
+        y = float8_linear(paddle.to_tensor(x), accumulated)
+        y.backward(paddle.to_tensor(grad))
+    alone = [layer_products(x, weight, grad)[2] for x, grad in parts]
+    np.testing.assert_array_equal(accumulated.grad.numpy(), sum(alone))
