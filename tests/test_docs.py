@@ -21,7 +21,7 @@ from pages import CHINESE, PAGES, README, ROOT, blocks, page_name, prose
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
 from paddle_adagc.integrations import run
-from paddle_adagc.lab.benchmark.collectives import LAYOUTS, OTHER_LAYOUTS
+from paddle_adagc.lab.benchmark.collectives import LAYOUTS
 from paddle_adagc.lab.paddleformers.recipe import read_run_config
 from paddle_adagc.lab.reproduce.grid import load_target
 from paddle_adagc.lab.reproduce.verify.tables import read_tables
@@ -351,7 +351,7 @@ def test_what_works_names_a_test():
             assert "test_" in tests, way
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS, *OTHER_LAYOUTS])
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_every_count_is_shown_and_used(name):
     ways = tables()["way"]
     assert any(name in row[3].split(", ") for row in ways)

@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import statistics
-import time
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -99,12 +99,7 @@ def make_pairs(shapes: Iterable[Shape], dtype: str = "float32") -> Pairs:
 
 
 class Contender(abc.ABC):
-    """One way to clip a list of gradients.
-
-    Args:
-        pairs: Parameters and gradients, each of norm about 1.
-        clipped: Whether each tensor is to be scaled.
-    """
+    """One way to clip gradients of norm about 1; the ``clipped`` are scaled."""
 
     name: str
 
@@ -279,11 +274,8 @@ def compare(
 ) -> list[Row]:
     """Time all contenders on one list, interleaved, in one process.
 
-    Args:
-        shapes: Of the tensors.
-        clipped_share: Share of the tensors that is scaled, in [0, 1].
-        repetitions: At least 2; one more comes first and is not counted.
-        dtype: Of the gradients.
+    ``clipped_share`` of the tensors is scaled. One repetition more comes first
+    and is not counted.
     """
     pairs = make_pairs(shapes, dtype)
     originals = [gradient.clone() for _, gradient in pairs]
@@ -328,20 +320,17 @@ def compare_units(repetitions: int) -> dict[str, float]:
         for shape in stacks
         for _ in range(shape[0])
     ]
-    steps = []
-    for parameters in (fused, apart):
-        model = paddle.nn.ParameterList(parameters)
+    contenders = {}
+    for name, parameters in (("fused", fused), ("apart", apart)):
         clip: Any = ClipGradByAdaGC(t_start=0)
-        clip.bind(model, {".": "experts"} if parameters is fused else None)
+        units = {".": "experts"} if name == "fused" else None
+        clip.bind(paddle.nn.ParameterList(parameters), units)
         pairs = [(p, paddle.ones(p.shape)) for p in parameters]
-        steps.append(functools.partial(clip, pairs))
-    times: list[list[float]] = [[], []]
-    for _ in range(repetitions + 3):
-        for step, found in zip(steps, times, strict=True):
-            started = time.perf_counter()
-            step()
-            found.append(1e3 * (time.perf_counter() - started))
-    first, second = (statistics.median(found[3:]) for found in times)
+        contenders[name] = types.SimpleNamespace(
+            prepare=lambda _: None, step=functools.partial(clip, pairs)
+        )
+    times = take_turns(contenders, range(repetitions + 3), 3)
+    first, second = (1e3 * statistics.median(times[x]) for x in times)
     return {
         "num_tensors": len(apart),
         "num_parameters": len(fused),
@@ -356,15 +345,9 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Time one step of each contender in every round, in random order.
 
-    Python's garbage collector runs before, and not within.
-
-    Args:
-        contenders: By name; each has ``prepare`` and, timed, ``step``.
-        rounds: What all contenders are given in a round.
-        num_untimed: Rounds that come first and do not count.
-
-    Returns:
-        Name -> seconds of each round.
+    Python's garbage collector runs before, and not within. Each contender has
+    ``prepare``, which is given the round, and, timed, ``step``. The first
+    ``num_untimed`` rounds do not count. Gives name -> seconds of each round.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     order = random.Random(0)

@@ -59,10 +59,8 @@ class Entry:
 
     collective: str
     group: str
-    """Axis of the topology (``"model"``, ``"sharding"``, ...), dimension of a
-    mesh, or the ranks."""
+    """Axis of the topology (``"model"``, ``"sharding"``, ...), or the ranks."""
 
-    num_ranks: int
     num_bytes: int
     """Size of the tensor that this rank passes in."""
 
@@ -70,11 +68,7 @@ class Entry:
 class CommunicationLedger:
     """Records the collectives of the clips that it watches, on this rank.
 
-    That is calls of ``paddle.distributed``; a reshard of summands is the
-    all-reduce that it makes. To watch a clip put the watched one in its place::
-
-        ledger = CommunicationLedger()
-        optimizer._inner_opt._grad_clip = ledger.watch(clip)
+    That is calls of ``paddle.distributed``.
     """
 
     def __init__(self) -> None:
@@ -103,19 +97,12 @@ class CommunicationLedger:
     def one_step(self) -> Iterator[None]:
         """Record what is called inside."""
         topology = read_topology()
-        counted: dict[str, Any] = {"reshard": self._counted_reshard()}
-        for name in _COLLECTIVES:
-            counted[name] = self._counted(name, topology)
+        counted: dict[str, Any] = {
+            name: self._counted(name, topology) for name in _COLLECTIVES
+        }
         with mock.patch.multiple(dist, **counted):
             yield
         self._step += 1
-
-    def _add(
-        self, collective: str, group: str, num_ranks: int, *tensors: Tensor
-    ) -> None:
-        num_bytes = sum(x.size * x.element_size() for x in tensors)
-        entry = Entry(self._step, collective, group, num_ranks, num_bytes)
-        self.entries.append(entry)
 
     def _counted(
         self, name: str, topology: Topology | None
@@ -128,23 +115,10 @@ class CommunicationLedger:
             if group is not None:
                 ranks = [*group.ranks]
             tensors = [a for a in args if isinstance(a, Tensor)]
-            self._add(name, _group_name(ranks, topology), len(ranks), *tensors)
+            num_bytes = sum(x.size * x.element_size() for x in tensors)
+            of = _group_name(ranks, topology)
+            self.entries.append(Entry(self._step, name, of, num_bytes))
             return function(*args, **kwargs)
-
-        return counted
-
-    def _counted_reshard(self) -> Callable[..., Any]:
-        function = dist.reshard
-
-        def counted(tensor: Tensor, mesh: Any, placements: list[Any]) -> Tensor:
-            for axis, before in enumerate(tensor.placements):
-                if before.is_partial() and placements[axis].is_replicated():
-                    group = f"mesh dimension {mesh.dim_names[axis]}"
-                    if mesh.ndim == 1:
-                        group = _group_name(mesh.process_ids, None)
-                    local = tensor._local_value()
-                    self._add("all_reduce", group, mesh.shape[axis], local)
-            return function(tensor, mesh, placements)
 
         return counted
 
@@ -174,7 +148,7 @@ def _group_name(ranks: list[int], topology: Topology | None) -> str:
     return f"ranks {', '.join(map(str, ranks))}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class GpuCount:
     """One way to clip one list of tensors on a GPU."""
 
@@ -191,10 +165,7 @@ def count_on_gpu(
 ) -> list[GpuCount]:
     """Count an adaptive step of each backend, and GlobalGC's.
 
-    Args:
-        shapes: Of the tensors.
-        share: Share of the values that is scaled, in [0, 1].
-        dtype: A key of :data:`WIDTHS`.
+    ``share`` of the values is scaled; ``dtype`` is a key of :data:`WIDTHS`.
     """
     sizes = np.array([math.prod(shape) for shape in shapes])
     num_tensors, width = len(sizes), WIDTHS[dtype]
@@ -203,19 +174,13 @@ def count_on_gpu(
     )
     by_operators = num_tensors * sum(operations) + _RULE_OPERATIONS
     fused = Tables([dtype] * num_tensors, sizes).num_launches + 1
-    rows: list[tuple[str, int, float]] = [
-        ("GlobalGC", 3 * num_tensors, 3 * width),
-        ("AdaGC, operators", by_operators, sum(num_bytes)),
-        ("AdaGC, CUDA kernels", fused, width * (1 + 2 * share)),
-    ]
+    num_values = int(sizes.sum())
     return [
+        GpuCount("GlobalGC", 3 * num_tensors, 3 * width, num_values),
+        GpuCount("AdaGC, operators", by_operators, sum(num_bytes), num_values),
         GpuCount(
-            name=name,
-            operations=operations,
-            bytes_per_value=bytes_per_value,
-            num_values=int(sizes.sum()),
-        )
-        for name, operations, bytes_per_value in rows
+            "AdaGC, CUDA kernels", fused, width * (1 + 2 * share), num_values
+        ),
     ]
 
 

@@ -46,11 +46,8 @@ class Row:
 def compare(config: RunConfig, num_steps: int) -> list[Row]:
     """Train one copy of the model per clip, step by step in turn.
 
-    Every copy sees the same batches; the order within a round is random.
-
-    Args:
-        config: The run; its own clip is not used.
-        num_steps: Timed steps, after AdaGC's warm-up.
+    Every copy sees the same batches; the order within a round is random. The
+    run's own clip is not used, and AdaGC's warm-up is not timed.
     """
     copies = {name: _Copy(config, clip) for name, clip in CLIPS.items()}
     total = _T_START + num_steps

@@ -14,8 +14,7 @@ units: AdaGC on experts in one parameter per layer, against as many parameters.
 step: whole training steps of the proxies.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
 communicate in a clip step, counted on real processes over gloo, layout by
-layout: fleet's with the config's model, then other ones (SEP, virtual stages,
-fused buffers, group_sharded_parallel, auto-parallel) with a small decoder.
+layout.
 
 Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 """
@@ -219,12 +218,7 @@ def _collectives(options: argparse.Namespace) -> list[dict[str, Any]]:
     from paddle_adagc.lab.train.parse import load_config
 
     load_config(options.config)  # before the workers, who would not say it
-    tables = (collectives.LAYOUTS, collectives.OTHER_LAYOUTS)
-    known = [name for table in tables for name in table]
-    chosen = _chosen("--layouts", options.layouts, known)
-    parts = [
-        collectives.measure(options.config, [x for x in chosen if x in table])
-        for table in tables
-    ]
-    _show(options, *(collectives.to_markdown(part) for part in parts if part))
-    return [row for part in parts for row in part]
+    chosen = _chosen("--layouts", options.layouts, collectives.LAYOUTS)
+    rows = collectives.measure(options.config, chosen)
+    _show(options, collectives.to_markdown(rows))
+    return rows

@@ -69,13 +69,10 @@ class Corpus:
         return cls(tokens, boundaries, tuple(names))
 
     def split(self, fraction: float, seed: int) -> tuple[Corpus, Corpus]:
-        """Hold out whole documents, in an order drawn from ``seed``.
+        """Hold out whole documents with this fraction of the tokens, by `seed`.
 
         The order is that of a hash of the seed and the name, so a file keeps
-        its rank when other files come or go.
-
-        The second part gets this fraction of the tokens; the document that
-        reaches it is the last one taken. Neither part is empty.
+        its rank when other files come or go. Neither part is empty.
         """
         if not 0 < fraction < 1:
             raise ValueError(f"fraction is {fraction}: give one in (0, 1)")
@@ -122,11 +119,9 @@ class Corpus:
 def load_stdlib_corpus() -> Corpus:
     """Return the source of the running interpreter's standard library.
 
-    The content depends on the interpreter: another version, or a distribution
-    that leaves modules out, gives other text. Losses of two machines are
-    comparable only where :meth:`Corpus.fingerprint` agrees. CPython 3.11 has
-    about 30 MB in 1,700 files. It is read once per process, in well under
-    a second from a warm disk cache, and kept in memory.
+    Losses of two machines are comparable only where :meth:`Corpus.fingerprint`
+    agrees: another version, or a distribution that leaves modules out, gives
+    other text. CPython 3.11 has about 30 MB in 1,700 files.
     """
     return Corpus.from_directory(sysconfig.get_path("stdlib"))
 

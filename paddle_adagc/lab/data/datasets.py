@@ -106,18 +106,10 @@ Order = RandomOrder | EpochOrder | tuple[int, ...]
 class TokenDataset(Dataset):
     """Windows of one token stream; sample ``i`` starts at ``order[i]``.
 
-    Sample ``i`` depends on nothing but the tokens and ``order``, so samplers
-    should not shuffle: ``shuffle=False`` and a start index are enough to
-    resume. Windows may cross document boundaries.
-
-    Args:
-        tokens: ``[num_tokens]``, integers; a view of a mapped file will do.
-        order: Start of each sample, each in [0, num_tokens - seq_length).
-        seq_length: Tokens a sample.
-        vocab_size: Smallest vocabulary that holds every token; None: it is
-            found when it is first asked for.
-        loss_mask: ``[num_tokens]``; 0 where a token is not to be predicted.
-        fingerprint: Identity of the source, for the run's record.
+    Samplers should not shuffle: ``shuffle=False`` and a start index are enough
+    to resume. Windows may cross document boundaries. A position has no loss
+    where ``loss_mask`` is 0. Without a ``vocab_size`` the smallest is found
+    when it is first asked for.
     """
 
     def __init__(
@@ -194,11 +186,8 @@ def build_datasets(
     The first of the ``num_train_samples`` do not depend on their number: a run
     can be prolonged without changing what it has already seen. Every rank
     builds the same datasets without communication; a distributed batch sampler
-    gives each rank its samples. The ``config.validation_size`` validation
-    samples are fixed ones from documents that training never sees.
-
-    Raises:
-        FileNotFoundError: ``config.prefix`` has no ``.bin`` or ``.idx``.
+    gives each its samples. Validation samples are fixed, of documents that
+    training never sees.
     """
     if num_train_samples < 1:
         raise ValueError(

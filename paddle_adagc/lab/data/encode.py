@@ -75,9 +75,8 @@ class Encoder:
     ) -> pa.Table:
         """Encode :data:`LINES` of a source to rows of :func:`token_schema`.
 
-        Raises:
-            ValueError: A source cannot be read to its end; or a document is
-                bad and ``on_error`` is ``"stop"``. File and line are named.
+        A source that cannot be read to its end, and with ``on_error="stop"`` a
+        bad document, is refused by file and line.
         """
         texts: list[str] = []
         faults: list[str | None] = []

@@ -33,13 +33,11 @@ class PairFormat:
 def build_image_text_datasets(
     config: DataConfig, num_train_samples: int, wanted: PairFormat
 ) -> tuple[Any, Any]:
-    """Open what ``config`` describes.
+    """Open the training and the validation data that ``config`` describes.
 
-    Returns:
-        Training and validation dataset: samples with ``pixel_values``,
-        float32 ``[3, image_size, image_size]``, and ``input_ids``, int64
-        ``[context_length]``. Validation shows scenes, or reads shards, that
-        training does not.
+    Samples have ``pixel_values``, float32 ``[3, image_size, image_size]``, and
+    ``input_ids``, int64 ``[context_length]``. Validation shows scenes, or reads
+    shards, that training does not.
     """
     if config.kind == "webdataset":
         return _open_shards(config, num_train_samples, wanted)

@@ -49,11 +49,7 @@ def normalise(pixels: np.ndarray) -> np.ndarray:
 
 
 def decode(data: bytes) -> Image.Image:
-    """Decode an image (JPEG, PNG, WebP) to RGB.
-
-    Raises:
-        ValueError: ``data`` is not an image, or is cut off.
-    """
+    """Decode an image (JPEG, PNG, WebP) to RGB."""
     try:
         return Image.open(io.BytesIO(data)).convert("RGB")
     except Exception as error:  # PIL's decoders raise nearly anything

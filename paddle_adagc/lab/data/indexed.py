@@ -185,13 +185,8 @@ def write_index(
 
     Equal, byte by byte, to what PaddleNLP's builder writes, which holds a
     Python list of all documents in memory; this holds one block of them.
-
-    Args:
-        file: Open for writing, at its start.
-        sizes: Gives the documents' numbers of tokens, int32 ``[n]`` a block;
-            called twice.
-        num_documents: Sum of the ``n``.
-        dtype: NumPy type of the tokens in the ``.bin``.
+    ``sizes`` gives the documents' numbers of tokens, int32 ``[n]`` a block, and
+    is called twice.
     """
     code = next(code for code, known in _DTYPES.items() if known == dtype)
     file.write(MAGIC)
@@ -218,11 +213,6 @@ def write_indexed_dataset(
 
     ``prefix.idx`` comes last, so that an interrupted call leaves no dataset
     behind. A dataset that is there already is replaced.
-
-    Args:
-        prefix: Its directory is created.
-        documents: Each a non-empty list of tokens in [0, vocab_size).
-        vocab_size: Size of the tokenizer's vocabulary.
     """
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".idx", ".lsm"):

@@ -69,23 +69,11 @@ def prepare(
     """Tokenise a corpus into a memory-mapped dataset with a manifest.
 
     The dataset appears under its name once it is complete, and the manifest
-    ``<output>.manifest.json`` last. The dataset depends on the text and the
-    settings alone, byte by byte: not on the number of workers and not on
-    interruptions.
-
-    Args:
-        config: Source, tokenizer, destination.
-        command: Command line, for the manifest.
-        verify: Compare all of a dataset that is there with its checksums;
-            otherwise its index, size and pieces of it.
-
-    Returns:
-        The manifest, and whether the dataset was there already.
-
-    Raises:
-        FileExistsError: The dataset is there with other settings, or another
-            process is at work on it.
-        RuntimeError: A worker died.
+    ``<output>.manifest.json`` last. It depends on the text and the settings
+    alone, byte by byte: not on the number of workers and not on interruptions.
+    Of a dataset that is there already its index, size and pieces are compared
+    with its checksums; with ``verify`` all of it. Gives the manifest, and
+    whether the dataset was there.
     """
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
     folder = Path(config.output + ".parts")

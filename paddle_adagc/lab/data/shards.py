@@ -187,17 +187,8 @@ class PairStreams(Dataset):
     in turn: with ``num_ranks * num_workers`` streams each worker reads one.
 
     A pair that cannot be read (a broken image, no caption) is replaced by the
-    next one that was shuffled together with it, with a warning.
-
-    Args:
-        shards: Shards to train on.
-        num_samples: Length of the dataset, over all ranks and steps.
-        tokenizer: Tokenizer of the captions.
-        image_size: Height and width of a prepared image, in pixels.
-        batch_size: Pairs per rank and step.
-        num_streams: Ranks with data of their own, times worker processes.
-        options: Arguments of :class:`ShardStream`; the seed is that of the
-            crops, too.
+    next one that was shuffled together with it, with a warning. ``options`` are
+    those of :class:`ShardStream`; the seed is that of the crops, too.
     """
 
     def __init__(

@@ -140,10 +140,8 @@ def find_tokenizer(
 ) -> Tokenizer:
     """Read the tokenizer ``name``; see ``PrepareConfig.tokenizer``.
 
-    Args:
-        name: ``"bytes"``, a path, or a model of the hub.
-        eos_token: Token after each document; None: what the tokenizer says.
-        eos_id: Its id, instead of `eos_token`; from the data's manifest.
+    ``eos_id``, from the data's manifest, goes before ``eos_token``; without
+    both the tokenizer says what ends a document.
     """
     if name == BYTES:
         if eos_token is not None:
@@ -316,18 +314,12 @@ class CaptionTokenizer:
 
 
 class TextTokenizer:
-    """Text to tokens and back.
+    """Text to tokens and back; see :func:`find_tokenizer`.
 
-    Args:
-        name: See :func:`find_tokenizer`.
-        adds_special_tokens: Let the tokenizer put what it has for that, a
-            token of the beginning for most, before a text. Off for what is
-            trained here: tools/prepare_data.py writes no such tokens.
-        eos_id: Token that ends a document; None: what the tokenizer says.
-
-    Attributes:
-        eos_id: Token that ends a document.
-        prefix_id: Token to begin with where there is no context.
+    With ``adds_special_tokens`` the tokenizer puts what it has for that, a
+    token of the beginning for most, before a text. Off for what is trained
+    here: tools/prepare_data.py writes no such tokens. ``prefix_id`` is the
+    token to begin with where there is no context.
     """
 
     def __init__(

@@ -31,11 +31,9 @@ _MAX_NEW_TOKENS = 256  # the harness' default
 def find_tasks(
     tasks: Sequence[str], include_path: str | os.PathLike[str] | None = None
 ) -> TaskManager:
-    """Look up tasks; the harness' own files are read only if needed.
+    """Look up tasks, groups or tags, with your own task files (YAML).
 
-    Args:
-        tasks: Names of tasks, groups or tags.
-        include_path: Directory with your own task files (YAML).
+    The harness' own files are read only if needed.
     """
     if include_path is not None:
         if not os.path.isdir(include_path):
@@ -62,22 +60,13 @@ def evaluate_tasks(
     num_fewshot: int = 0,
     limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Run tasks.
+    """Run tasks; a row for every metric of every task and group asked for.
 
-    Args:
-        model: The decoder.
-        tasks: Names that `manager` knows.
-        manager: Result of :func:`find_tasks`.
-        num_fewshot: Solved examples before each question; a task whose file
-            fixes it to 0 keeps that.
-        limit: Score the first examples of each task alone (for a trial).
-
-    Returns:
-        Every metric of every task and group that was asked for; of a tag,
-        those of its tasks: ``task``, ``metric`` (``acc``, or
-        ``exact_match,strict-match`` with the filter of the answers, where
-        there is one), ``num_fewshot``, ``value``, ``stderr`` (None where the
-        harness has none), ``num_samples`` (None for a group).
+    Of a tag those of its tasks: ``task``, ``metric`` (``acc``, or
+    ``exact_match,strict-match`` with the filter of the answers),
+    ``num_fewshot`` (a task whose file fixes it to 0 keeps that), ``value``,
+    ``stderr`` (None where the harness has none), ``num_samples`` (None for a
+    group). ``limit`` scores the first examples of each task alone.
     """
     found = simple_evaluate(
         model=model,

@@ -180,14 +180,10 @@ class EvaluationConfig:
 
 
 def evaluate(config: EvaluationConfig) -> dict[str, Any]:
-    """Score a decoder.
+    """Score a decoder; gives what JSON can hold.
 
-    Returns:
-        What JSON can hold: ``model``, ``checkpoint``, ``step``, ``clip``,
-        ``paper_model``, ``settings``, ``versions``, and as asked for
-        ``perplexity`` (``loss`` in nats a token, ``perplexity``,
-        ``num_tokens``, ``data``) and ``tasks`` (see
-        :func:`paddle_adagc.lab.evaluate.harness.evaluate_tasks`).
+    As asked for ``perplexity`` (``loss`` in nats a token) and ``tasks`` (see
+    :func:`paddle_adagc.lab.evaluate.harness.evaluate_tasks`).
     """
     if config.tasks:
         check_installed("lm_eval", "eval")

@@ -97,12 +97,8 @@ class SavedDecoder:
     def tokenizer(self, given: str | None = None) -> str | None:
         """Return the name of the tokenizer that the decoder was trained with.
 
-        Args:
-            given: Taken if it is not None: `"bytes"`, a `tokenizer.json`, a
-                SentencePiece `.model`, or a folder with one of them.
-
-        Returns:
-            Such a name; None if nothing says what the tokens are.
+        `given` is taken if it is not None, see :func:`.find_tokenizer`. None:
+        nothing says what the tokens are.
         """
         kind, prefix = self.data.get("kind"), self.data.get("prefix")
         if given is not None:
@@ -125,10 +121,8 @@ def load_saved(
 ) -> SavedDecoder:
     """Read a saved decoder; its run may still be in progress.
 
-    Args:
-        path: See the head of this module.
-        verify: Compare the files with their checksums, where there are any;
-            otherwise with their sizes.
+    `verify` compares the files with their checksums, where there are any;
+    otherwise with their sizes.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -239,15 +233,7 @@ def to_hf(
 
     The config decides the family (see `paddle_adagc.lab.models.families`).
     Every tensor keeps its dtype and bits. `target` appears only when it is
-    complete.
-
-    Args:
-        source: See :func:`load_saved`.
-        target: New directory for `config.json`, `generation_config.json`,
-            safetensors, and the tokenizer's files if the tokenizer is known.
-        tokenizer: See :meth:`SavedDecoder.tokenizer`.
-        max_shard_bytes: Weights of more bytes become several files.
-        verify: See :func:`load_saved`.
+    complete, with the tokenizer's files if the tokenizer is known.
     """
     saved = load_saved(source, verify=verify)
     options = config_to_hf(saved.config)
@@ -293,13 +279,8 @@ def from_hf(
 ) -> str:
     """Import a model of transformers; tells what was imported.
 
-    Args:
-        source: Directory with `config.json` and safetensors.
-        target: New directory in the format of a run's checkpoints:
-            `config.json` and `model_state.pdparams`, which
-            `DecoderForCausalLM.from_pretrained` reads, and the tokenizer's
-            files.
-        verify: See :func:`load_saved`.
+    `target` has the format of a run's checkpoints, which
+    `DecoderForCausalLM.from_pretrained` reads, and the tokenizer's files.
     """
     family = _family(Path(source))
     saved = load_saved(source, verify=verify)

@@ -51,13 +51,8 @@ class Scorer:
 
     Shorter lists of a batch are padded on the right, which a causal model does
     not see. There is no key-value cache: every generated token costs a pass
-    over the whole list.
-
-    Args:
-        model: Whole decoder in evaluation mode.
-        batch_size: Token lists per forward pass.
-        max_length: Tokens that the model sees at once; default its
-            `max_position_embeddings`.
+    over the whole list. The model sees `max_length` tokens at once, by default
+    all of its positions.
     """
 
     def __init__(
@@ -107,16 +102,10 @@ class Scorer:
         max_new_tokens: int,
         is_complete: Callable[[list[int]], bool],
     ) -> list[list[int]]:
-        """Append the most likely token repeatedly.
+        """Append the most likely token until `is_complete(continuation)`.
 
-        Args:
-            contexts: Not empty; a long one loses tokens from the left until
-                `max_new_tokens` fit behind it.
-            max_new_tokens: Most tokens to append, below `max_length`.
-            is_complete: Called with a continuation; true ends it.
-
-        Returns:
-            The appended tokens of each context.
+        A long context loses tokens from the left until `max_new_tokens` fit
+        behind it. Gives the appended tokens of each context.
         """
         room = self.max_length - max_new_tokens
         if room < 1:

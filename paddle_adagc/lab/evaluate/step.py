@@ -136,12 +136,10 @@ class Step:
         return range(*self.row.get("samples", drawn))
 
     def batch(self, tokenizer: str | None, num_samples: int | None) -> str:
-        """Return the batch as text, a line per sample.
+        """Return the batch as text, a line per sample; at most `num_samples`.
 
-        Args:
-            tokenizer: See :func:`.find_tokenizer`; None: bytes, if the data is
-                that. Otherwise the tokens are numbers.
-            num_samples: At most so many samples; None: all.
+        Without a tokenizer (see :func:`.find_tokenizer`) the tokens are
+        numbers, unless the data is bytes.
         """
         config = self._config()
         data, samples = config.data, self.samples()
@@ -224,9 +222,8 @@ def _step_table(event: Event, last: int) -> str:
 def _tensor_table(tensors: Mapping[str, tuple[float, float, float]]) -> str:
     """Return the tensors with the largest norm over gamma, else norm.
 
-    Args:
-        tensors: Norm, h, and gamma after the step, by key. There are none
-            in the steps in which a :class:`MeasuredClip` only clips.
+    `tensors` are norm, h, and gamma after the step, by key; there are none in
+    the steps in which a :class:`MeasuredClip` only clips.
     """
     if not tensors:
         return (

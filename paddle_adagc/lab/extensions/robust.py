@@ -40,10 +40,6 @@ class RobustAdaGC(ClipGradByAdaGC):
     are fewer than 8 in the leaky count :math:`o_i \leftarrow 0.98\, o_i + 1 -
     h_i^4`. :math:`\gamma_i` is fed :math:`\|h_i g_i\|` as before, and can
     double in 70 steps. Costs 4 more bytes per tensor.
-
-    Args:
-        lambda_rel: See :class:`paddle_adagc.ClipGradByAdaGC`.
-        **values: Its other arguments.
     """
 
     _optional = (*ClipGradByAdaGC._optional, "outliers")
@@ -79,10 +75,6 @@ def doubted_scale(h: Tensor, outliers: Tensor) -> Tensor:
     """``h ** 4`` while a tensor has few outliers, ``h`` if it has many.
 
     Continuous, so that ranks whose norms differ by rounding stay together.
-
-    Args:
-        h: Of AdaGC's rule, float32 ``[num_tensors]``.
-        outliers: Count before this step, float32 ``[num_tensors]``.
     """
     doubt = (_MANY_OUTLIERS + 1.0 - outliers).clip(min=0.0, max=1.0)
     return h * (doubt * (h * h * h) + (1.0 - doubt))
@@ -101,12 +93,7 @@ def count_outliers(norm: Tensor, h: Tensor, outliers: Tensor) -> Tensor:
 def make_clip(
     name: str | None = None, preset: str = "paper", **values: Any
 ) -> ClipGradBase:
-    """:func:`paddle_adagc.make_clip`, and the robust preset of ``adagc``.
-
-    Raises:
-        TypeError: A value has the wrong type.
-        ValueError: See :func:`paddle_adagc.make_clip`; or an unknown preset.
-    """
+    """:func:`paddle_adagc.make_clip`, and the robust preset of ``adagc``."""
     is_robust = check_choice("clip.preset", preset, PRESETS) == "robust"
     if is_robust and name == "adagc":
         registry.check_arguments(name, values)
@@ -117,15 +104,7 @@ def make_clip(
 
 
 def argument_default(clip: Mapping[str, Any], argument: str) -> Any:
-    """Return the default of a clip's argument.
-
-    Args:
-        clip: The clip's ``name``, and the arguments that it is called with.
-        argument: Name of the argument.
-
-    Raises:
-        KeyError: The clip takes no such argument.
-    """
+    """Return the default of a clip's argument, or raise KeyError."""
     make = registry.CLIPS[clip["name"]]
     if make is ClipGradByAdaGC and argument == "preset":
         return "paper"

@@ -19,13 +19,16 @@ the function of its target, at its moment of the step:
 from paddle_adagc.lab.faults.batch import (
     REPEATED_BATCH,
     apply_to_batch,
+    apply_to_pairs,
     repeated_samples,
 )
-from paddle_adagc.lab.faults.checking import check_faults
 from paddle_adagc.lab.faults.config import FaultConfig
-from paddle_adagc.lab.faults.pairs import apply_to_pairs
 from paddle_adagc.lab.faults.schedule import Fault, FaultSchedule
-from paddle_adagc.lab.faults.tensors import activation_fault, apply_to_gradients
+from paddle_adagc.lab.faults.tensors import (
+    activation_fault,
+    apply_to_gradients,
+    check_faults,
+)
 
 __all__ = [
     "REPEATED_BATCH",

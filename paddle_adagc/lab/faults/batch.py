@@ -1,13 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Corrupted batches, in NumPy."""
+"""Corrupted batches, of text and of image-text pairs, in NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from paddle_adagc.checks import check_integer
-from paddle_adagc.lab.faults.checking import check_token
 from paddle_adagc.lab.faults.schedule import Fault
 
 REPEATED_BATCH = "repeated_batch"
@@ -21,25 +20,15 @@ def apply_to_batch(
     vocab_size: int,
     part: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Corrupt a batch of next-token prediction.
+    """Corrupt a batch of next-token prediction, int64 ``[batch, seq]``.
 
-    ``labels[:, t]`` is the token after ``input_ids[:, t]``; negative labels
-    are ignored positions and stay as they are. ``random_tokens`` draws one
-    stream a row, from which inputs and labels are cut, so that the labels are
-    still the next tokens; ``token_noise`` replaces a fraction of the row's
-    tokens by such, in inputs and labels alike; ``shuffled_labels`` permutes the
-    labels of the whole batch.
-
-    Args:
-        fault: A fault whose target is the batch.
-        input_ids: Integers ``[batch, seq]``; not changed.
-        labels: Integers ``[batch, seq]``; not changed.
-        vocab_size: Number of token ids to draw from.
-        part: Index of the micro-batch or the data-parallel rank, so that the
-            parts of one step are corrupted differently.
-
-    Returns:
-        New input ids and labels, int64 ``[batch, seq]``.
+    ``labels[:, t]`` is the token after ``input_ids[:, t]``; negative labels are
+    ignored positions and stay as they are. ``random_tokens`` draws one stream a
+    row, from which inputs and labels are cut, so that the labels are still the
+    next tokens; ``token_noise`` replaces a fraction of the row's tokens by
+    such, in inputs and labels alike; ``shuffled_labels`` permutes the labels of
+    the whole batch. ``part`` is the index of the micro-batch or the
+    data-parallel rank, which are corrupted differently.
     """
     check_corrupts(fault)
     check_integer("vocab_size", vocab_size, 1)
@@ -115,3 +104,53 @@ def _check_tokens(name: str, tokens: np.ndarray) -> np.ndarray:
     if array.ndim != 2:
         raise ValueError(f"{name} must be [batch, seq], got {array.shape}")
     return array.astype(np.int64)
+
+
+def check_token(token: int, num_words: int) -> None:
+    """Check a token id."""
+    if token >= num_words:
+        raise ValueError(f"token {token} is not below {num_words}")
+
+
+def apply_to_pairs(
+    fault: Fault,
+    input_ids: np.ndarray,
+    *,
+    vocab_size: int,
+    end_token: int,
+) -> np.ndarray:
+    """Corrupt the captions of a batch, int64 ``[batch, length]``.
+
+    ``random_tokens`` draws the words anew, ``token_noise`` a fraction of them,
+    ``repeated_token`` makes all of them one token, ``shuffled_labels`` gives
+    images each other's captions, ``constant_labels`` gives all of them the
+    first one's caption. The first token of a caption, its length and its end
+    stay; ``end_token`` and those above it are not drawn.
+    """
+    check_corrupts(fault)
+    check_integer("vocab_size", vocab_size, 1)
+    captions = np.array(input_ids, np.int64)
+    kind, token = fault.kind, fault.config.token
+    rng = fault.step_rng(0)
+    if kind == "shuffled_labels":
+        return captions[rng.permutation(len(captions))]
+    if kind == "constant_labels":
+        if token is not None:
+            raise ValueError(
+                f"constant_labels with token={token}: image-text pairs have "
+                "captions as labels; leave it out"
+            )
+        return np.repeat(captions[:1], len(captions), axis=0)
+    num_words = min(vocab_size, end_token)
+    if token is not None:
+        check_token(token, num_words)
+    else:
+        token = int(fault.burst_rng().integers(num_words))
+    places = np.arange(captions.shape[1])
+    end = (captions == end_token).argmax(axis=1)[:, None]
+    words = (places > 0) & (places < end)
+    if kind == "repeated_token":
+        return np.where(words, token, captions)
+    drawn = rng.integers(num_words, size=captions.shape)
+    hit = hit_places(fault, rng, captions.shape)
+    return np.where(words & hit, drawn, captions)

@@ -68,17 +68,7 @@ class Fault:
 
 
 class FaultSchedule:
-    """The faults of a run.
-
-    The seed decides tensors, elements and tokens; the steps are those of the
-    settings.
-
-    Example:
-        >>> config = FaultConfig(kind="random_tokens", start=1200, every=100)
-        >>> schedule = FaultSchedule([config], seed=1)
-        >>> [fault.kind for fault in schedule.at(1300)]
-        ['random_tokens']
-    """
+    """The faults of a run: the seed decides tensors, elements and tokens."""
 
     def __init__(self, faults: Sequence[FaultConfig], seed: int) -> None:
         for config in faults:

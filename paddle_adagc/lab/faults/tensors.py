@@ -11,12 +11,19 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.faults.batch import check_token
 from paddle_adagc.lab.faults.config import FaultConfig
 from paddle_adagc.lab.faults.schedule import Fault
 
@@ -38,14 +45,10 @@ def apply_to_gradients(
 ) -> list[str]:
     """Corrupt gradients in place, between backward and the optimizer step.
 
-    The gradient is ``main_grad`` where the parameter has one, else ``grad``;
-    of a sparse (SelectedRows) gradient the stored rows are corrupted. The
-    choice by the seed is among all trainable parameters, by name: it does not
-    depend on which of them have a gradient at this step.
-
-    Returns:
-        Names of the parameters whose gradients were hit, sorted; empty if the
-        chosen ones have none at this step.
+    The gradient is ``main_grad`` where the parameter has one, else ``grad``; of
+    a sparse (SelectedRows) gradient the stored rows are corrupted. The choice
+    by the seed is among all trainable parameters, by name: it does not depend
+    on which of them have a gradient. Gives the sorted names of those hit.
     """
     import paddle
 
@@ -79,12 +82,8 @@ def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
     Every call of a chosen sublayer in the context is corrupted alike, so
     recomputation in the backward pass sees the same fault. Of several outputs
     the first floating-point tensor is hit. The gradient passes through
-    unchanged: the fault is in the stored values, which the sublayer's backward
-    pass does not use.
-
-    Yields:
-        Names of the sublayers hit so far, in the order of their first call;
-        complete, and perhaps empty, when the forward pass is over.
+    unchanged: the fault is in the stored values. Yields the names of the
+    sublayers hit so far, in the order of their first call.
     """
     if fault.target != "activation":
         raise ValueError(f"{fault.kind} is no fault of activations")
@@ -126,6 +125,26 @@ def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
             f"{suggestion(pattern, names)}"
         )
     return chosen
+
+
+def check_faults(
+    faults: Sequence[FaultConfig], model: Layer, num_words: int
+) -> None:
+    """Refuse faults that could not be injected."""
+    for fault in faults:
+        if fault.token is not None:
+            check_token(fault.token, num_words)
+        if fault.tensor is None:
+            continue
+        if fault.target == "gradient":
+            names = [
+                name
+                for name, parameter in model.named_parameters()
+                if not parameter.stop_gradient
+            ]
+        else:
+            names = [name for name, _ in model.named_sublayers()]
+        matching_names(fault, names)
 
 
 def _hook(

@@ -62,8 +62,7 @@ def stage_bytes(
 ) -> int:
     """Return the bytes per token on a rank of a pipeline stage, at the peak.
 
-    The stage keeps `num_held` micro-batches at the same time. With `recompute`
-    every layer keeps only its input.
+    The stage keeps `num_held` micro-batches at the same time.
     """
     sizes = [layer_bytes(model, index, value_bytes) for index in layers]
     if recompute:
@@ -113,11 +112,7 @@ def pair_batch_bytes(
     *,
     recompute: bool,
 ) -> int:
-    """Return CLIP's bytes on a rank at the peak.
-
-    The batch is the rank's own, one of `num_ranks`. With `recompute` every
-    block keeps only its input.
-    """
+    """Return CLIP's bytes on a rank at the peak, of its own batch."""
     kept_patches = max(1, int(model.num_patches * (1 - model.patch_dropout)))
     lengths = {"vision": kept_patches + 1, "text": model.context_length}
     total = 0

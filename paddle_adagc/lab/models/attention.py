@@ -149,12 +149,8 @@ def attend_batched(
 ) -> Tensor:
     """Rotate queries and keys, then causal attention (the path of GPUs).
 
-    Args:
-        query: [batch, length, heads, head_dim].
-        key: [batch, length, key-value heads, head_dim].
-        value: Same shape and dtype as `key`.
-        theta: Base of the rotary frequencies.
-        layout: "half" or "interleaved".
+    Queries are [batch, length, heads, head_dim]; keys and values have the
+    key-value heads; `layout` is "half" or "interleaved".
     """
     _, length, _, head_dim = query.shape
     cos, sin = rotary_tables(length, head_dim, theta, layout)

@@ -28,7 +28,6 @@ _WITH_EXPERTS_ONLY = (
     "moe_layers",
     "moe_correction_bias",
     "router_aux_loss_coef",
-    "router_z_loss_coef",
 )
 
 
@@ -36,11 +35,8 @@ class CheckedConfig(PretrainedConfig):
     """A PaddleNLP config with checked options.
 
     Each option of the section `options`, which subclasses set, becomes an
-    attribute. PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`, ...)
-    may be misspelt; `from_fields` refuses that.
-
-    Raises:
-        ValueError: A value is out of range, or two do not fit.
+    attribute. PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`, ...) may
+    be misspelt; `from_fields` refuses that.
     """
 
     options: ClassVar[type[Any]]
@@ -69,15 +65,9 @@ class CheckedConfig(PretrainedConfig):
     ) -> Any:
         """Make the config that a run's `model` section describes.
 
-        Args:
-            fields: The section: options of this config, which replace those
-                of the preset that `preset` names; `architecture` is ignored.
-            presets: Options by the preset's name.
-            **layout: PaddleNLP's own keys, such as `tensor_parallel_degree`.
-
-        Raises:
-            ValueError: An unknown preset or option (the nearest is named), or
-                a value out of range.
+        The section's options replace those of the preset that it names;
+        `architecture` is ignored. `layout` holds PaddleNLP's own keys. An
+        unknown preset or option is refused with the nearest name.
         """
         values = {k: v for k, v in fields.items() if k != "architecture"}
         preset = values.pop("preset", None)
@@ -166,9 +156,6 @@ class DecoderOptions:
     moe_layers: list[Natural] | None = None
     """Indices of the layers with experts, from 0; None: all layers."""
 
-    moe_norm_topk_prob: Flag = True
-    """A token's routing weights sum to 1."""
-
     moe_correction_bias: Flag = False
     """Each expert has a bias, not trained, that takes part in the choice of
     experts but not in their weights (ERNIE-4.5's
@@ -176,9 +163,6 @@ class DecoderOptions:
 
     router_aux_loss_coef: NonNegative = 0.0
     """Factor of the load-balancing loss."""
-
-    router_z_loss_coef: NonNegative = 0.0
-    """Factor of the router z-loss."""
 
     float8_linears: list[Float8Linear] = dataclasses.field(default_factory=list)
     """Linear maps whose products are in FP8 (see `fp8.linear`): "attention"

@@ -8,6 +8,7 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 
+from paddle_adagc.lab.data.datasets import IGNORED_LABEL
 from paddle_adagc.lab.models.attention import Attention
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.layers import (
@@ -32,18 +33,13 @@ from paddle_adagc.lab.models.pretrained import (
     register_base_model,
 )
 
-IGNORED_LABEL = -100
-
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the labels that count, in float32; 0 if none does.
 
-    `F.cross_entropy` with a negative `ignore_index` would divide by all
-    labels, the ignored ones too.
-
-    Args:
-        logits: [..., vocab]; of this TP rank's share of the vocabulary.
-        labels: [...], integer; -100 does not count.
+    `logits` are [..., vocab], of this TP rank's share of the vocabulary, labels
+    integers [...]; -100 does not count. (`F.cross_entropy` with a negative
+    `ignore_index` would divide by all labels, the ignored ones too.)
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])
@@ -65,36 +61,23 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def training_loss(
     config: DecoderConfig,
     lm_loss: Tensor,
-    router_losses: Tensor | None,
+    router_loss: Tensor | None,
     *,
-    adds_router_losses: bool,
+    adds_router_loss: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss to minimise, and its parts.
+    """Return the loss to minimise, and its parts by name, without factors.
 
-    Args:
-        config: The decoder's config.
-        lm_loss: Result of `cross_entropy`.
-        router_losses: Load-balancing loss and z-loss, averaged over the MoE
-            layers, [2]; None without experts.
-        adds_router_losses: Whether they are part of the loss (in training).
-
-    Returns:
-        A scalar; and by name its parts, detached, without their factors.
+    `router_loss` is the load-balancing loss, averaged over the MoE layers,
+    [1]; None without experts. In training it is added.
     """
     parts = {"lm_loss": lm_loss.detach()}
-    if router_losses is None:
+    if router_loss is None:
         return lm_loss, parts
-    balance, z_loss = paddle.unbind(router_losses)
+    balance = router_loss.squeeze()
     parts["router_aux_loss"] = balance.detach()
-    parts["router_z_loss"] = z_loss.detach()
-    if not adds_router_losses:
+    if not adds_router_loss:
         return lm_loss, parts
-    loss = (
-        lm_loss
-        + config.router_aux_loss_coef * balance
-        + config.router_z_loss_coef * z_loss
-    )
-    return loss, parts
+    return lm_loss + config.router_aux_loss_coef * balance, parts
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -123,20 +106,20 @@ class DecoderLayer(nn.Layer):
         self.post_attention_layernorm = RMSNorm(config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Map [batch, length, hidden] to the same shape, and router losses.
+        """Map [batch, length, hidden] to the same shape, and router loss.
 
         Under sequence parallelism [length / ranks, batch, hidden]; experts
-        get whole sequences. Without experts router losses are None.
+        get whole sequences. Without experts the loss is None.
         """
         x = x + self.self_attn(self.input_layernorm(x))
         normed = self.post_attention_layernorm(x)
         if not self.has_experts:
             return x + self.mlp(normed), None
         if self.is_split:
-            mixed, router_losses = self.mlp(whole_sequence(normed))
-            return x + split_sequence(mixed), router_losses
-        mixed, router_losses = self.mlp(normed)
-        return x + mixed, router_losses
+            mixed, router_loss = self.mlp(whole_sequence(normed))
+            return x + split_sequence(mixed), router_loss
+        mixed, router_loss = self.mlp(normed)
+        return x + mixed, router_loss
 
 
 @register_base_model
@@ -157,7 +140,7 @@ class DecoderModel(DecoderPretrainedModel):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Hidden states [batch, length, hidden] after the final norm.
 
-        And the router losses of `MoE.forward`, averaged over the MoE layers.
+        And the router loss of `MoE.forward`, averaged over the MoE layers.
         """
         check_length(input_ids, self.config)
         x = self.embed_tokens(input_ids)
@@ -181,11 +164,8 @@ class DecoderModel(DecoderPretrainedModel):
 class DecoderForCausalLM(DecoderPretrainedModel):
     """Language model over `DecoderConfig`, for PaddleNLP's Trainer.
 
-    Attributes:
-        last_losses: Parts of the last loss, detached scalars, float32:
-            "lm_loss", and with experts "router_aux_loss" and
-            "router_z_loss" without their factors. Empty before the first
-            forward with labels.
+    `last_losses` holds the parts of the last loss, see `training_loss`; empty
+    before the first forward with labels.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -201,29 +181,22 @@ class DecoderForCausalLM(DecoderPretrainedModel):
     def forward(
         self, input_ids: Tensor, labels: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits, and the training loss where labels are given.
+        """Map [batch, length] to logits, or with labels to (loss, logits).
 
-        Args:
-            input_ids: [batch, length], integer.
-            labels: [batch, length], integer, already aligned: `labels[:, t]`
-                is the token that follows `input_ids[:, t]`. Positions with
-                -100 do not count.
-
-        Returns:
-            Logits [batch, length, vocab], of this TP rank's share of the
-            vocabulary; with labels the pair (loss, logits). The loss is the
-            mean cross-entropy, in training mode plus the router losses times
-            their factors.
+        Labels are already aligned: `labels[:, t]` is the token that follows
+        `input_ids[:, t]`; -100 does not count. Logits [batch, length, vocab]
+        are of this TP rank's share of the vocabulary. The loss is the mean
+        cross-entropy, in training mode plus the router loss.
         """
-        hidden, router_losses = self.model(input_ids)
+        hidden, router_loss = self.model(input_ids)
         logits = self._head(hidden)
         if labels is None:
             return logits
         loss, self.last_losses = training_loss(
             self.config,
             cross_entropy(logits, labels),
-            router_losses,
-            adds_router_losses=self.training,
+            router_loss,
+            adds_router_loss=self.training,
         )
         return loss, logits
 
@@ -243,13 +216,10 @@ def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
 def expert_balance(model: nn.Layer) -> dict[str, float]:
     """How evenly tokens went to the experts since the biases' last change.
 
-    Waits for the device. Under several processes the counts are those of all.
-
-    Returns:
-        ``expert_max_violation``: tokens of the busiest expert above the mean,
-        as a share of the mean, in the worst layer (MaxVio of Wang et al. 2024);
-        ``idle_experts``: experts without a token, over all layers. Empty where
-        no token was counted, as without `moe_correction_bias`.
+    ``expert_max_violation`` is the busiest expert's tokens above the mean, as a
+    share of the mean, in the worst layer (MaxVio of Wang et al. 2024);
+    ``idle_experts`` counts those without a token. Empty where no token was
+    counted, as without `moe_correction_bias`. Waits for the device.
     """
     loads = [
         layer.expert_load.numpy()

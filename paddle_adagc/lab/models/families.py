@@ -250,7 +250,6 @@ _ALL = (
         options={
             "rope_layout": "interleaved",
             "qk_norm": False,
-            "moe_norm_topk_prob": True,
             "moe_correction_bias": True,
         },
         defaults={"tie_word_embeddings": True, "num_key_value_heads": 4},
@@ -264,7 +263,6 @@ _ALL = (
         options={
             "rope_layout": "half",
             "qk_norm": False,
-            "moe_norm_topk_prob": True,
         },
         defaults={"tie_word_embeddings": False, "num_key_value_heads": 8},
         includes=lambda config: config.moe_num_experts > 0,

@@ -53,7 +53,6 @@ _OPTIONAL_KEYS = {
 }
 # Options without a counterpart in transformers, and what follows from that.
 _LEFT_OUT: dict[str, tuple[Any, str]] = {
-    "router_z_loss_coef": (0.0, "which logits do not depend on"),
     "float8_linears": ([], "so its logits differ by the rounding to FP8"),
     "rms_norm_precision": (
         "float32",
@@ -122,9 +121,9 @@ def family_of(config: DecoderConfig) -> Family:
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
     """Return a decoder's `config.json`, the inverse of `config_from_hf`.
 
-    Transformers has no router z-loss, no FP8 products and no bfloat16 norms:
-    these options are left out, with a warning. A decoder that none of its
-    classes computes is refused.
+    Transformers has no FP8 products and no bfloat16 norms: these options are
+    left out, with a warning. A decoder that none of its classes computes is
+    refused.
     """
     family = family_of(config)
     for option, (without, effect) in _LEFT_OUT.items():
@@ -206,9 +205,6 @@ def state_from_hf(
 
     Like transformers, it leaves out a stored copy of a tied head and the rotary
     frequencies of old Llama checkpoints.
-
-    Raises:
-        ValueError: `weights` lacks names or holds unknown ones.
     """
     tensors = hf_tensors(config, family)
     if config.tie_word_embeddings and _holds_tied_head(weights):
@@ -237,9 +233,6 @@ def state_to_hf(
 
     Transformers knows no multipliers of the initialisation: they are folded
     into the weights.
-
-    Raises:
-        ValueError: `state` lacks names or holds unknown ones.
     """
     tensors = hf_tensors(config, family_of(config))
     own = {*parameter_shapes(config), *correction_biases(config)}
@@ -268,13 +261,9 @@ def folded_tensors(
 
     WeSaR's scales go into their matrices, the embedding's factor into the
     embedding. If the head is tied to the embedding, the final norm is divided
-    by the factor, so that the logits stay. The result fits the decoder of
-    `plain_config(config)`.
-
-    Yields:
-        Parameters in the order of the model, then whatever else `state`
-        holds, one by one. Products are taken in float32 at least and rounded
-        to the tensor's dtype.
+    by the factor, so that the logits stay. Products are taken in float32 at
+    least and rounded to the tensor's dtype. The result fits the decoder of
+    `plain_config(config)`, in its order.
     """
     shapes = parameter_shapes(config)
     plain = parameter_shapes(plain_config(config))

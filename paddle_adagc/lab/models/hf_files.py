@@ -38,11 +38,7 @@ def new_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write a directory that appears under its name only when complete.
 
     The body writes into a hidden directory beside it, which is renamed at the
-    end. After an exception it is removed; what a killed process left of it is
-    removed by the next call for the same path.
-
-    Raises:
-        FileExistsError: There is something that is no empty directory.
+    end. What a killed process left of it is removed by the next call.
     """
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -107,11 +103,6 @@ def read_weights(directory: Path) -> dict[str, Array]:
     """Read all tensors of a directory, sharded or not.
 
     bfloat16 arrays have the type of `ml_dtypes`.
-
-    Raises:
-        FileNotFoundError: No safetensors, or a shard of the index is missing.
-        ValueError: A file is cut short, or the index and the files do not
-            agree.
     """
     index = directory / INDEX
     if index.exists():

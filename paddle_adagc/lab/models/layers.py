@@ -89,15 +89,11 @@ def linear(
 ) -> nn.Layer:
     """Linear map without bias, split over the TP ranks.
 
-    Args:
-        config: The decoder's config.
-        in_features: Of all ranks together.
-        out_features: Of all ranks together.
-        split: "columns": ranks share the output; "rows": the input.
-        kind: The layer's name in `DecoderConfig.float8_linears`; None: it
-            is never in FP8.
-        along_sequence: The other side is of the shape of `split_sequence`.
-        is_whole: This rank alone holds all of it, as one of its experts.
+    The features are those of all ranks together, which share the output
+    ("columns") or the input ("rows"). `kind` is the layer's name in
+    `DecoderConfig.float8_linears`; None: it is never in FP8. With
+    `along_sequence` the other side is of the shape of `split_sequence`. A layer
+    that `is_whole` is this rank's alone, as one of its experts.
     """
     role: Role = "input"
     if split == "rows":
@@ -206,13 +202,9 @@ def _inverse_root(x: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`weight * x / sqrt(mean(x^2) + eps)` over the last axis, in float32.
 
-    On a CPU the mean and the scale are matrix products: Paddle's kernels for
-    reduction and for broadcasting are several times slower there.
-
-    Args:
-        x: [..., width], any floating dtype; the result has the same.
-        weight: [width].
-        eps: Added to the mean square.
+    `x` may have any floating dtype; the result has the same. On a CPU the mean
+    and the scale are matrix products: Paddle's kernels for reduction and for
+    broadcasting are several times slower there.
     """
     wide = as_float32(x)
     weight = as_float32(weight)

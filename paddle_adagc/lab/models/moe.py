@@ -31,23 +31,14 @@ _NORM_MIN = 1e-12
 def load_balancing_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
     """`E * sum_e f_e P_e` (Fedus et al. 2022, equation 4).
 
-    f_e is the share of all token-expert assignments that expert e got, P_e
-    its mean probability: 1 where both are even, E where one expert gets all.
-    Hugging Face's Mixtral and ERNIE losses divide by tokens instead of
-    assignments: they are `moe_top_k` times as large.
-
-    Args:
-        probabilities: Softmax of the router, [tokens, E], float32.
-        counts: Tokens that each expert got, [E], integer.
+    f_e is the share of all assignments that expert e got, by `counts` [E], P_e
+    its mean of the `probabilities` [tokens, E]: 1 where both are even, E where
+    one expert gets all. Hugging Face's Mixtral and ERNIE losses divide by
+    tokens instead of assignments: they are `moe_top_k` times as large.
     """
     load = counts.astype("float32") / counts.sum().astype("float32")
     mean = probabilities.mean(axis=0)
     return probabilities.shape[-1] * (load * mean).sum()
-
-
-def router_z_loss(logits: Tensor) -> Tensor:
-    """Mean over tokens of `logsumexp(logits)^2` (Zoph et al. 2022, eq. 5)."""
-    return paddle.square(paddle.logsumexp(logits, axis=-1)).mean()
 
 
 class Router(nn.Layer):
@@ -63,21 +54,15 @@ class Router(nn.Layer):
         if config.initialization == "wesar":
             self.alpha = create_alpha(self, config, "input")
         self.top_k = config.moe_top_k
-        self.normalise = config.moe_norm_topk_prob
 
     def forward(
         self, x: Tensor, correction_bias: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Route tokens.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Route tokens [tokens, hidden].
 
-        Args:
-            x: [tokens, hidden].
-            correction_bias: Added to the probabilities for the choice only,
-                [E] float32; None: nothing is.
-
-        Returns:
-            Logits and probabilities, [tokens, E] float32; the weights of the
-            chosen experts, [tokens, top_k] float32; their indices, int64.
+        The bias [E] is added to the probabilities for the choice only. Gives
+        probabilities, [tokens, E] float32, the chosen experts' weights,
+        [tokens, top_k] float32, and their indices, int64.
         """
         with without_autocast():
             logits = paddle.matmul(as_float32(x), as_float32(self.weight))
@@ -90,10 +75,9 @@ class Router(nn.Layer):
             scores = probabilities.detach() + correction_bias
             _, chosen = paddle.topk(scores, self.top_k)
             weights = paddle.take_along_axis(probabilities, chosen, 1)
-        if self.normalise:
-            total = weights.sum(-1, keepdim=True)
-            weights = weights / paddle.clip(total, min=_NORM_MIN)
-        return logits, probabilities, weights, chosen
+        total = weights.sum(-1, keepdim=True)
+        weights = weights / paddle.clip(total, min=_NORM_MIN)
+        return probabilities, weights, chosen
 
 
 def expert_rank(expert: int, num_experts: int, num_ranks: int) -> int:
@@ -164,19 +148,12 @@ class Dispatch:
     """The way of a batch of token-expert assignments to the ranks and back.
 
     An expert's gradient is a sum over the ranks whose tokens it got, while
-    fleet averages dense gradients over those of them that read other data. So
-    gradients are divided by the number of these on their way into the experts,
-    and multiplied by it on their way out.
-
-    Args:
-        counts: Rows that this rank has for each of all experts, [E] int64.
-        axis: The expert group; each of its ranks holds `E / axis.size`
-            consecutive experts.
-        num_data_ranks: Ranks of the group that read different data: all but
-            for tensor parallelism.
-
-    Attributes:
-        num_rows: Rows that each expert of this rank gets.
+    fleet averages dense gradients over those of them that read other data
+    (`num_data_ranks`: all but for tensor parallelism). So gradients are divided
+    by this number on their way into the experts, and multiplied on their way
+    out. `counts` are the rows that this rank has for each of all experts, [E]
+    int64, of which each rank of the `axis` holds `E / axis.size` consecutive
+    ones; `num_rows` those that each expert of this rank gets.
     """
 
     def __init__(self, counts: Tensor, axis: Axis, num_data_ranks: int) -> None:
@@ -264,7 +241,6 @@ class MoE(nn.Layer):
         self.num_experts = config.moe_num_experts
         self.top_k = config.moe_top_k
         self.balances = config.router_aux_loss_coef > 0
-        self.limits_logits = config.router_z_loss_coef > 0
         self.has_correction_bias = config.moe_correction_bias
         if self.has_correction_bias:
             zeros = paddle.zeros([self.num_experts], dtype="float32")
@@ -276,15 +252,14 @@ class MoE(nn.Layer):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mix the experts' outputs of [batch, length, hidden].
 
-        Returns:
-            The same shape; the load-balancing loss and the router z-loss
-            without their factors, [2] float32, zero where the factor is zero.
+        Also gives the load-balancing loss without its factor, [1] float32,
+        zero where the factor is zero.
         """
         tokens = x.reshape([-1, x.shape[-1]])
         bias = None
         if self.has_correction_bias:
             bias = as_float32(self.e_score_correction_bias)
-        logits, probabilities, weights, chosen = self.gate(tokens, bias)
+        probabilities, weights, chosen = self.gate(tokens, bias)
         counts = self._count(chosen)
         out = self._routed(tokens, weights, chosen, counts)
         if self.balances or self.has_correction_bias:
@@ -293,12 +268,10 @@ class MoE(nn.Layer):
             self.expert_load.add_(counts)
         if self.shared_experts is not None:
             out = out + self.shared_experts(tokens)
-        balance = z_loss = paddle.zeros([], dtype="float32")
+        balance = paddle.zeros([1], dtype="float32")
         if self.balances:
-            balance = load_balancing_loss(probabilities, counts)
-        if self.limits_logits:
-            z_loss = router_z_loss(logits)
-        return out.reshape(x.shape), paddle.stack([balance, z_loss])
+            balance = load_balancing_loss(probabilities, counts).reshape([1])
+        return out.reshape(x.shape), balance
 
     def _is_own(self, expert: int, config: DecoderConfig) -> bool:
         """Tell whether this rank holds the expert with this global index."""

@@ -38,7 +38,7 @@ from paddle_adagc.lab.models.pretrained import PipelinePretrainedModel
 
 Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """What goes from layer to layer: hidden states; with experts also the sum of
-the router losses so far, [2]."""
+the router losses so far, [1]."""
 
 
 def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
@@ -110,9 +110,9 @@ class EmbeddingPipe(nn.Layer):
             x = split_sequence(x)
         if self.config.moe_num_experts == 0:
             return x
-        router_losses = paddle.zeros([2], "float32")
-        router_losses.stop_gradient = False
-        return x, router_losses
+        router_loss = paddle.zeros([1], "float32")
+        router_loss.stop_gradient = False
+        return x, router_loss
 
 
 class DecoderLayerPipe(DecoderLayer):
@@ -155,12 +155,10 @@ def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
 
 
 class PipelineLoss(nn.Layer):
-    """Loss at the end of the pipeline, with router losses in training.
+    """Loss at the end of the pipeline, with the router loss in training.
 
-    Attributes:
-        micro_losses: Parts of the loss of each micro-batch in training since
-            they were last taken out, see `DecoderForCausalLM.last_losses`;
-            empty on all stages but the last.
+    On the last stage `micro_losses` keeps the parts of each micro-batch's loss
+    until they are taken out, see `training_loss`.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -171,15 +169,15 @@ class PipelineLoss(nn.Layer):
     def forward(self, flow: Flow, labels: Tensor) -> Tensor:
         """Loss of one micro-batch, a float32 scalar."""
         if isinstance(flow, Tensor):
-            logits, router_losses = flow, None
+            logits, router_loss = flow, None
         else:
             num_moe_layers = len(self.config.layers_with_experts)
-            logits, router_losses = flow[0], flow[1] / num_moe_layers
+            logits, router_loss = flow[0], flow[1] / num_moe_layers
         loss, parts = training_loss(
             self.config,
             cross_entropy(logits, labels),
-            router_losses,
-            adds_router_losses=self.training,
+            router_loss,
+            adds_router_loss=self.training,
         )
         if self.training:
             self.micro_losses.append(parts)

@@ -85,11 +85,7 @@ def _drawn(config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
 
 @paddle.no_grad()
 def load_weights(model: nn.Layer, weights: Mapping[str, Array]) -> None:
-    """Load whole tensors, by name, into a decoder of any layout.
-
-    Raises:
-        KeyError: A tensor that this rank holds is missing.
-    """
+    """Load whole tensors, by name, into a decoder of any layout."""
     for key, parameter in parameters_by_key(model).items():
         whole = paddle.to_tensor(weights[key], place=parameter.place)
         parameter.set_value(
@@ -115,10 +111,8 @@ def quantized_parameters(model: nn.Layer) -> list[str]:
 def spread_over_mesh(model: nn.Layer, mesh: dist.ProcessMesh) -> None:
     """Replace a decoder's parameters by distributed ones, in place.
 
-    Args:
-        model: Decoder in one piece, with the same weights on every process.
-        mesh: The processes. Its dimension ``"mp"`` splits matrices, as tensor
-            parallelism does; on the others parameters are replicated.
+    The mesh's dimension ``"mp"`` splits matrices, as tensor parallelism does;
+    on the others parameters are replicated.
     """
     for prefix, layer in model.named_sublayers(include_self=True):
         for name, parameter in [*layer._parameters.items()]:
@@ -140,13 +134,7 @@ def merged_parts(
 ) -> dict[str, Array]:
     """Join the tensors from the files of all ranks of a layout.
 
-    Args:
-        directory: A checkpoint.
-        shapes: Shape of the whole tensor by its name in the whole model.
-
-    Raises:
-        FileNotFoundError: There are no weights.
-        ValueError: A file is broken, or of an unknown layout.
+    `shapes` has the shape of each whole tensor by its name in the whole model.
     """
     parts: dict[str, dict[int, Array]] = {}
     files = sorted(directory.glob("model_state*.pdparams"))

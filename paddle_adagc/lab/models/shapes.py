@@ -189,11 +189,7 @@ def local_shapes(
     """Return name and shape of every parameter that a rank holds.
 
     Tensor-parallel ranks hold equal shapes, data-parallel ranks the same
-    tensors. Sharding splits the optimizer's states further, not the
-    parameters.
-
-    Raises:
-        ValueError: The decoder cannot be spread over these ranks.
+    tensors. Sharding splits the optimizer's states further, not these.
     """
     check_degrees(config, degrees.tp, degrees.ep)
     held = {}

@@ -83,22 +83,6 @@ def test_two_tensors_by_hand():
     np.testing.assert_array_equal(gammas(clip), [1.5, 6.0])
 
 
-def test_t_start_zero_takes_the_first_norm_and_does_not_clip():
-    clip = ClipGradByAdaGC(t_start=0, lambda_abs=1e-3)
-    parameters = make_parameters([[2]])
-    clipped = clip_arrays(clip, parameters, [np.float32([3.0, 4.0])])
-    np.testing.assert_array_equal(clipped[0], [3.0, 4.0])
-    np.testing.assert_array_equal(gammas(clip), [5.0])
-
-
-def test_each_tensor_is_clipped_by_its_own_norm():
-    clip = ClipGradByAdaGC(t_start=0, lambda_rel=1.0)
-    parameters = make_parameters([[1], [1]])
-    clip_arrays(clip, parameters, [np.ones(1), np.ones(1)])
-    clipped = clip_arrays(clip, parameters, [np.full(1, 100.0), np.ones(1)])
-    np.testing.assert_allclose(clipped, [[1.0], [1.0]], rtol=1e-6)
-
-
 @pytest.mark.parametrize("nothing", [0.0, None])
 def test_zero_or_missing_norm_does_not_enter_the_warm_up_minimum(nothing):
     clip = ClipGradByAdaGC(t_start=3, lambda_abs=100.0)
@@ -129,16 +113,6 @@ def test_tensor_first_seen_after_the_warm_up_starts_unclipped(nothing):
         8.0,
         6.0,
     ]
-
-
-def test_mixture_of_experts_without_tokens_in_the_warm_up_stays_trainable():
-    rng = np.random.default_rng(0)
-    norms = rng.uniform(0.5, 1.0, (60, 40)) * (rng.random((60, 40)) < 0.2)
-    clip = ClipGradByAdaGC(t_start=20)
-    out, gamma = feed(clip, norms.tolist())
-    assert np.isfinite(out).all()
-    assert (np.array(out)[norms > 0] > 0).all()
-    assert (np.array(gamma[-1]) > 0.1).all()
 
 
 def test_init_min_no_warmup_does_not_clip_and_takes_the_smallest_norm():
@@ -188,14 +162,6 @@ def test_init_threshold_bounds_the_latest_norm_and_does_not_clip():
     np.testing.assert_allclose(
         gamma, [[0.1, 0.01], [0.1, 0.05], [0.1, 0.05]], rtol=1e-6
     )
-
-
-def test_scaling_all_gradients_scales_the_adaptive_phase():
-    rng = np.random.default_rng(1)
-    norms = rng.uniform(0.5, 4.0, (30, 3))
-    plain, _ = feed(ClipGradByAdaGC(t_start=0), norms.tolist())
-    scaled, _ = feed(ClipGradByAdaGC(t_start=0), (1000 * norms).tolist())
-    np.testing.assert_allclose(scaled, 1000 * np.array(plain), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -260,3 +226,21 @@ def test_factor_that_lets_gamma_only_shrink_is_warned_of(make):
         warnings.simplefilter("error")
         make(lambda_rel=1.0, lambda_dev=1.0)
         make(lambda_rel=1.001)
+
+
+def test_t_start_zero_takes_the_first_norm_and_does_not_clip():
+    clip = ClipGradByAdaGC(t_start=0, lambda_abs=1e-3)
+    parameters = make_parameters([[2]])
+    clipped = clip_arrays(clip, parameters, [np.float32([3.0, 4.0])])
+    np.testing.assert_array_equal(clipped[0], [3.0, 4.0])
+    np.testing.assert_array_equal(gammas(clip), [5.0])
+
+
+def test_mixture_of_experts_without_tokens_in_the_warm_up_stays_trainable():
+    rng = np.random.default_rng(0)
+    norms = rng.uniform(0.5, 1.0, (60, 40)) * (rng.random((60, 40)) < 0.2)
+    clip = ClipGradByAdaGC(t_start=20)
+    out, gamma = feed(clip, norms.tolist())
+    assert np.isfinite(out).all()
+    assert (np.array(out)[norms > 0] > 0).all()
+    assert (np.array(gamma[-1]) > 0.1).all()

@@ -88,16 +88,6 @@ def test_equals_the_numpy_twin(overrides, values):
             )
 
 
-@pytest.mark.parametrize("lambda_dev", [0.0, 1.0])
-def test_equal_values_give_equal_bits(lambda_dev):
-    values = {"t_start": 5, "lambda_abs": 6.0, "lambda_dev": lambda_dev}
-    plain = run(*bound_clip(**values))
-    own = {"lambda_rel": 1.04, "beta": 0.99}
-    named = run(*bound_clip(overrides={"mlp": own}, **values))
-    for step, again in zip(plain, named, strict=True):
-        np.testing.assert_array_equal(np.hstack(again), np.hstack(step))
-
-
 def test_other_tensors_keep_their_bits():
     values = {"t_start": 5, "lambda_abs": 6.0}
     plain = run(*bound_clip(**values))
@@ -274,6 +264,37 @@ def test_a_norm_that_says_nothing_leaves_the_deviation(value, t_start):
     assert deviations(clip) == before
 
 
+def test_off_is_algorithm_1_without_further_state():
+    clip = ClipGradByAdaGC(t_start=1)
+    parameters = make_parameters([[2]])
+    for _ in range(2):
+        clip_arrays(clip, parameters, [np.ones(2)])
+    assert clip.state_dict().keys() == {"step", "gamma", "config"}
+    (tensor,) = clip.metrics()["tensors"].values()
+    assert tensor.keys() == {"norm", "gamma", "h"}
+
+
+@pytest.mark.parametrize("lambda_dev", [0.0, 1.0])
+def test_equal_values_give_equal_bits(lambda_dev):
+    values = {"t_start": 5, "lambda_abs": 6.0, "lambda_dev": lambda_dev}
+    plain = run(*bound_clip(**values))
+    own = {"lambda_rel": 1.04, "beta": 0.99}
+    named = run(*bound_clip(overrides={"mlp": own}, **values))
+    for step, again in zip(plain, named, strict=True):
+        np.testing.assert_array_equal(np.hstack(again), np.hstack(step))
+
+
+def test_gamma_follows_norms_that_grow():
+    norms = np.r_[np.ones(100), np.full(400, 5.0)]
+    norms *= 1 + 0.1 * np.random.default_rng(0).normal(size=500)
+    plain, wide = (
+        feed(ClipGradByAdaGC(lambda_abs=100.0, **own), norms[:, None])[1][-1]
+        for own in ({}, {"lambda_dev": 4.0})
+    )
+    assert plain[0] < 1.2
+    assert wide[0] == pytest.approx(5.0, rel=0.1)
+
+
 def test_usual_norms_pass_and_an_outlier_does_not():
     rng = np.random.default_rng(0)
     norms = 1.0 + 0.3 * np.abs(rng.normal(size=600))
@@ -288,24 +309,3 @@ def test_usual_norms_pass_and_an_outlier_does_not():
     assert np.mean(plain[calm] < 0.999 * norms[calm]) > 0.3
     assert np.mean(wide[calm] < 0.999 * norms[calm]) < 0.05
     assert wide[550] < 2.5
-
-
-def test_gamma_follows_norms_that_grow():
-    norms = np.r_[np.ones(100), np.full(400, 5.0)]
-    norms *= 1 + 0.1 * np.random.default_rng(0).normal(size=500)
-    plain, wide = (
-        feed(ClipGradByAdaGC(lambda_abs=100.0, **own), norms[:, None])[1][-1]
-        for own in ({}, {"lambda_dev": 4.0})
-    )
-    assert plain[0] < 1.2
-    assert wide[0] == pytest.approx(5.0, rel=0.1)
-
-
-def test_off_is_algorithm_1_without_further_state():
-    clip = ClipGradByAdaGC(t_start=1)
-    parameters = make_parameters([[2]])
-    for _ in range(2):
-        clip_arrays(clip, parameters, [np.ones(2)])
-    assert clip.state_dict().keys() == {"step", "gamma", "config"}
-    (tensor,) = clip.metrics()["tensors"].values()
-    assert tensor.keys() == {"norm", "gamma", "h"}

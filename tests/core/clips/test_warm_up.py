@@ -152,13 +152,6 @@ def test_gamma_of_a_state_without_votes_is_settled():
     np.testing.assert_array_equal(gammas(strict), before)
 
 
-def test_metrics_do_not_show_the_votes():
-    clip = ClipGradByAdaGC()
-    run(clip, usual_norms()[:2])
-    row = next(iter(clip.metrics()["tensors"].values()))
-    assert [*row] == ["norm", "gamma", "h"]
-
-
 SHAPES = [[3], [4]]
 
 

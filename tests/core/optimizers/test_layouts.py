@@ -15,9 +15,7 @@ from paddle.distributed import fleet
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import (
-    initialize_weights,
-)
+from paddle_adagc.lab.models.rank_weights import initialize_weights
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon, hidden_matrices
 from paddle_adagc.optimizers.spam import SPAM
@@ -186,6 +184,23 @@ def test_sharding_that_splits_tensors_is_refused():
             assert "split_param to False (V1)" in message
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        (LAYOUTS["v1 x2"], ["lion", "muon", "spam", "agc"]),
+        (LAYOUTS["v2 x2"], ["lion", "spam"]),
+    ],
+    ids=["v1 x2", "v2 x2"],
+)
+def test_state_of_a_rank_resumes_bit_by_bit(layout, names):
+    ranks = run_on_ranks(
+        rolled_back, layout.world_size, layout=layout, names=names
+    )
+    for same in ranks:
+        assert dict(zip(names, same, strict=True)) == dict.fromkeys(names, True)
+
+
 def rolled_back(layout, names):
     """Whether steps are repeated bit by bit from a state of this rank."""
     topology = layout.start()
@@ -222,20 +237,3 @@ def rolled_back(layout, names):
                 weights.append([p.numpy() for p in model.parameters()])
         same.append(all((a == b).all() for a, b in zip(*weights, strict=True)))
     return same
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("layout", "names"),
-    [
-        (LAYOUTS["v1 x2"], ["lion", "muon", "spam", "agc"]),
-        (LAYOUTS["v2 x2"], ["lion", "spam"]),
-    ],
-    ids=["v1 x2", "v2 x2"],
-)
-def test_state_of_a_rank_resumes_bit_by_bit(layout, names):
-    ranks = run_on_ranks(
-        rolled_back, layout.world_size, layout=layout, names=names
-    )
-    for same in ranks:
-        assert dict(zip(names, same, strict=True)) == dict.fromkeys(names, True)

@@ -125,21 +125,15 @@ def train(
     is_fused=True,
     state=None,
     first_step=0,
-    clip_class=ClipGradByAdaGC,
 ):
-    """Train on this rank.
-
-    Returns:
-        Losses, the clip's full state and summary, and this rank's weights by
-        the keys of units.
-    """
+    """Train on this rank: losses, state, summary, weights by keys of units."""
     topology = layout.start() if layout.world_size > 1 else None
     config = DecoderConfig(**options, tensor_parallel_degree=layout.mp)
     model = DecoderForCausalLM(config)
     initialize_weights(model, config, training.SEED)
     if is_fused:
         fuse(model)
-    clip = clip_class(t_start=10, beta=0.9, lambda_abs=0.5)
+    clip = ClipGradByAdaGC(t_start=10, beta=0.9, lambda_abs=0.5)
     clip.bind(model, units=UNITS if is_fused else None)
     if state is not None:
         clip.set_state_dict(state)

@@ -42,23 +42,11 @@ def run_on_ranks(
 ) -> list[Any]:
     """Call ``function(**arguments)`` on every rank of a fresh gloo world.
 
-    The CPU backend is enabled and the default process group exists when the
-    function starts; ``start_fleet`` sets up hybrid parallelism.
-
-    Args:
-        function: Defined at the top level of a file.
-        world_size: Number of processes.
-        timeout: Seconds that the function may take; then all ranks are killed.
-        **arguments: Picklable; every rank gets the same.
-
-    Returns:
-        What the function returned, by rank; it has to be picklable, so give
-        back arrays instead of tensors.
-
-    Raises:
-        RuntimeError: A rank failed; the message holds its traceback.
-        TimeoutError: The ranks were not done in time; the message holds each
-            rank's stack.
+    The function stands at the top level of a file; its arguments and what it
+    returns are picklable (arrays instead of tensors). The CPU backend is
+    enabled and the default process group exists when it starts; ``start_fleet``
+    sets up hybrid parallelism. Gives the results by rank; a RuntimeError holds
+    the traceback of a rank that failed, a TimeoutError each rank's stack.
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         job = Path(folder)
@@ -112,19 +100,10 @@ def start_fleet(
 ) -> Any:
     """Call ``fleet.init`` with these degrees; return the topology.
 
-    Args:
-        dp: Data-parallel degree; likewise the others.
-        mp: Tensor parallelism.
-        pp: Pipeline parallelism.
-        sharding: Sharding stage 1; with experts ``ep * moe_sharding / mp``.
-        sep: Parts of a sequence.
-        cp: Likewise, on ranks of the sharding group; only with experts.
-        ep: Expert parallelism.
-        moe_sharding: Ranks that share the optimizer state of an expert.
-        num_micro_batches: What a pipeline stage accumulates a step.
-        micro_batch_size: Rows of each.
-        configs: Options by section of ``hybrid_configs``, such as
-            ``{"sharding_configs": {"split_param": True}}``.
+    With experts the sharding degree is ``ep * moe_sharding / mp``; ``cp`` parts
+    of a sequence lie on ranks of the sharding group. ``configs`` are options by
+    section of ``hybrid_configs``, such as ``{"sharding_configs":
+    {"split_param": True}}``.
     """
     from paddle.distributed import fleet
 

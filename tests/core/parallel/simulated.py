@@ -118,15 +118,10 @@ def single_process(keys):
 def check(monkeypatch, topologies, parts, tied_copies=()):
     """Hold every rank's slices and gammas against one process' whole tensors.
 
-    Args:
-        monkeypatch: The test's.
-        topologies: Per rank.
-        parts: Per rank, key -> slice of the whole gradient that the rank's
-            optimizer is given; None: it knows the tensor but is given nothing.
-        tied_copies: Pairs of rank and key that an earlier stage counts.
-
-    Returns:
-        Per rank, the (group, length) of every all-reduce.
+    ``parts`` has per rank key -> slice of the whole gradient that the rank's
+    optimizer is given; None: it knows the tensor but is given nothing.
+    ``tied_copies`` are pairs of rank and key that an earlier stage counts.
+    Gives per rank the (group, length) of every all-reduce.
     """
     keys = [key for key in SHAPES if any(key in part for part in parts)]
     history = single_process(keys)

@@ -12,8 +12,6 @@ from core.parallel.training import plain
 from paddle.distributed import fleet
 from paddle.distributed.fleet import model as fleet_model
 from paddle.distributed.fleet.meta_parallel import (
-    LayerDesc,
-    PipelineLayer,
     pipeline_parallel,
 )
 from paddle.distributed.fleet.meta_parallel.parallel_layers import pp_layers
@@ -24,57 +22,6 @@ from paddlenlp.transformers import (
 )
 
 from paddle_adagc import ClipGradByAdaGC
-
-
-class Stack(paddle.nn.Layer):
-    """What the pipeline of four layers computes."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = paddle.nn.Linear(4, 4)
-        self.layers = paddle.nn.LayerList(
-            [paddle.nn.Linear(4, 4) for _ in range(2)]
-        )
-        self.head = paddle.nn.Linear(4, 4)
-
-
-RENAME = {"0": "embed", "1": "layers.0", "2": "layers.1", "3": "head"}
-
-
-def gammas_of_a_pipeline():
-    """The whole pipeline's state after a step of given gradients."""
-    start_fleet(pp=2)
-    model = PipelineLayer(
-        [LayerDesc(paddle.nn.Linear, 4, 4) for _ in range(4)],
-        num_stages=2,
-        topology=fleet.get_hybrid_communicate_group()._topo,
-    )
-    clip = ClipGradByAdaGC(t_start=1)
-    clip.bind(model)
-    parameters = dict(model.named_parameters())
-    clip(
-        [
-            (parameter, paddle.full(parameter.shape, 1e-3 * (1 + int(key[0]))))
-            for key, parameter in parameters.items()
-        ]
-    )
-    return plain(clip.full_state_dict())
-
-
-@pytest.mark.slow
-def test_pipeline_s_state_loads_in_one_layer():
-    state = run_on_ranks(gammas_of_a_pipeline, 2)[0]
-    clip = ClipGradByAdaGC(t_start=1)
-    clip.bind(Stack())
-    clip.set_state_dict(state, rename=RENAME)
-    loaded = plain(clip.state_dict())["gamma"]
-    assert len(loaded) == len(state["gamma"]) == 8
-    for index, name in RENAME.items():
-        for part in ("weight", "bias"):
-            gamma = state["gamma"][f"{index}.{part}"]
-            assert loaded[f"{name}.{part}"] == pytest.approx(gamma, rel=1e-6)
-            assert gamma > 0
-
 
 NUM_STEPS = 8
 BATCH, LENGTH, VOCABULARY, HIDDEN = 8, 3, 6, 4

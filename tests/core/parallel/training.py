@@ -60,7 +60,6 @@ MOE = {
     "moe_num_shared_experts": 1,
     "moe_layers": [0, 2],
     "router_aux_loss_coef": 0.05,
-    "router_z_loss_coef": 0.01,
 }
 DEEP = {**DENSE, "num_hidden_layers": 8}  # for virtual stages
 HEADS = {**DENSE, "num_key_value_heads": 4}  # for SEP
@@ -306,10 +305,9 @@ def train(
 ):
     """Train on this rank.
 
-    Returns:
-        Losses, the clip's full state, pieces of the final weights, pieces of
-        the clipped gradients of some steps, and how many tensors have a state
-        of the optimizer here.
+    Gives losses, the clip's full state, pieces of the final weights and of the
+    clipped gradients of some steps, and how many tensors have a state of the
+    optimizer here.
     """
     config = DecoderConfig(
         **options,

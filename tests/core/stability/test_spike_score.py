@@ -106,25 +106,11 @@ def test_direction(score):
     assert found["both"] == [6, 9]
 
 
-def test_the_value_itself_is_not_in_the_window():
-    # With the value in a window of 4 nothing could exceed 1.5 deviations.
-    assert spike_score([0, 1, 0, 1, 100], window=4, sigma=50).num_spikes == 1
-
-
 def test_a_spike_enters_the_window_and_hides_the_next():
     losses = np.tile([0.0, 0.1], 50)
     losses[[60, 70]] = 5.0
     assert spike_score(losses, window=20).indices.tolist() == [60]
     assert robust_spike_score(losses, window=20).indices.tolist() == [60, 70]
-
-
-def test_percent_divides_by_all_steps():
-    # The paper's Mixtral row: 52 spikes in 36,000 steps are 0.1444 %.
-    losses = np.tile([2.0, 2.1], 18_000)
-    losses[2000 + 600 * np.arange(52)] = 1e3 * 2.0 ** np.arange(52)
-    score = robust_spike_score(losses, window=500)
-    assert score.num_spikes == 52
-    assert score.percent == pytest.approx(0.1444, abs=5e-5)
 
 
 @SCORES
@@ -170,21 +156,6 @@ def test_a_run_of_nans_blinds_nothing(score):
     found = score(losses, window=50).indices.tolist()
     assert found == [*range(100, 200), 201]
     assert score([np.nan] * 5, window=2).percent == 100.0
-
-
-@SCORES
-def test_skip_leaves_the_descent_out(score):
-    losses = np.concatenate([np.linspace(11, 3, 100), noisy_losses(300, 0)])
-    losses[40] = np.nan
-    losses[250] = 3.0
-    # The descent in the window hides the jump from the plain score.
-    hidden = spike_score(losses, window=200).indices.tolist()
-    assert hidden == [40]
-    result = score(losses, window=100, skip=100)
-    assert result.indices.tolist() == [250]
-    assert result.num_unjudged == 200
-    assert result.num_values == 400
-    assert score(losses, window=100, skip=500).num_unjudged == 400
 
 
 @SCORES
@@ -247,33 +218,6 @@ def test_equals_two_passes_at_any_offset(offset, robust):
     expected = two_pass_spikes(losses, 100, 4.0, robust)
     assert len(expected) > 5
     assert score(losses, 100, 4.0).indices.tolist() == expected
-
-
-def test_a_running_sum_of_squares_would_fail_here():
-    losses = noisy_losses(offset=1e9)
-    window, total, squares, found = 100, 0.0, 0.0, []
-    for i, loss in enumerate(losses):
-        if i >= window:
-            mean = total / window
-            variance = max(squares / window - mean**2, 0.0)
-            if abs(loss - mean) >= 4.0 * math.sqrt(variance):
-                found.append(i)
-            total -= losses[i - window]
-            squares -= losses[i - window] ** 2
-        total += loss
-        squares += loss**2
-    assert found != two_pass_spikes(losses, window, 4.0)
-
-
-@pytest.mark.parametrize("shift", [-2.0, 0.0, 1024.0])
-@pytest.mark.parametrize("factor", [0.5, 1.0, -4.0])
-@SCORES
-def test_affine_maps_change_nothing(score, shift, factor):
-    # Multiples of 2**-20: shifting and scaling them is exact.
-    losses = np.round(noisy_losses(1000) * 2**20) / 2**20
-    expected = score(losses, 60, 4.0).indices.tolist()
-    mapped = score(factor * losses + shift, 60, 4.0)
-    assert mapped.indices.tolist() == expected
 
 
 def test_huge_and_tiny_values():
@@ -366,14 +310,6 @@ def test_bfloat16_bits_are_not_losses():
         spike_score(losses)
 
 
-def test_result_is_frozen():
-    score = spike_score([1.0, np.nan], window=2)
-    with pytest.raises(AttributeError):
-        score.num_values = 3
-    with pytest.raises(ValueError, match="read-only"):
-        score.indices[0] = 0
-
-
 def test_stability_does_not_import_paddle():
     package = Path(paddle_adagc.__file__).parent
     code = (
@@ -399,18 +335,6 @@ def test_an_event_with_a_dip_is_one_at_every_threshold():
     steps = np.arange(len(values))
     assert count_events(steps, values, [0.5, 2.0], 10) == {0.5: 1, 2.0: 1}
     assert count_events(steps, values, [2.0], 10) == {2.0: 2}
-
-
-@given(
-    st.lists(st.floats(-1, 4), max_size=60),
-    st.lists(st.floats(0, 3), min_size=1, max_size=5),
-    st.integers(1, 12),
-)
-def test_a_higher_threshold_never_has_more_events(values, thresholds, gap):
-    series = np.array(values)
-    counts = count_events(np.arange(len(series)), series, thresholds, gap)
-    ordered = [counts[threshold] for threshold in sorted(thresholds)]
-    assert ordered == sorted(ordered, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -510,15 +434,6 @@ def test_resume_is_exact(losses, rule, cut):
     assert_same_score(second, spike_score(losses, **rule))
 
 
-def test_score_while_running():
-    losses = random_losses(4, 300)
-    monitor = SpikeMonitor(window=20, sigma=3.0, skip=15)
-    for step, loss in enumerate(losses):
-        monitor.update(loss)
-        seen = losses[: step + 1]
-        assert_same_score(monitor, spike_score(seen, 20, 3.0, skip=15))
-
-
 def test_report_describes_the_spike():
     monitor = SpikeMonitor(window=4)
     for loss in (1.0, 2.0, 1.0, 2.0):
@@ -531,21 +446,6 @@ def test_report_describes_the_spike():
     assert str(spike).startswith("step 4: loss 9 is a spike")
     lost = monitor.update(math.nan)
     assert str(lost) == "step 5: loss nan is not finite"
-
-
-def test_mean_and_deviation_equal_numpy():
-    losses = random_losses(5)
-    for deviation, ddof in (("sample", 1), ("population", 0)):
-        monitor = SpikeMonitor(window=30, sigma=3.0, deviation=deviation)
-        for step, loss in enumerate(losses):
-            spike = monitor.update(loss)
-            if spike is None or math.isnan(spike.mean):
-                continue
-            past = losses[:step][np.isfinite(losses[:step])][-30:]
-            assert spike.mean == pytest.approx(past.mean(), rel=1e-14)
-            assert spike.standard_deviation == pytest.approx(
-                past.std(ddof=ddof), rel=1e-12, abs=1e-15
-            )
 
 
 def test_nan_before_the_window_is_full():
@@ -561,22 +461,6 @@ def test_deviation_beyond_float64_is_reported_as_infinite():
     monitor.update(largest)
     monitor.update(-largest)
     assert monitor.update(math.inf).standard_deviation == math.inf
-
-
-def test_memory_is_the_window_and_the_spikes():
-    monitor = SpikeMonitor(window=10, sigma=4.0)
-    for loss in random_losses(6, 5000):
-        monitor.update(loss)
-    state = monitor.state_dict()
-    assert len(state["window"]) == 10
-    assert len(state["spikes"]) == monitor.score().num_spikes < 500
-
-
-def test_accepts_tensors_and_numpy_scalars():
-    monitor = SpikeMonitor(window=2)
-    for loss in (paddle.to_tensor(1.0), np.float32(2.0), 3):
-        monitor.update(loss)
-    assert monitor.state_dict()["window"] == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("loss", ["1.0", b"1.0", None, [1.0, 2.0]])

@@ -33,20 +33,7 @@ CONFIG = Path(__file__).parents[3] / "configs/proxy/llama_low_noise.yaml"
 def test_lists_have_the_full_model_s_number_of_tensors(name):
     shapes = recipe_shapes(name)
     assert len(shapes) == model_size(preset(name)).tensors_without_routers
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "millions"),
-    [
-        ("ernie-10b-a1.4b", 3828, (120, 130)),
-        ("llama2-1.3b", 24 * 9 + 3, (240, 260)),
-    ],
-)
-def test_lists_of_many_and_of_a_few_tensors(name, number, millions):
-    shapes = recipe_shapes(name)
-    assert len(shapes) == number
-    low, high = millions
-    assert low < sum(math.prod(shape) for shape in shapes) / 1e6 < high
+    assert 1e8 < sum(map(math.prod, shapes)) < 5e8
 
 
 @pytest.mark.parametrize("kind", [AdaGC, AdaGCByOperators, WaitingLoop])

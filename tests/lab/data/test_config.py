@@ -1,25 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
 import warnings
 
 import pytest
 
 from paddle_adagc.lab.data.config import DataConfig, PrepareConfig
-
-
-def test_defaults_are_the_proxies_settings():
-    config = DataConfig()
-    assert config.kind == "stdlib"
-    assert config.seq_length == 32
-    assert config.num_sequences == 64
-
-
-def test_a_config_is_frozen_and_keyword_only():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        DataConfig().seed = 1
-    with pytest.raises(TypeError):
-        DataConfig("stdlib")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +13,6 @@ def test_a_config_is_frozen_and_keyword_only():
         ({"kind": "stdlb"}, "got 'stdlb', did you mean 'stdlib'"),
         ({"kind": None}, "one of stdlib, fixed_sequences, mmap"),
         ({"seq_length": 0}, "seq_length must be at least 1, got 0"),
-        ({"num_sequences": 0}, "num_sequences must be at least 1, got 0"),
         ({"validation_size": -1}, "validation_size must be at least 1, got -1"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": 2**32}, "seed must be less than 4294967296, got 4294967296"),
@@ -40,7 +24,6 @@ def test_a_config_is_frozen_and_keyword_only():
             {"validation_fraction": 1.0},
             "validation_fraction must be less than 1, got 1.0",
         ),
-        ({"validation_fraction": float("nan")}, "must be finite, got nan"),
         ({"kind": "mmap"}, "prefix is None"),
         ({"kind": "mmap", "prefix": ""}, "prefix is ''"),
         ({"kind": "mmap", "prefix": "a/b.bin"}, "leave its ending out, 'a/b'"),
@@ -48,16 +31,6 @@ def test_a_config_is_frozen_and_keyword_only():
             {"kind": "mmap", "prefix": "a", "validation_prefix": "b.bin"},
             "leave its ending out, 'b'",
         ),
-        (
-            {"kind": "mmap", "prefix": "a", "validation_prefix": 3},
-            "validation_prefix must be text, got 3",
-        ),
-        ({"kind": "mmap", "prefix": 3}, "prefix must be .*, got 3"),
-        ({"seq_length": 32.0}, "seq_length must be .*, got 32.0"),
-        ({"seed": "0"}, "seed must be .*, got '0'"),
-        ({"seed": True}, "seed must be .*, got True"),
-        ({"validation_fraction": True}, "fraction must be .*, got True"),
-        ({"validation_fraction": "a tenth"}, "must be .*, got 'a tenth'"),
     ],
 )
 def test_a_bad_value_is_named(values, message):

@@ -89,12 +89,6 @@ def test_a_split_shares_no_document_and_loses_none():
         assert document(held_out, number) == document(corpus, original)
 
 
-def test_a_split_follows_its_seed():
-    corpus = load_stdlib_corpus()
-    names = [corpus.split(0.05, seed)[1].names for seed in (1, 1, 2)]
-    assert names[0] == names[1] != names[2]
-
-
 def test_a_new_file_does_not_move_the_others(directory):
     for number in range(50):
         (directory / f"f{number}.py").write_bytes(b"%02d" % number * 50)

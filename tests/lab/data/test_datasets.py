@@ -1,6 +1,5 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-import functools
 import hashlib
 import json
 import os
@@ -73,14 +72,6 @@ def test_labels_are_the_next_tokens(config):
         np.testing.assert_array_equal(sample["labels"], window[1:])
 
 
-def test_a_sample_is_its_own_copy(config):
-    train, _ = build_datasets(config, 10)
-    first = train[0]["input_ids"].copy()
-    train[0]["input_ids"][:] = 1
-    train[0]["labels"][:] = 1
-    np.testing.assert_array_equal(train[0]["input_ids"], first)
-
-
 def test_samples_depend_on_the_seed_and_their_index_alone(config, prefix):
     train, validation = build_datasets(config, 100)
     longer, longer_validation = build_datasets(config, 1000)
@@ -91,31 +82,6 @@ def test_samples_depend_on_the_seed_and_their_index_alone(config, prefix):
         np.testing.assert_array_equal(longer[i]["labels"], expected[i])
     other = make_config(config.kind, prefix, seed=1)
     assert digest(train) != digest(build_datasets(other, 100)[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stdlib", "mmap"])
-def test_another_process_reads_the_same_samples(kind, prefix):
-    values = make_config(kind, prefix)
-    script = (
-        "import hashlib, numpy as np\n"
-        "from paddle_adagc.lab.data.config import DataConfig\n"
-        "from paddle_adagc.lab.data.datasets import build_datasets\n"
-        f"for d in build_datasets({values!r}, 200):\n"
-        "    rows = [d[i]['input_ids'] for i in range(len(d))]\n"
-        "    data = np.stack(rows).tobytes()\n"
-        "    print(hashlib.sha256(data).hexdigest())\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "9"}
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    theirs = result.stdout.split("\n")[-3:-1]
-    assert theirs == [digest(d) for d in build_datasets(values, 200)]
 
 
 def test_indices_outside_are_errors(config):
@@ -225,16 +191,6 @@ def test_a_small_validation_dataset_is_named(prefix):
     assert "validation_fraction" not in str(error.value)
 
 
-def test_batches_are_stacked_samples():
-    train, _ = build_datasets(DataConfig(), 10)
-    batch = collate_batch([train[i] for i in (4, 2)])
-    assert set(batch) == {"input_ids", "labels"}
-    for key, values in batch.items():
-        assert values.shape == (2, 32)
-        assert values.dtype == np.int64
-        np.testing.assert_array_equal(values[1], train[2][key])
-
-
 def test_a_resumed_loader_goes_on_where_it_stopped(config):
     train, _ = build_datasets(config, 64)
 
@@ -250,13 +206,6 @@ def test_a_resumed_loader_goes_on_where_it_stopped(config):
     whole, resumed = batches(0), batches(40)
     assert len(whole) == 8
     np.testing.assert_array_equal(resumed, whole[5:])
-
-
-def test_ranks_deal_the_samples_out():
-    train, _ = build_datasets(DataConfig(), 64)
-    samplers = [DistributedBatchSampler(train, 4, 2, rank) for rank in (0, 1)]
-    indices = [i for sampler in samplers for batch in sampler for i in batch]
-    assert sorted(indices) == list(range(64))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -292,25 +241,9 @@ def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
     assert 4000 < validation.vocab_size <= 5000
 
 
-def splitmix64_reference(state, count):
-    """The generator as published: a state that is stepped and scrambled."""
-    draws = []
-    with np.errstate(over="ignore"):
-        state = np.uint64(state)
-        for _ in range(count):
-            state = state + np.uint64(0x9E3779B97F4A7C15)
-            z = state
-            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            draws.append(int(z ^ (z >> np.uint64(31))))
-    return draws
-
-
 def test_random_bits_are_splitmix64s():
     # Seed 0 is scrambled to 0; the first draw of the published generator.
-    drawn = [random_bits(0, i) for i in range(100)]
-    assert drawn[0] == 0xE220A8397B1DCDAF
-    assert drawn == splitmix64_reference(0, 100)
+    assert random_bits(0, 0) == 0xE220A8397B1DCDAF
     draws = {random_bits(seed, i) for seed in range(20) for i in range(500)}
     assert len(draws) == 20 * 500
 
@@ -322,25 +255,6 @@ def test_a_draw_is_the_same_in_every_release():
     assert [order[i] for i in range(10, 20)] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
 
 
-@given(
-    num_starts=st.integers(1, 10**12),
-    seed=st.integers(0, 2**32 - 1),
-    index=st.integers(0, 10**12),
-)
-def test_random_starts_are_in_range(num_starts, seed, index):
-    order = RandomOrder(range(num_starts), 10**12 + 1, seed)
-    assert 0 <= order[index] < num_starts
-
-
-def test_random_starts_are_spread_evenly():
-    order = RandomOrder(range(10), num_samples=10_000, seed=1)
-    counts = np.bincount([order[i] for i in range(10_000)], minlength=10)
-    # 5 standard deviations of a binomial count with p = 0.1
-    assert np.abs(counts - 1000).max() < 150
-    order = RandomOrder((3, 500, 70), num_samples=300, seed=5)
-    assert {order[i] for i in range(300)} == {3, 500, 70}
-
-
 def test_every_window_comes_once_an_epoch_in_changing_order():
     order = EpochOrder(num_windows=40, seq_length=8, num_samples=120, seed=5)
     epochs = [[order[40 * e + i] for i in range(40)] for e in range(3)]
@@ -349,14 +263,43 @@ def test_every_window_comes_once_an_epoch_in_changing_order():
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        functools.partial(RandomOrder, range(1000)),
-        functools.partial(EpochOrder, 100, 10),
-    ],
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stdlib", "mmap"])
+def test_another_process_reads_the_same_samples(kind, prefix):
+    values = make_config(kind, prefix)
+    script = (
+        "import hashlib, numpy as np\n"
+        "from paddle_adagc.lab.data.config import DataConfig\n"
+        "from paddle_adagc.lab.data.datasets import build_datasets\n"
+        f"for d in build_datasets({values!r}, 200):\n"
+        "    rows = [d[i]['input_ids'] for i in range(len(d))]\n"
+        "    data = np.stack(rows).tobytes()\n"
+        "    print(hashlib.sha256(data).hexdigest())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "9"}
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    theirs = result.stdout.split("\n")[-3:-1]
+    assert theirs == [digest(d) for d in build_datasets(values, 200)]
+
+
+def test_ranks_deal_the_samples_out():
+    train, _ = build_datasets(DataConfig(), 64)
+    samplers = [DistributedBatchSampler(train, 4, 2, rank) for rank in (0, 1)]
+    indices = [i for sampler in samplers for batch in sampler for i in batch]
+    assert sorted(indices) == list(range(64))
+
+
+@given(
+    num_starts=st.integers(1, 10**12),
+    seed=st.integers(0, 2**32 - 1),
+    index=st.integers(0, 10**12),
 )
-def test_seeds_differ_and_length_does_not_matter(make):
-    orders = make(20, 1), make(5000, 1), make(20, 2)
-    short, long, other = ([order[i] for i in range(20)] for order in orders)
-    assert short == long != other
+def test_random_starts_are_in_range(num_starts, seed, index):
+    order = RandomOrder(range(num_starts), 10**12 + 1, seed)
+    assert 0 <= order[index] < num_starts

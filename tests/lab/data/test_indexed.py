@@ -47,27 +47,6 @@ def test_what_is_written_is_read(prefix):
     assert paddlenlps.doc_idx.tolist() == [0, 1, 2, 3, 4]
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    documents=st.lists(
-        st.lists(st.integers(0, 99_999), min_size=1, max_size=20),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_any_documents_survive_the_round_trip(tmp_path, documents):
-    path = str(tmp_path / "any")
-    write_indexed_dataset(path, documents, vocab_size=100_000)
-    source = IndexedTokens(path)
-    for number, document in enumerate(documents):
-        part = source.documents(number, number + 1)
-        assert part.tokens.tolist() == document
-
-
 @pytest.mark.parametrize(
     ("vocab_size", "dtype"),
     [(256, np.uint16), (65_499, np.uint16), (65_500, np.int32)],
@@ -125,17 +104,6 @@ def test_a_loss_mask_file_masks_the_labels(tmp_path):
         odd = (sample["input_ids"] + 1) % 2 == 1
         expected = np.where(odd, sample["input_ids"] + 1, -100)
         np.testing.assert_array_equal(sample["labels"], expected)
-
-
-def test_an_epoch_covers_the_training_documents(tmp_path):
-    path = str(tmp_path / "tokens")
-    documents = [np.arange(101), np.arange(101, 112)]
-    write_indexed_dataset(path, documents, vocab_size=112)
-    train, _ = build(path, seq_length=10, num_samples=10)
-    inputs = np.concatenate([sample["input_ids"] for sample in train])
-    labels = np.concatenate([sample["labels"] for sample in train])
-    assert sorted(inputs) == list(range(100))
-    assert sorted(labels) == list(range(1, 101))
 
 
 def test_the_fingerprint_tells_datasets_apart(prefix, tmp_path):
@@ -210,3 +178,24 @@ def test_an_index_that_cannot_be_is_named(prefix, place, value):
         ValueError, match=r"tokens\.idx is (cut short, or no|damaged)"
     ):
         IndexedTokens(prefix)
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    documents=st.lists(
+        st.lists(st.integers(0, 99_999), min_size=1, max_size=20),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_any_documents_survive_the_round_trip(tmp_path, documents):
+    path = str(tmp_path / "any")
+    write_indexed_dataset(path, documents, vocab_size=100_000)
+    source = IndexedTokens(path)
+    for number, document in enumerate(documents):
+        part = source.documents(number, number + 1)
+        assert part.tokens.tolist() == document

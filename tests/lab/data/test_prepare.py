@@ -6,14 +6,11 @@ import contextlib
 import fcntl
 import json
 import os
-import pty
 import random
 import resource
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -346,35 +343,6 @@ def test_one_process_at_a_time(tmp_path, jsonl, run):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(FileExistsError, match="another process is at work"):
             run(jsonl)
-
-
-@pytest.mark.slow
-def test_the_bar_shows_rate_and_time_left(tmp_path, jsonl):
-    controller, terminal = pty.openpty()
-    size = struct.pack("4H", 24, 120, 0, 0)  # rows and columns, in characters
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
-    process = start(
-        *(jsonl, "--output", tmp_path / "out", "--tokenizer", "bytes"),
-        stdout=subprocess.PIPE,
-        stderr=terminal,
-    )
-    assert process.wait(30) == 0
-    os.close(terminal)
-    shown = os.read(controller, 100_000).decode()
-    os.close(controller)
-    assert "tokenising: 100%" in shown
-    assert "part/s" in shown
-
-
-@pytest.mark.slow
-def test_errors_of_the_command(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": 1}\n')
-    arguments = ["--output", tmp_path / "o", "--tokenizer", "bytes"]
-    code, output, errors = finish(tmp_path / "a.jsonl", *arguments)
-    assert (code, output) == (2, "")
-    assert errors.startswith("python tools/prepare_data.py: ")
-    assert "a.jsonl, line 1: field 'text' is no string: 1" in errors
-    assert "Traceback" not in errors
 
 
 def test_a_model_trains_on_the_result(tmp_path, jsonl, run):

@@ -34,6 +34,20 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf_files import read_json
 
+KILLED = """
+import sys, time
+from paddle_adagc.lab.evaluate import saved
+write = saved.write_weights
+
+def write_and_wait(*arguments):
+    write(*arguments)
+    print("written", flush=True)
+    time.sleep(60)
+
+saved.write_weights = write_and_wait
+saved.to_hf(*sys.argv[1:])
+"""
+
 FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
 
 
@@ -227,49 +241,6 @@ def test_refuses_broken_weights(runs, tmp_path):
         load_saved(tmp_path)
 
 
-def test_a_full_target_is_left_alone(runs, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/thesis.txt").write_text("years of work")
-    to_hf(runs("llama"), tmp_path / "hf")
-    for convert, source in ((to_hf, runs("llama")), (from_hf, tmp_path / "hf")):
-        with pytest.raises(FileExistsError, match="exists already"):
-            convert(source, tmp_path / "out")
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.txt"]
-
-
-KILLED = """
-import sys, time
-from paddle_adagc.lab.evaluate import saved
-write = saved.write_weights
-
-def write_and_wait(*arguments):
-    write(*arguments)
-    print("written", flush=True)
-    time.sleep(60)
-
-saved.write_weights = write_and_wait
-saved.to_hf(*sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-def test_killed_export_leaves_nothing_under_its_name(runs, tmp_path):
-    target = tmp_path / "out"
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(runs("llama")), str(target)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "written\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not target.exists()
-    assert (tmp_path / ".out.partial/model.safetensors").exists()
-    to_hf(runs("llama"), target)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert_same(load_saved(runs("llama")).state, load_saved(target).state)
-
-
 def test_commands(runs, tmp_path, command, capsys):
     convert = command("convert")
     out, back = str(tmp_path / "out"), str(tmp_path / "back")
@@ -418,3 +389,21 @@ def test_the_end_of_documents_is_that_of_the_data(words, tmp_path, runs):
     (tmp_path / "out").mkdir()
     assert export_tokenizer(name, tmp_path / "out", saved) == 3
     assert TextTokenizer(name, eos_id=saved.document_end).prefix_id == 3
+
+
+@pytest.mark.slow
+def test_killed_export_leaves_nothing_under_its_name(runs, tmp_path):
+    target = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(runs("llama")), str(target)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "written\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not target.exists()
+    assert (tmp_path / ".out.partial/model.safetensors").exists()
+    to_hf(runs("llama"), target)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert_same(load_saved(runs("llama")).state, load_saved(target).state)

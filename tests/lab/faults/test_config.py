@@ -6,7 +6,8 @@ import pytest
 
 from paddle_adagc.lab.faults import FaultConfig
 
-SCALE = {"kind": "gradient_scale", "magnitude": 10.0}
+NAN = {"kind": "gradient_nan"}
+FLIP = {"kind": "gradient_bit_flip"}
 
 
 def hit_steps(config, num_steps=40):
@@ -67,67 +68,28 @@ def test_values_are_converted():
     ("values", "message"),
     [
         ({"kind": "gradient_scal"}, "did you mean 'gradient_scale'"),
-        ({"kind": "bit_flip"}, "did you mean '.*_bit_flip'"),
-        ({"kind": 3}, "got 3"),
         ({}, "kind is missing"),
         ({"kind": "gradient_nan", "step": [1]}, "'step'.*mean 'steps'"),
-        ({"kind": "gradient_nan", "tensors": "x"}, "mean 'tensor'"),
         ({"kind": "gradient_nan"}, "either steps or start"),
         ({"kind": "gradient_nan", "steps": [1], "start": 1}, "either steps"),
         ({"kind": "gradient_nan", "steps": []}, "at least one step"),
-        ({"kind": "gradient_nan", "steps": [-1]}, "got -1"),
+        ({"kind": "gradient_nan", "steps": "12"}, "at least one step"),
         ({"kind": "gradient_nan", "steps": [1, 1]}, "overlap at steps 1"),
-        (
-            {"kind": "gradient_nan", "steps": [1, 3], "duration": 3},
-            "duration 3 overlap at steps 1 and 3",
-        ),
+        (NAN | {"steps": [1, 3], "duration": 3}, "3 overlap at steps 1 and 3"),
         ({"kind": "gradient_nan", "steps": [1], "every": 5}, "every=5"),
-        (
-            {"kind": "gradient_nan", "start": -1},
-            "start must be at least 0, got -1",
-        ),
         ({"kind": "gradient_nan", "start": 5, "stop": 5}, "stop .* got 5"),
-        ({"kind": "gradient_nan", "start": 5, "every": 0}, "every .* got 0"),
-        (
-            {"kind": "gradient_nan", "start": 5, "every": 2, "duration": 3},
-            "duration 3 overlap at every=2",
-        ),
-        ({"kind": "gradient_nan", "start": 5, "duration": 0}, "got 0"),
+        (NAN | {"start": 5, "every": 2, "duration": 3}, "3 overlap at every=2"),
         ({"kind": "gradient_scale", "start": 5}, "needs magnitude"),
-        (
-            {"kind": "gradient_scale", "start": 5, "magnitude": float("inf")},
-            "must be finite, got inf",
-        ),
-        (
-            {"kind": "gradient_nan", "start": 5, "magnitude": 2.0},
-            "takes no magnitude, got magnitude=2.0",
-        ),
+        (NAN | {"start": 5, "magnitude": 2.0}, "no magnitude, got magn.*=2.0"),
         ({"kind": "random_tokens", "start": 5, "tensor": "*"}, "no tensor"),
         ({"kind": "gradient_nan", "start": 5, "tensor": ""}, "got ''"),
         ({"kind": "gradient_nan", "start": 5, "token": 3}, "takes no token"),
-        ({"kind": "repeated_token", "start": 5, "token": -3}, "got -3"),
         ({"kind": "token_noise", "start": 5}, "needs fraction"),
-        (
-            {"kind": "token_noise", "start": 5, "fraction": 0.0},
-            "fraction must be greater than 0, got 0",
-        ),
-        (
-            {"kind": "token_noise", "start": 5, "fraction": 1.5},
-            "fraction must be at most 1, got 1.5",
-        ),
-        (
-            {"kind": "random_tokens", "start": 5, "fraction": 0.5},
-            "takes no fraction",
-        ),
-        (
-            {"kind": "gradient_bit_flip", "start": 5, "exponent_bit": 8},
-            "at most 7, got 8",
-        ),
+        ({"kind": "token_noise", "start": 5, "fraction": 0.0}, "than 0, got 0"),
+        ({"kind": "token_noise", "start": 5, "fraction": 1.5}, "most 1, got 1"),
+        ({"kind": "random_tokens", "start": 5, "fraction": 0.5}, "no fraction"),
+        (FLIP | {"start": 5, "exponent_bit": 8}, "at most 7, got 8"),
         ({"kind": "gradient_inf", "start": 5, "exponent_bit": 3}, "takes no"),
-        (SCALE | {"start": 1.5}, "start must be an integer, got 1.5"),
-        (SCALE | {"steps": [1.5]}, "1.5"),
-        (SCALE | {"start": 1, "duration": True}, "got True"),
-        (SCALE | {"start": 1, "magnitude": "a lot"}, "'a lot'"),
     ],
 )
 def test_bad_values(values, message):

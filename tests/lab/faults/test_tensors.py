@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of gradients and activations."""
+"""Faults of gradients and activations; those that a model cannot have."""
 
 import numpy as np
 import paddle
@@ -11,6 +11,7 @@ from paddle_adagc.lab.faults import (
     FaultSchedule,
     activation_fault,
     apply_to_gradients,
+    check_faults,
 )
 
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
@@ -142,14 +143,6 @@ def test_bit_flip_moves_the_exponent(dtype, bit):
     assert after.tolist() == sorted([factor, 1.0, 1.0, 1.0])
 
 
-def test_highest_bit_of_a_small_value_is_finite_and_overflows_the_norm():
-    values, options = np.full([4], 1e-3), {"exponent_bit": 7}
-    after = corrupted(values, "float32", "gradient_bit_flip", **options)
-    largest = after.max()
-    assert float(largest) > 1e35
-    assert not paddle.isfinite(largest.square())
-
-
 def test_exponent_bit_outside_the_dtype():
     options = {"kind": "gradient_bit_flip", "exponent_bit": 5}
     with pytest.raises(ValueError, match=r"exponent_bit 5 .* of float16"):
@@ -225,13 +218,6 @@ def test_sparse_gradient():
     rows = merged._get_tensor_from_selected_rows().numpy()
     expected = 8.0 * dense.embed.weight.grad.numpy()[[1, 2, 3]]
     np.testing.assert_allclose(rows, expected, rtol=1e-6)
-
-
-def test_optimizer_step_sees_the_fault():
-    model = trained_model()
-    hit_names(model, make_fault("gradient_nan", tensor="head.bias"))
-    paddle.optimizer.SGD(0.1, parameters=model.parameters()).step()
-    assert int(paddle.isnan(model.head.bias).sum()) == 1
 
 
 def test_unknown_tensor():
@@ -355,3 +341,51 @@ def test_bad_activation_fault():
             activation_fault(fault, trained_model()),
         ):
             pass
+
+
+@pytest.fixture
+def two_linears():
+    layers = paddle.nn.Sequential(
+        ("first", paddle.nn.Linear(2, 2)), ("second", paddle.nn.Linear(2, 2))
+    )
+    layers.second.bias.stop_gradient = True
+    return layers
+
+
+def at_step_1(kind, **options):
+    return FaultConfig(kind=kind, steps=(1,), **options)
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        at_step_1("gradient_nan"),
+        at_step_1("gradient_nan", tensor="first.weight"),
+        at_step_1("activation_nan", tensor="second"),
+        at_step_1("repeated_token", token=9),
+    ],
+)
+def test_what_fits_is_accepted(two_linears, accepted):
+    check_faults([accepted], two_linears, 10)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (at_step_1("gradient_nan", tensor="third.weight"), "third"),
+        (at_step_1("gradient_nan", tensor="second.bias"), "second"),
+        (at_step_1("gradient_nan", tensor="first"), "first"),
+        (at_step_1("activation_nan", tensor="first.weight"), "first"),
+        (at_step_1("repeated_token", token=10), "token 10 is not below 10"),
+    ],
+)
+def test_what_does_not_fit_is_named(two_linears, refused, message):
+    with pytest.raises(ValueError, match=message):
+        check_faults([at_step_1("gradient_nan"), refused], two_linears, 10)
+
+
+def test_optimizer_step_sees_the_fault():
+    model = trained_model()
+    hit_names(model, make_fault("gradient_nan", tensor="head.bias"))
+    paddle.optimizer.SGD(0.1, parameters=model.parameters()).step()
+    assert int(paddle.isnan(model.head.bias).sum()) == 1

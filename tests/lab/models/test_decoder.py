@@ -27,7 +27,6 @@ EXPERTS = {
     "moe_num_experts": 4,
     "moe_intermediate_size": 12,
     "router_aux_loss_coef": 0.1,
-    "router_z_loss_coef": 0.01,
 }
 VARIANTS = {
     "llama": {},
@@ -118,22 +117,6 @@ def test_loss_and_gradients_equal_those_of_the_general_path(name, monkeypatch):
 
 
 @every_variant
-def test_same_seed_same_bits(name):
-    runs = []
-    for _ in range(2):
-        model = build(name, seed=5)
-        optimizer = paddle.optimizer.AdamW(1e-2, parameters=model.parameters())
-        for step in range(3):
-            loss, _ = model(tokens(seed=step), labels=tokens(seed=step + 9))
-            loss.backward()
-            optimizer.step()
-            optimizer.clear_grad()
-        runs.append([p.numpy() for p in model.parameters()])
-    for first, second in zip(*runs, strict=True):
-        np.testing.assert_array_equal(first, second)
-
-
-@every_variant
 def test_save_and_load(name, tmp_path):
     model = build(name)
     for layer in model.sublayers():
@@ -163,17 +146,13 @@ def test_loss_is_the_mean_over_labels_that_count():
     assert float(model(ids, labels=ignored)[0]) == 0.0
 
 
-def test_router_losses_are_added_in_training_only():
+def test_router_loss_is_added_in_training_only():
     model = build("mixtral")
     loss, _ = model(tokens(), labels=tokens(seed=1))
     parts = {key: float(value) for key, value in model.last_losses.items()}
     assert parts["router_aux_loss"] > 0.9
-    assert parts["router_z_loss"] > 0
     assert float(loss) == pytest.approx(
-        parts["lm_loss"]
-        + 0.1 * parts["router_aux_loss"]
-        + 0.01 * parts["router_z_loss"],
-        rel=1e-6,
+        parts["lm_loss"] + 0.1 * parts["router_aux_loss"], rel=1e-6
     )
     model.eval()
     loss, _ = model(tokens(), labels=tokens(seed=1))
@@ -220,6 +199,15 @@ def test_refuses_what_does_not_fit(monkeypatch):
         build("llama")
 
 
+def test_nan_weights_give_a_nan_loss():
+    # Paddle's CPU softmax alone would give log(vocab_size).
+    model = DecoderForCausalLM(DecoderConfig(num_hidden_layers=1))
+    weight = model.model.norm.weight
+    weight.set_value(paddle.full(weight.shape, float("nan")))
+    ids = paddle.zeros([2, 8], "int64")
+    assert paddle.isnan(model(ids, ids)[0]).item()
+
+
 def test_trains_in_paddlenlp_trainer(tmp_path):
     from paddlenlp.trainer import Trainer, TrainerCallback, TrainingArguments
 
@@ -256,12 +244,3 @@ def test_trains_in_paddlenlp_trainer(tmp_path):
         model.parameters(), saved.parameters(), strict=True
     ):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-
-
-def test_nan_weights_give_a_nan_loss():
-    # Paddle's CPU softmax alone would give log(vocab_size).
-    model = DecoderForCausalLM(DecoderConfig(num_hidden_layers=1))
-    weight = model.model.norm.weight
-    weight.set_value(paddle.full(weight.shape, float("nan")))
-    ids = paddle.zeros([2, 8], "int64")
-    assert paddle.isnan(model(ids, ids)[0]).item()

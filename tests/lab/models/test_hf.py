@@ -172,7 +172,6 @@ def test_the_paper_s_models_come_back(name):
         ({"rope_layout": "interleaved"}, "rope_layout='interleaved'"),
         ({**MIXTRAL, "qk_norm": True}, "qk_norm=True.*Mixtral"),
         ({**MIXTRAL, "moe_layers": [0]}, r"moe_layers=\[0\].*every layer"),
-        ({**MIXTRAL, "moe_norm_topk_prob": False}, "moe_norm_topk_prob=False"),
         ({**ERNIE, "moe_correction_bias": False}, "moe_correction_bias=False"),
         ({**ERNIE, "rope_layout": "half"}, "rope_layout='half'"),
         ({**ERNIE, "moe_layers": [1, 2, 5]}, r"moe_layers=\[1, 2, 5\]"),
@@ -187,7 +186,6 @@ def test_refuses_what_transformers_has_not(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({**MIXTRAL, "router_z_loss_coef": 0.01}, "do not depend on"),
         ({"float8_linears": ["mlp"]}, "rounding to FP8"),
         (
             {"rms_norm_precision": "bfloat16"},

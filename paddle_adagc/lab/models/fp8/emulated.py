@@ -57,12 +57,7 @@ def round_blocks(view: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def round_rows(x: Tensor) -> Tensor:
-    """Tiles of 1x128, along the rows.
-
-    Args:
-        x: [rows, columns], any floating dtype; the result has the same. A
-            last tile may be shorter.
-    """
+    """Tiles of 1x128 along the rows of [rows, columns]; the dtype stays."""
     width = min(BLOCK, x.shape[1])
     padded = _padded(_as(x, paddle.float32), 1, width)
     rounded = round_blocks(padded.reshape([-1, width]), [1])

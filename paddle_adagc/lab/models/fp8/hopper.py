@@ -49,12 +49,7 @@ def is_available() -> bool:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight` in bfloat16, of 1x128 tiles along the rows and blocks.
-
-    Args:
-        x: [M, K].
-        weight: [K, N].
-    """
+    """`x @ weight` in bfloat16, of 1x128 tiles along the rows and blocks."""
     return _multiply_by_blocks(
         _quantise(_padded(x, BLOCK, _REDUCED_MULTIPLE), "1x128"),
         _quantise(_padded(weight, _REDUCED_MULTIPLE, BLOCK), "128x128", True),
@@ -62,12 +57,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
-    """`grad @ weight.T` in bfloat16, of 1x128 tiles along the rows and blocks.
-
-    Args:
-        grad: [M, N], of the output.
-        weight: [K, N].
-    """
+    """`grad @ weight.T` in bfloat16; see `product`."""
     return _multiply_by_blocks(
         _quantise(_padded(grad, BLOCK, _REDUCED_MULTIPLE), "1x128"),
         _quantise(_padded(weight, BLOCK, _REDUCED_MULTIPLE), "128x128"),
@@ -75,12 +65,7 @@ def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """`x.T @ grad` in float32, both of tiles of 128 along the rows' axis.
-
-    Args:
-        x: [M, K].
-        grad: [M, N], of the output.
-    """
+    """`x.T @ grad` in float32, both of tiles of 128 along the rows' axis."""
     a, a_scale = _quantise(_padded(x, _REDUCED_MULTIPLE, BLOCK), "1x128", True)
     b, b_scale = _quantise(
         _padded(grad, _REDUCED_MULTIPLE, BLOCK), "1x128", True

@@ -79,11 +79,7 @@ def float8_linear(
 ) -> Tensor:
     """`F.linear` with products in FP8, without a bias and not of empty `x`.
 
-    Args:
-        x: [..., in]; it is cast to the dtype of `weight`.
-        weight: [in, out].
-        bias: None.
-        name: Unused, as in `F.linear`.
+    `x` is cast to the dtype of `weight`; `name` is unused, as in `F.linear`.
     """
     if bias is not None:
         raise ValueError("bias in an FP8 linear: there is none, use None.")

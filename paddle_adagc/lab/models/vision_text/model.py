@@ -207,11 +207,7 @@ class VisionTransformer(nn.Layer):
         )
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Features of images, [batch, embed_dim], not normalised.
-
-        Args:
-            pixel_values: [batch, 3, image_size, image_size], normalised.
-        """
+        """Map normalised images to features, [batch, embed_dim]."""
         patches = self.conv1(pixel_values).flatten(2).transpose([0, 2, 1])
         patches = self.patch_dropout(patches + self.positional_embedding[1:])
         first = self.class_embedding + self.positional_embedding[0]
@@ -248,11 +244,9 @@ class TextTransformer(nn.Layer):
         )
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Features of captions, [batch, embed_dim], not normalised.
+        """Map captions to features, [batch, embed_dim].
 
-        Args:
-            input_ids: [batch, length], integer; each row holds `end_token`,
-                what comes after its first one does not matter.
+        What comes after a row's first `end_token` does not matter.
         """
         batch, length = input_ids.shape
         x = self.token_embedding(input_ids) + self.positional_embedding[:length]
@@ -294,16 +288,10 @@ def contrastive_loss(
 ) -> Tensor:
     """Cross-entropy of finding the own text, and the own image, averaged.
 
-    Each rank's loss is that of its own pairs among those of all ranks; its
-    mean over the ranks is the loss of the whole batch in one process, and so
-    is the mean of the gradients, which data parallelism takes.
-
-    Args:
-        image_features: [pairs, embed_dim] of this rank, of length 1.
-        text_features: Same shape and dtype as `image_features`.
-        scale: Factor of the cosines.
-        over_ranks: The ranks of the default group hold one batch together,
-            in equal parts: gather their features.
+    Features are [pairs, embed_dim] of this rank, of length 1; `scale` is the
+    factor of the cosines. With `over_ranks` the ranks of the default group hold
+    one batch together, in equal parts: the mean of their losses is then the
+    loss of the whole batch in one process, and so is that of the gradients.
     """
     images, texts, first = image_features, text_features, 0
     if over_ranks and dist.get_world_size() > 1:
@@ -321,11 +309,8 @@ def contrastive_loss(
 class CLIP(PretrainedModel):
     """The two towers and the logits' scale, for PaddleNLP's Trainer.
 
-    Weights start as in CLIP's text tower, in both towers.
-
-    Attributes:
-        last_loss: The last contrastive loss, a detached float32 scalar; None
-            before the first forward.
+    Weights start as in CLIP's text tower, in both towers. `last_loss` is the
+    last contrastive loss, detached; None before the first forward.
     """
 
     config_class = CLIPConfig
@@ -350,17 +335,12 @@ class CLIP(PretrainedModel):
     def forward(
         self, pixel_values: Tensor, input_ids: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the contrastive loss of pairs, and their features.
+        """Return the contrastive loss of pairs, image and text features.
 
         In training the pairs of all ranks make one batch, see
-        `contrastive_loss`; in evaluation each rank has its own.
-
-        Args:
-            pixel_values: [batch, 3, image_size, image_size], normalised.
-            input_ids: [batch, length], integer; each row has `end_token`.
-
-        Returns:
-            The loss, a float32 scalar; image and text features.
+        `contrastive_loss`; in evaluation each rank has its own. Images are
+        [batch, 3, image_size, image_size], normalised; each row of the tokens
+        [batch, length] has `end_token`.
         """
         image_features = self.encode_image(pixel_values)
         text_features = self.encode_text(input_ids)

@@ -22,15 +22,9 @@ def class_embeddings(
 ) -> Tensor:
     """One direction a class: the mean of its captions' features.
 
-    The ensemble of prompts of Radford et al. (2021), section 3.1.4: features
-    of length 1 are averaged, and the mean is brought to length 1.
-
-    Args:
-        model: CLIP.
-        class_captions: Tokens of each class's captions, integers
-            [captions, length]; such as ``"a photo of a dog"`` by several
-            templates.
-        batch_size: Captions per forward pass.
+    The ensemble of prompts of Radford et al. (2021), section 3.1.4: features of
+    length 1 are averaged, and the mean is brought to length 1. A class's
+    captions are tokens [captions, length].
     """
     counts = [len(captions) for captions in class_captions]
     if not counts or not min(counts):
@@ -48,17 +42,11 @@ def zero_shot_accuracy(
     class_captions: Sequence[Array],
     top_k: int = 1,
 ) -> float:
-    """Share of images whose class is among the nearest in CLIP's space.
+    """Share of images whose class is among the `top_k` nearest.
 
     With ImageNet's validation images and the templates of its classes this is
-    ImageNet zero-shot accuracy, the paper's measure for CLIP.
-
-    Args:
-        model: CLIP; its training mode is left as it was.
-        batches: Images, float32 [batch, 3, image_size, image_size],
-            normalised; and their classes, integers [batch].
-        class_captions: See `class_embeddings`.
-        top_k: Number of classes that may be named.
+    ImageNet zero-shot accuracy, the paper's measure for CLIP. A batch is images
+    [batch, 3, image_size, image_size] and their classes [batch].
     """
     check_integer("top_k", top_k, 1)
     if top_k > len(class_captions):
@@ -82,12 +70,8 @@ def retrieval_accuracy(
 ) -> float:
     """Share of images whose own caption is the nearest of all captions.
 
-    A caption that reads the same as the own one counts as right.
-
-    Args:
-        model: CLIP; its training mode is left as it was.
-        batches: Images, as for `zero_shot_accuracy`, and their captions'
-            tokens, integers [batch, length].
+    A caption that reads the same as the own one counts as right. A batch is
+    images and their captions' tokens [batch, length].
     """
     images, captions = [], []
     with _evaluating(model):

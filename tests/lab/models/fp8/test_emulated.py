@@ -8,7 +8,6 @@ import pytest
 from reference import fp8 as reference
 
 from paddle_adagc.lab.models.fp8.emulated import (
-    round_blocks,
     round_columns,
     round_rows,
     round_squares,
@@ -93,13 +92,6 @@ def test_ties_and_their_neighbours():
     assert_same_bits(x, (1, 128))
 
 
-def test_every_value_is_its_own_rounding():
-    codes = np.arange(256, dtype=np.uint8).view(reference.E4M3)
-    values = codes[~np.isnan(codes)].astype(np.float32)
-    x = np.stack([np.full_like(values, 448.0), values], axis=1)
-    np.testing.assert_array_equal(round_rows(paddle.to_tensor(x)).numpy(), x)
-
-
 def test_scale_at_the_edges_of_a_power_of_two():
     edge = np.float32(1.75) * np.float32(2.0) ** np.arange(-110, 107)
     largest = np.concatenate(
@@ -113,18 +105,6 @@ def test_scale_at_the_edges_of_a_power_of_two():
     small = np.random.default_rng(6).uniform(-(2.0**-13), 2.0**-13, 60)
     x = largest * np.concatenate([[1.0], small]).astype(np.float32)
     assert_same_bits(x, (1, 128))
-
-
-def test_payload_is_e4m3():
-    """Divided by the scale, every rounded value is one of e4m3, within 448."""
-    rng = np.random.default_rng(4)
-    x = (rng.standard_normal((64, 128)) ** 5).astype(np.float32)
-    expected, scales = reference.quantize(x, (1, 128))
-    payload = round_blocks(paddle.to_tensor(x), [1]).numpy() / scales
-    bits = payload.astype(reference.E4M3).view(np.uint8)
-    np.testing.assert_array_equal(bits.view(reference.E4M3), payload)
-    np.testing.assert_array_equal(bits & 0x7F, expected & 0x7F)
-    assert 224 < np.abs(payload).max() <= 448
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

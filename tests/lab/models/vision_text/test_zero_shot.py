@@ -2,24 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zero-shot classes and retrieval, on a hand-made space and on drawings."""
 
-import itertools
-
 import numpy as np
 import paddle
 import pytest
 
-from paddle_adagc.lab.data.images import (
-    BACKGROUNDS,
-    COLUMNS,
-    RADII,
-    ROWS,
-    SHAPES,
-    Scene,
-    ShapesDataset,
-    draw,
-    encode,
-    split_scenes,
-)
 from paddle_adagc.lab.models.vision_text.config import CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
 from paddle_adagc.lab.models.vision_text.zero_shot import (
@@ -89,65 +75,3 @@ def test_retrieval_counts_equal_captions_as_right():
     assert retrieval_accuracy(model, batches) == 4 / 5
     with pytest.raises(ValueError, match="no images"):
         retrieval_accuracy(model, [])
-
-
-COLOURS = ("red", "green", "blue", "white")
-
-
-def colour_prompts(config):
-    """Every caption with a class's colour, as an ensemble of prompts."""
-    others = list(itertools.product(RADII, SHAPES, ROWS, COLUMNS, BACKGROUNDS))
-    return [
-        np.stack(
-            [
-                encode(
-                    Scene(size, colour, *rest).caption,
-                    config.context_length,
-                    config.end_token,
-                )
-                for size, *rest in others[::7]
-            ]
-        )
-        for colour in COLOURS
-    ]
-
-
-def test_clip_learns_the_colours_of_drawings():
-    paddle.seed(0)
-    config = CLIPConfig(
-        vision_width=32,
-        vision_layers=1,
-        text_width=32,
-        text_layers=1,
-        context_length=9,
-        vocab_size=28,
-    )
-    model = CLIP(config)
-    train, held_out = (
-        [scene for scene in part if scene.colour in COLOURS]
-        for part in split_scenes(0.1, seed=0)
-    )
-    dataset = ShapesDataset(
-        train,
-        200 * 32,
-        image_size=32,
-        context_length=9,
-        end_token=27,
-        seed=0,
-        is_random=True,
-    )
-    optimizer = paddle.optimizer.AdamW(2e-3, parameters=model.parameters())
-    for step in range(200):
-        samples = [dataset[32 * step + i] for i in range(32)]
-        batch = {
-            key: paddle.to_tensor(np.stack([sample[key] for sample in samples]))
-            for key in samples[0]
-        }
-        model(**batch)[0].backward()
-        optimizer.step()
-        optimizer.clear_grad()
-    pixels = np.stack([draw(scene, 32, i) for i, scene in enumerate(held_out)])
-    labels = [COLOURS.index(scene.colour) for scene in held_out]
-    prompts = colour_prompts(config)
-    accuracy = zero_shot_accuracy(model, [(pixels, labels)], prompts)
-    assert accuracy > 0.6  # chance is 0.25
