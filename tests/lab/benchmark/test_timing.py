@@ -141,5 +141,5 @@ def test_host_time_leaves_nothing_replaced():
     before = host_time.kernels.BACKENDS, host_time.host.CUDA
     with host_time.use("CUDA kernels"):
         assert host_time.paddle.device.get_device() == "gpu:0"
-    assert (host_time.kernels.BACKENDS, host_time.host.CUDA) == before
+    assert before == (host_time.kernels.BACKENDS, host_time.host.CUDA)
     assert host_time.paddle.device.get_device() == "cpu"
