@@ -49,6 +49,29 @@ def test_mutants_change_what_is_executed(mutate, tmp_path):
         "f: a < 3 -> a > 3",
         "f: 3 -> 4",
         "f: not b -> +bool(b)",
+        "f: min(a, g(b=b)) -> min(g(b=b), a)",
         "f: min -> max",
         "f: g without b=b",
     ]
+
+
+def test_arguments_are_swapped_and_updates_lose_what_was_there(
+    mutate, tmp_path
+):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "def f(a, b):\n"
+        "    a |= b\n"
+        "    a.update(b)\n"
+        "    return g(a, b, b), {**a, **b}\n"
+    )
+    assert [mutant.name for mutant in mutate["mutants"](path)] == [
+        "f: a |= b -> a &= b",
+        "f: a |= b -> a |= a.clear() or b",
+        "f: without a.update(b)",
+        "f: a.update(b) -> a.clear() or a.update(b)",
+        "f: g(a, b, b) -> g(b, a, b)",
+        "f: {**a, **b} -> {**b}",
+    ]
+    for mutant in mutate["mutants"](path):
+        compile(mutant.tree, str(path), "exec")

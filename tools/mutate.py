@@ -7,8 +7,9 @@
     python tools/mutate.py --list
 
 A mutant is a module with one comparison, operator, number, name or argument
-changed. It dies if one of the module's tests fails. Each is a fork of a process
-that has imported Paddle: mutmut leaves out what has a decorator, and cosmic-ray
+changed, two arguments swapped, or a set or dict that loses what it held before
+an update. It dies if one of the module's tests fails. Each is a fork of a
+process that has imported Paddle: mutmut leaves out what has a decorator, and cosmic-ray
 imports Paddle anew for every mutant. The C++ and CUDA sources are left out, and
 so are messages. tests/equivalent_mutants.yaml names the mutants that no test
 can notice, with the reason. The counts go to results/mutation.jsonl, their
@@ -157,6 +158,12 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
         case ast.AugAssign():
             for new in OPERATORS.get(type(node.op), ()):
                 yield put(op=new())
+            if isinstance(node.op, ast.BitOr):
+                target = copy.copy(node.target)
+                target.ctx = ast.Load()  # type: ignore[attr-defined]
+                clear = ast.Attribute(target, "clear", ast.Load())
+                both = [ast.Call(clear, [], []), node.value]
+                yield put(value=ast.BoolOp(ast.Or(), both))
         case ast.UnaryOp(op=ast.Not()):
             operand = _called("bool", node.operand)
             yield put(op=ast.UAdd(), operand=operand)
@@ -180,8 +187,21 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
                 rest = node.keywords[:i] + node.keywords[i + 1 :]
                 without = f"without {ast.unparse(keyword)}"
                 yield f"{ast.unparse(node.func)} {without}", {"keywords": rest}
-        case ast.Expr(value=ast.Call()):
+            for i in range(len(node.args) - 1):
+                first, second = node.args[i : i + 2]
+                swapped = [*node.args[:i], second, first, *node.args[i + 2 :]]
+                if ast.dump(first) != ast.dump(second):
+                    yield put(args=swapped)
+        case ast.Dict() if None in node.keys and len(node.keys) > 1:
+            yield put(keys=node.keys[-1:], values=node.values[-1:])
+        case ast.Expr(value=ast.Call() as call):
             yield f"without {old}", {"value": ast.Constant(None)}
+            if isinstance(call.func, ast.Attribute) and (
+                call.func.attr == "update" and call.args
+            ):
+                clear = ast.Attribute(call.func.value, "clear", ast.Load())
+                both = [ast.Call(clear, [], []), call]
+                yield put(value=ast.BoolOp(ast.Or(), both))
 
 
 def _called(function: str, value: ast.expr) -> ast.Call:

@@ -27,9 +27,11 @@ from paddle_adagc.clips.memory import Call, Kept
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.stateful import StatefulClip
 from paddle_adagc.guards import eager, unchecked
+from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.auto import (
     any_is_distributed,
     fuses_tensors,
+    get_unique_process_mesh_map,
     makes_states_only,
 )
 from paddle_adagc.parallel.reduce import Reducer
@@ -208,8 +210,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 f"{type(self).__name__} takes pairs of parameter and gradient, "
                 "not parameters: give it to an optimizer as grad_clip"
             )
-        clipped = self._clipped_pairs(pairs)
-        if self.sharding_group is not None or any_is_distributed(clipped):
+        known = self._read(pairs)
+        clipped = self._clipped_pairs(pairs) if known is None else known.pairs
+        if known is None and (
+            self.sharding_group is not None or any_is_distributed(clipped)
+        ):
             if makes_states_only():
                 return pairs
             clipped = self._local_pairs(clipped)
@@ -219,7 +224,12 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if not clipped and not reducer.communicates:
             self._steps = self._steps.after_empty_group()
             return pairs
-        slots = self._slots([parameter for parameter, _ in clipped])
+        if known is None:
+            parameters = [parameter for parameter, _ in clipped]
+            slots = self._slots(parameters)
+            self._table.reader.remember(parameters, slots)
+        else:
+            slots = known.slots
         owner = type(self).__name__
         steps = self._steps.after(
             slots,
@@ -238,17 +248,25 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if self._awaits_tensors:
             self._check_overrides(step, reducer)
         with unchecked():
-            present, norm, h, kept = self._clip_(step, slots, clipped, reducer)
+            present, norm, h, kept = self._clip_(
+                step, slots, clipped, reducer, known
+            )
         begins_step = steps.num_steps > self._steps.num_steps
         earlier = [] if begins_step else self._calls
+        if not any(call.slots is present for call in self._calls):
+            self._observed.update(present)
         self._calls = [*earlier, Call(present, norm, h)]
         self._steps = steps
         self._memory.update(kept)
-        self._observed.update(present)
         return pairs
 
     def _clip_(
-        self, step: int, slots: list[int], pairs: Pairs, reducer: Reducer
+        self,
+        step: int,
+        slots: list[int],
+        pairs: Pairs,
+        reducer: Reducer,
+        known: KnownPairs | None,
     ) -> tuple[list[int], Tensor, Tensor, Kept]:
         """Carry out steps 1 to 3 of the above.
 
@@ -257,23 +275,28 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             slots: First slot of each parameter.
             pairs: Parameters and gradients.
             reducer: Sums over the ranks.
+            known: The gradients, if they were read already.
 
         Returns:
             Slots of the tensors with a gradient; norm and ``h``, float32
             ``[num_tensors]``; what the rule keeps.
         """
-        table, present = self._table, slots
+        table, present, segments = self._table, slots, None
         num_tensors = len(table.keys)
         if table.units:
-            in_order, segments, present = self._cuts.find(
+            segments, present = self._cuts.find(
                 slots, pairs, self._ranks.topology(), self._leaves_out
             )
-            gradients = GradientList(in_order, segments)
+        if known is not None:
+            gradients = GradientList(
+                known.gradients, segments, known.descriptors
+            )
         else:
-            in_order = [None] * num_tensors
+            index = self._cuts.index if table.units else range(num_tensors)
+            in_order: list[Tensor | None] = [None] * len(index)
             for slot, (_, gradient) in zip(slots, pairs, strict=True):
-                in_order[slot] = gradient
-            gradients = GradientList(in_order)
+                in_order[index[slot]] = gradient
+            gradients = GradientList(in_order, segments)
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
             self._ranks.compare(table, squared_norm)
@@ -297,6 +320,19 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             self._nonfinite.update(num_lost)
             raise
         return present, norm, h, kept
+
+    def _read(self, pairs: list[Any]) -> KnownPairs | None:
+        """Read pairs of known parameters in one pass; None: it cannot be."""
+        if (
+            self.sharding_group is not None
+            or self._ranks.buffers is not None
+            or get_unique_process_mesh_map()
+            or (self.overrides is not None and self.overrides.leaves_out_any)
+        ):
+            return None
+        index = self._cuts.index if self._table.units else None
+        length = len(self._table if index is None else index)
+        return self._table.reader.read(pairs, index, length)
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]

@@ -30,21 +30,26 @@ class GradientList:
     Args:
         gradients: One gradient per tensor, or None for a tensor that has none.
         segments: The units in them, with a slot each; None: each is one.
+        descriptors: Of dense gradients, where they were read already, by
+            :class:`paddle_adagc.kernels.pairs.PairReader`.
     """
 
     def __init__(
         self,
         gradients: Sequence[Tensor | None],
         segments: Segments | None = None,
+        descriptors: np.ndarray | None = None,
     ) -> None:
         self._gradients = gradients
         self._segments = segments
-        self._has_rows = False
-        for gradient in gradients:
-            if gradient is not None and gradient.is_selected_rows():
-                self._has_rows = True
+        self._has_rows = descriptors is None and any(
+            gradient is not None and gradient.is_selected_rows()
+            for gradient in gradients
+        )
         values = map(_stored, gradients) if self._has_rows else gradients
-        self._parts = split(values, segments)
+        self._parts = split(values, segments, descriptors)
+        for part in self._parts if descriptors is not None else ():
+            part.is_told = True
 
     @property
     def is_on_gpu(self) -> bool:

@@ -14,6 +14,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.kernels.host import RUNS, Segments
+from paddle_adagc.kernels.pairs import PairReader
 from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Unit
@@ -33,6 +34,9 @@ class TensorTable:
         self._slot_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] | None = None
         self._slot_of_name: dict[str, int] = {}  # of parameters met so far
+        self.reader = PairReader()
+        """Knows parameters whose slots are found."""
+
         self.units: dict[int, tuple[Unit, ...]] = {}
         """First slot of a parameter that holds units -> its units; they have
         the slots from there on."""
@@ -98,7 +102,7 @@ class TensorTable:
         self.units = units
         self._key_of_name = key_of_name
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
-        self._slot_of_name = {}
+        self._slot_of_name, self.reader = {}, PairReader()
         self._unconfirmed = False
         return [slot_before[key] for key in keys] if slot_before else []
 
@@ -155,7 +159,7 @@ class TensorTable:
             return
         self.keys = list(keys)
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
-        self._slot_of_name = {}
+        self._slot_of_name, self.reader = {}, PairReader()
         self._unconfirmed = True
 
     @staticmethod
@@ -204,6 +208,10 @@ class TensorTable:
         self._unconfirmed = False
 
 
+_LATE = -1
+"""Begin of a slice that no rank had a gradient for in the first step."""
+
+
 class UnitCuts:
     """Finds the units of a table in the gradients of a step.
 
@@ -215,7 +223,9 @@ class UnitCuts:
         self._table = table
         self._begins: dict[int, int] | None = None  # of slices, by first slot
         self._sizes: dict[int, int] = {}  # of gradients met, by first slot
-        self._index: dict[int, int] = {}  # in the list of gradients
+        self.index: dict[int, int] = {}
+        """First slot of each parameter met -> its place in the gradients."""
+
         self._segments: Segments | None = None
         self._present: dict[int, list[int]] = {}  # by first slot
 
@@ -225,12 +235,13 @@ class UnitCuts:
         pairs: Sequence[tuple[Tensor, Tensor]],
         topology: Topology | None,
         leaves_out: Callable[[str], bool],
-    ) -> tuple[list[Tensor | None], Segments, list[int]]:
-        """Return gradients in a fixed order, their units, and whose are there.
+    ) -> tuple[Segments, list[int]]:
+        """Return the units in all gradients, and whose are there.
 
-        The order and the segments change only when a parameter has its first
-        gradient. Where sharding splits parameters, the first call asks all
-        ranks for the lengths of their slices: every rank has to make it.
+        The order of the gradients (:attr:`index`) and the segments change only
+        when a parameter has its first gradient. Where sharding splits
+        parameters, the first call asks all ranks for the lengths of their
+        slices: every rank has to make it.
 
         Args:
             slots: First slot of each parameter.
@@ -239,31 +250,35 @@ class UnitCuts:
             leaves_out: Whether the unit of this key is not clipped.
 
         Returns:
-            The gradients, None for a missing one; where the units lie in them;
-            the slots of the units with a gradient.
+            Where the units lie; the slots of those with a gradient.
         """
-        if self._segments is None or not self._index.keys() >= {*slots}:
+        if self._segments is None or not self.index.keys() >= {*slots}:
             self._sizes |= {
                 slot: math.prod(gradient.shape)
                 for slot, (_, gradient) in zip(slots, pairs, strict=True)
             }
             if self._begins is None:
                 self._begins = self._find_begins(self._sizes, topology)
+            late = [slot for slot in slots if self._begins.get(slot) == _LATE]
+            if late:
+                raise RuntimeError(
+                    f"{self._table.keys[late[0]]} has its first gradient after "
+                    "the first step: it is too late to ask the other ranks "
+                    "where this one's slice of it begins. Give it a gradient, "
+                    "if of zeros, in the first step (with fleet's sharding: "
+                    "release_gradients=False)"
+                )
             self._segments = self._cut(self._begins, leaves_out)
-        gradients: list[Tensor | None] = [None] * len(self._index)
-        present: list[int] = []
-        for slot, (_, gradient) in zip(slots, pairs, strict=True):
-            gradients[self._index[slot]] = gradient
-            present += self._present[slot]
-        return gradients, self._segments, present
+        present = [unit for slot in slots for unit in self._present[slot]]
+        return self._segments, present
 
     def _cut(
         self, begins: Mapping[int, int], leaves_out: Callable[[str], bool]
     ) -> Segments:
         """Cut the parameters met so far into segments, by slot."""
         rows = []
-        self._index = {slot: i for i, slot in enumerate(sorted(self._sizes))}
-        for slot, index in self._index.items():
+        self.index = {slot: i for i, slot in enumerate(sorted(self._sizes))}
+        for slot, index in self.index.items():
             units = self._table.units.get(slot)
             if units is None:
                 rows.append((0, -1, slot, index, -1, 0))
@@ -294,7 +309,12 @@ class UnitCuts:
     def _find_begins(
         self, sizes: Mapping[int, int], topology: Topology | None
     ) -> dict[int, int]:
-        """First value of this rank's slice of each parameter with units."""
+        """First value of this rank's slice of each parameter with units.
+
+        Raises:
+            RuntimeError: Some ranks have a gradient for their slice, others
+                have none.
+        """
         begins: dict[int, int] = {}
         if topology is None or not topology.splits_parameters:
             return begins
@@ -315,7 +335,18 @@ class UnitCuts:
             mine = {slot: sizes.get(slot, 0) for slot in members}
             dist.all_gather_object(parts, mine, group=axis.group)
             for slot in members:
-                begins[slot] = sum(part[slot] for part in parts[: axis.rank])
+                lengths = [part[slot] for part in parts]
+                begins[slot] = sum(lengths[: axis.rank])
+                units = self._table.units[slot]
+                if not any(lengths):
+                    begins[slot] = _LATE
+                elif sum(lengths) < sum(math.prod(u.shape) for u in units):
+                    raise RuntimeError(
+                        f"the slices of {units[0].key} on the ranks of a "
+                        f"sharding group have {lengths} values, which is not "
+                        "all of it: every rank needs its gradient in the first "
+                        "step"
+                    )
         return begins
 
 
@@ -380,6 +411,11 @@ class StepCount:
     period: int = 0
     """Calls in every step; 0: not known so far."""
 
+    last: Collection[int] = dataclasses.field(
+        default=(), compare=False, repr=False
+    )
+    """Slots of the last call."""
+
     def after(self, slots: Collection[int], one_group: str = "") -> StepCount:
         """Return the count after one more call.
 
@@ -420,10 +456,13 @@ class StepCount:
             place = self.seen[again]
         elif is_over:
             place %= period
-        seen = dict.fromkeys(slots, place)
+        seen = self.seen
+        if again is None or slots is not self.last or self.num_calls > 1:
+            seen = dict.fromkeys(slots, place)
         return StepCount(
             num_steps=self.num_steps + (not is_same_step),
             seen={**self.seen, **seen} if is_same_step else seen,
+            last=slots,
             has_groups=self.has_groups or is_same_step,
             is_repeating=self.is_repeating or bool(self.seen and slots),
             num_gaps=self.num_gaps + bool(self.seen and not slots),

@@ -36,6 +36,9 @@ class TensorList(Protocol):
     segments that of its tensor.
     """
 
+    is_told: bool
+    """Paddle knows already that those on a GPU are written to."""
+
     def __init__(
         self,
         tensors: list[Tensor | None],
@@ -67,21 +70,27 @@ BACKENDS: tuple[type[TensorList], ...] = (
 
 
 def split(
-    tensors: Iterable[Tensor | None], segments: Segments | None = None
+    tensors: Iterable[Tensor | None],
+    segments: Segments | None = None,
+    descriptors: np.ndarray | None = None,
 ) -> list[TensorList]:
     """Give each tensor to the first backend that can take it.
 
     Args:
         tensors: None stands for no tensor.
         segments: Their parts; None: each tensor is one.
+        descriptors: Of the tensors, if they were read already.
 
     Returns:
         A list per backend in use, as long as ``tensors``, with gaps where
         another backend has the tensor.
     """
     rest = list(tensors)
-    descriptors = describe(rest)
-    is_left = np.array([tensor is not None for tensor in rest], bool)
+    if descriptors is None:
+        descriptors = describe(rest)
+        is_left = np.array([tensor is not None for tensor in rest], bool)
+    else:
+        is_left = descriptors["device"] != 0
     parts = []
     for backend in BACKENDS:
         if not is_left.any():

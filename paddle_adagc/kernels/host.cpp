@@ -146,9 +146,107 @@ void scale_runs(const Descriptor& t, const Runs* runs, int64_t i, float h,
   }
 }
 
+// Functions and objects of Python, by address: so the library needs no Python
+// to be compiled. As in pairs.py.
+struct Python {
+  void* (*list_item)(void* list, int64_t i);  // borrowed
+  void* (*tuple_item)(void* tuple, int64_t i);  // borrowed
+  int (*set_list_item)(void* list, int64_t i, void* object);  // takes it over
+  void* (*get_attribute)(void* object, void* name);
+  void* (*call)(void* function, ...);  // arguments end with null
+  void (*take)(void* object);
+  void (*give_back)(void* object);
+  void (*clear_error)();
+  void *none, *false_;
+  void *need_clip, *is_selected_rows, *bump;  // a name, two methods of a tensor
+  int (*exchange)(void* tensor, DlTensor* out);
+};
+
+struct Pair { void *parameter, *gradient; };
+constexpr int64_t kBlock = 32;
+
+// Read some pairs, and fetch them into the processor's cache all at once: what
+// a tensor holds first is a pointer to its numbers, or anything else: nothing
+// depends on it. False if one is no pair.
+bool fetch(const Python& python, void* pairs, int64_t start, int64_t count,
+           Pair* out) {
+  void* tuples[kBlock];
+  for (int64_t i = 0; i < count; ++i) {
+    tuples[i] = python.list_item(pairs, start + i);
+    __builtin_prefetch(tuples[i]);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    out[i].parameter = python.tuple_item(tuples[i], 0);
+    if (out[i].parameter == nullptr) return false;
+    out[i].gradient = python.tuple_item(tuples[i], 1);
+    if (out[i].gradient == nullptr) return false;
+    __builtin_prefetch(out[i].parameter);
+    __builtin_prefetch(out[i].gradient);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (out[i].gradient == python.none) continue;
+    const char* held = static_cast<const char* const*>(out[i].gradient)[2];
+    for (int line = 0; line < 6; ++line) __builtin_prefetch(held + 64 * line);
+  }
+  return true;
+}
+
+// Whether an object is `wanted`; takes it over.
+bool is_object(const Python& python, void* object, void* wanted) {
+  if (object != nullptr) python.give_back(object);
+  return object == wanted;
+}
+
 }  // namespace
 
 extern "C" {
+
+// One pass over pairs of known parameter and gradient, in any order; without
+// pairs of None or of need_clip=False. Of pair i, index[i] says which parameter
+// it has (-1: left out). Its gradient and descriptor go to `where` of that. A
+// gradient on a device of type `told` is marked as written to. Gives the number
+// of pairs read: fewer than count at one that is no such pair.
+int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
+                         void* const* known, const int64_t* where,
+                         int64_t num_known, int64_t told, int64_t* index,
+                         void* gradients, Descriptor* out) {
+  Pair block[kBlock];
+  int64_t at = 0, num_skipped = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto stop = [&] { return python->clear_error(), i; };
+    if (i % kBlock == 0 &&
+        !fetch(*python, pairs, i, std::min(kBlock, count - i), block))
+      return stop();
+    const auto [parameter, gradient] = block[i % kBlock];
+    for (int64_t skipped = 0; ; ++skipped, ++num_skipped, ++at) {
+      if (skipped > num_known || num_skipped > 4 * num_known) return i;
+      if (at >= num_known) at = 0;
+      if (known[at] == parameter) break;
+    }
+    index[i] = -1;
+    if (gradient == python->none) continue;
+    void* need_clip = python->get_attribute(parameter, python->need_clip);
+    if (need_clip == nullptr) return stop();
+    if (is_object(*python, need_clip, python->false_)) continue;
+    const int64_t target = where[at];
+    if (target < 0 || python->list_item(gradients, target) != python->none)
+      return i;
+    void* has_rows = python->call(python->is_selected_rows, gradient, nullptr);
+    DlTensor tensor;
+    if (!is_object(*python, has_rows, python->false_) ||
+        python->exchange(gradient, &tensor) != 0)
+      return stop();
+    out[target] = descriptor_of(tensor);
+    if (out[target].device >> 8 == told) {
+      void* done = python->call(python->bump, gradient, nullptr);
+      if (!is_object(*python, done, python->none)) return stop();
+    }
+    python->take(gradient);
+    python->set_list_item(gradients, target, gradient);
+    index[i] = at++;
+  }
+  return count;
+}
 
 // What DLPack's exchange function says of each Python object but None. Gives
 // the number of objects described: fewer than count if one made it fail.

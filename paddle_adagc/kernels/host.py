@@ -260,7 +260,7 @@ def _fast_reader() -> (
 ):
     """Fill in descriptors by the compiled library; None if it cannot be had."""
     library = load_library()
-    exchange = _exchange_function()
+    exchange = exchange_function()
     if library is None or exchange is None:
         return None
     # Python's lock stays held: the function looks into Python's objects.
@@ -287,7 +287,7 @@ def _fast_reader() -> (
     return read
 
 
-def _exchange_function() -> int | None:
+def exchange_function() -> int | None:
     """Address of DLPack 1's ``dltensor_from_py_object_no_sync``."""
     capsule = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
@@ -310,6 +310,8 @@ class HostTensors:
         descriptors: :data:`paddle_adagc.kernels.host.DESCRIPTOR` of each.
         segments: Their parts; None: each tensor is one, in a slot of its own.
     """
+
+    is_told = False
 
     def __init__(
         self,

@@ -45,6 +45,8 @@ class OperatorTensors:
         TypeError: A tensor is complex, or of integers.
     """
 
+    is_told = False
+
     def __init__(
         self,
         tensors: Sequence[Tensor | None],

@@ -41,6 +41,8 @@ _NAMES = ("float32", "float64", "bfloat16", "float16")
 class DeviceTensors:
     """Dense tensors on the current NVIDIA GPU; None stands for no tensor."""
 
+    is_told = False
+
     def __init__(
         self,
         tensors: Sequence[Tensor | None],
@@ -80,7 +82,7 @@ class DeviceTensors:
         self._lists.of(self).scale(
             h.data_ptr(), None if discard is None else discard.data_ptr()
         )
-        for tensor in self._held:
+        for tensor in () if self.is_told else self._held:
             if tensor is not None:
                 tensor._bump_inplace_version()
 

@@ -5,12 +5,15 @@
     python tools/benchmark.py clip
     python tools/benchmark.py step
     python tools/benchmark.py units
+    python tools/benchmark.py host
     python tools/benchmark.py collectives
 
 clip: a clip step on the tensors of the paper's models, against Paddle's own
 clips, a loop that waits for every tensor, and the speed of memory; then what
 each backend costs on a GPU, by count.
 units: AdaGC on experts in one parameter per layer, against as many parameters.
+host: host time of a clip step on many tiny tensors beside that of AdamW's own
+loop; for the CUDA kernels with a driver that returns at once.
 step: whole training steps of the proxies.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
 communicate in a clip step, counted on real processes over gloo, layout by
@@ -58,6 +61,10 @@ _CLIP = """
 _UNITS = """
 --repetitions N   timings of each (default: 40)
 """
+_HOST = """
+--tensors N       numbers of tensors (default: 196 3828)
+--repetitions N   timings of each (default: 40)
+"""
 _STEP = """
 --configs YAML    run configs (default: llama_low_noise and ernie_moe)
 --steps N         timed steps per clip (default: 200)
@@ -89,6 +96,13 @@ def main(arguments: list[str] | None = None) -> int:
     add_options(
         units, _UNITS, repetitions={"type": _at_least_two, "default": 40}
     )
+    host = commands.add_parser("host", help="host time of a clip step")
+    add_options(
+        host,
+        _HOST,
+        tensors={"nargs": "*", "type": _at_least_two, "default": [196, 3828]},
+        repetitions={"type": _at_least_two, "default": 40},
+    )
     step = commands.add_parser("step", help="time of a training step")
     add_options(
         step,
@@ -108,6 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     runs = {
         clip: _clip,
         units: _units,
+        host: _host,
         step: _step,
         collectives: _collectives,
     }
@@ -195,6 +210,17 @@ def _units(options: argparse.Namespace) -> dict[str, Any]:
         f"in as many parameters: {found['apart']:.2f} ms",
         f"ratio: {found['ratio']:.2f}",
     )
+    return found
+
+
+def _host(options: argparse.Namespace) -> dict[int, Any]:
+    from paddle_adagc.lab.benchmark import host_time
+
+    found = {
+        count: host_time.compare(count, options.repetitions)
+        for count in options.tensors
+    }
+    _show(options, host_time.to_markdown(found))
     return found
 
 

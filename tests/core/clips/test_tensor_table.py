@@ -1,10 +1,16 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
+import types
+
+import paddle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddle_adagc.clips.tensor_table import StepCount
+from paddle_adagc.clips import tensor_table
+from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.units import Piece, Unit
 
 
 def after(calls, one_group=""):
@@ -124,3 +130,62 @@ def test_a_group_that_is_added_to_others_joins_their_steps():
 
 def test_groups_make_up_a_step_until_a_tensor_comes_by_again():
     assert count([[0, 1], [2], [0, 1], [2], [0], [1, 2]]) == 3
+
+
+@pytest.mark.parametrize(
+    ("others", "first", "message"),
+    [
+        ([{0: 2, 1: 3}], [0, 1], None),
+        ([{0: 2, 1: 0}], [0], "'?b.*first gradient after the first step"),
+        ([{0: 0, 1: 3}], [0, 1], r"slices of a.0 .* have \[0, 4\] values"),
+    ],
+)
+def test_slices_without_a_gradient_in_the_first_step(
+    monkeypatch, others, first, message
+):
+    """Rank 1 of 2 has 4 of the 6 values of a, and 3 of the 6 of b."""
+    halves = [Unit(f"a.{i}", (3,), Piece(3 * i, 3)) for i in range(2)]
+    units = {"a": halves, "b": [Unit("b", (6,), Piece(0, 6))]}
+    table = TensorTable()
+    table.bind(
+        {
+            name: TensorLayout(key=name, shape=(6,), units=tuple(u))
+            for name, u in units.items()
+        }
+    )
+    one = types.SimpleNamespace(size=1)
+    topology = types.SimpleNamespace(
+        splits_parameters=True,
+        has_expert_groups=False,
+        sharding=types.SimpleNamespace(size=2, rank=1, group=None),
+        moe_sharding=one,
+    )
+    slots = [0, 2]  # a has two units
+    asked = []
+
+    def gather(parts, mine, group):
+        asked.append(mine)
+        rank_0 = {slots[i]: n for i, n in others[0].items()}
+        parts += [rank_0, mine]
+
+    monkeypatch.setattr(tensor_table.dist, "all_gather_object", gather)
+    gradients = [paddle.ones([4]), paddle.ones([3])]
+    cuts = UnitCuts(table)
+
+    def find(present):
+        pairs = [(None, gradients[i]) for i in present]
+        here = [slots[i] for i in present]
+        return cuts.find(here, pairs, topology, lambda key: False)[0]
+
+    if message and len(first) == 2:
+        with pytest.raises(RuntimeError, match=message):
+            find(first)
+        return
+    segments = find(first)
+    assert segments.runs["slot"].tolist()[:2] == [0, 1]
+    assert segments.start.tolist()[:2] == [0, 1]
+    assert segments.size.tolist()[:2] == [1, 3]
+    if message:
+        with pytest.raises(RuntimeError, match=message):
+            find([0, 1])
+    assert len(asked) == 1

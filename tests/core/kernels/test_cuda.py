@@ -267,6 +267,45 @@ def test_adaptive_step_is_a_few_launches(
         assert clip.metrics()["clipped_fraction"] == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"t_start": 2},
+        {"t_start": 2, "lambda_dev": 1.5},
+        {"t_start": 0, "lambda_dev": 0.5, "nonfinite": "propagate"},
+        {"init": "constant", "lambda_dev": 2.0, "lambda_rel": 1.2},
+        {"t_start": 2, "beta": 0.5, "strict": True},
+    ],
+    ids=str,
+)
+def test_fused_rule_gives_and_keeps_what_the_rule_does(cuda, arguments):
+    """Bit for bit, with outliers, Inf, a zero and a missing gradient."""
+    shapes = [[3], [5, 2], [1], [7]]
+    clips = [ClipGradByAdaGC(**arguments) for _ in range(2)]
+    clips[1]._fused_advance = lambda step, squared_norm, kept: None
+    models = [make_parameters(shapes) for _ in clips]
+    num_fused = 0
+    for step in range(10):
+        rng = np.random.default_rng(step)
+        arrays = [rng.normal(size=shape) for shape in shapes]
+        arrays[step % 4] *= {3: 50, 6: 0, 8: np.inf}.get(step, 1)
+        if step == 5:
+            arrays[1] = None
+        found = []
+        for clip, model in zip(clips, models, strict=True):
+            before = cuda.emulated_calls(b"adaptive_step")
+            clipped = clip_arrays(clip, model, arrays)
+            num_fused += cuda.emulated_calls(b"adaptive_step") - before
+            kept = {k: v.numpy() for k, v in clip._memory._kept.items()}
+            metrics = clip.metrics()
+            numbers = [*metrics["tensors"].values()]
+            total = metrics["nonfinite_total"]
+            found.append((clipped, kept, numbers, total))
+        np.testing.assert_equal(*found)
+    assert found[0][3] == 1
+    assert num_fused == 10 - arguments.get("t_start", 0)
+
+
 def test_step_of_3828_tensors_is_12_launches():
     made = Tables(["float32"] * 3828, np.full(3828, 34_000))
     assert made.num_launches + 1 == 12

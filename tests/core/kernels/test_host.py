@@ -337,7 +337,7 @@ def test_without_dlpack_s_exchange_there_is_no_fast_reader(monkeypatch):
     monkeypatch.setattr(
         paddle.Tensor, "__dlpack_c_exchange_api__", None, raising=False
     )
-    assert host._exchange_function() is None
+    assert host.exchange_function() is None
     assert host._fast_reader() is None
 
 

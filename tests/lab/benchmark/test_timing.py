@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paddle_adagc.lab.benchmark import clip_step, training_step
+from paddle_adagc.lab.benchmark import clip_step, host_time, training_step
 from paddle_adagc.lab.benchmark.clip_step import (
     CONTENDERS,
     LISTS,
@@ -113,3 +113,20 @@ def test_units_are_timed_against_as_many_parameters():
     found = clip_step.compare_units(repetitions=2)
     assert (found["num_tensors"], found["num_parameters"]) == (3584, 56)
     assert found["ratio"] == found["fused"] / found["apart"]
+
+
+def test_host_time_is_that_of_every_backend_and_of_adamw():
+    found = host_time.compare(3, 2)
+    assert found["AdamW"]["of_adamw"] == 1
+    assert [*found] == ["AdamW", *host_time.BACKENDS]
+    assert all(row["ms"] > 0 for row in found.values())
+    lines = host_time.to_markdown({3: found}).splitlines()
+    assert len(lines) == 2 + len(found)
+
+
+def test_host_time_leaves_nothing_replaced():
+    before = host_time.kernels.BACKENDS, host_time.host.CUDA
+    with host_time.use("CUDA kernels"):
+        assert host_time.paddle.device.get_device() == "gpu:0"
+    assert before == (host_time.kernels.BACKENDS, host_time.host.CUDA)
+    assert host_time.paddle.device.get_device() == "cpu"

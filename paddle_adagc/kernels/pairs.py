@@ -1,0 +1,162 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One pass in C over the pairs of a clip's call.
+
+It takes the place of six passes in Python, which are most of a clip step's host
+time for models with thousands of tensors. Parameters are known by their
+identity, for as long as they live; of gradients nothing is remembered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from paddle import Tensor
+
+from paddle_adagc.kernels import host
+
+_FUNCTIONS = (
+    "PyList_GetItem",
+    "PyTuple_GetItem",
+    "PyList_SetItem",
+    "PyObject_GetAttr",
+    "PyObject_CallFunctionObjArgs",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyErr_Clear",
+)
+_OBJECTS = (
+    *(None, False),
+    *("need_clip", Tensor.is_selected_rows, Tensor._bump_inplace_version),
+)
+"""Their addresses are what ``Python`` in ``host.cpp`` holds."""
+
+
+class KnownPairs(NamedTuple):
+    """The pairs of a call that are to be clipped."""
+
+    pairs: list[tuple[Tensor, Tensor]]
+    slots: list[int]
+    """First slot of each one's parameter."""
+
+    gradients: list[Tensor | None]
+    """By place."""
+
+    descriptors: np.ndarray
+    """:data:`~paddle_adagc.kernels.host.DESCRIPTOR` of each gradient."""
+
+
+class PairReader:
+    """Knows parameters, and reads pairs that hold no other ones.
+
+    A copy knows none.
+    """
+
+    def __init__(self) -> None:
+        self._alive: list[weakref.ref[Tensor]] = []
+        self._dead: list[Any] = []
+        self._know([])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+    def _know(self, slots: list[int]) -> None:
+        self._slots = slots
+        ids = [id(ref()) for ref in self._alive]
+        self._ids = np.array(ids, np.uint64)
+        self._index: Mapping[int, int] | None = None
+        self._where = np.array(slots, np.int64)
+
+    def _forget_dead(self) -> None:
+        """Forget those whose identity another tensor may get."""
+        if self._dead:
+            self._dead.clear()
+            is_there = [ref() is not None for ref in self._alive]
+            self._alive = [*itertools.compress(self._alive, is_there)]
+            self._know([*itertools.compress(self._slots, is_there)])
+
+    def remember(
+        self, parameters: Sequence[Tensor], slots: Sequence[int]
+    ) -> None:
+        """Know the parameters of a call, too, whose first slots these are."""
+        self._forget_dead()
+        known = {*self._ids.tolist()}
+        new = [
+            (weakref.ref(parameter, self._dead.append), slot)
+            for parameter, slot in zip(parameters, slots, strict=True)
+            if id(parameter) not in known
+        ]
+        if new:
+            self._alive += [ref for ref, _ in new]
+            self._know([*self._slots, *(slot for _, slot in new)])
+
+    def read(
+        self, pairs: list[Any], index: Mapping[int, int] | None, length: int
+    ) -> KnownPairs | None:
+        """Read the pairs of a call.
+
+        What lies on a GPU is marked for Paddle as written to: later, that would
+        take as long again.
+
+        Args:
+            pairs: Parameters and gradients.
+            index: First slot -> place of the parameter's gradient; None: the
+                slot is the place.
+            length: Number of places.
+
+        Returns:
+            None where a pair is not of a known parameter and a dense tensor,
+            and where Paddle or a missing compiler do not let us.
+        """
+        self._forget_dead()
+        if not self._slots or (read_pairs := _reader()) is None:
+            return None
+        if index is not self._index:
+            places = self._slots
+            if index is not None:
+                places = [index.get(slot, -1) for slot in self._slots]
+            self._index, self._where = index, np.array(places, np.int64)
+        found = np.empty(len(pairs), np.int64)
+        gradients: list[Tensor | None] = [None] * length
+        descriptors = np.full(length, host.NO_TENSOR)
+        num_read = read_pairs(
+            *(pairs, len(pairs)),
+            *(self._ids.ctypes.data, self._where.ctypes.data, len(self._ids)),
+            *(host.CUDA, found.ctypes.data, gradients, descriptors.ctypes.data),
+        )
+        if num_read < len(pairs):
+            return None
+        slots, is_clipped = self._slots, found >= 0
+        if not is_clipped.all():
+            pairs = [*itertools.compress(pairs, is_clipped)]
+            found = found[is_clipped]
+        if len(found) != len(slots) or (found != np.arange(len(slots))).any():
+            slots = [slots[i] for i in found.tolist()]
+        return KnownPairs(pairs, slots, gradients, descriptors)
+
+
+@functools.cache
+def _reader() -> Callable[..., int] | None:
+    """Return the pass, with Python's functions and objects given to it."""
+    library, exchange = host.load_library(), host.exchange_function()
+    if library is None or exchange is None:
+        return None
+    # Python's lock stays held: the function looks into Python's objects.
+    read_pairs = ctypes.PyDLL(library._name).adagc_read_pairs
+    pointer, count, thing = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
+    read_pairs.restype = count
+    read_pairs.argtypes = [
+        *(pointer, thing, count, pointer, pointer, count, count),
+        *(pointer, thing, pointer),
+    ]
+    functions = [getattr(ctypes.pythonapi, name) for name in _FUNCTIONS]
+    addresses = [ctypes.cast(f, pointer).value for f in functions]
+    addresses += [*map(id, _OBJECTS), exchange]
+    table = (ctypes.c_void_p * len(addresses))(*addresses)
+    return functools.partial(read_pairs, table)

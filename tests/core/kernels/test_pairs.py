@@ -1,0 +1,237 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One pass in C over the pairs, against the passes in Python."""
+
+import copy
+import gc
+import pickle
+
+import backends
+import numpy as np
+import paddle
+import pytest
+from helpers import make_parameters
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.kernels import host, pairs
+from paddle_adagc.kernels.pairs import PairReader
+
+pytestmark = pytest.mark.skipif(
+    pairs._reader() is None, reason="Paddle before 3.3, or no compiler"
+)
+SHAPES = [[3], [2, 4], [], [5], [0, 3]]
+
+
+def known(shapes=SHAPES):
+    """A reader, the parameters that it knows, and their gradients."""
+    parameters = make_parameters(shapes)
+    reader = PairReader()
+    reader.remember(parameters, [*range(len(shapes))])
+    gradients = [paddle.full(s, i + 1.0) for i, s in enumerate(shapes)]
+    return reader, parameters, gradients
+
+
+def test_what_a_pass_finds():
+    reader, parameters, gradients = known()
+    gradients[1] = gradients[1].astype("bfloat16").T
+    parameters[3].need_clip = False
+    listed = [*zip(parameters, gradients, strict=True)]
+    listed[0] = parameters[0], None
+    order = [4, 1, 0, 3, 2]
+    found = reader.read([listed[i] for i in order], None, 6)
+    assert found.slots == [4, 1, 2]
+    assert all(
+        pair is listed[i]
+        for pair, i in zip(found.pairs, found.slots, strict=True)
+    )
+    wanted = [None, gradients[1], gradients[2], None, gradients[4], None]
+    assert all(a is b for a, b in zip(found.gradients, wanted, strict=True))
+    np.testing.assert_array_equal(found.descriptors, host.describe(wanted))
+
+
+def test_places_other_than_the_slots():
+    reader, parameters, gradients = known(SHAPES[:3])
+    listed = [*zip(parameters, gradients, strict=True)]
+    index = {0: 2, 1: 0, 2: 1}
+    found = reader.read(listed, index, 3)
+    wanted = [gradients[1], gradients[2], gradients[0]]
+    assert all(a is b for a, b in zip(found.gradients, wanted, strict=True))
+    assert reader.read(listed, {0: 2, 1: 0}, 3) is None  # no place for one
+    assert reader.read(listed, None, 3).gradients[0] is gradients[0]
+
+
+def sparse():
+    layer = paddle.nn.Embedding(4, 2, sparse=True)
+    layer(paddle.to_tensor([1, 1])).sum().backward()
+    return layer.weight.grad
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda p, g: (*make_parameters([[3]]), g),  # unknown
+        lambda p, g: (p, sparse()),
+        lambda p, g: (p, "no tensor"),
+        lambda p, g: (p,),
+        lambda p, g: [p, g],
+        lambda p, g: p,
+    ],
+)
+def test_other_pairs_are_left_to_python(other):
+    reader, parameters, gradients = known()
+    listed = [*zip(parameters, gradients, strict=True)]
+    for place in range(5):
+        wrong = [*listed]
+        wrong[place] = other(*wrong[place])
+        assert reader.read(wrong, None, 5) is None
+    assert reader.read([*listed, listed[0]], None, 5) is None  # twice
+    assert reader.read(listed, None, 5).slots == [0, 1, 2, 3, 4]
+
+
+def test_tensor_without_need_clip_is_left_to_python():
+    plain, reader = paddle.ones([2]), PairReader()
+    reader.remember([plain], [0])
+    assert reader.read([(plain, plain)], None, 1) is None
+
+
+def test_a_new_tensor_with_an_old_identity_is_not_known():
+    reader, parameters, gradients = known([[3]])
+    identity, reused = id(parameters[0]), None
+    del parameters
+    for _ in range(100):
+        (reused,) = make_parameters([[3]])
+        if id(reused) == identity:
+            break
+    else:
+        pytest.skip("Python gave the identity to no new tensor")
+    assert reader.read([(reused, gradients[0])], None, 1) is None
+    reader.remember([reused], [0])
+    assert reader.read([(reused, gradients[0])], None, 1).slots == [0]
+
+
+def test_a_gradient_with_an_old_identity_is_read_anew():
+    """Nothing of it is remembered: neither address, size nor dtype."""
+    reader, parameters, _ = known([[3]])
+    for size, dtype in ((3, "float32"), (7, "float16"), (1, "float64")):
+        gradient = paddle.ones([size], dtype)
+        found = reader.read([(parameters[0], gradient)], None, 1)
+        assert found.descriptors[0].tolist() == (
+            gradient.data_ptr(),
+            size,
+            host.DTYPES.index(gradient.dtype),
+            256,
+        )
+
+
+def test_dead_parameters_are_forgotten_and_others_are_not():
+    reader, parameters, gradients = known()
+    del parameters[1:3]
+    gc.collect()
+    listed = [*zip(parameters, [gradients[i] for i in (0, 3, 4)], strict=True)]
+    assert reader.read(listed, None, 5).slots == [0, 3, 4]
+    assert len(reader._alive) == 3
+
+
+def test_reader_keeps_no_parameter_alive():
+    reader, parameters, gradients = known()
+    found = reader.read([*zip(parameters, gradients, strict=True)], None, 5)
+    assert found is not None
+    del found, parameters, gradients
+    gc.collect()
+    assert len(reader._dead) == 5
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))],
+)
+def test_a_copy_knows_nothing(duplicate):
+    reader, parameters, gradients = known()
+    listed = [*zip(parameters, gradients, strict=True)]
+    assert duplicate(reader).read(listed, None, 5) is None
+    assert reader.read(listed, None, 5) is not None
+
+
+def test_a_reader_knows_each_parameter_once_in_any_number_of_groups():
+    reader, parameters, gradients = known()
+    more = make_parameters([[2]] * 3)
+    for _ in range(3):
+        reader.remember(more, [5, 6, 7])
+        reader.remember(parameters, [*range(5)])
+    assert len(reader._alive) == 8
+    group = [(p, paddle.ones([2])) for p in more[::-1]]
+    assert reader.read(group, None, 8).slots == [7, 6, 5]
+    listed = [*zip(parameters, gradients, strict=True)]
+    assert reader.read(listed, None, 8).slots == [0, 1, 2, 3, 4]
+
+
+def test_writing_is_told_on_a_gpu_only(monkeypatch):
+    reader, parameters, gradients = known()
+    listed = [*zip(parameters, gradients, strict=True)]
+    before = [gradient.inplace_version for gradient in gradients]
+    reader.read(listed, None, 5)
+    assert [gradient.inplace_version for gradient in gradients] == before
+    monkeypatch.setattr(host, "CUDA", host.CPU)
+    reader.read(listed, None, 5)
+    after = [gradient.inplace_version for gradient in gradients]
+    assert after == [version + 1 for version in before]
+
+
+def test_references_are_given_back():
+    import sys
+
+    reader, parameters, gradients = known()
+    listed = [*zip(parameters, gradients, strict=True)]
+    things = [None, False, *parameters, *gradients]
+    counts = [sys.getrefcount(thing) for thing in things]
+    for _ in range(50):
+        reader.read(listed, None, 5)
+        reader.read([*listed, listed[0]], None, 5)
+    for thing, count in zip(things, counts, strict=True):
+        assert abs(sys.getrefcount(thing) - count) < 25
+
+
+@pytest.mark.parametrize("backend", ["cuda", "host", "operators"])
+@pytest.mark.parametrize("has_units", [False, True])
+def test_clips_step_as_without_the_pass(monkeypatch, backend, has_units):
+    """With gaps, groups of changing order, and a change of need_clip."""
+    backends.use(backend, monkeypatch)
+    shapes = [[4, 6], [3, 2, 2], [7], [2]]
+    model = paddle.nn.ParameterList(make_parameters(shapes))
+    clips = [ClipGradByAdaGC(t_start=2) for _ in range(2)]
+    for clip in clips:
+        units = {"^0$": {"parts": ["q", "k"]}, "^1$": "experts"}
+        clip.bind(model, units=units if has_units else None)
+    num_read = []
+    for step in range(8):
+        rng = np.random.default_rng(step)
+        values = [rng.normal(size=shape) * 2.0**step for shape in shapes]
+        model[2].need_clip = step != 5
+        order = rng.permutation(4)
+        results = []
+        for clip, is_fast in zip(clips, (True, False), strict=True):
+            listed = [
+                (
+                    model[int(i)],
+                    None
+                    if step == 6 and i == 0
+                    else paddle.to_tensor(values[i], "float32"),
+                )
+                for i in order
+            ]
+            if is_fast:
+                num_read.append(clip._read(listed) is not None)
+                clipped = clip(listed)
+            else:
+                with monkeypatch.context() as patch:
+                    patch.setattr(pairs, "_reader", lambda: None)
+                    clipped = clip(listed)
+            assert [p for p, _ in clipped] == [p for p, _ in listed]
+            results.append(
+                [None if g is None else g.numpy() for _, g in clipped]
+            )
+            results[-1].append(clip.state_dict()["gamma"])
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_equal(one, other)
+        assert clips[0].metrics() == clips[1].metrics()
+    assert num_read == [False] + [True] * 7
