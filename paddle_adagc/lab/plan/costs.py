@@ -92,11 +92,7 @@ class Interconnect:
 
 
 def parse_interconnect(settings: Sequence[str]) -> Interconnect:
-    """Return the default interconnect, changed by ``key=value``.
-
-    Raises:
-        ValueError: An unknown key (the nearest is named), or a bad value.
-    """
+    """Return the default interconnect, changed by ``key=value``."""
     values = {}
     for setting in settings:
         key, _, text = setting.partition("=")
@@ -230,14 +226,16 @@ def compare(interconnect: Interconnect) -> list[Comparison]:
     sharding of whole tensors (V1) or of slices (V2), which communicate
     differently. Experts under expert parallelism need V2.
     """
-    rows = []
-    for run in PAPER_RUNS:
-        predictions = (
-            _predict(run, name, parallel, interconnect)
-            for name, parallel in _layouts(run).items()
+    return [
+        Comparison(
+            run,
+            tuple(
+                _predict(run, name, parallel, interconnect)
+                for name, parallel in _layouts(run).items()
+            ),
         )
-        rows.append(Comparison(run, tuple(predictions)))
-    return rows
+        for run in PAPER_RUNS
+    ]
 
 
 def _layouts(run: PaperRun) -> dict[str, ParallelConfig]:

@@ -72,14 +72,10 @@ def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
 
 
 def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
-    """Return the layout on another number of GPUs.
+    """Return the layout on another number of GPUs; refuse one that misfits.
 
     With sharding only the sharding degree changes, without it only the
     data-parallel degree.
-
-    Raises:
-        ValueError: Less than one GPU, or no such layout has this many GPUs; the
-            message names the nearest numbers.
     """
     check_integer("the number of GPUs", num_gpus, 1)
     fixed = {"tp": parallel.tp, "pp": parallel.pp}
@@ -268,18 +264,13 @@ def plan_run(
     """Plan the run of a config file, without its tensors and its GPUs.
 
     Args:
-        path: Run config (see :func:`paddle_adagc.lab.train.parse.load_config`)
-            or recipe for PaddleFormers.
+        path: Run config or recipe for PaddleFormers.
         overrides: ``key=value``.
         num_gpus: Number of GPUs, instead of the config's; see `resized`.
         interconnect: Links of the cluster.
         recompute: Layers keep their input and recompute the rest.
         sizes_to_grow: Numbers of GPUs to compare; default :data:`SIZES`.
             Numbers that the layout does not fit on are left out.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: Bad settings, or a layout that the model does not fit in.
     """
     config = read_run_config(path, overrides)
     if num_gpus is not None:

@@ -59,10 +59,8 @@ def complete_checkpoint(
 ) -> None:
     """Put a checkpoint's files on the disk, then mark it complete.
 
-    Args:
-        checkpoint: Folder ``checkpoint-STEP`` of the run's directory.
-        facts: ``step`` and what else a resumed run needs.
-        record: The run's record up to this step, which is on the disk.
+    ``facts``: ``step`` and what else a resumed run needs. ``record``: the run's
+    record up to this step, which is on the disk.
     """
     paths = [p for p in checkpoint.rglob("*") if p.name != COMPLETE]
     names = [str(p.relative_to(checkpoint)) for p in paths if p.is_file()]

@@ -331,11 +331,8 @@ class Watcher:
     ) -> list[Alarm]:
         """Judge rows; add ``alarms`` to those in which an event begins.
 
-        Every process calls this; what the first one finds counts.
-
-        Args:
-            rows: Of the record, in order, without numbers on the device.
-            every_step: Every row has the clip's numbers, not only logged ones.
+        Every process calls this; what the first one finds counts. With
+        ``every_step`` every row has the clip's numbers, not only logged ones.
         """
         by_step = {row["step"]: row for row in rows}
         found = self._monitor.update(

@@ -54,29 +54,14 @@ _MASTER_SUFFIX = "fp32_master_0"
 class Piece(NamedTuple):
     """What an entry of an optimizer file is."""
 
-    entry: str
-    """Its name in the file."""
-
-    key: str
-    """Name of the tensor in the whole model."""
-
-    quantity: str
-    """Name of Paddle's accumulator, or ``"master_weights"``."""
-
-    shape: list[int]
-    """Shape of the rank's part of the tensor."""
-
-    begin: int
-    """First element of the flattened part; -1: one number for the tensor."""
-
-    axis: int | None
-    """Axis that tensor-parallel ranks split."""
-
-    rank: int
-    """Tensor-parallel rank."""
-
-    num_ranks: int
-    """Tensor-parallel ranks that share the tensor."""
+    entry: str  # its name in the file
+    key: str  # name of the tensor in the whole model
+    quantity: str  # Paddle's accumulator, or "master_weights"
+    shape: list[int]  # of the rank's part of the tensor
+    begin: int  # first element of the flattened part; -1: one number
+    axis: int | None  # that tensor-parallel ranks split
+    rank: int  # tensor-parallel
+    num_ranks: int  # tensor-parallel ranks that share the tensor
 
 
 def load_model(model: nn.Layer, checkpoint: Path) -> None:
@@ -150,12 +135,7 @@ def save_layout(
 ) -> None:
     """Write ``layout.json`` and other ranks' experts; every process calls this.
 
-    Args:
-        checkpoint: Holds PaddleNLP's files already.
-        parallel: The run's layout.
-        model: The model, with or without fleet's wrappers.
-        optimizer: Likewise.
-        file_name: The file that this rank's optimizer state is saved in.
+    ``file_name`` is the file that this rank's optimizer state is saved in.
     """
     _save_experts(checkpoint, model)
     files = gather({file_name: _pieces(model, optimizer)})
@@ -342,12 +322,9 @@ class _Assembly:
 def _own_part(
     whole: Array, tensor: TensorLayout, held: tuple[int, int] | None
 ) -> Array | None:
-    """Cut this rank's slice; None if it holds none.
+    """Cut this rank's slice out of a whole tensor, or ``[1]``; None: none.
 
-    Args:
-        whole: The quantity, of the shape of the whole tensor or ``[1]``.
-        tensor: The tensor's place.
-        held: Slice of the rank's part, which may end in padding; None: all.
+    ``held`` is the slice of the rank's part, which may end in padding.
     """
     if held is not None and held[0] >= held[1]:
         return None

@@ -71,13 +71,8 @@ class Start:
     """What a run's directory holds, and what the run starts from.
 
     The first process calls :meth:`read`, :meth:`find` once the model is built,
-    and :meth:`write` once a fork's weights are known to fit.
-
-    Args:
-        config: The run.
-        overwrite: Replace the run that the directory holds.
-        change_data: Resume with other data.
-        fork: Start from this checkpoint of another run.
+    and :meth:`write` once a fork's weights are known to fit. The options are
+    those of :func:`.run.run_pretraining`.
     """
 
     def __init__(
@@ -100,14 +95,9 @@ class Start:
         self._facts: dict[str, Any] = {}
 
     def read(self, *, verify: bool = False) -> str | None:
-        """Read the run that the directory holds, and refuse what does not fit.
+        """Return how the directory's run ended; None if it has steps to make.
 
-        Args:
-            verify: Compare an ended run's record with its checksums; otherwise
-                with its sizes.
-
-        Returns:
-            How the run ended; None if it has steps to make.
+        Refuses what does not fit.
         """
         directory = self._directory
         if not self._overwrites:
@@ -183,12 +173,7 @@ class Start:
         return step
 
     def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
-        """Write ``run.json``; give a fork the record of the steps before it.
-
-        Args:
-            facts: Content of ``run.json`` besides config and origin.
-            tensor_names: Tensors that are recorded.
-        """
+        """Write ``run.json``; give a fork the record of the steps before it."""
         if self._overwrites:
             _empty(self._directory)
         checkpoint, is_fork, _ = self._origin

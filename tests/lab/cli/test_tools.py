@@ -100,6 +100,7 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
         ("pretrain", ["broken.yaml"], "broken.yaml, line 1: not YAML"),
         ("plan", ["no.yaml"], "there is no config file no.yaml"),
         ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
+        ("benchmark", ["collectives", "--config", "no.yaml"], "no config file"),
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
@@ -157,14 +158,3 @@ runs RUN  directories
     assert (options.all, options.long_name) == (True, 5)
     assert "a switch, whose help goes on\n" in parser.format_help()
     assert "--long-name N  a number, 3\n" in parser.format_help()
-
-
-def test_collectives_refuse_a_config_before_any_worker(
-    tmp_path, monkeypatch, capsys
-):
-    pytest.importorskip("paddlenlp")
-    path = str(tmp_path / "nope.yaml")
-    monkeypatch.setattr("paddle_adagc.lab.benchmark.collectives.measure", None)
-    assert main_of("benchmark")(["collectives", "--config", path]) == 2
-    error = capsys.readouterr().err
-    assert error.endswith(f": there is no config file {path}\n")

@@ -6,7 +6,6 @@ import errno
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.paddleformers.recipe import batch_change
-from paddle_adagc.lab.plan.check import CheckReport, check_recipe
+from paddle_adagc.lab.plan.check import check_recipe
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import launch_lines
 
@@ -179,11 +178,6 @@ def test_data_that_is_not_there_is_measured_by_the_run_s_need(capsys):
     assert line.endswith(": the run needs 37,748,736,001 tokens")
 
 
-def test_overrides_may_follow_the_options(capsys):
-    assert main([str(PROXY), "--check", "train.max_steps=1501"]) == 0
-    assert "1,501 steps" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("below", ["", "/run"])
 def test_output_at_a_file_is_refused(capsys, tmp_path, below):
     (tmp_path / "file").touch()
@@ -219,19 +213,14 @@ def test_a_run_with_another_config_names_the_option(capsys, tmp_path):
     assert "give --overwrite" in capsys.readouterr().err
 
 
-def test_hand_over_needs_no_paddlenlp():
-    code = (
-        "import sys; import paddle_adagc.lab.cli.pretrain;"
-        "sys.exit('paddlenlp' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
 def test_proxy_lacks_nothing(capsys):
-    code, out, _ = check(capsys, PROXY)
-    assert code == 0
+    # Overrides may follow the options.
+    assert main([str(PROXY), "--check", "train.max_steps=1501"]) == 0
+    out = capsys.readouterr().out
+    assert "1,501 steps" in out
     assert out.rstrip().endswith("Nothing is missing here.")
-    assert section(out, "Launch") == [f"python tools/pretrain.py {PROXY}"]
+    command = f"python tools/pretrain.py {PROXY} train.max_steps=1501"
+    assert section(out, "Launch") == [command]
 
 
 def test_shards_of_stages_and_experts(capsys):
@@ -270,7 +259,7 @@ def test_shards_of_stages_and_experts(capsys):
     [
         (["parallel.tp=3"], "not a multiple of the 3 tensor-parallel ranks"),
         (["parallel.pp=25"], "pp_degree=25 with num_hidden_layers=24"),
-        (["data.seq_length=4096"], "data.seq_length=4096 is more than"),
+        (["data.seq_length=4096"], "data.seq_length=4096 is above"),
         (["data.validation_size=1000"], "less than the 1024 samples"),
         (["clip.lamda_rel=1.1"], "takes no 'lamda_rel'"),
         (["clip.beta=1.5"], "beta must be in"),
@@ -354,14 +343,7 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
 def test_several_mistakes_are_found_at_once(capsys):
     _, out, _ = check(capsys, LLAMA, "clip.beta=2", "parallel.tp=3")
     assert len([x for x in section(out, "Mistakes") if x[0] == "-"]) == 2
-    assert not section(out, "Layout") or "stage" not in section(out, "Layout")
-
-
-def test_what_cannot_be_read_is_an_error_with_status_2(capsys, tmp_path):
-    code, out, _ = check(capsys, LLAMA, "train.max_step=3")
-    assert code == 2
-    assert "did you mean 'train.max_steps'" in out
-    assert check(capsys, tmp_path / "no.yaml")[0] == 2
+    assert not section(out, "Layout")
 
 
 def test_a_wrong_model_is_named_beside_wrong_values(capsys):
@@ -441,24 +423,12 @@ def test_data_without_a_manifest_or_cut_short(prefix):
 @pytest.mark.parametrize(
     ("num_processes", "command"),
     [
-        (1, "python tools/pretrain.py r.yaml a=1"),
-        (8, "--nproc_per_node 8 tools/pretrain.py r.yaml a=1"),
-        (12, "--nproc_per_node 12 tools/pretrain.py r.yaml a=1"),
-        (16, "--nnodes 2 --nproc_per_node 8 tools/pretrain.py r.yaml a=1"),
+        (1, "python tools/pretrain.py"),
+        (12, "paddle.distributed.launch --nproc_per_node 12 tools/pretrain.py"),
+        (16, "--nnodes 2 --nproc_per_node 8 tools/pretrain.py"),
     ],
 )
 def test_launch_command(num_processes, command):
-    line = launch_lines(["tools/pretrain.py", "r.yaml", "a=1"], num_processes)[
-        -1
-    ]
-    assert line.endswith(command)
-    assert ("paddle.distributed.launch" in line) == (num_processes > 1)
+    *_, line = launch_lines(["tools/pretrain.py", "a=1"], num_processes)
+    assert line.endswith(f"{command} a=1")
     assert ("--master" in line) == ("--nnodes" in line)
-
-
-def test_report_collects_refusals():
-    report = CheckReport("r.yaml")
-    assert report.attempt(lambda: 3) == 3
-    assert report.attempt(lambda: int("x")) is None
-    assert report.exit_status == 2
-    assert report.text().startswith("r.yaml has mistakes\n\nMistakes\n  - inv")

@@ -122,17 +122,6 @@ def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
     np.testing.assert_allclose(scales[1:3], MAX_LOGIT_SCALE)
 
 
-def test_only_matrices_decay(tmp_path):
-    train = {"output_dir": str(tmp_path)}
-    config = parse_config(make_values(train=train))
-    with paddle.utils.unique_name.guard():
-        trainer = build_trainer(config)
-        optimizer = trainer.create_optimizer(lr_scheduler=0.1)
-    decays = optimizer._apply_decay_param_fun
-    for name, parameter in trainer.model.named_parameters():
-        assert decays(parameter.name) == (parameter.ndim > 1), name
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [{"dp": 2}, {"sharding": 2}])
 def test_two_ranks_train_as_one_process_with_the_whole_batch(

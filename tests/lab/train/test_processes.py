@@ -8,7 +8,15 @@ import time
 from unittest import mock
 
 import pytest
-from lab.train.runs import assert_same, make_values, run, start, wait_for_step
+from lab.train.runs import (
+    assert_same,
+    checkpoint_names,
+    evaluated,
+    make_values,
+    run,
+    start,
+    wait_for_step,
+)
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train import processes
@@ -93,8 +101,9 @@ def test_a_forked_data_loader_ends_by_sigterm():
     assert os.WTERMSIG(status) == signal.SIGTERM
 
 
-def test_the_last_step_is_evaluated_and_saved_once(tmp_path):
-    values = make_values(tmp_path, max_steps=4, eval_every=2, save_every=2)
+@pytest.mark.parametrize("every", [4, 5])
+def test_the_last_step_is_evaluated_and_saved_once(every, tmp_path):
+    values = make_values(tmp_path, eval_every=every, save_every=every)
     counts = {}
     with contextlib.ExitStack() as stack:
         for name in ("evaluate", "_save_checkpoint"):
@@ -104,5 +113,8 @@ def test_the_last_step_is_evaluated_and_saved_once(tmp_path):
                     PretrainTrainer, name, autospec=True, side_effect=method
                 )
             )
-        run(values)
-    assert [count.call_count for count in counts.values()] == [2, 2]
+        _, record = run(values)
+    assert [count.call_count for count in counts.values()] == [3, 3]
+    assert evaluated(record)[0] == [every - 1, 2 * every - 1, 11]
+    names = {"checkpoint-12", f"checkpoint-{2 * every}"}
+    assert {*checkpoint_names(tmp_path)} == names
