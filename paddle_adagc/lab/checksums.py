@@ -26,17 +26,11 @@ Description = dict[str, dict[str, Any]]
 """File name, relative to a folder -> ``bytes`` and ``sha256``."""
 
 
-def sha256(
-    path: str | os.PathLike[str],
-    num_bytes: int | None = None,
-    *,
-    start: int = 0,
-) -> str:
-    """Hash bytes of a file, to its end by default; hexadecimal."""
+def sha256(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
+    """Hash the beginning of a file, by default all of it; hexadecimal."""
     digest = hashlib.sha256()
     left = Path(path).stat().st_size if num_bytes is None else num_bytes
     with open(path, "rb") as file:
-        file.seek(start)
         while left > 0 and (block := file.read(min(_BLOCK, left))):
             digest.update(block)
             left -= len(block)

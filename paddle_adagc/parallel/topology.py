@@ -73,15 +73,8 @@ class Topology:
     @property
     def splits_model(self) -> bool:
         """Whether no rank holds the whole model and its optimizer states."""
-        return (
-            max(
-                self.model.size,
-                self.pipe.size,
-                self.sharding.size,
-                self.expert.size,
-            )
-            > 1
-        )
+        axes = (self.model, self.pipe, self.sharding, self.expert)
+        return max(axis.size for axis in axes) > 1
 
     @property
     def has_expert_groups(self) -> bool:
@@ -96,7 +89,7 @@ def read_topology() -> Topology | None:
         return None
     strategy = fleet.fleet._user_defined_strategy
     sharding = strategy.hybrid_configs["sharding_configs"]
-    experts: dict[str, Axis] = {}
+    experts: dict[str, Any] = {}
     if isinstance(hcg, EPHybridCommunicateGroup):
         experts = {
             "expert": _axis(hcg, "expert_parallel"),
@@ -120,20 +113,15 @@ def read_topology() -> Topology | None:
             sharding.tensor_fusion and sharding.fuse_optimizer
         ),
         world=dist.get_group() if dist.get_world_size() > 1 else None,
-        expert=experts.get("expert", Axis()),
-        moe_sharding=experts.get("moe_sharding", Axis()),
+        **experts,
     )
 
 
 def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
     """Return the topology of a model under ``group_sharded_parallel``.
 
-    Args:
-        topology: Fleet's; None without fleet.
-        wrapper: ``GroupShardedStage2`` or ``GroupShardedStage3``.
-
-    Raises:
-        ValueError: With offload.
+    ``wrapper`` is a ``GroupShardedStage2`` or ``GroupShardedStage3``, without
+    offload.
     """
     if wrapper._offload:
         raise ValueError(
