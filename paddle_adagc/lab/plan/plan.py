@@ -24,13 +24,7 @@ from paddle_adagc.lab.paddleformers.recipe import (
     read_run_config,
 )
 from paddle_adagc.lab.paddleformers.units import Followed, followed
-from paddle_adagc.lab.plan.costs import (
-    Comparison,
-    Interconnect,
-    StepCost,
-    compare,
-    step_costs,
-)
+from paddle_adagc.lab.plan import costs
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
@@ -51,7 +45,7 @@ _WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
 _MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
 _STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
 _MUON_MATRIX_BYTES = 4
-_INTERCONNECT = Interconnect()
+_INTERCONNECT = costs.Interconnect()
 _FORMERS_NOTE = (
     "PaddleFormers runs this recipe; stages and tensors below are those of "
     "this package's decoder, GlobalGC is fleet's. PaddleFormers cuts stages by "
@@ -205,7 +199,7 @@ class StagePlan:
     clipped_bytes: int
     """Bytes of the gradients that the rank's clip gets."""
 
-    def local_us(self, interconnect: Interconnect) -> float:
+    def local_us(self, interconnect: costs.Interconnect) -> float:
         """Microseconds of the clip's own passes over the gradients.
 
         GlobalGC and AdaGC read them once for the norms, and read and write
@@ -222,7 +216,7 @@ class Plan:
     """The config's file."""
 
     config: RunConfig
-    interconnect: Interconnect
+    interconnect: costs.Interconnect
     recompute: bool
     size: ModelSize
     of_formers: Followed | None
@@ -232,16 +226,16 @@ class Plan:
     """Length of a sample in tokens, for people."""
 
     stages: Sequence[StagePlan]
-    steps: Sequence[StepCost]
+    steps: Sequence[costs.StepCost]
     """Kinds of the clips' steps."""
 
-    growth: Mapping[int, Sequence[StepCost]]
+    growth: Mapping[int, Sequence[costs.StepCost]]
     """The same by number of GPUs."""
 
     not_fitting: Sequence[int]
     """Numbers of GPUs that ``growth`` leaves out."""
 
-    paper: Sequence[Comparison]
+    paper: Sequence[costs.Comparison]
     notes: Sequence[str]
     """Warnings about this layout, and a global batch that differs from the
     file's."""
@@ -257,7 +251,7 @@ def plan_run(
     overrides: Sequence[str] = (),
     *,
     num_gpus: int | None = None,
-    interconnect: Interconnect = _INTERCONNECT,
+    interconnect: costs.Interconnect = _INTERCONNECT,
     recompute: bool = False,
     sizes_to_grow: Sequence[int] | None = None,
 ) -> Plan:
@@ -293,10 +287,10 @@ def plan_run(
             _stage(stage, rank, task, recompute)
             for stage, rank in enumerate(ranks)
         ],
-        steps=step_costs(ranks, interconnect),
+        steps=costs.step_costs(ranks, interconnect),
         growth=growth,
         not_fitting=[n for n in numbers if n not in growth],
-        paper=compare(interconnect),
+        paper=costs.compare(interconnect),
         notes=[
             *([change] if change else []),
             *warned,
@@ -322,8 +316,8 @@ def _stage(
 
 
 def _grow(
-    config: RunConfig, num_gpus: Sequence[int], interconnect: Interconnect
-) -> dict[int, list[StepCost]]:
+    config: RunConfig, num_gpus: Sequence[int], interconnect: costs.Interconnect
+) -> dict[int, list[costs.StepCost]]:
     """Cost the clips' steps on those numbers of GPUs that the layout fits."""
     growth = {}
     for number in num_gpus:
@@ -332,7 +326,7 @@ def _grow(
         except ValueError:
             continue
         ranks, _ = _ranks_and_warnings(with_parallel(config, parallel))
-        growth[number] = step_costs(ranks, interconnect)
+        growth[number] = costs.step_costs(ranks, interconnect)
     return growth
 
 

@@ -14,13 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paddle_adagc.lab.record.files import (
-    ENDED,
-    QUANTITIES,
-    check_record,
-    read_run_json,
-    update_run_json,
-)
+from paddle_adagc.lab.record import files
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
     find_checkpoint_fault,
@@ -111,7 +105,7 @@ class Start:
             return None
         if self._overwrites:
             return None
-        self._earlier = read_run_json(directory)
+        self._earlier = files.read_run_json(directory)
         if self._earlier:
             self._check_fork()
         settings = self._earlier.get("config", {})
@@ -123,9 +117,9 @@ class Start:
             self._check_length(length)
             if self._config.train.max_steps > length:
                 return None
-        if status not in ENDED:
+        if status not in files.ENDED:
             return None
-        check_record(directory, self._earlier, verify=verify)
+        files.check_record(directory, self._earlier, verify=verify)
         return status
 
     def find(self) -> Origin:
@@ -149,7 +143,7 @@ class Start:
 
     def _find_fork(self, fork: Fork) -> Origin:
         checkpoint = _forked_checkpoint(fork)
-        old, new = read_run_json(fork.source)["config"], self._settings
+        old, new = files.read_run_json(fork.source)["config"], self._settings
         changes = find_changes(old, new)
         step = self._check_fit(checkpoint, changes)
         origin = {"run": str(fork.source), "step": step}
@@ -189,7 +183,7 @@ class Start:
             source = Path(origin["run"])
             _copy_record(source, origin["step"], self._directory, tensor_names)
         facts = {"config": self._settings, **facts, **self._facts}
-        update_run_json(self._directory, **facts, status="running")
+        files.update_run_json(self._directory, **facts, status="running")
 
     def _check_fork(self) -> None:
         """Refuse a directory that holds another run than this fork."""
@@ -391,7 +385,7 @@ def _copy_record(
     if names == tensor_names:
         shutil.copy(source / "tensors.f32", target)
         return
-    shape = (step, len(QUANTITIES), len(tensor_names))
+    shape = (step, len(files.QUANTITIES), len(tensor_names))
     np.full(shape, np.nan, "<f4").tofile(target / "tensors.f32")
 
 

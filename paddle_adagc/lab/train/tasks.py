@@ -31,6 +31,7 @@ from paddle_adagc.lab.data.image_text import (
     inspect_pairs,
 )
 from paddle_adagc.lab.faults import Fault, apply_to_batch, apply_to_pairs
+from paddle_adagc.lab.models import shapes
 from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
 from paddle_adagc.lab.models.decoder import (
@@ -49,15 +50,6 @@ from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
     parameters_by_key,
     quantized_parameters,
-)
-from paddle_adagc.lab.models.shapes import (
-    Degrees,
-    ModelSize,
-    Shape,
-    ShardSize,
-    model_size,
-    parameter_shapes,
-    shard_sizes,
 )
 from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
@@ -134,13 +126,13 @@ class PretrainTask(abc.ABC):
         """Measures of the step that just ended; may wait for the device."""
         return {}
 
-    def model_size(self) -> ModelSize:
+    def model_size(self) -> shapes.ModelSize:
         """Count the whole model's parameters and tensors."""
-        return model_size(self.model_config)
+        return shapes.model_size(self.model_config)
 
-    def tensor_shapes(self) -> dict[str, Shape]:
+    def tensor_shapes(self) -> dict[str, shapes.Shape]:
         """Shapes of the whole model's tensors by the keys of a bound clip."""
-        return parameter_shapes(self.model_config)
+        return shapes.parameter_shapes(self.model_config)
 
     @abc.abstractmethod
     def model_lines(self) -> list[str]:
@@ -160,7 +152,7 @@ class PretrainTask(abc.ABC):
         """Refuse a layout that cannot share out the model or its batches."""
         return
 
-    def shard_sizes(self) -> list[ShardSize]:
+    def shard_sizes(self) -> list[shapes.ShardSize]:
         """Count what the ranks hold; empty for a model whole on every rank."""
         return []
 
@@ -316,10 +308,10 @@ class LanguageTask(PretrainTask):
                 "(parallel.sequence_parallel)"
             )
 
-    def shard_sizes(self) -> list[ShardSize]:
+    def shard_sizes(self) -> list[shapes.ShardSize]:
         parallel = self.config.parallel
-        degrees = Degrees(parallel.tp, parallel.pp, parallel.ep)
-        return shard_sizes(self.model_config, degrees)
+        degrees = shapes.Degrees(parallel.tp, parallel.pp, parallel.ep)
+        return shapes.shard_sizes(self.model_config, degrees)
 
     def inspect_data(self) -> DataFindings:
         num_samples = self.config.train.max_steps * self.config.global_batch

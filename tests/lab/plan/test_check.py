@@ -332,7 +332,7 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(
-        "paddle_adagc.lab.train.start.update_run_json", update_run_json
+        "paddle_adagc.lab.record.files.update_run_json", update_run_json
     )
     assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 3
     error = capsys.readouterr().err
