@@ -206,13 +206,6 @@ def test_a_recipe_without_its_launcher_is_given_the_command(
     assert line.endswith(" 'clip={name: adagc}'")
 
 
-def test_a_run_with_another_config_names_the_option(capsys, tmp_path):
-    run = {"config": {"seed": 1}, "status": "running"}
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    assert main([str(PROXY), f"train.output_dir={tmp_path}"]) == 2
-    assert "give --overwrite" in capsys.readouterr().err
-
-
 def test_proxy_lacks_nothing(capsys):
     # Overrides may follow the options.
     assert main([str(PROXY), "--check", "train.max_steps=1501"]) == 0
@@ -344,15 +337,6 @@ def test_several_mistakes_are_found_at_once(capsys):
     _, out, _ = check(capsys, LLAMA, "clip.beta=2", "parallel.tp=3")
     assert len([x for x in section(out, "Mistakes") if x[0] == "-"]) == 2
     assert not section(out, "Layout")
-
-
-def test_a_wrong_model_is_named_beside_wrong_values(capsys):
-    overrides = ("train.max_step=3", "model={float8_linears: [mlp]}")
-    code, out, _ = check(capsys, PROXY, *overrides)
-    assert code == 2
-    mistakes = " ".join(section(out, "Mistakes"))
-    assert "did you mean 'train.max_steps'" in mistakes
-    assert "model.float8_linears=['mlp'] with" in mistakes
 
 
 def test_warm_up_longer_than_the_run_is_said(capsys):

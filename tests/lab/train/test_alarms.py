@@ -15,13 +15,11 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import summarise_run
 from paddle_adagc.lab.train.recorder import StepRecorder, Watcher, are_finite
 
-NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
-
 
 def test_an_alarm_is_logged_once_and_recorded(tmp_path, caplog):
-    values = runs.make_values(tmp_path, save_every=2)
-    values["faults"] = [{"kind": "activation_nan", "steps": [3]}]
-    values["monitor"] = {"stop_on": ["step_seconds"]}  # none of these
+    faults = [{"kind": "activation_nan", "steps": [3]}]
+    monitor = {"stop_on": ["step_seconds"]}  # none of these
+    values = runs.make_values(tmp_path, faults=faults, monitor=monitor)
     status, record = runs.run(values)
     assert (status, record.num_steps) == ("finished", 12)
     assert np.flatnonzero(~np.isfinite(record.loss)).tolist() == [3]
@@ -55,7 +53,7 @@ def test_a_nan_loss_with_finite_weights_is_no_divergence(tmp_path):
 @pytest.mark.parametrize("log_every", [3, 50])
 def test_nonfinite_total_does_not_depend_on_log_every(tmp_path, log_every):
     values = runs.make_values("", save_every=4, log_every=log_every)
-    values |= {"faults": NAN_AT_5, "record": {}}
+    values |= {"faults": runs.nan_at(5), "record": {}}
     whole = runs.run_whole_and_cut(values, tmp_path)
     total = whole.metrics["nonfinite_total"]
     assert total[3] == 0
@@ -69,7 +67,7 @@ def test_nonfinite_total_does_not_depend_on_log_every(tmp_path, log_every):
 
 def test_stops_at_an_alarm_and_resumes_without_it(tmp_path):
     values = runs.make_values(tmp_path / "cut", save_every=2, log_every=50)
-    values |= {"faults": NAN_AT_5, "monitor": {"stop_on": ["nonfinite"]}}
+    values |= {"faults": runs.nan_at(5), "monitor": {"stop_on": ["nonfinite"]}}
     status, stopped = runs.run(values)
     assert status == stopped.run["status"] == "stopped"
     assert stopped.num_steps == 6

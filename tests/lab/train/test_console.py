@@ -142,11 +142,13 @@ def test_other_clips_have_the_same_numbers_at_every_log(tmp_path, name, capsys):
     """Norms read by the clip alone and by the record of all tensors."""
     records = {}
     for tensors in (True, False):
-        values = runs.make_values(tmp_path / str(tensors), save_every=5)
-        values["clip"] = {"name": name}
-        if name != "none":
-            values["clip"]["lambda_abs"] = 0.01
-        values["record"] = {"tensors": tensors}
+        clip = {} if name == "none" else {"lambda_abs": 0.01}
+        values = runs.make_values(
+            tmp_path / str(tensors),
+            save_every=5,
+            clip={"name": name, **clip},
+            record={"tensors": tensors},
+        )
         _, records[tensors] = runs.run(values)
     whole, logged = records[True].metrics, records[False].metrics
     np.testing.assert_array_equal(whole["loss"], logged["loss"])

@@ -4,25 +4,26 @@
 
 import contextlib
 import math
-import signal
 from unittest import mock
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
-from lab.train.runs import make_values, pretrain, run, start, wait_for_step
+from lab.train.runs import (
+    make_values,
+    nan_at,
+    pretrain,
+    run,
+)
 
 from paddle_adagc.clips.memory import Snapshot
 from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.train.recorder import StepRecorder
 
-NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
 
-
-def values_with_nan(directory, **train):
-    values = make_values(directory, **train)
-    return {**values, "faults": NAN_AT_5}
+def values_with_nan(directory, **changes):
+    return make_values(directory, **{"faults": nan_at(5), **changes})
 
 
 def test_an_alarm_writes_what_the_record_has(tmp_path):
@@ -71,22 +72,20 @@ def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
         copied.add(len(ended))
         return rows(self)
 
-    values = values_with_nan(tmp_path, log_every=6)
-    values |= {"monitor": {"flight_steps": 4}, "record": {}}
+    changes = {"monitor": {"flight_steps": 4}, "record": {}}
     with (
         mock.patch.object(StepRecorder, "end_step", counted_step),
         mock.patch.object(Snapshot, "rows", counted_rows),
     ):
-        run(values)
+        run(values_with_nan(tmp_path, log_every=6, **changes))
     assert copied == {6, 12}
     assert load_event(tmp_path).first.step.tolist() == [2, 3, 4, 5]
 
 
 def test_an_alarm_names_the_worst_tensors(tmp_path, caplog):
     """Also where the clip's numbers are known at logged steps alone."""
-    values = values_with_nan(tmp_path, log_every=4)
-    values["faults"][0] = {**NAN_AT_5[0], "tensor": "lm_head.weight"}
-    run({**values, "record": {}})
+    faults = nan_at(5, tensor="lm_head.weight")
+    run(make_values(tmp_path, log_every=4, faults=faults, record={}))
     names = [line for line in caplog.messages if "highest norm over" in line]
     assert len(names) == 1
     start = "highest norm over gamma: lm_head inf at step 5, "
@@ -97,7 +96,7 @@ def test_an_alarm_names_the_worst_tensors(tmp_path, caplog):
 
 
 def test_none_are_kept_if_none_are_wanted(tmp_path):
-    run({**values_with_nan(tmp_path), "monitor": {"flight_steps": 0}})
+    run(values_with_nan(tmp_path, monitor={"flight_steps": 0}))
     assert load_event(tmp_path) is None
     assert not (tmp_path / "flight").exists()
 
@@ -125,29 +124,15 @@ def test_the_command_shows_it(tmp_path, capsys):
 
 
 def test_the_command_says_that_no_tensor_was_measured(tmp_path, capsys):
-    values = values_with_nan(tmp_path, log_every=4)
-    values |= {"clip": {"name": "global_norm"}, "record": {}}
-    run({**values, "monitor": {"stop_on": ["loss"]}})
+    changes = {"clip": {"name": "global_norm"}, "record": {}}
+    monitor = {"stop_on": ["loss"]}
+    run(values_with_nan(tmp_path, log_every=4, monitor=monitor, **changes))
     capsys.readouterr()
     step = load_event(tmp_path).first.step.tolist()[0]
     assert main([str(tmp_path), "--flight", "--step", str(step)]) == 0
     assert "No tensor was measured at this step" in capsys.readouterr().out
     assert main([str(tmp_path), "--step", str(step)]) == 0
     assert "No tensors are recorded at this step" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_signal_writes_it(tmp_path, capsys):
-    values = make_values(tmp_path / "run", max_steps=500, log_every=1)
-    process = start(values, tmp_path)
-    wait_for_step(tmp_path / "run", 5, process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143
-    [kept] = load_event(tmp_path / "run").ranks
-    assert str(kept.reason) == "SIGTERM"
-    [checkpoint] = (tmp_path / "run").glob("checkpoint-*")
-    assert checkpoint.name == f"checkpoint-{kept.step[-1] + 1}"
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import pytest
 from lab.train import runs
 
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.train import processes
 from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.processes import StopRequest
@@ -34,6 +35,9 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     stopped = RunRecord.load(tmp_path / "stopped")
     assert stopped.run["status"] == "stopped"
     assert checkpoint.name == f"checkpoint-{stopped.num_steps}"
+    [kept] = load_event(tmp_path / "stopped").ranks
+    assert str(kept.reason) == number.name
+    assert kept.step[-1] + 1 == stopped.num_steps
     status, resumed = runs.run(values)
     assert status == "finished"
     runs.assert_same(whole, resumed)
@@ -41,9 +45,9 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
 
 @pytest.mark.slow
 def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
-    values = runs.make_values(tmp_path / "run", max_steps=4000, batch_size=2)
-    values["record"] = {"tensors": False, "moments": False}
-    values["parallel"] = {"dp": 2}
+    values = runs.make_values(
+        tmp_path / "run", max_steps=4000, record={}, parallel={"dp": 2}
+    )
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node=2"]
     process = runs.start(
         values, tmp_path, *launch, f"--log_dir={tmp_path / 'log'}"

@@ -29,10 +29,8 @@ HISTOGRAMS = {f"train/clip_{q}/model.{GROUP}" for q in ("norm", "gamma", "h")}
 
 
 def run_two_layers(directory, **train):
-    values = make_values(directory, **train)
-    values["model"]["num_hidden_layers"] = 2
-    values["record"] = {"tensors": False}
-    assert run(values)[0] == "finished"
+    changes = {"model": {"num_hidden_layers": 2}, "record": {}}
+    assert run(make_values(directory, **changes, **train))[0] == "finished"
 
 
 def test_visualdl(tmp_path):

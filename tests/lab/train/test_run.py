@@ -2,15 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole runs through PaddleNLP's Trainer: resume, faults, logs."""
 
-import signal
-import subprocess
-import time
-
 import numpy as np
 import pytest
 from lab.train import runs
 
-from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import summarise_run
 
 
@@ -74,27 +69,6 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
         assert whole.metrics["idle_experts"].max() > 0
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_killed_at_random_moments_and_resumed(tmp_path):
-    """SIGKILL real processes, while they train and while they save."""
-    values = runs.make_values("", max_steps=60, save_every=2)
-    whole = runs.run_in(tmp_path / "whole", values)
-    killed = tmp_path / "killed"
-    values["train"]["output_dir"] = str(killed)
-    silent = {"stdout": subprocess.DEVNULL}
-    rng = np.random.default_rng(0)
-    for kill in range(4):
-        process = runs.start(values, tmp_path, **silent)
-        runs.wait_for_step(killed, 8 + 12 * kill, process)
-        time.sleep(rng.uniform(0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    assert RunRecord.load(killed).run["status"] == "running"
-    assert runs.start(values, tmp_path, **silent).wait() == 0
-    runs.assert_same(whole, RunRecord.load(killed))
-
-
 def test_gradient_accumulation_is_one_large_batch(tmp_path):
     cut = {"batch_size": 4, "gradient_accumulation_steps": 2}
     _, large = runs.run(runs.make_values(tmp_path / "large", batch_size=8))
@@ -106,14 +80,13 @@ def test_gradient_accumulation_is_one_large_batch(tmp_path):
 
 
 def test_faults_are_injected_and_recorded(tmp_path):
-    values = runs.make_values(tmp_path)
-    values["faults"] = [
+    faults = [
         {"kind": "repeated_token", "steps": [6], "token": 7},
         {**SCALED_HEAD, "steps": [8]},
-        {"kind": "gradient_nan", "steps": [9], "tensor": "*mlp.up_proj*"},
+        *runs.nan_at(9, tensor="*mlp.up_proj*"),
         {"kind": "activation_scale", "steps": [10], "magnitude": 10.0},
     ]
-    _, record = runs.run(values)
+    _, record = runs.run(runs.make_values(tmp_path, faults=faults))
     assert {step: row[0]["kind"] for step, row in record.faults.items()} == {
         6: "repeated_token",
         8: "gradient_scale",
@@ -133,9 +106,8 @@ def test_faults_are_injected_and_recorded(tmp_path):
 
 
 def test_run_that_diverges_ends_with_its_record(tmp_path):
-    values = runs.make_values(tmp_path, max_steps=40)
-    values["clip"] = {"name": "global_norm"}
-    values["faults"] = [{"kind": "gradient_nan", "steps": [4]}]
+    changes = {"clip": {"name": "global_norm"}, "faults": runs.nan_at(4)}
+    values = runs.make_values(tmp_path, max_steps=40, **changes)
     status, record = runs.run(values)
     assert status == record.run["status"] == "diverged"
     assert np.isnan(record.loss[5])
@@ -148,10 +120,9 @@ def test_run_that_diverges_ends_with_its_record(tmp_path):
 
 @pytest.mark.parametrize("tensors", [True, False])
 def test_log_lines_name_the_most_clipped_tensors(tmp_path, tensors):
-    values = runs.make_values(tmp_path, log_every=4)
-    values["record"] = {"tensors": tensors}
-    values["faults"] = [{**SCALED_HEAD, "steps": [7]}]
-    runs.run(values)
+    changes = {"record": {"tensors": tensors}}
+    changes["faults"] = [{**SCALED_HEAD, "steps": [7]}]
+    runs.run(runs.make_values(tmp_path, log_every=4, **changes))
     rows = runs.rows_of(tmp_path)
     assert [row["step"] for row in rows if "most_clipped" in row] == [3, 7, 11]
     name, h = next(iter(rows[7]["most_clipped"].items()))
@@ -176,10 +147,9 @@ def test_what_cannot_be_trained_is_refused(tmp_path, section, value, message):
 
 
 def test_weights_that_are_nan_are_not_saved(tmp_path):
-    values = runs.make_values(tmp_path, log_every=6, save_every=2)
-    values["train"]["keep_checkpoints"] = 1
-    values["clip"] = {"name": "global_norm"}
-    values["faults"] = [{"kind": "gradient_nan", "steps": [2]}]
+    changes = {"clip": {"name": "global_norm"}, "faults": runs.nan_at(2)}
+    train = {"log_every": 6, "save_every": 2, "keep_checkpoints": 1}
+    values = runs.make_values(tmp_path, **train, **changes)
     status, record = runs.run(values)
     assert (status, record.num_steps) == ("diverged", 4)
     assert runs.checkpoint_names(tmp_path) == ["checkpoint-2"]

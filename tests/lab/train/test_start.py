@@ -21,11 +21,12 @@ from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
 
+SCHEDULE = {"kind": "constant", "learning_rate": 0.01, "warmup_steps": 2}
 
-def constant(output_dir, **train):
-    values = runs.make_values(output_dir, **{"save_every": 4, **train})
-    schedule = {"kind": "constant", "learning_rate": 0.01, "warmup_steps": 2}
-    return {**values, "schedule": schedule}
+
+def constant(output_dir, **changes):
+    changes = {"save_every": 4, "schedule": SCHEDULE, **changes}
+    return runs.make_values(output_dir, **changes)
 
 
 def fork(values, source, target, step=None):
