@@ -47,8 +47,7 @@ class RankView:
     dense: tuple[str, ...] = ()
     """Keys of those tensors in the order in which the group sums them."""
 
-    has_experts: bool = False
-    """Some of its tensors are marked as experts."""
+    has_experts: bool = False  # some of its tensors are marked as experts
 
 
 def agree_on_kernels(topology: Topology | None) -> None:

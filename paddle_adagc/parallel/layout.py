@@ -44,9 +44,7 @@ Ranks = tuple[int, ...]
 class Spread:
     """The ranks of a ``DistTensor``'s mesh, and those that hold its parts."""
 
-    ranks: Ranks
-    """All ranks of the mesh."""
-
+    ranks: Ranks  # all ranks of the mesh
     groups: tuple[tuple[int, Ranks], ...] = ()
     """For each mesh dimension on which the placement is ``Shard``: its index
     and the ranks along it, this one among them. None on a rank outside of the
@@ -92,9 +90,7 @@ _STAGE_3_PREFIX = "slice@"
 class TensorLayout:
     """How one parameter of the model lies over the ranks."""
 
-    key: str
-    """Name of the logical tensor, the same under every parallel layout."""
-
+    key: str  # name of the logical tensor, the same under every parallel layout
     is_tp_split: bool = False
     """Each tensor-parallel rank holds another part (``is_distributed``)."""
 
@@ -108,19 +104,13 @@ class TensorLayout:
     is_tied_copy: bool = False
     """An earlier pipeline stage holds the same tensor and counts it."""
 
-    shape: tuple[int, ...] = ()
-    """This rank's part, before sharding."""
-
-    split_axis: int | None = None
-    """Axis that tensor-parallel ranks split."""
-
+    shape: tuple[int, ...] = ()  # this rank's part, before sharding
+    split_axis: int | None = None  # axis that tensor-parallel ranks split
     is_embedding: bool = False
     """Its rows are looked up, rather than multiplied: the weight of an
     embedding layer, or a parameter with the mark ``is_embedding``."""
 
-    takes_part: bool = True
-    """It is trained, and not kept from being clipped."""
-
+    takes_part: bool = True  # it is trained, and not kept from being clipped
     is_whole: bool = False
     """Sharding stage 3 leaves it in one piece on every rank."""
 

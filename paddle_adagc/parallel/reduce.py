@@ -60,18 +60,14 @@ class Reduction:
 class ReductionPlan:
     """The sums of a rank in every step, and the tensors that it counts."""
 
-    reductions: tuple[Reduction, ...]
-    """In this order."""
-
+    reductions: tuple[Reduction, ...]  # in this order
     counts: tuple[bool, ...]
     """Per tensor: this rank counts it in the global norm, and no other does."""
 
     is_first: tuple[bool, ...]
     """Per tensor: this rank is the first of those that know the tensor."""
 
-    model: Axis
-    """Tensor-parallel ranks."""
-
+    model: Axis  # tensor-parallel ranks
     world: Any
     """Group of the global norm; None where every rank holds everything."""
 

@@ -44,9 +44,7 @@ class Topology:
 
     data: Axis = Axis()
     sep: Axis = Axis()
-    model: Axis = Axis()
-    """Tensor-parallel group."""
-
+    model: Axis = Axis()  # tensor-parallel group
     pipe: Axis = Axis()
     sharding: Axis = Axis()
     """Ranks that share the optimizer states of the dense tensors."""
@@ -54,21 +52,16 @@ class Topology:
     moe_sharding: Axis = Axis()
     """Ranks that share the optimizer states of the same experts."""
 
-    expert: Axis = Axis()
-    """Ranks that own different experts."""
-
+    expert: Axis = Axis()  # ranks that own different experts
     splits_parameters: bool = False
     """Sharding splits tensors (V2's ``split_param``, stage 3), rather than
     giving whole tensors to one owner (V1, stage 2)."""
 
-    is_stage_3: bool = False
-    """The slices are those of stage 3."""
-
+    is_stage_3: bool = False  # the slices are those of stage 3
     fuses_parameters: bool = False
     """The optimizer works on buffers that join several tensors."""
 
-    world: Any = None
-    """Process group of all ranks; None for one process."""
+    world: Any = None  # process group of all ranks; None for one process
 
     @property
     def splits_model(self) -> bool:

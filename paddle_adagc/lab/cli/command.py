@@ -95,14 +95,9 @@ def _instead_of(key: str, value: str) -> str:
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Parser of ``tools/<name>.py``, which is also installed as ``adagc-...``.
-
-    The description is the command's module docstring.
-    """
-    script = f"adagc-{name.replace('_', '-')}"
-    is_script = Path(sys.argv[0]).stem == script
+    """Parser of ``tools/<name>.py``, described by its module's docstring."""
     return _Parser(
-        prog=script if is_script else f"python tools/{name}.py",
+        prog=f"python tools/{name}.py",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -46,12 +46,8 @@ class Interconnect:
     ib_tree_us: Positive = 5.0
     """Microseconds of a message of a tree between two nodes."""
 
-    nvlink_gb_per_s: Positive = 450.0
-    """GB/s of a GPU inside of its node."""
-
-    ib_gb_per_s: Positive = 50.0
-    """GB/s of a GPU between nodes."""
-
+    nvlink_gb_per_s: Positive = 450.0  # GB/s of a GPU inside of its node
+    ib_gb_per_s: Positive = 50.0  # GB/s of a GPU between nodes
     memory_gb_per_s: Positive = 3350.0
     """GB/s of a GPU's own memory, for local work."""
 
@@ -107,18 +103,13 @@ def parse_interconnect(settings: Sequence[str]) -> Interconnect:
 class StepCost:
     """One step of a clip, on the rank with the longest communication."""
 
-    step: str
-    """A key of :attr:`.RankPlan.steps`."""
-
-    rank: int
-    """First rank of the pipeline stage with the longest communication."""
-
+    step: str  # a key of RankPlan.steps
+    rank: int  # first rank of the pipeline stage with the longest communication
     collectives: tuple[Collective, ...]
     ring_us: float
     """Microseconds of the collectives, one after the other, with rings."""
 
-    tree_us: float
-    """The same with trees."""
+    tree_us: float  # the same with trees
 
     @property
     def num_bytes(self) -> int:
@@ -161,9 +152,7 @@ class PaperRun:
     """A column of the paper's table of GPU hours (tab:energy_consumption)."""
 
     model: str
-    preset: str
-    """Key of :data:`paddle_adagc.lab.models.families.PRESETS`."""
-
+    preset: str  # of lab.models.families.PRESETS
     dp: int
     tp: int
     pp: int
@@ -201,12 +190,8 @@ class Prediction:
     """Time of the clips' communication in one meaning of the paper's "DP"."""
 
     layout: str
-    global_gc_us: float
-    """Per step."""
-
-    adagc_us: float
-    """Per step, mean over the run with its warm-up."""
-
+    global_gc_us: float  # per step
+    adagc_us: float  # per step, mean over the run with its warm-up
     hours_saved: float
     """GPU hours of the whole run; negative where AdaGC takes longer."""
 

@@ -68,9 +68,7 @@ class RankPlan:
     tensors: tuple[TensorLayout, ...]
     """In the order of the model, before sharding."""
 
-    matrices: frozenset[str]
-    """Keys of the tensors that Muon trains itself."""
-
+    matrices: frozenset[str]  # keys of the tensors that Muon trains itself
     steps: Mapping[str, tuple[Collective, ...]]
     """By kind of step: :data:`GLOBAL_GC`, as fleet makes it,
     :data:`ADAGC_WARM_UP` and :data:`ADAGC`."""

@@ -97,18 +97,13 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
 class Memory:
     """Bytes of one rank."""
 
-    weights: int
-    """float32, or bfloat16 or float16 (under float8, too)."""
-
+    weights: int  # float32, or bfloat16 or float16 (under float8, too)
     gradients: int
     """float32, of all tensors of the rank: sharding stage 1 splits them only
     once they are summed."""
 
-    optimizer: int
-    """float32 moments and master weights, of this rank's share."""
-
-    activations: int
-    """See :mod:`paddle_adagc.lab.models.activations`."""
+    optimizer: int  # float32 moments and master weights, of this rank's share
+    activations: int  # see lab.models.activations
 
     @property
     def total(self) -> int:
@@ -189,15 +184,12 @@ class StagePlan:
     """A rank of one pipeline stage."""
 
     stage: int
-    rank: int
-    """The first of the stage."""
-
+    rank: int  # the first of the stage
     tensors: int
     parameters: int
     gamma_bytes: int
     memory: Memory
-    clipped_bytes: int
-    """Bytes of the gradients that the rank's clip gets."""
+    clipped_bytes: int  # bytes of the gradients that the rank's clip gets
 
     def local_us(self, interconnect: costs.Interconnect) -> float:
         """Microseconds of the clip's own passes over the gradients.
@@ -212,9 +204,7 @@ class StagePlan:
 class Plan:
     """Plan of a run."""
 
-    name: str
-    """The config's file."""
-
+    name: str  # the config's file
     config: RunConfig
     interconnect: costs.Interconnect
     recompute: bool
@@ -222,19 +212,11 @@ class Plan:
     of_formers: Followed | None
     """What the clip follows in PaddleFormers; None: this package trains."""
 
-    sample_length: str
-    """Length of a sample in tokens, for people."""
-
+    sample_length: str  # length of a sample in tokens, for people
     stages: Sequence[StagePlan]
-    steps: Sequence[costs.StepCost]
-    """Kinds of the clips' steps."""
-
-    growth: Mapping[int, Sequence[costs.StepCost]]
-    """The same by number of GPUs."""
-
-    not_fitting: Sequence[int]
-    """Numbers of GPUs that ``growth`` leaves out."""
-
+    steps: Sequence[costs.StepCost]  # kinds of the clips' steps
+    growth: Mapping[int, Sequence[costs.StepCost]]  # the same by number of GPUs
+    not_fitting: Sequence[int]  # numbers of GPUs that growth leaves out
     paper: Sequence[costs.Comparison]
     notes: Sequence[str]
     """Warnings about this layout, and a global batch that differs from the

@@ -201,9 +201,7 @@ os.register_at_fork(after_in_child=_release_in_child)
 class RunRecord:
     """A finished or running run, as arrays over its ``num_steps`` steps."""
 
-    name: str
-    """Directory name."""
-
+    name: str  # directory name
     run: dict[str, Any]
     """Content of ``run.json``: ``config``, ``seed``, ``versions``, ``status``
     (``"running"``, ``"stopped"``, ``"finished"`` or ``"diverged"``),

@@ -43,11 +43,8 @@ _LAYOUT = ("train.batch_size", "train.gradient_accumulation_steps")
 class Fork:
     """Another run's checkpoint, from which a new run starts."""
 
-    source: Path
-    """Directory of the other run."""
-
-    step: int | None = None
-    """Step of the checkpoint; None: the newest."""
+    source: Path  # directory of the other run
+    step: int | None = None  # step of the checkpoint; None: the newest
 
 
 class Origin(NamedTuple):
@@ -253,9 +250,7 @@ Kind = Literal["free", "length", "layout", "record", "data", "fork"]
 class Change(NamedTuple):
     """A setting with another value than the run was made with."""
 
-    key: str
-    """Dotted, as on the command line."""
-
+    key: str  # dotted, as on the command line
     old: Any
     new: Any
 

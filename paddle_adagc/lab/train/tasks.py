@@ -77,9 +77,7 @@ class PretrainTask(abc.ABC):
     num_words: int
     """Number of token ids, from 0, that a fault may put into a batch."""
 
-    sample_length: str
-    """Length of a sample in tokens, for people."""
-
+    sample_length: str  # length of a sample in tokens, for people
     num_tokens: int | None = None
     """Tokens of a sample, for rates; None: count samples."""
 

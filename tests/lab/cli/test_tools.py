@@ -118,15 +118,6 @@ def test_a_file_s_mistakes_are_named_before_paddle(
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_usage_names_the_console_script(name, monkeypatch, capsys):
-    script = f"adagc-{name.replace('_', '-')}"
-    monkeypatch.setattr(sys, "argv", [f"bin/{script}"])
-    with pytest.raises(SystemExit):
-        main_of(name)(["--help"])
-    assert capsys.readouterr().out.startswith(f"usage: {script} [-h]")
-
-
 @pytest.mark.parametrize("name", sorted({*COMMANDS} - {"report"}))
 def test_command_says_that_paddlenlp_is_missing(
     name, tmp_path, monkeypatch, capsys
