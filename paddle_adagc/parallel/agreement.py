@@ -167,15 +167,11 @@ def _compare_slices(views: Sequence[RankView]) -> None:
 def _compare_norms(views: Sequence[RankView]) -> None:
     largest = max(max(v.norms.values(), default=0.0) for v in views)
     known: dict[str, tuple[int, float]] = {}
+    tolerance = {"rel_tol": _RELATIVE, "abs_tol": _ABSOLUTE * largest}
     for rank, view in enumerate(views):
         for key, norm in view.norms.items():
             first, expected = known.setdefault(key, (rank, norm))
-            if not math.isclose(
-                norm,
-                expected,
-                rel_tol=_RELATIVE,
-                abs_tol=_ABSOLUTE * largest,
-            ):
+            if not math.isclose(norm, expected, **tolerance):
                 raise RuntimeError(
                     f"ranks {first} and {rank} disagree about the norm of "
                     f"{key!r}'s gradient, {expected:.6g} and {norm:.6g}: were "
