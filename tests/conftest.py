@@ -26,7 +26,6 @@ CANARIES = {
     "core/optimizers/test_layouts.py": (
         "test_run_is_that_of_one_process[v2 x2]",
     ),
-    "lab/gloo/test_training.py": ("test_data_parallel_and_sharding[V2]",),
     "lab/train/test_processes.py": (
         "test_a_stopped_command_resumes_with_the_same_record[15]",
     ),

@@ -26,26 +26,11 @@ Description = dict[str, dict[str, Any]]
 """File name, relative to a folder -> ``bytes`` and ``sha256``."""
 
 
-def sha256(
-    path: str | os.PathLike[str],
-    num_bytes: int | None = None,
-    *,
-    start: int = 0,
-) -> str:
-    """Hash a file.
-
-    Args:
-        path: The file.
-        num_bytes: Bytes to hash; default: to the end.
-        start: First byte.
-
-    Returns:
-        SHA-256, hexadecimal.
-    """
+def sha256(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
+    """Hash the beginning of a file, by default all of it; hexadecimal."""
     digest = hashlib.sha256()
     left = Path(path).stat().st_size if num_bytes is None else num_bytes
     with open(path, "rb") as file:
-        file.seek(start)
         while left > 0 and (block := file.read(min(_BLOCK, left))):
             digest.update(block)
             left -= len(block)
@@ -65,10 +50,7 @@ def sampled_sha256(path: str | os.PathLike[str]) -> str:
 
 
 def describe(directory: Path, names: Iterable[str]) -> Description:
-    """Put files on the disk, and return their sizes and checksums.
-
-    Files are read in parallel.
-    """
+    """Put files on the disk, and return their sizes and checksums."""
 
     def one(name: str) -> dict[str, Any]:
         path = directory / name
@@ -83,15 +65,9 @@ def describe(directory: Path, names: Iterable[str]) -> Description:
 def find_fault(
     directory: Path, described: Mapping[str, Any], *, verify: bool = True
 ) -> str | None:
-    """Compare files with what :func:`describe` returned.
+    """Say which file differs from what :func:`describe` returned, and how.
 
-    Args:
-        directory: Folder of the files.
-        described: What the files should be.
-        verify: Compare checksums too; otherwise sizes alone.
-
-    Returns:
-        The first file that differs and how; None if none does.
+    Without ``verify`` sizes alone are compared.
     """
 
     def one(name: str) -> str | None:
@@ -118,14 +94,9 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 def check_seal(
     value: Mapping[str, Any], old_keys: Collection[str] | None = None
 ) -> None:
-    """Check what :func:`sealed` returned.
+    """Refuse what was changed since :func:`sealed` returned it.
 
-    Args:
-        value: The object.
-        old_keys: Keys that objects without a seal may have; None: any.
-
-    Raises:
-        ValueError: It was changed since.
+    Objects without a seal may have ``old_keys``, by default any.
     """
     if SEAL not in value:
         if old_keys is not None and not {*value} <= {*old_keys}:

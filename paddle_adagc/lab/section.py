@@ -162,10 +162,8 @@ def _locate(
 ) -> tuple[list[str], Any, Any, str]:
     """Follow pydantic's location: keys, indices, and names of alternatives.
 
-    Returns:
-        Keys from the outside in; the innermost section around the mistake; the
-        declared type of the value, None for an unknown key; the name that told
-        the section from its alternatives, if there are any.
+    Returns the keys from the outside in; the innermost section; the declared
+    type of the value, None for an unknown key; the alternative's name, or "".
     """
     keys: list[str] = []
     section, name = kind, ""

@@ -28,12 +28,7 @@ class StorageError(OSError):
 
 @contextlib.contextmanager
 def storage_errors(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Say what to do when ``directory`` cannot be written to.
-
-    Raises:
-        StorageError: The operating system failed to write below ``directory``,
-            or is out of space.
-    """
+    """Say what to do when ``directory`` cannot be written to."""
     folder = Path(directory)
     try:
         yield

@@ -23,17 +23,10 @@ from paddle_adagc.optimizers.base import (
 class AdamState(NamedTuple):
     """Adam's state of one tensor; the accumulators themselves."""
 
-    moment1: Tensor
-    """Moving average of the gradient, of the weight's shape."""
-
-    moment2: Tensor
-    """Moving average of its square."""
-
-    beta1_pow_acc: Tensor
-    """``beta1 ** t`` of the coming step ``t``, counted from 1; ``[1]``."""
-
-    beta2_pow_acc: Tensor
-    """``beta2 ** t``; ``[1]``."""
+    moment1: Tensor  # moving average of the gradient, of the weight's shape
+    moment2: Tensor  # moving average of its square
+    beta1_pow_acc: Tensor  # [1], beta1 ** t of the coming step t, from 1
+    beta2_pow_acc: Tensor  # [1], beta2 ** t
 
 
 def square_root(x: Tensor) -> Tensor:
@@ -67,13 +60,11 @@ class AdamOptimizer(DecoupledOptimizer):
 
     def _moments(self, step: Step, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Put a gradient into the state; return both moments without bias."""
-        state = self._adam_state(step.parameter)
+        moment1, moment2, power1, power2 = self._adam_state(step.parameter)
         beta1, beta2 = step.options["beta1"], step.options["beta2"]
         return (
-            _advance(state.moment1, state.beta1_pow_acc, beta1, gradient),
-            _advance(
-                state.moment2, state.beta2_pow_acc, beta2, gradient.square()
-            ),
+            _advance(moment1, power1, beta1, gradient),
+            _advance(moment2, power2, beta2, gradient.square()),
         )
 
 

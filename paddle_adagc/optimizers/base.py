@@ -157,18 +157,13 @@ class SharedArguments(TypedDict, total=False):
 class Step(NamedTuple):
     """One step of one parameter."""
 
-    parameter: Tensor
-    """For its name, marks and accumulators."""
-
+    parameter: Tensor  # for its name, marks and accumulators
     weight: Tensor
     """What changes in place: the parameter, or in low precision its float32
     values. float32 or float64."""
 
-    gradient: Tensor
-    """Of the weight's dtype."""
-
-    lr: Tensor
-    """Learning rate, ``[]``, on the device, of the weight's dtype."""
+    gradient: Tensor  # of the weight's dtype
+    lr: Tensor  # learning rate, [], on the device, of the weight's dtype
 
     options: Options
     """``weight_decay`` is 0 where the parameter does not decay."""
@@ -294,17 +289,18 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             parameter.regularizer = regularizer
         group |= {**self._hyper_parameters, **_checked(options)}
 
+    def _options_of(self, target: Any) -> tuple[Options, Any]:
+        """Return hyper-parameters and parameters of a group, or of no group."""
+        if not isinstance(target, dict):
+            return self._hyper_parameters, target
+        options = {key: target[key] for key in self._hyper_parameters}
+        return options, target["params"]
+
     @eager
     def _create_accumulators(self, block: Any, parameters: Any) -> None:
-        options = self._hyper_parameters
-        if isinstance(parameters, dict):
-            options = {key: parameters[key] for key in options}
-            parameters = parameters["params"]
-        new = [
-            parameter
-            for parameter in parameters
-            if parameter.name not in self._already_create_accumulator
-        ]
+        options, parameters = self._options_of(parameters)
+        known = self._already_create_accumulator
+        new = [p for p in parameters if p.name not in known]
         if new:
             self._check_sharding([parameter.name for parameter in new])
         for parameter in new:
@@ -324,11 +320,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
 
     @eager
     def _append_optimize_op(self, block: Any, param_and_grad: Any) -> None:
-        options = self._hyper_parameters
-        if isinstance(param_and_grad, dict):
-            options = {key: param_and_grad[key] for key in options}
-            param_and_grad = param_and_grad["params"]
-        parameter, gradient = param_and_grad
+        options, (parameter, gradient) = self._options_of(param_and_grad)
         if gradient.is_selected_rows():
             raise TypeError(
                 f"the gradient of {parameter.name} is sparse, which "

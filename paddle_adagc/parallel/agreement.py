@@ -47,8 +47,7 @@ class RankView:
     dense: tuple[str, ...] = ()
     """Keys of those tensors in the order in which the group sums them."""
 
-    has_experts: bool = False
-    """Some of its tensors are marked as experts."""
+    has_experts: bool = False  # some of its tensors are marked as experts
 
 
 def agree_on_kernels(topology: Topology | None) -> None:
@@ -58,9 +57,6 @@ def agree_on_kernels(topology: Topology | None) -> None:
     of a tensor on ranks with different ones would drift apart. Every rank has
     to call it. Nothing happens on other devices than NVIDIA's. Without fleet
     nothing tells which ranks take part: a rank then only says what it lacks.
-
-    Args:
-        topology: This rank's place.
     """
     device = runtime.current_device()
     if device is None or dist.get_world_size() == 1:
@@ -133,15 +129,10 @@ def compare_with_other_ranks(
 
 
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
-    """Hold the views against each other.
+    """Hold the ranks' views against each other; a RuntimeError names both.
 
-    Args:
-        views: By rank.
-        num_expert_ranks: Ranks that own different experts; 1 without EP.
-
-    Raises:
-        RuntimeError: Ranks disagree about a norm; ranks that share slices hold
-            different tensors; or no tensor is marked as an expert under EP.
+    They must not disagree about a norm, nor hold other tensors where they share
+    slices. Under EP a tensor must be marked as an expert.
     """
     _compare_slices(views)
     if num_expert_ranks > 1 and not any(view.has_experts for view in views):
@@ -176,15 +167,11 @@ def _compare_slices(views: Sequence[RankView]) -> None:
 def _compare_norms(views: Sequence[RankView]) -> None:
     largest = max(max(v.norms.values(), default=0.0) for v in views)
     known: dict[str, tuple[int, float]] = {}
+    tolerance = {"rel_tol": _RELATIVE, "abs_tol": _ABSOLUTE * largest}
     for rank, view in enumerate(views):
         for key, norm in view.norms.items():
             first, expected = known.setdefault(key, (rank, norm))
-            if not math.isclose(
-                norm,
-                expected,
-                rel_tol=_RELATIVE,
-                abs_tol=_ABSOLUTE * largest,
-            ):
+            if not math.isclose(norm, expected, **tolerance):
                 raise RuntimeError(
                     f"ranks {first} and {rank} disagree about the norm of "
                     f"{key!r}'s gradient, {expected:.6g} and {norm:.6g}: were "
@@ -204,19 +191,7 @@ def gather_state(
     observed: Collection[str],
     quantities: Sequence[Quantity],
 ) -> ClipState:
-    """Merge all ranks' states; every rank has to call it.
-
-    Args:
-        state: This rank's.
-        observed: Keys whose gradients this rank has met.
-        quantities: Quantities that the clip keeps.
-
-    Returns:
-        The merged state, the same on every rank; on one process its own.
-
-    Raises:
-        RuntimeError: Ranks disagree about a number that they all follow.
-    """
+    """Merge all ranks' states; every rank has to call it. See :func:`merge`."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return state
     parts: list[tuple[ClipState, Collection[str]]] = []
@@ -230,12 +205,9 @@ def merge(
 ) -> ClipState:
     """Join the states of ranks that hold parts of one model.
 
-    Args:
-        parts: Per rank its state (NumPy), and the keys whose gradients it has
-            met: under owner-based sharding the other ranks' numbers about a
-            tensor are out of date. Without any observation of a tensor its
-            start value stays.
-        quantities: Quantities that the clip keeps.
+    ``parts`` are each rank's state (NumPy), and the keys whose gradients it has
+    met: under owner-based sharding the other ranks' numbers about a tensor are
+    out of date. Without any observation of a tensor its start value stays.
 
     Raises:
         RuntimeError: Ranks disagree about a number that they all follow.
@@ -298,14 +270,8 @@ def check_unbound(
 ) -> None:
     """Refuse a clip without a bound model where the layout matters.
 
-    Args:
-        owner: The clip's class, for the message.
-        topology: This rank's place, if fleet was started.
-        parameters: Those that the clip is given.
-
-    Raises:
-        RuntimeError: No rank holds the whole model, or some of the parameters
-            are experts of one rank among several.
+    No rank holds the whole model, or some of the parameters are experts of one
+    rank among several. ``owner`` is the clip's class.
     """
     splits_model = topology is not None and topology.splits_model
     if splits_model or (
@@ -318,11 +284,7 @@ def check_unbound(
 
 
 def check_alone(layout: Sequence[TensorLayout]) -> None:
-    """Refuse experts on ranks whose axes fleet does not tell.
-
-    Raises:
-        RuntimeError: There are experts, and several ranks.
-    """
+    """Refuse experts on ranks whose axes fleet does not tell."""
     experts = [tensor.key for tensor in layout if tensor.is_expert]
     if experts and _on_several_ranks(None):
         raise RuntimeError(
@@ -336,13 +298,6 @@ def refuse_unknown_owners(owner: str, topology: Topology | None) -> None:
     """Refuse a step of sharding stage 2 whose group the clip does not know.
 
     Each rank is then given other tensors, which looks like data parallelism.
-
-    Args:
-        owner: The clip's class, for the message.
-        topology: Fleet's, whose sharding axis stage 2 may use.
-
-    Raises:
-        RuntimeError: The optimizer that calls is stage 2's, without fleet.
     """
     if topology is not None and topology.sharding.size > 1:
         return

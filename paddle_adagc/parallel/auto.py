@@ -32,9 +32,8 @@ from paddle_adagc.parallel.topology import Axis, is_called_by
 class Meshes:
     """What a clip knows of the tensors that lie on meshes.
 
-    Args:
-        layout: A model's tensors, in the order of their slots. Their gradients
-            may lie in other ways, and are asked in every step.
+    ``layout`` has a model's tensors, in the order of their slots. Their
+    gradients may lie in other ways, and are asked in every step.
     """
 
     def __init__(self, layout: Iterable[TensorLayout] = ()) -> None:
@@ -77,11 +76,9 @@ class Meshes:
     ) -> list[tuple[Tensor, Tensor]]:
         """Return parameters and this rank's slices, under tensor fusion.
 
-        Args:
-            group: Ranks that share the buffers. A slice does not say of what
-                tensor it is a part: each is summed over them all, and over the
-                dimensions on which its parameter is ``Shard``.
-            pairs: Slices of parameters and of gradients.
+        A slice does not say of what tensor it is a part: each is summed over
+        all ranks of the ``group`` that share the buffers, and over the
+        dimensions on which its parameter is ``Shard``.
         """
         ranks = tuple(group.ranks)
         self._update(
@@ -126,13 +123,8 @@ class MeshReducer(Reducer):
 def make_mesh_plan(spreads: Sequence[Spread | None]) -> ReductionPlan:
     """Which sums the rule above asks for.
 
-    Args:
-        spreads: Of every tensor's gradient, in the order of the clip's vectors;
-            None stands for a dense tensor, which every rank holds.
-
-    Raises:
-        RuntimeError: Some tensors lie on other ranks than the rest, and there
-            is no process group of all ranks.
+    ``spreads`` are those of every tensor's gradient, in the order of the clip's
+    vectors; None stands for a dense tensor, which every rank holds.
     """
     slots: dict[tuple[int, Ranks], list[int]] = {}
     for slot, spread in enumerate(spreads):

@@ -44,9 +44,7 @@ Ranks = tuple[int, ...]
 class Spread:
     """The ranks of a ``DistTensor``'s mesh, and those that hold its parts."""
 
-    ranks: Ranks
-    """All ranks of the mesh."""
-
+    ranks: Ranks  # all ranks of the mesh
     groups: tuple[tuple[int, Ranks], ...] = ()
     """For each mesh dimension on which the placement is ``Shard``: its index
     and the ranks along it, this one among them. None on a rank outside of the
@@ -92,9 +90,7 @@ _STAGE_3_PREFIX = "slice@"
 class TensorLayout:
     """How one parameter of the model lies over the ranks."""
 
-    key: str
-    """Name of the logical tensor, the same under every parallel layout."""
-
+    key: str  # name of the logical tensor, the same under every parallel layout
     is_tp_split: bool = False
     """Each tensor-parallel rank holds another part (``is_distributed``)."""
 
@@ -108,19 +104,13 @@ class TensorLayout:
     is_tied_copy: bool = False
     """An earlier pipeline stage holds the same tensor and counts it."""
 
-    shape: tuple[int, ...] = ()
-    """This rank's part, before sharding."""
-
-    split_axis: int | None = None
-    """Axis that tensor-parallel ranks split."""
-
+    shape: tuple[int, ...] = ()  # this rank's part, before sharding
+    split_axis: int | None = None  # axis that tensor-parallel ranks split
     is_embedding: bool = False
     """Its rows are looked up, rather than multiplied: the weight of an
     embedding layer, or a parameter with the mark ``is_embedding``."""
 
-    takes_part: bool = True
-    """It is trained, and not kept from being clipped."""
-
+    takes_part: bool = True  # it is trained, and not kept from being clipped
     is_whole: bool = False
     """Sharding stage 3 leaves it in one piece on every rank."""
 
@@ -216,10 +206,7 @@ def with_units(
 ) -> dict[str, TensorLayout]:
     """Return the layout with the units of each parameter.
 
-    Raises:
-        TypeError: Units of a wrong type.
-        ValueError: See :func:`paddle_adagc.parallel.units.read_units`; or units
-            of a tensor on a mesh of auto-parallel.
+    Refuses those of a tensor on a mesh; see also :func:`.units.read_units`.
     """
     parameters = {p.name: p for p in unwrap(model).parameters()}
     known = [
@@ -275,12 +262,7 @@ def _first_expert(tensor: TensorLayout, topology: Topology | None) -> int:
 def refuse_stage_3(what: str, names: Iterable[str]) -> None:
     """Refuse the slices that sharding stage 3 makes of parameters.
 
-    Args:
-        what: The optimizer or clip, for the message.
-        names: Names of its parameters.
-
-    Raises:
-        ValueError: One is such a slice.
+    ``what`` is the optimizer or clip with parameters of these ``names``.
     """
     for name in names:
         if name.startswith(_STAGE_3_PREFIX):
@@ -291,11 +273,7 @@ def refuse_stage_3(what: str, names: Iterable[str]) -> None:
 
 
 def refuse_unbound_slice(name: str) -> None:
-    """Refuse a slice of stage 3 that a clip knows nothing of.
-
-    Raises:
-        ValueError: ``name`` is that of a slice.
-    """
+    """Refuse a slice of stage 3 that a clip knows nothing of."""
     if name.startswith(_STAGE_3_PREFIX):
         raise ValueError(
             f"{name!r} is a slice of sharding stage 3: call clip.bind(model) "
@@ -448,11 +426,7 @@ Member = tuple[Tensor, int]
 
 
 class FusedBuffers:
-    """Finds a model's parameters in the buffers that an optimizer works on.
-
-    Args:
-        parameters: The model's.
-    """
+    """Finds a model's parameters in the buffers that an optimizer works on."""
 
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
         self._parameters = list(parameters)
@@ -463,14 +437,9 @@ class FusedBuffers:
         pairs: Sequence[tuple[Tensor, Tensor]],
         known: Container[str],
     ) -> list[tuple[Tensor, Tensor]]:
-        """Replace each buffer by the tensors in it.
+        """Replace each buffer by the tensors in it, as views into gradients.
 
-        Args:
-            pairs: Parameters or buffers, with their gradients.
-            known: Names of the parameters that are no buffers.
-
-        Returns:
-            Parameters and gradients, views into the buffers of gradients.
+        ``known`` are the names of the parameters that are no buffers.
         """
         unfolded = []
         for parameter, gradient in pairs:

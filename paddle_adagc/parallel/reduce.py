@@ -60,18 +60,14 @@ class Reduction:
 class ReductionPlan:
     """The sums of a rank in every step, and the tensors that it counts."""
 
-    reductions: tuple[Reduction, ...]
-    """In this order."""
-
+    reductions: tuple[Reduction, ...]  # in this order
     counts: tuple[bool, ...]
     """Per tensor: this rank counts it in the global norm, and no other does."""
 
     is_first: tuple[bool, ...]
     """Per tensor: this rank is the first of those that know the tensor."""
 
-    model: Axis
-    """Tensor-parallel ranks."""
-
+    model: Axis  # tensor-parallel ranks
     world: Any
     """Group of the global norm; None where every rank holds everything."""
 
@@ -109,61 +105,42 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     experts = [tensor.key for tensor in layout if tensor.is_expert]
     if not experts:
         return
-    if (
-        topology.has_expert_groups
-        and topology.sharding.size > 1
-        and not topology.splits_parameters
-    ):
-        raise ValueError(
-            f"{len(experts)} expert tensors ({experts[0]}, ...) under sharding "
-            "V1, which ignores the experts' groups and gives some of them to "
-            "ranks that do not hold them: set sharding_configs.split_param "
-            "(V2)"
-        )
+    which = f"{len(experts)} expert tensors ({experts[0]}, ...)"
     if topology.has_expert_groups:
+        if topology.sharding.size > 1 and not topology.splits_parameters:
+            raise ValueError(
+                f"{which} under sharding V1, which ignores the experts' groups "
+                "and gives some of them to ranks that do not hold them: set "
+                "sharding_configs.split_param (V2)"
+            )
         return
     if topology.sharding.size > 1:
         raise ValueError(
-            f"{len(experts)} expert tensors ({experts[0]}, ...) on the "
-            "sharding axis without expert groups: use fleet's expert "
-            "parallelism (ep_degree) with sharding V2"
+            f"{which} on the sharding axis without expert groups: use fleet's "
+            "expert parallelism (ep_degree) with sharding V2"
         )
     if topology.model.size > 1 and topology.data.size == 1:
         raise ValueError(
-            f"{len(experts)} expert tensors ({experts[0]}, ...) on the "
-            "tensor-parallel axis: nothing tells whether its ranks hold "
-            "different experts or parts of the same; use fleet's expert "
-            "parallelism (ep_degree)"
+            f"{which} on the tensor-parallel axis: nothing tells whether its "
+            "ranks hold different experts or parts of the same; use fleet's "
+            "expert parallelism (ep_degree)"
         )
-    _refuse_averaged_experts(experts, topology)
-
-
-def _refuse_averaged_experts(
-    experts: Sequence[str], topology: Topology
-) -> None:
-    """Refuse ``no_sync`` where fleet's optimizer averages it all the same."""
     split = max(topology.model.size, topology.pipe.size, topology.sep.size)
     if split > 1 and topology.data.size * topology.sep.size > 1:
         raise ValueError(
-            f"{len(experts)} expert tensors ({experts[0]}, ...) on the "
-            "data-parallel axis beside tensor, pipeline or sep parallelism: "
-            "there fleet ignores no_sync and averages the gradients of "
-            "different experts; use fleet's expert parallelism (ep_degree), "
-            "or data parallelism alone"
+            f"{which} on the data-parallel axis beside tensor, pipeline or sep "
+            "parallelism: there fleet ignores no_sync and averages the "
+            "gradients of different experts; use fleet's expert parallelism "
+            "(ep_degree), or data parallelism alone"
         )
 
 
 def make_plan(
     layout: Sequence[TensorLayout], topology: Topology
 ) -> ReductionPlan:
-    """Which sums the table above asks for.
+    """Which sums the table above asks for; see :func:`check_layout`.
 
-    Args:
-        layout: This rank's tensors, in the order of its vectors.
-        topology: This rank's place.
-
-    Raises:
-        ValueError: See :func:`check_layout`.
+    ``layout`` has this rank's tensors in the order of its vectors.
     """
     check_layout(layout, topology)
     has_groups = topology.has_expert_groups
@@ -256,10 +233,9 @@ class Reducer:
         return self._model.size
 
     def sum_over_tp(self, parts: Tensor) -> Tensor:
-        """Sum a vector over the tensor-parallel group, in place.
+        """Sum over the tensor-parallel group, in place.
 
-        Args:
-            parts: float32 ``[n]``; entry i is about the same unit on all ranks.
+        Entry i of ``parts``, float32 ``[n]``, is about one unit on all ranks.
         """
         if self._model.size > 1:
             dist.all_reduce(parts, group=self._model.group)
@@ -295,9 +271,7 @@ class Reducer:
     def gather(self, value: T) -> list[T]:
         """Give every rank the values of all ranks; waits for them.
 
-        Args:
-            value: This rank's, picklable. Where every rank holds everything
-                the answer is this alone.
+        Where every rank holds everything the answer is its own alone.
         """
         if self._world is None:
             return [value]
@@ -306,23 +280,18 @@ class Reducer:
         return values
 
     def global_sum(self, total: Tensor) -> Tensor:
-        """Sum over all ranks of what each has of the tensors that it counts.
+        """Sum, over all ranks, a total of the tensors that each counts.
 
-        Args:
-            total: float64 ``[n]``, this rank's.
+        float64 ``[n]``, in place.
         """
         if self._world is not None:
             dist.all_reduce(total, group=self._world)
         return total
 
     def sum_over_model(self, values: Sequence[float]) -> Tensor:
-        """Sum of a known number per tensor, each tensor counted once.
+        """Sum ``[num_tensors]`` known numbers, each tensor counted once.
 
-        Args:
-            values: This rank's, ``[num_tensors]``; one all-reduce.
-
-        Returns:
-            float64 ``[1]``.
+        Returns float64 ``[1]``, after one all-reduce.
         """
         if self._is_first is not None:
             values = [

@@ -44,9 +44,7 @@ class Topology:
 
     data: Axis = Axis()
     sep: Axis = Axis()
-    model: Axis = Axis()
-    """Tensor-parallel group."""
-
+    model: Axis = Axis()  # tensor-parallel group
     pipe: Axis = Axis()
     sharding: Axis = Axis()
     """Ranks that share the optimizer states of the dense tensors."""
@@ -54,34 +52,22 @@ class Topology:
     moe_sharding: Axis = Axis()
     """Ranks that share the optimizer states of the same experts."""
 
-    expert: Axis = Axis()
-    """Ranks that own different experts."""
-
+    expert: Axis = Axis()  # ranks that own different experts
     splits_parameters: bool = False
     """Sharding splits tensors (V2's ``split_param``, stage 3), rather than
     giving whole tensors to one owner (V1, stage 2)."""
 
-    is_stage_3: bool = False
-    """The slices are those of stage 3."""
-
+    is_stage_3: bool = False  # the slices are those of stage 3
     fuses_parameters: bool = False
     """The optimizer works on buffers that join several tensors."""
 
-    world: Any = None
-    """Process group of all ranks; None for one process."""
+    world: Any = None  # process group of all ranks; None for one process
 
     @property
     def splits_model(self) -> bool:
         """Whether no rank holds the whole model and its optimizer states."""
-        return (
-            max(
-                self.model.size,
-                self.pipe.size,
-                self.sharding.size,
-                self.expert.size,
-            )
-            > 1
-        )
+        axes = (self.model, self.pipe, self.sharding, self.expert)
+        return max(axis.size for axis in axes) > 1
 
     @property
     def has_expert_groups(self) -> bool:
@@ -96,7 +82,7 @@ def read_topology() -> Topology | None:
         return None
     strategy = fleet.fleet._user_defined_strategy
     sharding = strategy.hybrid_configs["sharding_configs"]
-    experts: dict[str, Axis] = {}
+    experts: dict[str, Any] = {}
     if isinstance(hcg, EPHybridCommunicateGroup):
         experts = {
             "expert": _axis(hcg, "expert_parallel"),
@@ -120,20 +106,15 @@ def read_topology() -> Topology | None:
             sharding.tensor_fusion and sharding.fuse_optimizer
         ),
         world=dist.get_group() if dist.get_world_size() > 1 else None,
-        expert=experts.get("expert", Axis()),
-        moe_sharding=experts.get("moe_sharding", Axis()),
+        **experts,
     )
 
 
 def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
     """Return the topology of a model under ``group_sharded_parallel``.
 
-    Args:
-        topology: Fleet's; None without fleet.
-        wrapper: ``GroupShardedStage2`` or ``GroupShardedStage3``.
-
-    Raises:
-        ValueError: With offload.
+    ``wrapper`` is a ``GroupShardedStage2`` or ``GroupShardedStage3``, without
+    offload.
     """
     if wrapper._offload:
         raise ValueError(

@@ -93,11 +93,7 @@ class Unit:
     def view(self, tensor: Tensor) -> Tensor:
         """Return the unit's values in the parameter's memory, or a gradient's.
 
-        Args:
-            tensor: The whole parameter or gradient, contiguous.
-
-        Returns:
-            Of the unit's shape.
+        The tensor is the whole one, contiguous; the view has the unit's shape.
         """
         flat = _C_ops.view_shape(tensor, [math.prod(tensor.shape)])
         place = self.place

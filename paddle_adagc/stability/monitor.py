@@ -52,19 +52,8 @@ class SpikeMonitor:
 
     A step costs O(1) operations; the memory is the window and one integer a
     spike. Losses are numbers on the host: reading one from a tensor waits for
-    the device, so pass the number that is logged anyway.
-
-    Args:
-        window: See :func:`spike_score`; likewise the other settings.
-        sigma: Least deviation in standard deviations.
-        direction: ``"both"``, ``"up"`` or ``"down"``.
-        deviation: ``"sample"`` or ``"population"``.
-        skip: Number of first losses to leave out.
-        event_gap: Largest distance of two spikes of one event.
-
-    Raises:
-        TypeError: See :func:`spike_score`.
-        ValueError: See :func:`spike_score`.
+    the device, so pass the number that is logged anyway. Settings and their
+    errors are those of :func:`spike_score`.
 
     Example:
         >>> monitor = SpikeMonitor(window=4)
@@ -109,9 +98,8 @@ class SpikeMonitor:
             return None
         if not math.isfinite(value):
             return self._report(step, value)
-        spike = None
-        if self._past.is_spike(value):
-            spike = self._report(step, value)
+        is_spike = self._past.is_spike(value)
+        spike = self._report(step, value) if is_spike else None
         self._past.push(value)
         return spike
 

@@ -345,19 +345,8 @@ def robust_spike_score(
     normally distributed values. Where more than half of a window is equal the
     MAD is 0; there the mean absolute deviation from the median, times
     sqrt(pi / 2), takes its place, so only a constant window makes any change a
-    spike. Everything else is as in :func:`spike_score`, in float64.
-
-    Args:
-        losses: ``[num_steps]``.
-        window: See :func:`spike_score`.
-        sigma: Least deviation, in scaled MADs.
-        direction: See :func:`spike_score`.
-        skip: See :func:`spike_score`.
-        event_gap: See :func:`spike_score`.
-
-    Raises:
-        TypeError: See :func:`spike_score`.
-        ValueError: See :func:`spike_score`.
+    spike. ``sigma`` is the least deviation in scaled MADs. Everything else,
+    arguments and errors too, is as in :func:`spike_score`, in float64.
     """
     rule = SpikeRule(window, sigma, direction, skip=skip, event_gap=event_gap)
     series = check_series("losses", losses)

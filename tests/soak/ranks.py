@@ -31,11 +31,7 @@ _FORKS.set_forkserver_preload(["paddlenlp", __name__])
 
 
 def start(config_file, num_ranks):
-    """Start ``tools/pretrain.py``; ``<config_file>.log0`` is what rank 0 says.
-
-    Returns:
-        The processes, by rank.
-    """
+    """Start the command; ``<config_file>.log0`` is what rank 0 says."""
     arguments = str(config_file), num_ranks, free_port()
     ranks = [
         _FORKS.Process(target=_become, args=(rank, *arguments))
@@ -47,11 +43,7 @@ def start(config_file, num_ranks):
 
 
 def wait_for(ranks):
-    """Wait for all processes; like a launcher, end those left behind.
-
-    Raises:
-        TimeoutError: They hung.
-    """
+    """Wait for all processes; like a launcher, end those left behind."""
     is_hung = not wait([rank.sentinel for rank in ranks], _HUNG_SECONDS)
     was_killed = -signal.SIGKILL in [rank.exitcode for rank in ranks]
     end = time.monotonic() + (_ECHO_SECONDS if was_killed else _LEFT_SECONDS)

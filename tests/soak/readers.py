@@ -21,29 +21,14 @@ from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.data.indexed import IndexedTokens, check_dataset
 from paddle_adagc.lab.data.tokenizers import find_tokenizer
 from paddle_adagc.lab.evaluate.step import flight_text
+from paddle_adagc.lab.models import hf_files
 from paddle_adagc.lab.models.hf import config_from_hf
-from paddle_adagc.lab.models.hf_files import (
-    read_json,
-    read_weights,
-    write_weights,
-)
 from paddle_adagc.lab.models.shapes import parameter_shapes
-from paddle_adagc.lab.record.files import (
-    QUANTITIES,
-    RunRecord,
-    RunWriter,
-    update_run_json,
-)
+from paddle_adagc.lab.record import files
 from paddle_adagc.lab.record.flight import Flight, event_path
+from paddle_adagc.lab.reproduce import results
 from paddle_adagc.lab.reproduce.claims import load_claims
 from paddle_adagc.lab.reproduce.grid import load_target
-from paddle_adagc.lab.reproduce.results import (
-    CellResult,
-    ExperimentResult,
-    TargetResult,
-    read_results,
-    write_results,
-)
 from paddle_adagc.lab.train.checkpoints import read_complete
 from paddle_adagc.lab.train.parse import load_config, read_overrides
 from paddle_adagc.state import load_state, save_state
@@ -52,18 +37,12 @@ from paddle_adagc.state import load_state, save_state
 class Reader(NamedTuple):
     """A kind of input, and what reads it."""
 
-    file: str
-    """The file that is changed, below a folder."""
-
+    file: str  # that is changed, below a folder
     sound: str | bytes | Callable[[Path], Any]
     """Its content; or what writes it, and all that belongs to it."""
 
-    read: Callable[[Path], Any]
-    """Reads that file."""
-
-    has_checksum: bool = False
-    """Every change must be refused."""
-
+    read: Callable[[Path], Any]  # reads that file
+    has_checksum: bool = False  # every change must be refused
     names_file: bool = True
     """Errors name the file (those of a config's values name the key)."""
 
@@ -80,7 +59,6 @@ class Reader(NamedTuple):
 
 
 def folder_of(read):
-    """Read the folder of a file."""
     return lambda path: read(path.parent)
 
 
@@ -134,7 +112,7 @@ def _make_old_state(folder):
 
 def _make_weights(folder):
     weights = {f"layers.{i}": np.ones([2, 3], np.float32) for i in range(3)}
-    write_weights(folder, weights.items(), max_shard_bytes=30)
+    hf_files.write_weights(folder, weights.items(), max_shard_bytes=30)
 
 
 def _make_bare_dataset(folder):
@@ -149,13 +127,13 @@ def _read_dataset(path):
 
 
 def _read_hf_config(path):
-    return dict(parameter_shapes(config_from_hf(read_json(path))))
+    return dict(parameter_shapes(config_from_hf(hf_files.read_json(path))))
 
 
 def _make_record(folder):
-    writer = RunWriter(folder, ["a", "b"])
+    writer = files.RunWriter(folder, ["a", "b"])
     for step in range(5):
-        block = np.full((len(QUANTITIES), 2), step, np.float32)
+        block = np.full((len(files.QUANTITIES), 2), step, np.float32)
         row = {"step": step, "loss": 5.0 - step, "nonfinite": 0}
         writer.append(row, block)
     writer.close()
@@ -163,8 +141,8 @@ def _make_record(folder):
 
 def _make_ended_record(folder):
     _make_record(folder)
-    record = RunWriter(folder, ["a", "b"], 5).sync()
-    update_run_json(folder, status="finished", record=record)
+    record = files.RunWriter(folder, ["a", "b"], 5).sync()
+    files.update_run_json(folder, status="finished", record=record)
 
 
 def _make_run_json(folder):
@@ -202,29 +180,28 @@ def _make_tar(folder):
 
 def _read_tar(path):
     # It needs webdataset, of an extra of its own.
-    from paddle_adagc.lab.data.shards import (
-        find_shards,
-        read_samples,
-    )
+    from paddle_adagc.lab.data.shards import find_shards, read_samples
 
     return [len([*read_samples(s.path)]) for s in find_shards(str(path))]
 
 
 def _make_results(folder):
-    cell = CellResult(
+    cell = results.CellResult(
         method="AdaGC", seed=1, measures={"steps": 5.0, "gap": math.inf}
     )
-    experiment = ExperimentResult(name="a", title="A", cells=[cell])
-    result = TargetResult(target="t", title="T", experiments=[experiment])
-    write_results(folder / "results.jsonl", result)
+    experiment = results.ExperimentResult(name="a", title="A", cells=[cell])
+    result = results.TargetResult(
+        target="t", title="T", experiments=[experiment]
+    )
+    results.write_results(folder / "results.jsonl", result)
 
 
 _CONFIGS = ROOT / "configs"
-_READ_RECORD = folder_of(functools.partial(RunRecord.load, verify=True))
+_READ_RECORD = folder_of(functools.partial(files.RunRecord.load, verify=True))
 _SEALED = json.dumps(sealed(json.loads(_COMPLETE)))
 _ZIPPED = gzip.compress(_DOCUMENTS.encode(), mtime=0)
 _STATE = folder_of(load_state)
-_WEIGHTS = folder_of(read_weights)
+_WEIGHTS = folder_of(hf_files.read_weights)
 _COMPLETED = folder_of(read_complete)
 
 READERS = {
@@ -279,6 +256,8 @@ READERS = {
     "jsonl": Reader("text.jsonl", _DOCUMENTS, _read_text),
     "gzip": Reader("text.jsonl.gz", _ZIPPED, _read_text),
     "tar": Reader("shard.tar", _make_tar, _read_tar),
-    "results": Reader("results.jsonl", _make_results, read_results, True),
+    "results": Reader(
+        "results.jsonl", _make_results, results.read_results, True
+    ),
 }
 """Everything that is read from outside, by its name in the report."""

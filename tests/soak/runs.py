@@ -58,10 +58,7 @@ def prepare_corpus(text, prefix):
 
 
 def write_config(path, directory, prefix, sections=None, **train):
-    """Write the config of a run of a second; return its path.
-
-    ``sections`` and ``train`` are further values.
-    """
+    """Write the config of a run of a second; return its path."""
     values = make_values(directory, **{"save_every": 4, **train})
     values["data"] |= {"kind": "mmap", "prefix": str(prefix)}
     for section, changes in (sections or {}).items():
@@ -125,11 +122,7 @@ def is_saving(directory):
 
 
 def judge(kind, case, answer, directory, whole):
-    """Compare the record of a run with that of an uninterrupted one.
-
-    Returns:
-        The trial, of which ``case`` says what was done before the command.
-    """
+    """Compare the record of a run with that of an uninterrupted one."""
     status, text = answer
     outcome = "fell back" if text else "resumed"
     try:

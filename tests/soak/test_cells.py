@@ -27,11 +27,6 @@ def short(monkeypatch):
             monkeypatch.setitem(clip, "t_start", 6)
 
 
-def test_there_are_24_faults_and_a_control():
-    assert len({str(fault) for fault in cells.FAULTS.values()}) == 25
-    assert [*cells.FAULTS][24].startswith("no fault")
-
-
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("clip", cells.CLIPS)
 def test_a_restored_training_goes_on_bit_by_bit(clip):

@@ -12,17 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from soak import ranks
-from soak.runs import (
-    at_step,
-    interrupt,
-    is_saving,
-    judge,
-    prepare_text,
-    run_command,
-    uninterrupted,
-    write_config,
-)
+from soak import ranks, runs
 from soak.trials import LOST, REPEAT
 
 SMALLEST, LARGEST = 100, 560
@@ -66,15 +56,17 @@ def storage_trials(folder):
     The first command must exit with status 3, the path and what to do, and the
     second must end with the record of an uninterrupted run.
     """
-    prefix = prepare_text(folder)
-    whole = uninterrupted(folder / "whole", prefix)
+    prefix = runs.prepare_text(folder)
+    whole = runs.uninterrupted(folder / "whole", prefix)
     disk = folder / "disk"
     disk.mkdir()
     run = disk / "run"
-    config = write_config(folder / "run.yaml", run, prefix)
+    config = runs.write_config(folder / "run.yaml", run, prefix)
 
     def mended(case, first, advice):
-        trial = judge("storage", case, run_command(config), run, whole)
+        trial = runs.judge(
+            "storage", case, runs.run_command(config), run, whole
+        )
         is_named = "cannot write to" in first.text or "cannot be" in first.text
         if first.status is None:
             return trial._replace(outcome="traceback", message=first.text)
@@ -88,19 +80,19 @@ def storage_trials(folder):
     rng = np.random.default_rng(0)
     for size in rng.integers(SMALLEST, LARGEST, 2 * REPEAT):
         with memory_of(disk, f"{size}k"):
-            first = run_command(config)
+            first = runs.run_command(config)
             remount(disk, "size=64m")
             yield mended(f"disk of {size} KiB", first, "free space")
     with memory_of(disk, "64m"):
-        with at_step(10, interrupt):
-            run_command(config)
+        with runs.at_step(10, runs.interrupt):
+            runs.run_command(config)
         remount(disk, "ro")
-        first = run_command(config)
+        first = runs.run_command(config)
         remount(disk, "rw")
         yield mended("read-only disk", first, "make it writable")
     with memory_of(disk, "64m"):
-        with at_step(6, lambda: shutil.rmtree(run)):
-            first = run_command(config)
+        with runs.at_step(6, lambda: shutil.rmtree(run)):
+            first = runs.run_command(config)
         shutil.rmtree(run, ignore_errors=True)
         yield mended("removed folder", first, "put the folder back")
 
@@ -113,13 +105,13 @@ def power_trials(folder):
     a power loss: whatever the kernel has not written out is missing. To mount
     the copy replays the journal.
     """
-    prefix = prepare_text(folder)
+    prefix = runs.prepare_text(folder)
     length = {"max_steps": 48, "save_every": 3}
-    whole = uninterrupted(folder / "whole", prefix, **length)
+    whole = runs.uninterrupted(folder / "whole", prefix, **length)
     mount = folder / "disk"
     mount.mkdir()
     run = mount / "run"
-    config = write_config(folder / "run.yaml", run, prefix, **length)
+    config = runs.write_config(folder / "run.yaml", run, prefix, **length)
     rng = np.random.default_rng(0)
     for number in range(2 * REPEAT):
         image = folder / f"power loss {number + 1}.img"
@@ -128,7 +120,9 @@ def power_trials(folder):
             paths = run.glob("checkpoint-*")
             steps = sorted(int(path.name.split("-")[1]) for path in paths)
             case = f"{image.stem}: checkpoints {steps} on the disk"
-            yield judge("power", case, run_command(config), run, whole)
+            yield runs.judge(
+                "power", case, runs.run_command(config), run, whole
+            )
         image.unlink()
 
 
@@ -148,7 +142,7 @@ def take_image(image, run, config, rng, in_save):
         wait((run / "metrics.jsonl").exists)
         time.sleep(rng.uniform(0, SECONDS))
         if in_save:
-            wait(lambda: is_saving(run))
+            wait(lambda: runs.is_saving(run))
             time.sleep(rng.uniform(0, 0.02))
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.kill(process.pid, signal.SIGSTOP)

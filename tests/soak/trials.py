@@ -43,8 +43,7 @@ class Trial(NamedTuple):
     case: str
     outcome: str
     message: str = ""
-    count: int = 1
-    """Number of trials that this one stands for."""
+    count: int = 1  # number of trials that this one stands for
 
 
 def read_trials(path):

@@ -95,16 +95,9 @@ def _instead_of(key: str, value: str) -> str:
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Parser of ``tools/<name>.py``, which is also installed as ``adagc-...``.
-
-    Args:
-        name: File name in ``tools`` without ending.
-        description: The command's module docstring.
-    """
-    script = f"adagc-{name.replace('_', '-')}"
-    is_script = Path(sys.argv[0]).stem == script
+    """Parser of ``tools/<name>.py``, described by its module's docstring."""
     return _Parser(
-        prog=script if is_script else f"python tools/{name}.py",
+        prog=f"python tools/{name}.py",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -115,12 +108,9 @@ def add_options(
 ) -> None:
     """Add arguments that are written as ``--help`` shows them.
 
-    Args:
-        parser: Of the command or subcommand, or a group of it.
-        shown: An argument a line: name, value, two spaces, help; the help may
-            go on in indented lines. An option without a value is a switch; a
-            value N or STEP is an integer.
-        **settings: Further settings for argparse, by the argument's name.
+    ``shown`` has an argument a line: name, value, two spaces, help; the help
+    may go on in indented lines. An option without a value is a switch; a value
+    N or STEP is an integer. Further settings are argparse's, by name.
     """
     for part in re.split(r"\n(?! )", shown.strip("\n")):
         usage, text = re.split(r"  +|\n", part, maxsplit=1)
@@ -142,9 +132,8 @@ def exit_status(
 ) -> int:
     """Run a command, without noise and with warnings of one line.
 
-    Returns:
-        What ``run`` returns; 2 after an error that the user can mend, which is
-        printed; 3 if a folder cannot be written to.
+    Returns what ``run`` does; 2 after an error that the user can mend, which is
+    printed; 3 if a folder cannot be written to.
     """
     os.environ.setdefault("GLOG_minloglevel", "2")
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"

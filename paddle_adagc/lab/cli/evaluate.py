@@ -24,13 +24,7 @@ from pathlib import Path
 
 from paddle_adagc.checks import check_installed, check_output_file
 from paddle_adagc.files import atomic_write_json
-from paddle_adagc.lab.cli.command import (
-    add_options,
-    check_config_file,
-    check_folder,
-    exit_status,
-    make_parser,
-)
+from paddle_adagc.lab.cli import command
 
 _OPTIONS = """
 model MODEL             what to score
@@ -58,8 +52,8 @@ model MODEL             what to score
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
-    parser = make_parser("evaluate", __doc__)
-    add_options(
+    parser = command.make_parser("evaluate", __doc__)
+    command.add_options(
         parser,
         _OPTIONS,
         tasks={"nargs": "+", "default": []},
@@ -71,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.tasks and not options.perplexity:
         parser.error("nothing to score: give --tasks or --perplexity")
-    return exit_status(parser, _evaluate, options)
+    return command.exit_status(parser, _evaluate, options)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -108,10 +102,10 @@ def _check(options: argparse.Namespace) -> None:
     check_installed("paddlenlp", "nlp")
     if options.tasks:
         check_installed("lm_eval", "eval")
-    check_folder(options.model)
+    command.check_folder(options.model)
     if options.include_path is not None:
-        check_folder(options.include_path)
+        command.check_folder(options.include_path)
     if options.data is not None:
-        check_config_file(options.data)
+        command.check_config_file(options.data)
     if options.output is not None:
         check_output_file("--output", options.output)

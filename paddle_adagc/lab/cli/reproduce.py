@@ -30,19 +30,12 @@ from pathlib import Path
 
 from paddle_adagc.checks import check_installed
 from paddle_adagc.files import atomic_write
-from paddle_adagc.lab.cli.command import (
-    ERRORS,
-    ROOT,
-    add_options,
-    check_config_file,
-    exit_status,
-    make_parser,
-)
+from paddle_adagc.lab.cli import command
 
-GRIDS = ROOT / "configs" / "experiments"
-CLAIMS = ROOT / "configs" / "claims.yaml"
-RESULTS = ROOT / "results"
-DOCS = ROOT / "docs"
+GRIDS = command.ROOT / "configs" / "experiments"
+CLAIMS = command.ROOT / "configs" / "claims.yaml"
+RESULTS = command.ROOT / "results"
+DOCS = command.ROOT / "docs"
 
 
 _RUN_OPTIONS = """
@@ -67,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
     own = [argument for argument in given if _is_path(argument)]
-    parser = make_parser("reproduce", __doc__)
+    parser = command.make_parser("reproduce", __doc__)
     commands = parser.add_subparsers(
         dest="target",
         metavar="TARGET",
@@ -75,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         help=", ".join([*targets, "all", "PATH.yaml", "report", "verify"]),
     )
     for target in dict.fromkeys([*targets, "all", *own]):
-        add_options(
+        command.add_options(
             commands.add_parser(target),
             _RUN_OPTIONS,
             output={"type": Path, "default": Path("outputs")},
@@ -83,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
             jobs={"type": int, "default": os.cpu_count() or 1},
         )
     report = commands.add_parser("report")
-    add_options(report, _REPORT_OPTIONS, collect={"type": Path})
+    command.add_options(report, _REPORT_OPTIONS, collect={"type": Path})
     commands.add_parser("verify")
     options = parser.parse_args(arguments)
     # As on Ctrl-C the runs are stopped, too; they can be resumed.
@@ -91,7 +84,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         others = {"report": _report, "verify": _verify}
         run = others.get(options.target, _reproduce)
-        return exit_status(parser, run, options, (*ERRORS, RuntimeError))
+        return command.exit_status(
+            parser, run, options, (*command.ERRORS, RuntimeError)
+        )
     finally:
         signal.signal(signal.SIGTERM, previous)
 
@@ -102,7 +97,7 @@ def _is_path(target: str) -> bool:
 
 def _reproduce(options: argparse.Namespace) -> int:
     if _is_path(options.target):
-        check_config_file(options.target)
+        command.check_config_file(options.target)
     _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
     from paddle_adagc.lab.reproduce.pages import load_all_results

@@ -40,10 +40,6 @@ def enable() -> None:
 
     What it covers stands in docs/parallelism.md. A collective fails where a
     rank keeps the others waiting for more than 30 s, which is gloo's timeout.
-
-    Raises:
-        RuntimeError: Paddle was built for an accelerator, or the process
-            groups already exist.
     """
     global _enabled
     if _enabled:

@@ -21,30 +21,22 @@ def group_sharded_on_cpu(
 ) -> tuple[nn.Layer, Any]:
     """Do what `group_sharded_parallel` does, with the same classes.
 
-    Args:
-        model: On all processes.
-        optimizer: Its optimizer.
-        stage: 2 or 3.
-        segment_size: Stage 3 leaves tensors of up to as many values whole.
+    Stage 3 leaves tensors of up to ``segment_size`` values whole.
     """
-    group = dist.get_group()
+    place = {"group": dist.get_group(), "device": "cpu"}
     with (
         mock.patch.object(core, "is_compiled_with_cuda", return_value=True),
         mock.patch.object(paddle, "get_device", return_value="cpu:0"),
     ):
         if stage == 3:
             model = group_sharded_stage3.GroupShardedStage3(
-                model,
-                optimizer,
-                group=group,
-                segment_size=segment_size,
-                device="cpu",
+                model, optimizer, segment_size=segment_size, **place
             )
             return model, optimizer
         optimizer = group_sharded_optimizer_stage2.GroupShardedOptimizerStage2(
-            model.parameters(), optimizer, group=group, device="cpu"
+            model.parameters(), optimizer, **place
         )
         model = group_sharded_stage2.GroupShardedStage2(
-            model, optimizer, group=group, device="cpu"
+            model, optimizer, **place
         )
         return model, optimizer

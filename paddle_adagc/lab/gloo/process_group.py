@@ -239,11 +239,7 @@ def all_to_all_single(
     in_sizes: list[int],
     sync_op: bool = True,
 ) -> Done:
-    """All-to-all of rows; empty size lists mean equal shares.
-
-    Raises:
-        ValueError: The sizes do not add up to the tensors' first dimension.
-    """
+    """All-to-all of rows; empty size lists mean equal shares."""
     sends = _rows(tensor.detach(), in_sizes, self.size(), "in_split_sizes")
     parts = _rows(out.detach(), out_sizes, self.size(), "out_split_sizes")
     gets = [paddle.empty(part.shape, part.dtype) for part in parts]

@@ -65,14 +65,14 @@ def new_process_group(
 
 def _store_of_group(store: Any, group_id: int, rank: int) -> Any:
     """Start the group's store on its first rank, connect to it elsewhere."""
-    key = f"paddle_adagc/store/{group_id}"
-    if rank == 0:
-        host, port = _own_host(), free_port()
-        own = core.TCPStore(host, port, True, 0, _STORE_SECONDS)
+    key, is_first = f"paddle_adagc/store/{group_id}", rank == 0
+    host, port = (
+        (_own_host(), free_port()) if is_first else _published(store, key)
+    )
+    own = core.TCPStore(host, port, is_first, 0, _STORE_SECONDS)
+    if is_first:
         store.set(key, f"{host}:{port}")
-        return own
-    host, port = _published(store, key)
-    return core.TCPStore(host, port, False, 0, _STORE_SECONDS)
+    return own
 
 
 def _published(store: Any, key: str) -> tuple[str, int]:
@@ -100,9 +100,6 @@ def free_port() -> int:
     Paddle aborts the process where its store cannot bind, so the port is
     taken from outside the range that the system gives to outgoing
     connections, at random, unaffected by anyone's seed.
-
-    Raises:
-        RuntimeError: Every port that was tried is in use.
     """
     for _ in range(_ATTEMPTS):
         port = secrets.choice(_PORTS)
@@ -149,12 +146,7 @@ class Mailbox:
         self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)
 
     def receive(self, channel: int, peer: int) -> bytes:
-        """Wait for the next message of global rank ``peer`` on ``channel``.
-
-        Raises:
-            ConnectionError: The peer ended without sending.
-            TimeoutError: Nothing came within ten minutes.
-        """
+        """Wait for the next message of global rank ``peer`` on ``channel``."""
         queue = self._arrived[channel, peer]
         with self._changed:
             came = self._changed.wait_for(

@@ -46,9 +46,7 @@ _WIDTH = 79
 class CheckReport:
     """Findings about one recipe."""
 
-    recipe: str
-    """File of the recipe."""
-
+    recipe: str  # its file
     sections: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     """Headings with the lines below each."""
 
@@ -123,13 +121,8 @@ def check_recipe(
 ) -> CheckReport:
     """Build and shard the plan of a run on this machine, allocating nothing.
 
-    Args:
-        config: The run.
-        recipe: The run's file, for the launch command and the batch without
-            overrides.
-        overrides: ``key=value`` that the file was read with.
-        with_paddleformers: PaddleFormers trains it, not this package; it has
-            rules of its own for evaluation and for pipeline stages.
+    ``recipe`` is the run's file, read with ``overrides``. PaddleFormers has
+    rules of its own for evaluation and for pipeline stages.
     """
     report = CheckReport(recipe, missing=_missing(config, with_paddleformers))
     if not with_paddleformers:
@@ -143,7 +136,9 @@ def check_recipe(
         if found is not None:
             report.sections["Model"].append(f"in PaddleFormers {found}")
         if config.faults and num_processes == 1:
-            report.attempt(lambda: _check_faults(config, task))
+            model = build_without_memory(config)
+            words = task.num_words
+            report.attempt(lambda: check_faults(config.faults, model, words))
     report.sections["Batches"] = _batch_lines(config, recipe)
     report.sections["Schedule"] = _schedule_lines(config)
     report.sections["Optimizer and clip"] = lines = _optimizer_lines(config)
@@ -163,23 +158,17 @@ def check_recipe(
 def check_values(
     recipe: str, values: Mapping[str, Any], error: ValueError
 ) -> CheckReport:
-    """Name all mistakes of a recipe whose values do not make a run.
-
-    Besides the `error`, those of sections that it is not about.
-    """
+    """Name the mistake, and those of sections that it is not about."""
     report = CheckReport(recipe, mistakes=str(error).splitlines())
     clip, model = (values.get(key) for key in ("clip", "model"))
     if isinstance(clip, Mapping):
         report.attempt(lambda: make_clip(**clip))
     if isinstance(model, Mapping):
-        report.attempt(lambda: make_task(_run_of(model)))
+        train = TrainConfig(output_dir="unused", max_steps=1)
+        parts: dict[str, Any] = {"model": dict(model), "train": train}
+        parts["clip"] = {"name": "none"}
+        report.attempt(lambda: make_task(RunConfig(**parts)))
     return report
-
-
-def _run_of(model: Mapping[str, Any]) -> RunConfig:
-    """Make a run of nothing but this model."""
-    train = TrainConfig(output_dir="unused", max_steps=1)
-    return RunConfig(model=dict(model), clip={"name": "none"}, train=train)
 
 
 def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
@@ -211,16 +200,8 @@ def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
     return missing
 
 
-def _check_faults(config: RunConfig, task: PretrainTask) -> None:
-    model = build_without_memory(config)
-    check_faults(config.faults, model, task.num_words)
-
-
 def _check_validation(config: RunConfig) -> None:
-    """Refuse a validation set of less than one batch.
-
-    PaddleNLP drops a batch that is not complete, and evaluates nothing then.
-    """
+    """Refuse a validation set of less than a batch, which PaddleNLP drops."""
     train, parallel = config.train, config.parallel
     needed = train.batch_size * parallel.num_data_ranks
     if parallel.pp > 1:
@@ -340,10 +321,7 @@ def _optimizer_lines(config: RunConfig) -> list[str]:
 def _override_lines(
     overrides: Overrides, keys: Sequence[str] | None
 ) -> list[str]:
-    """Describe the clip's values of single tensors, a line per pattern.
-
-    With the keys of the whole model's tensors patterns are checked, too.
-    """
+    """Describe the clip's values of single tensors; with keys, check them."""
     if keys is not None:
         overrides.refuse_unused(keys)
     counts = overrides.num_tensors(keys or ())

@@ -46,12 +46,8 @@ class Interconnect:
     ib_tree_us: Positive = 5.0
     """Microseconds of a message of a tree between two nodes."""
 
-    nvlink_gb_per_s: Positive = 450.0
-    """GB/s of a GPU inside of its node."""
-
-    ib_gb_per_s: Positive = 50.0
-    """GB/s of a GPU between nodes."""
-
+    nvlink_gb_per_s: Positive = 450.0  # GB/s of a GPU inside of its node
+    ib_gb_per_s: Positive = 50.0  # GB/s of a GPU between nodes
     memory_gb_per_s: Positive = 3350.0
     """GB/s of a GPU's own memory, for local work."""
 
@@ -92,11 +88,7 @@ class Interconnect:
 
 
 def parse_interconnect(settings: Sequence[str]) -> Interconnect:
-    """Return the default interconnect, changed by ``key=value``.
-
-    Raises:
-        ValueError: An unknown key (the nearest is named), or a bad value.
-    """
+    """Return the default interconnect, changed by ``key=value``."""
     values = {}
     for setting in settings:
         key, _, text = setting.partition("=")
@@ -111,18 +103,13 @@ def parse_interconnect(settings: Sequence[str]) -> Interconnect:
 class StepCost:
     """One step of a clip, on the rank with the longest communication."""
 
-    step: str
-    """A key of :attr:`.RankPlan.steps`."""
-
-    rank: int
-    """First rank of the pipeline stage with the longest communication."""
-
+    step: str  # a key of RankPlan.steps
+    rank: int  # first rank of the pipeline stage with the longest communication
     collectives: tuple[Collective, ...]
     ring_us: float
     """Microseconds of the collectives, one after the other, with rings."""
 
-    tree_us: float
-    """The same with trees."""
+    tree_us: float  # the same with trees
 
     @property
     def num_bytes(self) -> int:
@@ -165,9 +152,7 @@ class PaperRun:
     """A column of the paper's table of GPU hours (tab:energy_consumption)."""
 
     model: str
-    preset: str
-    """Key of :data:`paddle_adagc.lab.models.families.PRESETS`."""
-
+    preset: str  # of lab.models.families.PRESETS
     dp: int
     tp: int
     pp: int
@@ -205,12 +190,8 @@ class Prediction:
     """Time of the clips' communication in one meaning of the paper's "DP"."""
 
     layout: str
-    global_gc_us: float
-    """Per step."""
-
-    adagc_us: float
-    """Per step, mean over the run with its warm-up."""
-
+    global_gc_us: float  # per step
+    adagc_us: float  # per step, mean over the run with its warm-up
     hours_saved: float
     """GPU hours of the whole run; negative where AdaGC takes longer."""
 
@@ -230,14 +211,16 @@ def compare(interconnect: Interconnect) -> list[Comparison]:
     sharding of whole tensors (V1) or of slices (V2), which communicate
     differently. Experts under expert parallelism need V2.
     """
-    rows = []
-    for run in PAPER_RUNS:
-        predictions = (
-            _predict(run, name, parallel, interconnect)
-            for name, parallel in _layouts(run).items()
+    return [
+        Comparison(
+            run,
+            tuple(
+                _predict(run, name, parallel, interconnect)
+                for name, parallel in _layouts(run).items()
+            ),
         )
-        rows.append(Comparison(run, tuple(predictions)))
-    return rows
+        for run in PAPER_RUNS
+    ]
 
 
 def _layouts(run: PaperRun) -> dict[str, ParallelConfig]:

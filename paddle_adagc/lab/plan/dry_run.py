@@ -54,17 +54,10 @@ ADAGC = "AdaGC, adaptive"
 class Collective:
     """One collective of a clip step."""
 
-    name: str
-    """Function of ``paddle.distributed``."""
-
-    group: str
-    """Name of the group, as in :mod:`paddle_adagc.lab.benchmark.counts`."""
-
-    ranks: tuple[int, ...]
-    """Ranks of the group."""
-
-    num_bytes: int
-    """Size of the tensor that the rank passes in."""
+    name: str  # function of paddle.distributed
+    group: str  # as in paddle_adagc.lab.benchmark.counts
+    ranks: tuple[int, ...]  # of the group
+    num_bytes: int  # of the tensor that the rank passes in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +68,7 @@ class RankPlan:
     tensors: tuple[TensorLayout, ...]
     """In the order of the model, before sharding."""
 
-    matrices: frozenset[str]
-    """Keys of the tensors that Muon trains itself."""
-
+    matrices: frozenset[str]  # keys of the tensors that Muon trains itself
     steps: Mapping[str, tuple[Collective, ...]]
     """By kind of step: :data:`GLOBAL_GC`, as fleet makes it,
     :data:`ADAGC_WARM_UP` and :data:`ADAGC`."""
@@ -89,9 +80,6 @@ def plan_ranks(config: RunConfig) -> list[RankPlan]:
     All ranks of a stage hold the same number of values and communicate equally
     often: data-parallel and sharding ranks by construction, tensor- and
     expert-parallel ranks because they share evenly.
-
-    Raises:
-        ValueError: The model or the clip refuses the layout.
     """
     other_stages: list[int] = []
     with as_rank(config, 0) as calls:

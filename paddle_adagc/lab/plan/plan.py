@@ -24,13 +24,7 @@ from paddle_adagc.lab.paddleformers.recipe import (
     read_run_config,
 )
 from paddle_adagc.lab.paddleformers.units import Followed, followed
-from paddle_adagc.lab.plan.costs import (
-    Comparison,
-    Interconnect,
-    StepCost,
-    compare,
-    step_costs,
-)
+from paddle_adagc.lab.plan import costs
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
@@ -51,7 +45,7 @@ _WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
 _MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
 _STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
 _MUON_MATRIX_BYTES = 4
-_INTERCONNECT = Interconnect()
+_INTERCONNECT = costs.Interconnect()
 _FORMERS_NOTE = (
     "PaddleFormers runs this recipe; stages and tensors below are those of "
     "this package's decoder, GlobalGC is fleet's. PaddleFormers cuts stages by "
@@ -72,14 +66,10 @@ def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
 
 
 def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
-    """Return the layout on another number of GPUs.
+    """Return the layout on another number of GPUs; refuse one that misfits.
 
     With sharding only the sharding degree changes, without it only the
     data-parallel degree.
-
-    Raises:
-        ValueError: Less than one GPU, or no such layout has this many GPUs; the
-            message names the nearest numbers.
     """
     check_integer("the number of GPUs", num_gpus, 1)
     fixed = {"tp": parallel.tp, "pp": parallel.pp}
@@ -107,18 +97,13 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
 class Memory:
     """Bytes of one rank."""
 
-    weights: int
-    """float32, or bfloat16 or float16 (under float8, too)."""
-
+    weights: int  # float32, or bfloat16 or float16 (under float8, too)
     gradients: int
     """float32, of all tensors of the rank: sharding stage 1 splits them only
     once they are summed."""
 
-    optimizer: int
-    """float32 moments and master weights, of this rank's share."""
-
-    activations: int
-    """See :mod:`paddle_adagc.lab.models.activations`."""
+    optimizer: int  # float32 moments and master weights, of this rank's share
+    activations: int  # see lab.models.activations
 
     @property
     def total(self) -> int:
@@ -199,17 +184,14 @@ class StagePlan:
     """A rank of one pipeline stage."""
 
     stage: int
-    rank: int
-    """The first of the stage."""
-
+    rank: int  # the first of the stage
     tensors: int
     parameters: int
     gamma_bytes: int
     memory: Memory
-    clipped_bytes: int
-    """Bytes of the gradients that the rank's clip gets."""
+    clipped_bytes: int  # bytes of the gradients that the rank's clip gets
 
-    def local_us(self, interconnect: Interconnect) -> float:
+    def local_us(self, interconnect: costs.Interconnect) -> float:
         """Microseconds of the clip's own passes over the gradients.
 
         GlobalGC and AdaGC read them once for the norms, and read and write
@@ -222,30 +204,20 @@ class StagePlan:
 class Plan:
     """Plan of a run."""
 
-    name: str
-    """The config's file."""
-
+    name: str  # the config's file
     config: RunConfig
-    interconnect: Interconnect
+    interconnect: costs.Interconnect
     recompute: bool
     size: ModelSize
     of_formers: Followed | None
     """What the clip follows in PaddleFormers; None: this package trains."""
 
-    sample_length: str
-    """Length of a sample in tokens, for people."""
-
+    sample_length: str  # length of a sample in tokens, for people
     stages: Sequence[StagePlan]
-    steps: Sequence[StepCost]
-    """Kinds of the clips' steps."""
-
-    growth: Mapping[int, Sequence[StepCost]]
-    """The same by number of GPUs."""
-
-    not_fitting: Sequence[int]
-    """Numbers of GPUs that ``growth`` leaves out."""
-
-    paper: Sequence[Comparison]
+    steps: Sequence[costs.StepCost]  # kinds of the clips' steps
+    growth: Mapping[int, Sequence[costs.StepCost]]  # the same by number of GPUs
+    not_fitting: Sequence[int]  # numbers of GPUs that growth leaves out
+    paper: Sequence[costs.Comparison]
     notes: Sequence[str]
     """Warnings about this layout, and a global batch that differs from the
     file's."""
@@ -261,25 +233,20 @@ def plan_run(
     overrides: Sequence[str] = (),
     *,
     num_gpus: int | None = None,
-    interconnect: Interconnect = _INTERCONNECT,
+    interconnect: costs.Interconnect = _INTERCONNECT,
     recompute: bool = False,
     sizes_to_grow: Sequence[int] | None = None,
 ) -> Plan:
     """Plan the run of a config file, without its tensors and its GPUs.
 
     Args:
-        path: Run config (see :func:`paddle_adagc.lab.train.parse.load_config`)
-            or recipe for PaddleFormers.
+        path: Run config or recipe for PaddleFormers.
         overrides: ``key=value``.
         num_gpus: Number of GPUs, instead of the config's; see `resized`.
         interconnect: Links of the cluster.
         recompute: Layers keep their input and recompute the rest.
         sizes_to_grow: Numbers of GPUs to compare; default :data:`SIZES`.
             Numbers that the layout does not fit on are left out.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: Bad settings, or a layout that the model does not fit in.
     """
     config = read_run_config(path, overrides)
     if num_gpus is not None:
@@ -302,10 +269,10 @@ def plan_run(
             _stage(stage, rank, task, recompute)
             for stage, rank in enumerate(ranks)
         ],
-        steps=step_costs(ranks, interconnect),
+        steps=costs.step_costs(ranks, interconnect),
         growth=growth,
         not_fitting=[n for n in numbers if n not in growth],
-        paper=compare(interconnect),
+        paper=costs.compare(interconnect),
         notes=[
             *([change] if change else []),
             *warned,
@@ -331,8 +298,8 @@ def _stage(
 
 
 def _grow(
-    config: RunConfig, num_gpus: Sequence[int], interconnect: Interconnect
-) -> dict[int, list[StepCost]]:
+    config: RunConfig, num_gpus: Sequence[int], interconnect: costs.Interconnect
+) -> dict[int, list[costs.StepCost]]:
     """Cost the clips' steps on those numbers of GPUs that the layout fits."""
     growth = {}
     for number in num_gpus:
@@ -341,7 +308,7 @@ def _grow(
         except ValueError:
             continue
         ranks, _ = _ranks_and_warnings(with_parallel(config, parallel))
-        growth[number] = step_costs(ranks, interconnect)
+        growth[number] = costs.step_costs(ranks, interconnect)
     return growth
 
 

@@ -43,12 +43,8 @@ class RunWriter:
     """Append the steps of a run to the files of ``directory``.
 
     A resumed run may begin or stop to log tensors: the file of a run that has
-    logged some holds all steps, NaN where none were logged.
-
-    Args:
-        directory: Folder of the run; created if it is missing.
-        tensor_names: One name per logged tensor; empty logs no tensors.
-        start_step: First step to write; later steps in the files are cut off.
+    logged some holds all steps, NaN where none were logged. Steps from
+    ``start_step`` on are cut off.
     """
 
     def __init__(
@@ -99,12 +95,9 @@ class RunWriter:
     def append(
         self, metrics: dict[str, Any], tensors: np.ndarray | None = None
     ) -> None:
-        """Write one step.
+        """Write one step: JSON values, with ``step`` and ``loss`` among them.
 
-        Args:
-            metrics: JSON-serialisable values; ``step`` and ``loss`` are needed.
-            tensors: ``[len(QUANTITIES), num_tensors]``, NaN where unknown;
-                None: all are.
+        ``tensors``: ``[len(QUANTITIES), num_tensors]``, NaN where unknown.
         """
         self._write_block(tensors)
         self._metrics.write(json.dumps(metrics).encode() + b"\n")
@@ -166,9 +159,6 @@ def lock_run(directory: str | os.PathLike[str]) -> Iterator[None]:
     The lock ends with this process, even if it is killed; forked processes,
     such as data loaders, do not hold it. On a file system without locks there
     is only a warning. A new directory is removed again if it stays empty.
-
-    Raises:
-        FileExistsError: Another process holds the lock.
     """
     is_new = not Path(directory).exists()
     make_directory(directory)
@@ -211,9 +201,7 @@ os.register_at_fork(after_in_child=_release_in_child)
 class RunRecord:
     """A finished or running run, as arrays over its ``num_steps`` steps."""
 
-    name: str
-    """Directory name."""
-
+    name: str  # directory name
     run: dict[str, Any]
     """Content of ``run.json``: ``config``, ``seed``, ``versions``, ``status``
     (``"running"``, ``"stopped"``, ``"finished"`` or ``"diverged"``),
@@ -264,13 +252,7 @@ class RunRecord:
     ) -> RunRecord:
         """Read a run directory; a half-written last step is left out.
 
-        Args:
-            directory: Folder of the run.
-            verify: See :func:`check_record`.
-
-        Raises:
-            FileNotFoundError: ``directory`` holds no ``metrics.jsonl``.
-            ValueError: A line of it, or another file, is damaged.
+        A ValueError names what is damaged; ``verify``: :func:`check_record`.
         """
         path = Path(directory)
         run = read_run_json(path)
@@ -309,9 +291,6 @@ def check_record(
 
     Runs that have not ended, and those of older versions, pass. Of
     ``tensors.f32`` the size alone is compared, unless all is to be verified.
-
-    Raises:
-        ValueError: A file is missing or was changed.
     """
     described = run.get("record", {})
     if run.get("status") not in ENDED or not described:

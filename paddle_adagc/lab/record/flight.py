@@ -41,12 +41,8 @@ _DAMAGE = (
 class Flight:
     """The last steps of one rank, the oldest first."""
 
-    reason: np.ndarray
-    """What happened, a string of shape ``[]``."""
-
-    tensor_names: np.ndarray
-    """Tensors of this rank, strings ``[num_tensors]``."""
-
+    reason: np.ndarray  # what happened, a string of shape []
+    tensor_names: np.ndarray  # tensors of this rank, strings [num_tensors]
     step: np.ndarray  # [num_steps], int64, from 0
     samples: np.ndarray
     """First sample and the one after the last, in the order of the training

@@ -37,14 +37,7 @@ _VARIABLES = (
 
 
 def processor_facts() -> dict[str, Any]:
-    """Return processor and settings by which results may differ.
-
-    Returns:
-        `processor` (model and widest vectors), `vendor`, `architecture`,
-        `num_cores`, `instruction_sets` (those that numerical libraries ask
-        for), `libc`, `blas`, and `environment`: the variables that choose
-        kernels or threads, where set.
-    """
+    """Return processor and settings by which results may differ."""
     fields = processor_fields()
     flags = fields["flags"].split()
     return {

@@ -45,11 +45,7 @@ def read_names(path: Path) -> list[str]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a file's complete lines, one per step from 0 on.
-
-    Raises:
-        ValueError: A line is damaged, or is not the next step's.
-    """
+    """Read the objects of a file's complete lines, one per step from 0 on."""
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
         if not line.endswith(b"\n"):

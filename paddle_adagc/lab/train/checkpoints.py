@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.files import atomic_write_json, sync
-from paddle_adagc.lab.checksums import (
-    Description,
-    check_seal,
-    describe,
-    find_fault,
-    sealed,
-    sha256,
-)
+from paddle_adagc.lab import checksums
 from paddle_adagc.lab.models.safe_pickle import check_pickle
 from paddle_adagc.lab.record.files import NAMES, TENSORS, read_run_json
 from paddle_adagc.state import STATE_FILE, read_state
@@ -55,14 +48,12 @@ logger = logging.getLogger(__name__)
 
 
 def complete_checkpoint(
-    checkpoint: Path, facts: Mapping[str, Any], record: Description
+    checkpoint: Path, facts: Mapping[str, Any], record: checksums.Description
 ) -> None:
     """Put a checkpoint's files on the disk, then mark it complete.
 
-    Args:
-        checkpoint: Folder ``checkpoint-STEP`` of the run's directory.
-        facts: ``step`` and what else a resumed run needs.
-        record: The run's record up to this step, which is on the disk.
+    ``facts``: ``step`` and what else a resumed run needs. ``record``: the run's
+    record up to this step, which is on the disk.
     """
     paths = [p for p in checkpoint.rglob("*") if p.name != COMPLETE]
     names = [str(p.relative_to(checkpoint)) for p in paths if p.is_file()]
@@ -71,12 +62,14 @@ def complete_checkpoint(
         "clip_step": _clip_step(checkpoint),
         "run": read_run_json(checkpoint.parent),
         "record": record,
-        "files": describe(checkpoint, sorted(names)),
+        "files": checksums.describe(checkpoint, sorted(names)),
     }
     for folder in [p for p in paths if p.is_dir()]:
         sync(folder)
     sync(checkpoint.parent)
-    atomic_write_json(checkpoint / COMPLETE, sealed(facts), indent=None)
+    atomic_write_json(
+        checkpoint / COMPLETE, checksums.sealed(facts), indent=None
+    )
 
 
 def add_checksums(output_dir: Path) -> None:
@@ -87,8 +80,8 @@ def add_checksums(output_dir: Path) -> None:
         facts = read_complete(path)
         if "files" not in facts:
             names = [p.name for p in path.iterdir() if p.is_file()]
-            files = describe(path, sorted({*names} - {COMPLETE}))
-            complete = sealed({**facts, "files": files})
+            files = checksums.describe(path, sorted({*names} - {COMPLETE}))
+            complete = checksums.sealed({**facts, "files": files})
             atomic_write_json(path / COMPLETE, complete, indent=None)
 
 
@@ -98,7 +91,7 @@ def read_complete(checkpoint: Path) -> dict[str, Any]:
         facts = json.loads((checkpoint / COMPLETE).read_bytes())
         if not isinstance(facts, dict):
             raise ValueError(f"a {type(facts).__name__}, not an object")
-        check_seal(facts, _OLD_KEYS)
+        checksums.check_seal(facts, _OLD_KEYS)
         if type(facts.get("step")) is not int:
             raise ValueError(f"the step is {facts.get('step')!r}")
     except (RecursionError, ValueError) as error:
@@ -125,7 +118,9 @@ def find_checkpoint_fault(
         facts = read_complete(checkpoint)
         if needs_checksums and "files" not in facts:
             return "it has no checksums; --add-checksums trusts it as it is"
-        fault = find_fault(checkpoint, facts.get("files", {}), verify=verify)
+        fault = checksums.find_fault(
+            checkpoint, facts.get("files", {}), verify=verify
+        )
         if fault is None and with_record:
             if facts["step"] != _step(checkpoint):
                 return f"{COMPLETE} is of step {facts['step']}"
@@ -151,7 +146,7 @@ def _record_fault(directory: Path, record: Mapping[str, Any]) -> str | None:
         size = path.stat().st_size if path.is_file() else 0
         if size < wanted["bytes"]:
             return f"{name} has {size:,} bytes, fewer than {wanted['bytes']:,}"
-        if sha256(path, wanted["bytes"]) != wanted["sha256"]:
+        if checksums.sha256(path, wanted["bytes"]) != wanted["sha256"]:
             return f"{name} has another SHA-256 than when it was written"
     return None
 

@@ -111,7 +111,7 @@ class TrainConfig:
     visualdl: Flag = True
     """Write VisualDL logs to ``output_dir/logs``."""
 
-    report_to: list[Literal["visualdl", "tensorboard", "wandb", "autonlp"]] = (
+    report_to: list[Literal["visualdl", "tensorboard", "wandb"]] = (
         dataclasses.field(default_factory=list)
     )
     """PaddleNLP's other backends for the same numbers, see the extra
@@ -309,12 +309,7 @@ class RunConfig:
         return "sequences" if self.data.kind in TEXT_KINDS else "pairs"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts and lists, as YAML and JSON hold them.
-
-        ``parallel`` is left out where it is one process, ``report_to`` where it
-        is not given; of ``monitor`` only what differs from the defaults is
-        there.
-        """
+        """Plain values, without some defaults, as they make a run's digest."""
         values = dataclasses.asdict(self)
         if not self.train.report_to:
             del values["train"]["report_to"]

@@ -149,8 +149,7 @@ class RunSummary:
     """How a run ended."""
 
     lines: list[str]
-    is_sound: bool
-    """The last loss is finite and not above the first one."""
+    is_sound: bool  # the last loss is finite and not above the first one
 
 
 def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An optimizer's name and arguments, one section for each optimizer.
 
-A key is an argument of the optimizer's class. The defaults are those of runs,
-which may differ from the class's own. Paddle is not needed to read them.
+A key is an argument of the class in :mod:`paddle_adagc.optimizers` (or, of
+:mod:`.update_clips` there), which explains it. The defaults are those of runs,
+and may differ from the class's own. Paddle is not needed to read them.
 """
 
 from __future__ import annotations
@@ -47,15 +48,9 @@ class AdamConfig(OptimizerConfig):
     """Arguments of Adam and of what is built on it."""
 
     has_adam_moments: ClassVar[bool] = True
-
     beta1: Decay = 0.9
-    """Decay of the first moment."""
-
     beta2: Decay = 0.95
-    """Decay of the second moment."""
-
     epsilon: Positive = 1e-8
-    """Added to the square root of the second moment."""
 
 
 @section
@@ -70,12 +65,8 @@ class LionConfig(OptimizerConfig):
     """Arguments of Lion (Chen et al. 2023)."""
 
     name: Literal["lion"] = "lion"
-
     beta1: Decay = 0.9
-    """Share of the momentum in the update's direction."""
-
     beta2: Decay = 0.99
-    """Decay of the momentum."""
 
 
 @section
@@ -88,20 +79,10 @@ class MuonConfig(AdamConfig):
     name: Literal["muon"] = "muon"
     has_adam_moments: ClassVar[bool] = False
     needs_whole_tensors: ClassVar[bool] = True
-
     momentum: Decay = 0.95
-    """Decay of the momentum."""
-
     nesterov: Flag = True
-    """Look one step of the momentum ahead."""
-
     num_iterations: Count = 5
-    """Newton-Schulz iterations."""
-
     scaling: Scaling = "spectral"
-    """Scale of an orthogonalised update: ``"spectral"`` is Jordan's
-    ``sqrt(max(1, out / in))``; ``"rms"`` is Moonlight's ``0.2 sqrt(max(in,
-    out))``, with which AdamW's learning rate and weight decay fit."""
 
 
 @section
@@ -109,22 +90,12 @@ class SPAMConfig(AdamConfig):
     """Arguments of SPAM (Huang et al. 2025)."""
 
     name: Literal["spam"] = "spam"
-
     beta2: Decay = 0.999
     epsilon: Positive = 1e-6
-
     threshold: Positive = 5000.0
-    """Largest square of a gradient, in units of the second moment, that is not
-    clipped."""
-
     reset_interval: Count = 500
-    """Steps from one reset of the moments to the next."""
-
     warmup_steps: Natural = 150
-    """Steps over which the step size rises again after a reset."""
-
     clip_start: Natural = 20
-    """Steps from the start and from every reset on without clipping."""
 
     @model_validator(mode="after")
     def _check_clip_start(self) -> Self:
@@ -138,10 +109,8 @@ class StableAdamWConfig(AdamConfig):
 
     name: Literal["stable_adamw"] = "stable_adamw"
     needs_whole_tensors: ClassVar[bool] = True
-
     beta2: Decay = 0.99
     epsilon: Positive = 1e-6
-    """Its square bounds the second moment where the rate is lowered."""
 
 
 @section
@@ -150,14 +119,8 @@ class AGCAdamWConfig(AdamConfig):
 
     name: Literal["adamw_agc"] = "adamw_agc"
     needs_whole_tensors: ClassVar[bool] = True
-
     form: Form = "original"
-    """``"original"``: the head is not clipped, and weight norms count as 0.001
-    at least; ``"paper"``: neither, as in the AdaGC paper's table."""
-
     lambda_rel: Positive | None = None
-    """Largest norm of a unit's update, in units of its weights' norm; None:
-    0.01, in the paper's form 0.001."""
 
 
 @section
@@ -166,17 +129,9 @@ class ClippyAdamWConfig(AdamConfig):
 
     name: Literal["adamw_clippy"] = "adamw_clippy"
     needs_whole_tensors: ClassVar[bool] = True
-
     form: Form = "original"
-    """``"original"``: the smallest ratio of any element; ``"paper"``: the
-    ratio of the largest elements, as in the AdaGC paper's table."""
-
     lambda_rel: Positive | None = None
-    """Allowed change in units of the weight; None: 0.1, in the paper's form
-    0.01."""
-
     lambda_abs: Positive | None = None
-    """Allowed change besides; None: 1e-7, in the paper's form 0.5."""
 
 
 @section
@@ -185,9 +140,7 @@ class RMSClipAdamWConfig(AdamConfig):
 
     name: Literal["adamw_rms_clip"] = "adamw_rms_clip"
     needs_whole_tensors: ClassVar[bool] = True
-
     threshold: Positive = 1.0
-    """Largest root mean square of a tensor's update."""
 
 
 AnyOptimizerConfig = Annotated[

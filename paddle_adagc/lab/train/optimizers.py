@@ -17,19 +17,31 @@ from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
 from paddle_adagc.lab.train.config import ScheduleConfig, TrainConfig
 from paddle_adagc.lab.train.optimizer_config import OptimizerConfig
-from paddle_adagc.optimizers.lion import Lion
-from paddle_adagc.optimizers.muon import Muon, hidden_matrices
-from paddle_adagc.optimizers.spam import SPAM
-from paddle_adagc.optimizers.stable_adamw import StableAdamW
-from paddle_adagc.optimizers.update_clips import (
-    AGC,
+from paddle_adagc.optimizers import (
+    SPAM,
     ClippedAdamW,
-    Clippy,
-    RMSClip,
+    Lion,
+    Muon,
+    StableAdamW,
+    hidden_matrices,
+    update_clips,
 )
 from paddle_adagc.parallel.layout import read_layout
 
 _HEAD = "lm_head.weight"
+_CLASSES = {
+    "adamw": paddle.optimizer.AdamW,
+    "lion": Lion,
+    "muon": Muon,
+    "spam": SPAM,
+    "stable_adamw": StableAdamW,
+}
+_UPDATE_CLIPS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "adamw_agc": (update_clips.AGC, ("form", "lambda_rel")),
+    "adamw_clippy": (update_clips.Clippy, ("form", "lambda_rel", "lambda_abs")),
+    "adamw_rms_clip": (update_clips.RMSClip, ("threshold",)),
+}
+"""Class of the clip of AdamW's update, and the section's arguments for it."""
 
 
 def make_optimizer(
@@ -47,8 +59,22 @@ def make_optimizer(
     """
     decayed = {p.name for p in model.parameters() if p.ndim > 1}
     arguments = dataclasses.asdict(settings)
-    return _MAKERS[arguments.pop("name")](
-        model,
+    name = arguments.pop("name")
+    if name == "muon":
+        for key in ("beta1", "beta2", "epsilon"):
+            arguments[f"adamw_{key}"] = arguments.pop(key)
+        arguments["is_matrix_fun"] = hidden_matrices(model)
+    elif name in _UPDATE_CLIPS:
+        clip, keys = _UPDATE_CLIPS[name]
+        arguments["update_clip"] = clip(**{k: arguments.pop(k) for k in keys})
+    if name == "adamw_agc":
+        layout = read_layout(model)
+        clips_head = arguments["update_clip"].form == "paper"
+        arguments["apply_clip_param_fun"] = lambda n: (
+            clips_head or layout[n].key != _HEAD
+        )
+        arguments["is_embedding_fun"] = lambda n: layout[n].is_embedding
+    return _CLASSES.get(name, ClippedAdamW)(
         learning_rate=learning_rate,
         parameters=model.parameters(),
         apply_decay_param_fun=lambda name: name in decayed,
@@ -56,68 +82,6 @@ def make_optimizer(
         multi_precision=multi_precision,
         **arguments,
     )
-
-
-def _plain(kind: type[Optimizer]) -> Callable[..., Optimizer]:
-    """Make an optimizer that takes a section's keys and asks for no model."""
-    return lambda model, **arguments: kind(**arguments)
-
-
-def _muon(
-    model: nn.Layer,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    **arguments: Any,
-) -> Muon:
-    return Muon(
-        adamw_beta1=beta1,
-        adamw_beta2=beta2,
-        adamw_epsilon=epsilon,
-        is_matrix_fun=hidden_matrices(model),
-        **arguments,
-    )
-
-
-def _adamw_agc(
-    model: nn.Layer, form: Any, lambda_rel: float | None, **arguments: Any
-) -> ClippedAdamW:
-    layout, clips_head = read_layout(model), form == "paper"
-    return ClippedAdamW(
-        update_clip=AGC(form=form, lambda_rel=lambda_rel),
-        apply_clip_param_fun=lambda n: clips_head or layout[n].key != _HEAD,
-        is_embedding_fun=lambda name: layout[name].is_embedding,
-        **arguments,
-    )
-
-
-def _adamw_clippy(
-    model: nn.Layer,
-    form: Any,
-    lambda_rel: float | None,
-    lambda_abs: float | None,
-    **arguments: Any,
-) -> ClippedAdamW:
-    clip = Clippy(form=form, lambda_rel=lambda_rel, lambda_abs=lambda_abs)
-    return ClippedAdamW(update_clip=clip, **arguments)
-
-
-def _adamw_rms_clip(
-    model: nn.Layer, threshold: float, **arguments: Any
-) -> ClippedAdamW:
-    return ClippedAdamW(update_clip=RMSClip(threshold=threshold), **arguments)
-
-
-_MAKERS: dict[str, Callable[..., Optimizer]] = {
-    "adamw": _plain(paddle.optimizer.AdamW),
-    "lion": _plain(Lion),
-    "muon": _muon,
-    "spam": _plain(SPAM),
-    "stable_adamw": _plain(StableAdamW),
-    "adamw_agc": _adamw_agc,
-    "adamw_clippy": _adamw_clippy,
-    "adamw_rms_clip": _adamw_rms_clip,
-}
 
 
 def learning_rate(config: ScheduleConfig, step: int, max_steps: int) -> float:

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import os
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,8 @@ from paddle_adagc.lab.train.config import RunConfig
 ALLOW_RESOLVERS = "PADDLE_ADAGC_ALLOW_RESOLVERS"
 """Environment variable: configs may use OmegaConf's resolvers."""
 
-_BASE = "base"
+_OF_OMEGACONF = (OmegaConfBaseException, IndexError, TypeError, ValueError)
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
-_OF_OMEGACONF = (IndexError, TypeError, ValueError)
-"""What OmegaConf raises besides its own errors."""
-
 _NAMED = ("clip", "optimizer")
 """Sections whose keys depend on their ``name``."""
 
@@ -34,23 +32,25 @@ _NAMED = ("clip", "optimizer")
 def load_config(
     path: str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> RunConfig:
-    """Read a run's config.
+    """Read a run's config from a YAML file; overrides are applied last.
 
     A file may name another file, or a list of files, under ``base`` (relative
     to itself) and change their values, see :func:`merged`.
-
-    Args:
-        path: YAML file.
-        overrides: ``key=value`` with dotted keys and YAML values, applied
-            last: ``train.max_steps=100``, ``clip.lambda_rel=1.1``.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: An unknown key (the nearest valid one is named), a value of
-            the wrong type or out of its range.
     """
     changes = read_overrides(overrides)
     return parse_config(merged(read_values(path), changes))
+
+
+@contextlib.contextmanager
+def _refusals(where: Any) -> Iterator[None]:
+    """Say in one line what OmegaConf refuses, and where."""
+    try:
+        yield
+    except RecursionError as error:
+        raise ValueError(f"{where}: not YAML: nested too deeply") from error
+    except _OF_OMEGACONF as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{where}: {line}") from error
 
 
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -58,29 +58,18 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         if "=" not in override:
             raise ValueError(f"override {override!r} is not of form key=value")
-        try:
-            OmegaConf.from_dotlist([override])
-        except (RecursionError, yaml.YAMLError) as error:
-            reason = getattr(error, "problem", None) or error
-            raise ValueError(
-                f"override {override!r:.300}: the value is not YAML: {reason}"
-            ) from error
-        except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
-            raise ValueError(
-                f"override {override!r:.300}: {_first_line(error)}"
-            ) from error
+        with _refusals(f"override {override!r:.300}"):
+            try:
+                OmegaConf.from_dotlist([override])
+            except (RecursionError, yaml.YAMLError) as error:
+                reason = getattr(error, "problem", None) or error
+                raise ValueError(f"the value is not YAML: {reason}") from error
     changes = OmegaConf.from_dotlist(list(overrides))
     return _plain(changes, " ".join(overrides))
 
 
 def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a YAML file's values, merged over those of its ``base``.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is no map of keys to values, no YAML, or not UTF-8;
-            it is empty, a run's record, or its own base.
-    """
+    """Read a YAML file's values, merged over those of its ``base``."""
     return _read_values(Path(path), ())
 
 
@@ -98,7 +87,7 @@ def _read_values(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
             f"{path} is the record of a run, not a config: name the YAML file "
             "that the run was started with"
         )
-    bases = values.pop(_BASE, [])
+    bases = values.pop("base", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list):
         raise ValueError(f"{path}: base is {bases!r}: name a file, or a list")
@@ -119,13 +108,10 @@ def _load_yaml(path: Path) -> Any:
             f"0x{error.object[error.start]:02x}): save it as UTF-8"
         ) from error
     try:
-        return OmegaConf.load(io.StringIO(text))
+        with _refusals(path):
+            return OmegaConf.load(io.StringIO(text))
     except yaml.YAMLError as error:
         raise ValueError(f"{path}{_yaml_mistake(error, text)}") from error
-    except RecursionError as error:
-        raise ValueError(f"{path}: not YAML: nested too deeply") from error
-    except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
-        raise ValueError(f"{path}: {_first_line(error)}") from error
     except OSError as error:  # OmegaConf's, of a file with a single value
         raise ValueError(f"{path} holds no map of keys to values") from error
 
@@ -179,15 +165,11 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _plain(config: Any, path: Any) -> dict[str, Any]:
-    try:
+    with _refusals(path):
         config = OmegaConf.create(config)
         if not os.environ.get(ALLOW_RESOLVERS):
             _refuse_resolvers(OmegaConf.to_container(config))
         plain = OmegaConf.to_container(config, resolve=True)
-    except (OmegaConfBaseException, *_OF_OMEGACONF) as error:
-        raise ValueError(f"{path}: {_first_line(error)}") from error
-    except RecursionError as error:
-        raise ValueError(f"{path}: nested too deeply") from error
     if not isinstance(plain, dict):
         raise ValueError(f"{path} holds a {type(plain).__name__}, not a map")
     return typing.cast("dict[str, Any]", plain)
@@ -205,7 +187,3 @@ def _refuse_resolvers(values: Any) -> None:
             f"{values!r:.100} reads this machine: write the value itself, or "
             f"set {ALLOW_RESOLVERS}=1 if you trust the config"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

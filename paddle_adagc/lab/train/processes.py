@@ -25,15 +25,7 @@ from paddle_adagc.lab.train.config import RunConfig
 T = TypeVar("T")
 GPUS_PER_NODE = 8
 _ORDER = ["sharding", "pp", "sep", "dp", "mp"]
-_ORDER_WITH_EXPERTS = [
-    "sharding",
-    "moe_sharding",
-    "pp",
-    "sep",
-    "dp",
-    "ep",
-    "mp",
-]
+_EXPERT_ORDER = ["sharding", "moe_sharding", "pp", "sep", "dp", "ep", "mp"]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ECHO_SECONDS = 2.0
 """A signal that follows sooner is no second request: Paddle's launcher sends
@@ -89,7 +81,7 @@ def start_processes(config: RunConfig) -> None:
         hybrid |= {
             "ep_degree": parallel.ep,
             "moe_sharding_degree": parallel.moe_sharding,
-            "order": _ORDER_WITH_EXPERTS,
+            "order": _EXPERT_ORDER,
         }
     strategy.hybrid_configs = hybrid
     sharding = strategy.hybrid_configs["sharding_configs"]

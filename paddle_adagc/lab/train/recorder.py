@@ -45,16 +45,10 @@ class StepRecorder:
     Losses and times stay on the device until :meth:`flush`, so that recording
     makes no step wait; with ``record.tensors`` the norms of every tensor are
     read at every step. With several processes the first one writes, and losses
-    are the mean over those with data of their own.
-
-    Attributes:
-        monitor: Follows the losses and reports spikes.
-        watcher: Follows all series and raises alarms.
-        has_diverged: A loss was not finite although no fault had corrupted the
-            batch or an activation, and then weights were not finite.
-        flight: Keeps the last steps in memory, see :class:`FlightRecorder`.
-        optimizer: Optimizer whose moments are recorded; set it before the first
-            step.
+    are the mean over those with data of their own. Set ``optimizer``, whose
+    moments are recorded, before the first step. ``has_diverged``: a loss was
+    not finite although no fault had corrupted the batch or an activation, and
+    then weights were not finite.
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
@@ -331,11 +325,8 @@ class Watcher:
     ) -> list[Alarm]:
         """Judge rows; add ``alarms`` to those in which an event begins.
 
-        Every process calls this; what the first one finds counts.
-
-        Args:
-            rows: Of the record, in order, without numbers on the device.
-            every_step: Every row has the clip's numbers, not only logged ones.
+        Every process calls this; what the first one finds counts. With
+        ``every_step`` every row has the clip's numbers, not only logged ones.
         """
         by_step = {row["step"]: row for row in rows}
         found = self._monitor.update(

@@ -31,14 +31,8 @@ from paddle import Tensor, nn
 
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.trainer import innermost
+from paddle_adagc.lab.models import rank_weights
 from paddle_adagc.lab.models.parallel import topology
-from paddle_adagc.lab.models.rank_weights import (
-    Array,
-    load_weights,
-    merged_parts,
-    parameters_by_key,
-    to_numpy,
-)
 from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.processes import gather, is_first_process
@@ -54,29 +48,14 @@ _MASTER_SUFFIX = "fp32_master_0"
 class Piece(NamedTuple):
     """What an entry of an optimizer file is."""
 
-    entry: str
-    """Its name in the file."""
-
-    key: str
-    """Name of the tensor in the whole model."""
-
-    quantity: str
-    """Name of Paddle's accumulator, or ``"master_weights"``."""
-
-    shape: list[int]
-    """Shape of the rank's part of the tensor."""
-
-    begin: int
-    """First element of the flattened part; -1: one number for the tensor."""
-
-    axis: int | None
-    """Axis that tensor-parallel ranks split."""
-
-    rank: int
-    """Tensor-parallel rank."""
-
-    num_ranks: int
-    """Tensor-parallel ranks that share the tensor."""
+    entry: str  # its name in the file
+    key: str  # name of the tensor in the whole model
+    quantity: str  # Paddle's accumulator, or "master_weights"
+    shape: list[int]  # of the rank's part of the tensor
+    begin: int  # first element of the flattened part; -1: one number
+    axis: int | None  # that tensor-parallel ranks split
+    rank: int  # tensor-parallel
+    num_ranks: int  # tensor-parallel ranks that share the tensor
 
 
 def load_model(model: nn.Layer, checkpoint: Path) -> None:
@@ -89,7 +68,7 @@ def load_model(model: nn.Layer, checkpoint: Path) -> None:
     shapes = {key: _whole_shape(tensor) for key, tensor in layout.items()}
     weights = {
         key: array.astype("float32") if array.dtype == bfloat16 else array
-        for key, array in merged_parts(checkpoint, shapes).items()
+        for key, array in rank_weights.merged_parts(checkpoint, shapes).items()
     }
     inner = unwrap(model)
     mine = {parameter.name for parameter in inner.parameters()}
@@ -106,7 +85,7 @@ def load_model(model: nn.Layer, checkpoint: Path) -> None:
                 f"{checkpoint} holds the weights of another model: {key} is "
                 f"{found} and should be {shape}"
             )
-    load_weights(model, weights)
+    rank_weights.load_weights(model, weights)
     for key, buffer in buffers.items():
         buffer.set_value(paddle.to_tensor(weights[key]).astype(buffer.dtype))
 
@@ -119,7 +98,7 @@ def _save_experts(checkpoint: Path, model: nn.Layer) -> None:
     layout = _layout_by_key(model)
     experts = {
         key: parameter
-        for key, parameter in parameters_by_key(model).items()
+        for key, parameter in rank_weights.parameters_by_key(model).items()
         if layout[key].is_expert
     }
     stage = f"pp{place.pipe.rank:02}_" if place.pipe.size > 1 else ""
@@ -150,12 +129,7 @@ def save_layout(
 ) -> None:
     """Write ``layout.json`` and other ranks' experts; every process calls this.
 
-    Args:
-        checkpoint: Holds PaddleNLP's files already.
-        parallel: The run's layout.
-        model: The model, with or without fleet's wrappers.
-        optimizer: Likewise.
-        file_name: The file that this rank's optimizer state is saved in.
+    ``file_name`` is the file that this rank's optimizer state is saved in.
     """
     _save_experts(checkpoint, model)
     files = gather({file_name: _pieces(model, optimizer)})
@@ -198,7 +172,7 @@ def read_optimizer_state(
     layout = _layout_by_key(model)
     wholes = _read_wholes(checkpoint, layout)
     slices, inner = _slices(optimizer), innermost(optimizer)
-    parameters = parameters_by_key(model)
+    parameters = rank_weights.parameters_by_key(model)
     state: dict[str, Any] = {_MASTER: {}}
     for (key, quantity), whole in wholes.items():
         parameter = parameters[key]
@@ -290,12 +264,12 @@ def _pieces(model: nn.Layer, optimizer: Any) -> list[Piece]:
 
 def _read_wholes(
     checkpoint: Path, layout: Mapping[str, TensorLayout]
-) -> dict[tuple[str, str], Array]:
+) -> dict[tuple[str, str], rank_weights.Array]:
     """Read every quantity of some tensors of the whole model."""
     check_layout_file(checkpoint)
     saved = _saved_layout(checkpoint)
     assert saved is not None
-    numbers: dict[tuple[str, str], Array] = {}
+    numbers: dict[tuple[str, str], rank_weights.Array] = {}
     parts: dict[tuple[str, str], _Assembly] = {}
     for file, entries in saved["optimizer"].items():
         pieces = [Piece(*values) for values in entries]
@@ -303,7 +277,7 @@ def _read_wholes(
         state = load_pickle(checkpoint / file) if pieces else {}
         for piece in pieces:
             held = state[_MASTER] if piece.quantity == _MASTER else state
-            values = to_numpy(held[piece.entry])
+            values = rank_weights.to_numpy(held[piece.entry])
             place = (piece.key, piece.quantity)
             if piece.begin < 0:
                 numbers[place] = values
@@ -325,13 +299,13 @@ class _Assembly:
         self._parts = np.zeros(shape, dtype)
         self._is_filled = np.zeros(shape, bool)
 
-    def add(self, piece: Piece, values: Array) -> None:
+    def add(self, piece: Piece, values: rank_weights.Array) -> None:
         flat = self._parts[piece.rank].reshape(-1)
         end = min(piece.begin + values.size, flat.size)
         flat[piece.begin : end] = values.reshape(-1)[: end - piece.begin]
         self._is_filled[piece.rank].reshape(-1)[piece.begin : end] = True
 
-    def whole(self, what: str) -> Array:
+    def whole(self, what: str) -> rank_weights.Array:
         if not self._is_filled.all():
             raise ValueError(f"{what}: parts are missing")
         if len(self._parts) == 1:
@@ -340,14 +314,13 @@ class _Assembly:
 
 
 def _own_part(
-    whole: Array, tensor: TensorLayout, held: tuple[int, int] | None
-) -> Array | None:
-    """Cut this rank's slice; None if it holds none.
+    whole: rank_weights.Array,
+    tensor: TensorLayout,
+    held: tuple[int, int] | None,
+) -> rank_weights.Array | None:
+    """Cut this rank's slice out of a whole tensor, or ``[1]``; None: none.
 
-    Args:
-        whole: The quantity, of the shape of the whole tensor or ``[1]``.
-        tensor: The tensor's place.
-        held: Slice of the rank's part, which may end in padding; None: all.
+    ``held`` is the slice of the rank's part, which may end in padding.
     """
     if held is not None and held[0] >= held[1]:
         return None

@@ -58,14 +58,8 @@ def run_pretraining(
             checksums, as they are now.
 
     Returns:
-        ``"finished"``, or ``"diverged"`` if the loss stopped being finite.
-
-    Raises:
-        FileExistsError: The directory holds something other than a run of
-            this config on this data, or another process writes to it.
-        FileNotFoundError: There is no checkpoint to fork or to extend.
-        Stopped: A signal ended the run, after a checkpoint.
-        ValueError: Settings that do not go together, or damaged files.
+        ``"finished"``, ``"diverged"`` if the loss stopped being finite, or
+        ``"stopped"`` by an alarm; a signal raises :class:`.Stopped`.
     """
     directory = Path(config.train.output_dir)
     start = Start(
@@ -85,7 +79,9 @@ def run_pretraining(
             return status
         if verify:
             from_first_process(lambda: _check_data(config))
-        trainer = _train(config, start)
+        # Paddle's automatic names, by which it saves the optimizer, start anew.
+        with paddle.utils.unique_name.guard():
+            trainer = _train(config, start)
         step = trainer.state.global_step
         status = trainer.finish()
     if trainer.stopped_by:
@@ -94,17 +90,15 @@ def run_pretraining(
 
 
 def _train(config: RunConfig, start: Start) -> PretrainTrainer:
-    # Paddle's automatic names, by which it saves the optimizer, start anew.
-    with paddle.utils.unique_name.guard():
-        trainer = build_trainer(config)
-        checkpoint, is_fork, afresh = from_first_process(start.find)
-        if is_fork and checkpoint is not None:
-            trainer.load_weights(checkpoint)
-        facts = _facts(config, trainer)
-        names = trainer.recorder.tensor_names
-        from_first_process(lambda: start.write(facts, names))
-        trainer.starts_afresh = afresh
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    trainer = build_trainer(config)
+    checkpoint, is_fork, afresh = from_first_process(start.find)
+    if is_fork and checkpoint is not None:
+        trainer.load_weights(checkpoint)
+    facts = _facts(trainer)
+    names = trainer.recorder.tensor_names
+    from_first_process(lambda: start.write(facts, names))
+    trainer.starts_afresh = afresh
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     return trainer
 
 
@@ -126,10 +120,10 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
     return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 
-def _facts(config: RunConfig, trainer: PretrainTrainer) -> dict[str, Any]:
+def _facts(trainer: PretrainTrainer) -> dict[str, Any]:
     """Return the run's facts for ``run.json``; every process calls this."""
     return {
-        "seed": config.train.seed,
+        "seed": trainer.config.train.seed,
         "data": trainer.train_dataset.fingerprint,
         **trainer.task.facts(trainer.model),
         "versions": {

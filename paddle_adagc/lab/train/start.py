@@ -14,13 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paddle_adagc.lab.record.files import (
-    ENDED,
-    QUANTITIES,
-    check_record,
-    read_run_json,
-    update_run_json,
-)
+from paddle_adagc.lab.record import files
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
     find_checkpoint_fault,
@@ -49,11 +43,8 @@ _LAYOUT = ("train.batch_size", "train.gradient_accumulation_steps")
 class Fork:
     """Another run's checkpoint, from which a new run starts."""
 
-    source: Path
-    """Directory of the other run."""
-
-    step: int | None = None
-    """Step of the checkpoint; None: the newest."""
+    source: Path  # directory of the other run
+    step: int | None = None  # step of the checkpoint; None: the newest
 
 
 class Origin(NamedTuple):
@@ -71,13 +62,8 @@ class Start:
     """What a run's directory holds, and what the run starts from.
 
     The first process calls :meth:`read`, :meth:`find` once the model is built,
-    and :meth:`write` once a fork's weights are known to fit.
-
-    Args:
-        config: The run.
-        overwrite: Replace the run that the directory holds.
-        change_data: Resume with other data.
-        fork: Start from this checkpoint of another run.
+    and :meth:`write` once a fork's weights are known to fit. The options are
+    those of :func:`.run.run_pretraining`.
     """
 
     def __init__(
@@ -100,14 +86,9 @@ class Start:
         self._facts: dict[str, Any] = {}
 
     def read(self, *, verify: bool = False) -> str | None:
-        """Read the run that the directory holds, and refuse what does not fit.
+        """Return how the directory's run ended; None if it has steps to make.
 
-        Args:
-            verify: Compare an ended run's record with its checksums; otherwise
-                with its sizes.
-
-        Returns:
-            How the run ended; None if it has steps to make.
+        Refuses what does not fit.
         """
         directory = self._directory
         if not self._overwrites:
@@ -121,7 +102,7 @@ class Start:
             return None
         if self._overwrites:
             return None
-        self._earlier = read_run_json(directory)
+        self._earlier = files.read_run_json(directory)
         if self._earlier:
             self._check_fork()
         settings = self._earlier.get("config", {})
@@ -133,9 +114,9 @@ class Start:
             self._check_length(length)
             if self._config.train.max_steps > length:
                 return None
-        if status not in ENDED:
+        if status not in files.ENDED:
             return None
-        check_record(directory, self._earlier, verify=verify)
+        files.check_record(directory, self._earlier, verify=verify)
         return status
 
     def find(self) -> Origin:
@@ -159,7 +140,7 @@ class Start:
 
     def _find_fork(self, fork: Fork) -> Origin:
         checkpoint = _forked_checkpoint(fork)
-        old, new = read_run_json(fork.source)["config"], self._settings
+        old, new = files.read_run_json(fork.source)["config"], self._settings
         changes = find_changes(old, new)
         step = self._check_fit(checkpoint, changes)
         origin = {"run": str(fork.source), "step": step}
@@ -183,12 +164,7 @@ class Start:
         return step
 
     def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
-        """Write ``run.json``; give a fork the record of the steps before it.
-
-        Args:
-            facts: Content of ``run.json`` besides config and origin.
-            tensor_names: Tensors that are recorded.
-        """
+        """Write ``run.json``; give a fork the record of the steps before it."""
         if self._overwrites:
             _empty(self._directory)
         checkpoint, is_fork, _ = self._origin
@@ -204,7 +180,7 @@ class Start:
             source = Path(origin["run"])
             _copy_record(source, origin["step"], self._directory, tensor_names)
         facts = {"config": self._settings, **facts, **self._facts}
-        update_run_json(self._directory, **facts, status="running")
+        files.update_run_json(self._directory, **facts, status="running")
 
     def _check_fork(self) -> None:
         """Refuse a directory that holds another run than this fork."""
@@ -274,9 +250,7 @@ Kind = Literal["free", "length", "layout", "record", "data", "fork"]
 class Change(NamedTuple):
     """A setting with another value than the run was made with."""
 
-    key: str
-    """Dotted, as on the command line."""
-
+    key: str  # dotted, as on the command line
     old: Any
     new: Any
 
@@ -406,7 +380,7 @@ def _copy_record(
     if names == tensor_names:
         shutil.copy(source / "tensors.f32", target)
         return
-    shape = (step, len(QUANTITIES), len(tensor_names))
+    shape = (step, len(files.QUANTITIES), len(tensor_names))
     np.full(shape, np.nan, "<f4").tofile(target / "tensors.f32")
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import abc
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from paddle_adagc.lab.data.image_text import (
     inspect_pairs,
 )
 from paddle_adagc.lab.faults import Fault, apply_to_batch, apply_to_pairs
+from paddle_adagc.lab.models import shapes
 from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
 from paddle_adagc.lab.models.decoder import (
@@ -48,15 +50,6 @@ from paddle_adagc.lab.models.rank_weights import (
     initialize_weights,
     parameters_by_key,
     quantized_parameters,
-)
-from paddle_adagc.lab.models.shapes import (
-    Degrees,
-    ModelSize,
-    Shape,
-    ShardSize,
-    model_size,
-    parameter_shapes,
-    shard_sizes,
 )
 from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
@@ -84,28 +77,26 @@ class PretrainTask(abc.ABC):
     num_words: int
     """Number of token ids, from 0, that a fault may put into a batch."""
 
-    sample_length: str
-    """Length of a sample in tokens, for people."""
-
+    sample_length: str  # length of a sample in tokens, for people
     num_tokens: int | None = None
     """Tokens of a sample, for rates; None: count samples."""
 
     is_mean_of_samples: bool = True
     """Whether the loss of a batch is the mean over any parts of it."""
 
+    model_config: Any
+    """What the model is built from, and its sizes are counted from."""
+
     def __init__(self, config: RunConfig) -> None:
         self.config = config
 
     @abc.abstractmethod
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
-        """Build the training and the validation dataset.
+        """Build the training and the validation dataset; refuse what misfits.
 
         Both are map-style and in the order of training. A sample is a
         dictionary of arrays: the model's arguments by name, each of one shape.
         The training dataset has a ``fingerprint`` for the run's record.
-
-        Raises:
-            ValueError: The data does not fit the model.
         """
 
     @abc.abstractmethod
@@ -120,10 +111,9 @@ class PretrainTask(abc.ABC):
 
     @abc.abstractmethod
     def take_losses(self, model: Any) -> list[Tensor]:
-        """Return the losses to record since the last call.
+        """Return the losses since the last call, one for each micro-batch.
 
-        There is one for each micro-batch; a pipeline's last stage computes all
-        of them at once.
+        A pipeline's last stage computes all of them at once.
         """
 
     @abc.abstractmethod
@@ -134,13 +124,13 @@ class PretrainTask(abc.ABC):
         """Measures of the step that just ended; may wait for the device."""
         return {}
 
-    @abc.abstractmethod
-    def model_size(self) -> ModelSize:
+    def model_size(self) -> shapes.ModelSize:
         """Count the whole model's parameters and tensors."""
+        return shapes.model_size(self.model_config)
 
-    @abc.abstractmethod
-    def tensor_shapes(self) -> dict[str, Shape]:
+    def tensor_shapes(self) -> dict[str, shapes.Shape]:
         """Shapes of the whole model's tensors by the keys of a bound clip."""
+        return shapes.parameter_shapes(self.model_config)
 
     @abc.abstractmethod
     def model_lines(self) -> list[str]:
@@ -152,17 +142,15 @@ class PretrainTask(abc.ABC):
     ) -> int:
         """Return the bytes that a rank keeps for the backward pass, at most.
 
-        Args:
-            stage: Pipeline stage, from 0.
-            keys: Structured names of the rank's tensors.
-            recompute: Every layer keeps only its input.
+        ``keys`` are the structured names of the rank's tensors. With
+        ``recompute`` every layer keeps only its input.
         """
 
     def check_layout(self) -> None:
         """Refuse a layout that cannot share out the model or its batches."""
         return
 
-    def shard_sizes(self) -> list[ShardSize]:
+    def shard_sizes(self) -> list[shapes.ShardSize]:
         """Count what the ranks hold; empty for a model whole on every rank."""
         return []
 
@@ -203,13 +191,7 @@ class LanguageTask(PretrainTask):
         self, num_train_samples: int
     ) -> tuple[TokenDataset, TokenDataset]:
         """Build token windows that the model has tokens and positions for."""
-        length, config = self.config.data.seq_length, self.model_config
-        if length > config.max_position_embeddings:
-            raise ValueError(
-                f"data.seq_length={length} is above "
-                "model.max_position_embeddings="
-                f"{config.max_position_embeddings}: lower it, or raise that"
-            )
+        self._check_length()
         datasets = build_datasets(self.config.data, num_train_samples)
         for dataset in datasets:
             if dataset.vocab_size > self.model_config.vocab_size:
@@ -218,6 +200,16 @@ class LanguageTask(PretrainTask):
                     f"data has token {dataset.vocab_size - 1}; raise it"
                 )
         return datasets
+
+    def _check_length(self) -> None:
+        length = self.config.data.seq_length
+        longest = self.model_config.max_position_embeddings
+        if length > longest:
+            raise ValueError(
+                f"data.seq_length={length} is above "
+                f"model.max_position_embeddings={longest}: lower it, or raise "
+                "that"
+            )
 
     def build_model(self) -> DecoderForCausalLM | DecoderForCausalLMPipe:
         """Build the decoder of the run's layout."""
@@ -263,12 +255,6 @@ class LanguageTask(PretrainTask):
             expert_balance(model) if self.config.train.expert_bias_rate else {}
         )
 
-    def model_size(self) -> ModelSize:
-        return model_size(self.model_config)
-
-    def tensor_shapes(self) -> dict[str, Shape]:
-        return parameter_shapes(self.model_config)
-
     def model_lines(self) -> list[str]:
         model, size = self.model_config, self.model_size()
         lines = [
@@ -312,11 +298,7 @@ class LanguageTask(PretrainTask):
             raise ValueError(
                 f"parallel.ep={parallel.ep}: the model has no experts"
             )
-        if length > model.max_position_embeddings:
-            raise ValueError(
-                f"data.seq_length={length} is more than "
-                f"model.max_position_embeddings={model.max_position_embeddings}"
-            )
+        self._check_length()
         if parallel.sequence_parallel and length % parallel.tp:
             raise ValueError(
                 f"data.seq_length={length} is not a multiple of the "
@@ -324,10 +306,10 @@ class LanguageTask(PretrainTask):
                 "(parallel.sequence_parallel)"
             )
 
-    def shard_sizes(self) -> list[ShardSize]:
+    def shard_sizes(self) -> list[shapes.ShardSize]:
         parallel = self.config.parallel
-        degrees = Degrees(parallel.tp, parallel.pp, parallel.ep)
-        return shard_sizes(self.model_config, degrees)
+        degrees = shapes.Degrees(parallel.tp, parallel.pp, parallel.ep)
+        return shapes.shard_sizes(self.model_config, degrees)
 
     def inspect_data(self) -> DataFindings:
         num_samples = self.config.train.max_steps * self.config.global_batch
@@ -406,12 +388,6 @@ class ImageTextTask(PretrainTask):
         """Clamp the logits' scale to CLIP's bounds."""
         model.clamp_logit_scale(optimizer)
 
-    def model_size(self) -> ModelSize:
-        return model_size(self.model_config)
-
-    def tensor_shapes(self) -> dict[str, Shape]:
-        return parameter_shapes(self.model_config)
-
     def model_lines(self) -> list[str]:
         model, size = self.model_config, self.model_size()
         return [
@@ -478,27 +454,27 @@ def value_bytes(train: TrainConfig) -> int:
     return 4 if train.precision == "float32" else 2
 
 
+_WHOLE = "it is whole on every rank; use dp or sharding"
+_NOT_WITH_CLIP = {
+    "parallel.tp": (1, _WHOLE),
+    "parallel.pp": (1, _WHOLE),
+    "parallel.ep": (1, _WHOLE),
+    "train.gradient_accumulation_steps": (
+        1,
+        "pairs of one forward pass are told apart, so this is not a larger "
+        "batch; use more ranks or a larger train.batch_size",
+    ),
+    "train.expert_bias_rate": (0, "it has no experts; leave it out"),
+}
+"""Setting -> largest value, and why it can be no larger."""
+
+
 def _refuse_unsupported(config: RunConfig) -> None:
-    parallel, train = config.parallel, config.train
-    for name in ("tp", "pp", "ep"):
-        if getattr(parallel, name) > 1:
-            raise ValueError(
-                f"parallel.{name}={getattr(parallel, name)} with clip: it is "
-                "whole on every rank; use dp or sharding"
-            )
-    if train.gradient_accumulation_steps > 1:
-        raise ValueError(
-            "train.gradient_accumulation_steps="
-            f"{train.gradient_accumulation_steps} with clip: pairs of one "
-            "forward pass are told apart, so this is not a larger batch; use "
-            "more ranks or a larger train.batch_size"
-        )
-    if train.expert_bias_rate:
-        raise ValueError(
-            f"train.expert_bias_rate={train.expert_bias_rate} with clip: it "
-            "has no experts; leave it out"
-        )
-    if train.precision == "float8":
+    for key, (largest, reason) in _NOT_WITH_CLIP.items():
+        value = operator.attrgetter(key)(config)
+        if value > largest:
+            raise ValueError(f"{key}={value} with clip: {reason}")
+    if config.train.precision == "float8":
         raise ValueError(
             "train.precision='float8' with clip: its linear maps have no FP8; "
             "use bfloat16"

@@ -61,14 +61,6 @@ from paddle_adagc.lab.train.resharding import (
 )
 from paddle_adagc.lab.train.tasks import PretrainTask
 
-_MODULES = {
-    "visualdl": "visualdl",
-    "tensorboard": "tensorboardX",
-    "wandb": "wandb",
-    "autonlp": "ray",
-}
-"""Module of each backend."""
-
 
 class PretrainTrainer(ClippingMixin, Trainer):
     """Trains a model as a task and its config say.
@@ -76,12 +68,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
     Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
     checkpoint holds all that a killed run needs to have the same losses (the
     state of the clip, of the spike monitor and of the alarms too), and can be
-    loaded under another layout.
-
-    Attributes:
-        starts_afresh: Of ``"clip"`` and ``"optimizer"``, what does not take its
-            state from the checkpoint.
-        stopped_by: Signal that ended the training; 0: none did.
+    loaded under another layout. ``starts_afresh`` names what does not take its
+    state from it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the
+    signal that ended the training, or 0.
     """
 
     def __init__(
@@ -435,7 +424,8 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
     check_precision(train)
     backends = ["visualdl"] * train.visualdl + train.report_to
     for name in backends:
-        check_installed(_MODULES[name], "track")
+        module = "tensorboardX" if name == "tensorboard" else name
+        check_installed(module, "track")
     return TrainingArguments(
         output_dir=train.output_dir,
         logging_dir=str(Path(train.output_dir) / "logs"),

@@ -70,9 +70,7 @@ def test_the_text_is_that_of_the_step_s_batch(tmp_path, inspected):
 
 
 def test_records_without_samples_and_tensors_are_shown(tmp_path, inspected):
-    values = make_values(tmp_path, log_every=4)
-    values["record"] = {"tensors": False}
-    run(values)
+    run(make_values(tmp_path, log_every=4, record={}))
     new = inspected(tmp_path, 7)
     assert "| most clipped" in new
     rows = change_rows(
@@ -86,11 +84,8 @@ def test_records_without_samples_and_tensors_are_shown(tmp_path, inspected):
 def test_a_repeated_batch_is_that_of_the_burst_s_first_step(
     tmp_path, inspected
 ):
-    values = make_values(tmp_path)
-    values["faults"] = [
-        {"kind": "repeated_batch", "start": 4, "every": 50, "duration": 3}
-    ]
-    run(values)
+    fault = {"kind": "repeated_batch", "start": 4, "every": 50, "duration": 3}
+    run(make_values(tmp_path, faults=[fault]))
     first, again = inspected(tmp_path, 4), inspected(tmp_path, 6)
     assert "fault: repeated_batch" in again
     assert "sample 16, " in first

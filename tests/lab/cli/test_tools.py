@@ -103,6 +103,7 @@ def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
         ("pretrain", ["broken.yaml"], "broken.yaml, line 1: not YAML"),
         ("plan", ["no.yaml"], "there is no config file no.yaml"),
         ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
+        ("benchmark", ["collectives", "--config", "no.yaml"], "no config file"),
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
@@ -118,15 +119,6 @@ def test_a_file_s_mistakes_are_named_before_paddle(
     assert done.returncode == 2
     assert done.stderr.startswith(f"python tools/{name}.py: ")
     assert message in done.stderr
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_usage_names_the_console_script(name, monkeypatch, capsys):
-    script = f"adagc-{name.replace('_', '-')}"
-    monkeypatch.setattr(sys, "argv", [f"bin/{script}"])
-    with pytest.raises(SystemExit):
-        main_of(name)(["--help"])
-    assert capsys.readouterr().out.startswith(f"usage: {script} [-h]")
 
 
 @pytest.mark.parametrize("name", sorted({*COMMANDS} - WITHOUT_PADDLENLP))

@@ -50,20 +50,14 @@ def _collectives():
     stream.all_gather(parts, x, use_calc_stream=True)
     out["all_gather into a list"] = _array(paddle.concat(parts))
 
-    for name, call in {
-        "all_reduce": lambda t: stream.all_reduce(t, use_calc_stream=True),
-        "broadcast": lambda t: stream.broadcast(t, 1, use_calc_stream=True),
-        "reduce": lambda t: stream.reduce(t, 1, use_calc_stream=True),
-    }.items():
+    for name, *source in (("all_reduce",), ("broadcast", 1), ("reduce", 1)):
         tensor = x.clone()
-        call(tensor)
+        getattr(stream, name)(tensor, *source, use_calc_stream=True)
         out[name] = _array(tensor)
-    half = _rows(rank, dtype="float16")
-    dist.all_reduce(half)
-    out["all_reduce in float16"] = _array(half)
-    half = _rows(rank, dtype="bfloat16")
-    dist.all_reduce(half)
-    out["all_reduce in bfloat16"] = _array(half)
+    for dtype in ("float16", "bfloat16"):
+        half = _rows(rank, dtype=dtype)
+        dist.all_reduce(half)
+        out[f"all_reduce in {dtype}"] = _array(half)
     tensor = paddle.zeros([2, 3])
     stream.scatter(tensor, x if rank == 0 else None, 0, use_calc_stream=True)
     out["scatter"] = _array(tensor)
@@ -152,10 +146,8 @@ def _messages():
             dist.send(chain + 1, up, group=group)
     out["chain"] = _array(chain)
 
-    big, got = (
-        paddle.full([1 << 20], rank, "int64"),
-        paddle.zeros([1 << 20], "int64"),
-    )
+    big = paddle.full([1 << 20], rank, "int64")
+    got = paddle.zeros_like(big)
     dist.send(big, up, group=group)
     dist.barrier(group)
     dist.recv(got, down, group=group)
@@ -211,19 +203,28 @@ def _send_then_leave():
         return float(x), str(error)
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    return [_array(_rows(rank)) for rank in range(3)]
+RANKS = [_array(_rows(rank)) for rank in range(3)]
 
 
-def test_collectives_equal_numpy(ranks):
-    a, b, _ = ranks
-    total = a + b
+def assert_equal(results, expected):
+    """Compare what the ranks have with expected arrays by rank."""
+    for rank, got in enumerate(results):
+        assert got.keys() - {"refusal"} == expected.keys()
+        for name, by_rank in expected.items():
+            if by_rank[rank] is not None:
+                np.testing.assert_array_equal(
+                    got[name], by_rank[rank], f"{name}, rank {rank}"
+                )
+
+
+def test_collectives_equal_numpy():
+    a, b, _ = RANKS
+    total, nothing = a + b, 0 * a[:2]
     expected = {
         "reduce_scatter of a tensor": (total[:2], total[2:]),
         "reduce_scatter into a view": (
-            np.concatenate([total[:2], 0 * a[2:]]),
-            np.concatenate([0 * a[:2], total[2:]]),
+            np.concatenate([total[:2], nothing]),
+            np.concatenate([nothing, total[2:]]),
         ),
         "reduce_scatter of a list": (total, 2 * total),
         "all_gather into a tensor": (np.concatenate([a, b]),) * 2,
@@ -235,61 +236,46 @@ def test_collectives_equal_numpy(ranks):
         "all_reduce in bfloat16": (total, total),
         "scatter": (a[:2], a[2:]),
     }
-    for rank, got in enumerate(run_on_ranks(_collectives, 2)):
-        assert got.keys() == expected.keys()
-        for name, by_rank in expected.items():
-            if by_rank[rank] is not None:
-                np.testing.assert_array_equal(
-                    got[name], by_rank[rank], f"{name}, rank {rank}"
-                )
+    assert_equal(run_on_ranks(_collectives, 2), expected)
 
 
-def test_all_to_all_moves_rows_and_gradients(ranks):
-    a, b, _ = ranks
+def test_all_to_all_moves_rows_and_gradients():
+    a, b, _ = RANKS
     equal = (np.concatenate([a[:2], b[:2]]), np.concatenate([a[2:], b[2:]]))
-    uneven_gradient = (
-        np.repeat([[1.0], [2.0], [2.0], [2.0]], 3, axis=1),
-        np.full([2, 3], 2.0),
-    )
-    for rank, got in enumerate(run_on_ranks(_exchanges, 2)):
-        for name in (
-            "single float32",
-            "single bfloat16",
-            "single int64",
-            "tensor",
-            "list",
-        ):
-            np.testing.assert_array_equal(got[name], equal[rank], name)
-        everything = (np.concatenate([a[:2], b[:2]]), a[:0])
-        np.testing.assert_array_equal(
-            got["all rows to rank 0"], everything[rank]
-        )
-        uneven = (a[:1], np.concatenate([a[1:], b[:2]]))
-        np.testing.assert_array_equal(got["uneven"], uneven[rank])
-        np.testing.assert_array_equal(
-            got["uneven gradient"], uneven_gradient[rank]
-        )
+    of_float32 = ("tensor", "list", "single float32")
+    expected = {
+        **dict.fromkeys(
+            (*of_float32, "single bfloat16", "single int64"), equal
+        ),
+        "all rows to rank 0": (equal[0], a[:0]),
+        "uneven": (a[:1], np.concatenate([a[1:], b[:2]])),
+        "uneven gradient": (
+            np.repeat([[1.0], [2.0], [2.0], [2.0]], 3, axis=1),
+            np.full([2, 3], 2.0),
+        ),
+    }
+    results = run_on_ranks(_exchanges, 2)
+    assert_equal(results, expected)
+    for got in results:
         assert "out_split_sizes=[1, 1] does not split" in got["refusal"]
 
 
 @pytest.mark.slow
-def test_messages_between_three_ranks(ranks):
+def test_messages_between_three_ranks():
+    before = [RANKS[rank - 1] for rank in range(3)]
+    parts = [np.concatenate([0 * rows[:2], rows[2:]]) for rows in before]
+    expected = {
+        "chain": (0 * RANKS[0], RANKS[0], RANKS[0] + 1),
+        "all send first": [np.full(1049, (rank - 1) % 3) for rank in range(3)],
+        "receives waited for in reverse": before,
+        "batch that receives first": before,
+        "part": parts,
+        "all_gather of parts": ([1, 1, 2, 2, 3, 3],) * 3,
+    }
     results = run_on_ranks(_messages, 3)
-    for rank, got in enumerate(results):
-        source = ranks[(rank - 1) % 3]
-        assert (got["all send first"] == (rank - 1) % 3).all()
-        np.testing.assert_array_equal(
-            got["receives waited for in reverse"], source
-        )
-        np.testing.assert_array_equal(got["batch that receives first"], source)
-        part = np.concatenate([0 * source[:2], source[2:]])
-        np.testing.assert_array_equal(got["part"], part)
-        np.testing.assert_array_equal(
-            got["all_gather of parts"], [1, 1, 2, 2, 3, 3]
-        )
+    assert_equal(results, expected)
+    for got in results:
         assert "48 bytes for a float32 tensor of shape [5]" in got["refusal"]
-    np.testing.assert_array_equal(results[1]["chain"], ranks[0])
-    np.testing.assert_array_equal(results[2]["chain"], ranks[0] + 1)
 
 
 @pytest.mark.slow

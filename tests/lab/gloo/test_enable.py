@@ -74,9 +74,3 @@ def test_another_paddle_is_warned_about(monkeypatch):
     monkeypatch.setenv("PADDLE_DISTRI_BACKEND", "gloo")
     with pytest.warns(UserWarning, match="this is 3.4.0"):
         gloo.enable()
-
-
-def test_every_patch_says_why():
-    for reason, patches in gloo._PATCHES.items():
-        assert patches
-        assert len(reason.splitlines()) == 1, reason

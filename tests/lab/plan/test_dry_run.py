@@ -16,15 +16,7 @@ from paddle.distributed.fleet.base.topology import CommunicateTopology
 from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
 
 from paddle_adagc.lab.benchmark.collectives import CLIPS, LAYOUTS, to_markdown
-from paddle_adagc.lab.plan.dry_run import (
-    ADAGC,
-    ADAGC_WARM_UP,
-    GLOBAL_GC,
-    as_rank,
-    axis_list,
-    build_without_memory,
-    plan_ranks,
-)
+from paddle_adagc.lab.plan import dry_run
 from paddle_adagc.lab.plan.plan import with_parallel
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.parse import load_config
@@ -62,12 +54,12 @@ def rows(collectives):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_equals_the_table_counted_on_real_processes(name):
-    rank = plan_ranks(in_layout(name))[0]
+    rank = dry_run.plan_ranks(in_layout(name))[0]
     planned = {
-        "GlobalGC": {"adaptive": rows(rank.steps[GLOBAL_GC])},
+        "GlobalGC": {"adaptive": rows(rank.steps[dry_run.GLOBAL_GC])},
         "AdaGC": {
-            "warm_up": rows(rank.steps[ADAGC_WARM_UP]),
-            "adaptive": rows(rank.steps[ADAGC]),
+            "warm_up": rows(rank.steps[dry_run.ADAGC_WARM_UP]),
+            "adaptive": rows(rank.steps[dry_run.ADAGC]),
         },
     }
     table = to_markdown(
@@ -118,7 +110,7 @@ def test_equals_the_ledger_on_real_ranks(name, tmp_path):
         name=name,
         overrides=overrides,
     )
-    plans = plan_ranks(config)
+    plans = dry_run.plan_ranks(config)
     assert len(plans) == config.parallel.pp
 
     def calls(collectives):
@@ -128,9 +120,10 @@ def test_equals_the_ledger_on_real_ranks(name, tmp_path):
 
     planned = [
         {
-            "GlobalGC": [calls(plan.steps[GLOBAL_GC])] * 2,
+            "GlobalGC": [calls(plan.steps[dry_run.GLOBAL_GC])] * 2,
             "AdaGC": [
-                calls(plan.steps[step]) for step in (ADAGC_WARM_UP, ADAGC)
+                calls(plan.steps[step])
+                for step in (dry_run.ADAGC_WARM_UP, dry_run.ADAGC)
             ],
         }
         for plan in plans
@@ -144,7 +137,7 @@ def test_equals_the_ledger_on_real_ranks(name, tmp_path):
 
 def test_groups_of_a_rank_are_fleets():
     config = in_layout("EP2 x V2 x4")
-    with as_rank(config, 3):
+    with dry_run.as_rank(config, 3):
         groups = fleet.get_hybrid_communicate_group()
         assert groups.get_sharding_parallel_group().ranks == [0, 1, 2, 3]
         assert groups.get_expert_parallel_group().ranks == [2, 3]
@@ -157,17 +150,17 @@ def test_axis_list_is_fleets():
     topology = CommunicateTopology(names, dims)
     for name, size in zip(names, dims, strict=True):
         for index in range(size):
-            assert axis_list(topology, name, index) == topology.get_axis_list(
-                name, index
-            )
+            assert dry_run.axis_list(
+                topology, name, index
+            ) == topology.get_axis_list(name, index)
 
 
 def test_a_full_size_model_takes_no_memory():
     config = dataclasses.replace(
         in_layout("TP2"), model={"preset": "llama2-7b"}
     )
-    with as_rank(config, 0):
-        model = build_without_memory(config)
+    with dry_run.as_rank(config, 0):
+        model = dry_run.build_without_memory(config)
     assert not any(p._is_initialized() for p in model.parameters())
     layout = read_layout(model).values()
     assert sum(math.prod(t.shape) for t in layout) == 3_369_340_928
@@ -182,7 +175,7 @@ def test_leaves_no_trace():
         for name in ("all_reduce", "get_rank", "new_group", "is_initialized")
     }
     attributes = dict(fleet.fleet.__dict__)
-    plan_ranks(in_layout("TP2 x PP2"))
+    dry_run.plan_ranks(in_layout("TP2 x PP2"))
     assert functions == {
         name: getattr(paddle.distributed, name) for name in functions
     }
@@ -199,7 +192,7 @@ def test_keeps_the_generators_of_an_earlier_run(monkeypatch):
     with tracker.rng_state("global_seed"):
         first = paddle.rand([4]).numpy()
     kept = dict(tracker.states_)
-    plan_ranks(in_layout("TP2"))
+    dry_run.plan_ranks(in_layout("TP2"))
     assert (tracker.states_, tracker.seeds_) == (kept, {11})
     with tracker.rng_state("global_seed"):
         second = paddle.rand([4]).numpy()
@@ -210,5 +203,5 @@ def test_refuses_what_the_run_refuses():
     config = load_config(CONFIG, ["model.num_key_value_heads=1"])
     layout = ParallelConfig(tp=2)
     with pytest.raises(ValueError, match="num_key_value_heads=1 is not a mult"):
-        plan_ranks(with_parallel(config, layout))
+        dry_run.plan_ranks(with_parallel(config, layout))
     assert not paddle.distributed.is_initialized()

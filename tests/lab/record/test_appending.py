@@ -2,29 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Size and checksum of a file that grows, and a file that goes away."""
 
-import hashlib
 import os
 
 import pytest
 
+from paddle_adagc.lab.checksums import describe
 from paddle_adagc.lab.record.appending import AppendedFile
-
-
-def facts(content):
-    return {
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
 
 
 def test_what_is_appended_is_counted_and_hashed(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"kept, cut")
     file = AppendedFile(path, 4)
-    assert file.sync() == facts(b"kept")
+    assert file.sync() == describe(tmp_path, ["a"])["a"]
     file.write(b" and")
     file.write(b" more")
-    assert file.sync() == facts(b"kept and more")
+    assert file.sync() == describe(tmp_path, ["a"])["a"]
     assert path.read_bytes() == b"kept and more"
     file.close()
 

@@ -3,6 +3,7 @@
 """Small whole runs: how to make, cut and compare them."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
+from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import (
     merged,
     parse_config,
@@ -27,6 +29,7 @@ from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
+SECTIONS = {field.name for field in dataclasses.fields(RunConfig)}
 SAME_EVERY_TIME = (
     "loss",
     "learning_rate",
@@ -45,9 +48,18 @@ SMALL_ERNIE = (
 )
 
 
-def make_values(output_dir, **train):
-    """Values of a tiny decoder's run; the keywords go into ``train``."""
-    return {
+def nan_at(step, **where):
+    """Faults of a run."""
+    return [{"kind": "gradient_nan", "steps": [step], **where}]
+
+
+def make_values(output_dir, **changes):
+    """Values of a tiny decoder's run, with sections and keys of ``train``.
+
+    Of ``model`` and ``data`` keys are changed, other sections are replaced.
+    """
+    sections = {k: changes.pop(k) for k in SECTIONS & changes.keys()}
+    values = {
         "model": {
             "hidden_size": 16,
             "intermediate_size": 24,
@@ -64,9 +76,12 @@ def make_values(output_dir, **train):
             "batch_size": 4,
             "log_every": 3,
             "visualdl": False,
-            **train,
+            **changes,
         },
     }
+    for name in ("model", "data"):
+        values[name] |= sections.pop(name, {})
+    return values | sections
 
 
 def proxy_values(name, output_dir, *overrides):

@@ -9,34 +9,27 @@ from unittest import mock
 import numpy as np
 import paddle
 import pytest
-from lab.train.runs import (
-    assert_same,
-    checkpoint_names,
-    make_values,
-    rows_of,
-    run,
-    run_in,
-    run_whole_and_cut,
-)
+from lab.train import runs
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import summarise_run
-from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.recorder import StepRecorder, Watcher, are_finite
-
-NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
 
 
 def test_an_alarm_is_logged_once_and_recorded(tmp_path, caplog):
-    values = make_values(tmp_path, save_every=2)
-    values["faults"] = [{"kind": "activation_nan", "steps": [3]}]
-    status, record = run(values)
-    assert status == "finished"
+    faults = [{"kind": "activation_nan", "steps": [3]}]
+    monitor = {"stop_on": ["step_seconds"]}  # none of these
+    values = runs.make_values(tmp_path, faults=faults, monitor=monitor)
+    status, record = runs.run(values)
+    assert (status, record.num_steps) == ("finished", 12)
+    assert np.flatnonzero(~np.isfinite(record.loss)).tolist() == [3]
     found = {(a["series"], a["start"], a["end"]) for a in record.run["alarms"]}
     assert {("loss", 3, 3), ("nonfinite", 3, 3)} <= found
-    in_rows = [a for row in rows_of(tmp_path) for a in row.get("alarms", [])]
+    in_rows = [
+        a for row in runs.rows_of(tmp_path) for a in row.get("alarms", [])
+    ]
     assert repr(in_rows) == repr(record.run["alarms"])
-    assert all(a["start"] == 3 for a in rows_of(tmp_path)[3]["alarms"])
+    assert all(a["start"] == 3 for a in runs.rows_of(tmp_path)[3]["alarms"])
     logged = [r for r in caplog.messages if r.startswith("alarm: loss")]
     assert len(logged) == 1
     assert logged[0].endswith("at step 3")
@@ -52,16 +45,16 @@ def test_a_nan_loss_with_finite_weights_is_no_divergence(tmp_path):
         add_loss(self, paddle.to_tensor(math.nan) if is_fifth else loss)
 
     with mock.patch.object(StepRecorder, "add_loss", broken):
-        status, record = run(make_values(tmp_path))
+        status, record = runs.run(runs.make_values(tmp_path))
     assert (status, record.num_steps) == ("finished", 12)
     assert np.flatnonzero(np.isnan(record.loss)).tolist() == [5]
 
 
 @pytest.mark.parametrize("log_every", [3, 50])
 def test_nonfinite_total_does_not_depend_on_log_every(tmp_path, log_every):
-    values = make_values("", save_every=4, log_every=log_every)
-    values |= {"faults": NAN_AT_5, "record": {}}
-    whole = run_whole_and_cut(values, tmp_path)
+    values = runs.make_values("", save_every=4, log_every=log_every)
+    values |= {"faults": runs.nan_at(5), "record": {}}
+    whole = runs.run_whole_and_cut(values, tmp_path)
     total = whole.metrics["nonfinite_total"]
     assert total[3] == 0
     assert total[7] == total[11] == 1
@@ -73,37 +66,21 @@ def test_nonfinite_total_does_not_depend_on_log_every(tmp_path, log_every):
 
 
 def test_stops_at_an_alarm_and_resumes_without_it(tmp_path):
-    values = make_values(tmp_path / "cut", save_every=2, log_every=50)
-    values |= {"faults": NAN_AT_5, "monitor": {"stop_on": ["nonfinite"]}}
-    status, stopped = run(values)
+    values = runs.make_values(tmp_path / "cut", save_every=2, log_every=50)
+    values |= {"faults": runs.nan_at(5), "monitor": {"stop_on": ["nonfinite"]}}
+    status, stopped = runs.run(values)
     assert status == stopped.run["status"] == "stopped"
     assert stopped.num_steps == 6
     names = ["checkpoint-2", "checkpoint-4"]
-    assert checkpoint_names(tmp_path / "cut") == names
+    assert runs.checkpoint_names(tmp_path / "cut") == names
     ending = summarise_run(tmp_path / "cut")
     assert not ending.is_sound
     assert ending.lines[-1].startswith("stopped by an alarm, nonfinite 1 ")
     values["monitor"] = {"stop_on": []}
-    cut = run_in(tmp_path / "cut", values)
+    cut = runs.run_in(tmp_path / "cut", values)
     assert cut.run["stopped_by"] is None
     assert summarise_run(tmp_path / "cut").lines[-1].startswith("next: ")
-    assert_same(run_in(tmp_path / "whole", values), cut)
-
-
-def test_other_alarms_do_not_stop_a_run(tmp_path):
-    values = make_values(tmp_path)
-    values |= {"faults": NAN_AT_5, "monitor": {"stop_on": ["loss"]}}
-    assert run(values)[0] == "finished"
-
-
-def test_defaults_are_not_part_of_a_config_s_values(tmp_path):
-    values = make_values(tmp_path)
-    assert "monitor" not in parse_config(values).to_dict()
-    values["monitor"] = {"stop_on": ["loss"]}
-    assert parse_config(values).to_dict()["monitor"] == values["monitor"]
-    values["monitor"] = {"stop_on": ["los"]}
-    with pytest.raises(ValueError, match="did you mean 'loss'"):
-        parse_config(values)
+    runs.assert_same(runs.run_in(tmp_path / "whole", values), cut)
 
 
 def watch(watcher, changes):

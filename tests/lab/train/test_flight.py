@@ -2,26 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flight recorder: a run's last steps, written at an event."""
 
+import contextlib
 import math
-import signal
 from unittest import mock
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
-from lab.train.runs import make_values, pretrain, run, start, wait_for_step
+from lab.train.runs import (
+    make_values,
+    nan_at,
+    pretrain,
+    run,
+)
 
 from paddle_adagc.clips.memory import Snapshot
 from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.train.recorder import StepRecorder
 
-NAN_AT_5 = [{"kind": "gradient_nan", "steps": [5]}]
 
-
-def values_with_nan(directory, **train):
-    values = make_values(directory, **train)
-    return {**values, "faults": NAN_AT_5}
+def values_with_nan(directory, **changes):
+    return make_values(directory, **{"faults": nan_at(5), **changes})
 
 
 def test_an_alarm_writes_what_the_record_has(tmp_path):
@@ -45,17 +47,10 @@ def test_an_alarm_writes_what_the_record_has(tmp_path):
 
 
 def test_an_exception_in_a_step_leaves_that_step_s_samples(tmp_path):
-    add_loss = StepRecorder.add_loss
+    def failing(loss):
+        raise RuntimeError("out of memory")
 
-    def failing(self, loss):
-        if self._row["step"] == 7:
-            raise RuntimeError("out of memory")
-        add_loss(self, loss)
-
-    with (
-        mock.patch.object(StepRecorder, "add_loss", failing),
-        pytest.raises(RuntimeError, match="out of memory"),
-    ):
+    with losses_at(7, failing), pytest.raises(RuntimeError, match="of memory"):
         run(make_values(tmp_path))
     [kept] = load_event(tmp_path).ranks
     assert str(kept.reason) == "RuntimeError: out of memory"
@@ -77,22 +72,20 @@ def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
         copied.add(len(ended))
         return rows(self)
 
-    values = values_with_nan(tmp_path, log_every=6)
-    values |= {"monitor": {"flight_steps": 4}, "record": {}}
+    changes = {"monitor": {"flight_steps": 4}, "record": {}}
     with (
         mock.patch.object(StepRecorder, "end_step", counted_step),
         mock.patch.object(Snapshot, "rows", counted_rows),
     ):
-        run(values)
+        run(values_with_nan(tmp_path, log_every=6, **changes))
     assert copied == {6, 12}
     assert load_event(tmp_path).first.step.tolist() == [2, 3, 4, 5]
 
 
 def test_an_alarm_names_the_worst_tensors(tmp_path, caplog):
     """Also where the clip's numbers are known at logged steps alone."""
-    values = values_with_nan(tmp_path, log_every=4)
-    values["faults"][0] = {**NAN_AT_5[0], "tensor": "lm_head.weight"}
-    run({**values, "record": {}})
+    faults = nan_at(5, tensor="lm_head.weight")
+    run(make_values(tmp_path, log_every=4, faults=faults, record={}))
     names = [line for line in caplog.messages if "highest norm over" in line]
     assert len(names) == 1
     start = "highest norm over gamma: lm_head inf at step 5, "
@@ -103,7 +96,7 @@ def test_an_alarm_names_the_worst_tensors(tmp_path, caplog):
 
 
 def test_none_are_kept_if_none_are_wanted(tmp_path):
-    run({**values_with_nan(tmp_path), "monitor": {"flight_steps": 0}})
+    run(values_with_nan(tmp_path, monitor={"flight_steps": 0}))
     assert load_event(tmp_path) is None
     assert not (tmp_path / "flight").exists()
 
@@ -124,12 +117,16 @@ def test_the_command_shows_it(tmp_path, capsys):
     assert "step 2:\n" in capsys.readouterr().out
     assert main([str(tmp_path), "--flight", "--step", "9"]) == 2
     assert "no event with step 9" in capsys.readouterr().err
+    [path] = (tmp_path / "flight").iterdir()
+    path.write_bytes(b"PK")
+    assert main([str(tmp_path), "--flight"]) == 2
+    assert f"{path} is damaged" in capsys.readouterr().err
 
 
 def test_the_command_says_that_no_tensor_was_measured(tmp_path, capsys):
-    values = values_with_nan(tmp_path, log_every=4)
-    values |= {"clip": {"name": "global_norm"}, "record": {}}
-    run({**values, "monitor": {"stop_on": ["loss"]}})
+    changes = {"clip": {"name": "global_norm"}, "record": {}}
+    monitor = {"stop_on": ["loss"]}
+    run(values_with_nan(tmp_path, log_every=4, monitor=monitor, **changes))
     capsys.readouterr()
     step = load_event(tmp_path).first.step.tolist()[0]
     assert main([str(tmp_path), "--flight", "--step", str(step)]) == 0
@@ -138,38 +135,21 @@ def test_the_command_says_that_no_tensor_was_measured(tmp_path, capsys):
     assert "No tensors are recorded at this step" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", None])
-def test_a_damaged_file_is_named(content, tmp_path, capsys):
-    run(values_with_nan(tmp_path))
-    [path] = (tmp_path / "flight").iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    assert main([str(tmp_path), "--flight"]) == 2
-    assert f"{path} is damaged" in capsys.readouterr().err
+@contextlib.contextmanager
+def losses_at(step, change):
+    """Change what a run has as the loss of a step."""
+    add_loss = StepRecorder.add_loss
 
+    def changed(self, loss):
+        is_here = self._row["step"] == step
+        add_loss(self, change(loss) if is_here else loss)
 
-@pytest.mark.slow
-def test_a_signal_writes_it(tmp_path, capsys):
-    values = make_values(tmp_path / "run", max_steps=500, log_every=1)
-    process = start(values, tmp_path)
-    wait_for_step(tmp_path / "run", 5, process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143
-    [kept] = load_event(tmp_path / "run").ranks
-    assert str(kept.reason) == "SIGTERM"
-    [checkpoint] = (tmp_path / "run").glob("checkpoint-*")
-    assert checkpoint.name == f"checkpoint-{kept.step[-1] + 1}"
+    with mock.patch.object(StepRecorder, "add_loss", changed):
+        yield
 
 
 def run_on_rank(values):
-    add_loss = StepRecorder.add_loss
-
-    def broken(self, loss):
-        is_sixth = self._row["step"] == 6
-        add_loss(self, loss * math.nan if is_sixth else loss)
-
-    with mock.patch.object(StepRecorder, "add_loss", broken):
+    with losses_at(6, lambda loss: loss * math.nan):
         pretrain(values)
 
 

@@ -6,14 +6,7 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
-from lab.train.runs import (
-    CONFIGS,
-    assert_same,
-    evaluated,
-    pretrain,
-    run_in,
-    run_whole_and_cut,
-)
+from lab.train import runs
 
 from paddle_adagc.lab.models.vision_text.config import MAX_LOGIT_SCALE
 from paddle_adagc.lab.record.files import RunRecord
@@ -55,8 +48,8 @@ def make_values(**changes):
 def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
     """Patches are dropped at random: the generator's state is resumed too."""
     faults = [{"kind": "shuffled_labels", "start": 3, "every": 2}]
-    whole = run_whole_and_cut(make_values(faults=faults), tmp_path)
-    steps, _ = evaluated(whole)
+    whole = runs.run_whole_and_cut(make_values(faults=faults), tmp_path)
+    steps, _ = runs.evaluated(whole)
     assert steps == [3, 7, 11]
     accuracy = whole.metrics["retrieval_accuracy"][steps]
     assert ((accuracy >= 0) & (accuracy <= 1)).all()
@@ -79,16 +72,16 @@ def test_tar_shards_are_resumed_in_the_middle(tmp_path):
             "shuffle_size": 4,
         },
     }
-    whole = run_whole_and_cut(make_values(**changes), tmp_path)
+    whole = runs.run_whole_and_cut(make_values(**changes), tmp_path)
     assert whole.run["data"]["num_pairs"] == 9 + 10 + 11
 
 
 @pytest.mark.slow
 def test_workers_prepare_the_same_batches(tmp_path):
-    alone = run_in(tmp_path / "alone", make_values())
+    alone = runs.run_in(tmp_path / "alone", make_values())
     values = make_values(data={"num_workers": 2})
-    workers = run_in(tmp_path / "workers", values)
-    assert_same(alone, workers)
+    workers = runs.run_in(tmp_path / "workers", values)
+    runs.assert_same(alone, workers)
 
 
 def test_loss_falls_and_batch_faults_hurt(tmp_path):
@@ -97,10 +90,10 @@ def test_loss_falls_and_batch_faults_hurt(tmp_path):
         "clip": {"name": "global_norm"},
         "record": {"tensors": False},
     }
-    record = run_in(tmp_path / "clean", make_values(**longer))
+    record = runs.run_in(tmp_path / "clean", make_values(**longer))
     assert record.loss[-5:].mean() < record.loss[:5].mean() - 0.3
     faults = [{"kind": "shuffled_labels", "steps": [59]}]
-    hurt = run_in(tmp_path / "hurt", make_values(faults=faults, **longer))
+    hurt = runs.run_in(tmp_path / "hurt", make_values(faults=faults, **longer))
     np.testing.assert_array_equal(hurt.loss[:59], record.loss[:59])
     assert hurt.loss[59] > record.loss[59] + 0.2
 
@@ -122,17 +115,6 @@ def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
     np.testing.assert_allclose(scales[1:3], MAX_LOGIT_SCALE)
 
 
-def test_only_matrices_decay(tmp_path):
-    train = {"output_dir": str(tmp_path)}
-    config = parse_config(make_values(train=train))
-    with paddle.utils.unique_name.guard():
-        trainer = build_trainer(config)
-        optimizer = trainer.create_optimizer(lr_scheduler=0.1)
-    decays = optimizer._apply_decay_param_fun
-    for name, parameter in trainer.model.named_parameters():
-        assert decays(parameter.name) == (parameter.ndim > 1), name
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [{"dp": 2}, {"sharding": 2}])
 def test_two_ranks_train_as_one_process_with_the_whole_batch(
@@ -144,10 +126,10 @@ def test_two_ranks_train_as_one_process_with_the_whole_batch(
         "optimizer": {"name": "adamw"},
         "train": {"eval_every": 12},
     }
-    alone = run_in(tmp_path / "alone", make_values(**changes))
+    alone = runs.run_in(tmp_path / "alone", make_values(**changes))
     changes["train"] |= {"batch_size": 4, "output_dir": str(tmp_path / "two")}
     values = make_values(parallel=parallel, **changes)
-    assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
+    assert run_on_ranks(runs.pretrain, 2, values=values) == ["finished"] * 2
     two = RunRecord.load(tmp_path / "two")
     np.testing.assert_allclose(two.loss, alone.loss, rtol=1e-4)
     assert (
@@ -185,7 +167,7 @@ def test_what_clip_cannot_do_is_refused(changes, message):
 
 def test_recipes_hold_the_paper_s_values():
     adagc, globalgc = (
-        load_config(CONFIGS / f"clip_vit_b32/{name}.yaml")
+        load_config(runs.CONFIGS / f"clip_vit_b32/{name}.yaml")
         for name in ("adagc", "globalgc")
     )
     train, schedule = adagc.train, adagc.schedule
@@ -211,8 +193,8 @@ def test_recipes_hold_the_paper_s_values():
 
 
 def test_proxy_is_the_recipe_at_another_size():
-    recipe = load_config(CONFIGS / "clip_vit_b32/adagc.yaml")
-    proxy = load_config(CONFIGS / "proxy/clip_lion.yaml")
+    recipe = load_config(runs.CONFIGS / "clip_vit_b32/adagc.yaml")
+    proxy = load_config(runs.CONFIGS / "proxy/clip_lion.yaml")
     assert proxy.optimizer == recipe.optimizer
     assert proxy.clip == recipe.clip
     assert proxy.schedule.kind == recipe.schedule.kind

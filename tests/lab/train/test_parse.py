@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paddle_adagc.clips.registry import CLIPS
 from paddle_adagc.lab.extensions.robust import make_clip
-from paddle_adagc.lab.models.families import decoder_config
+from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.optimizer_config import LionConfig
 from paddle_adagc.lab.train.parse import (
     load_config,
@@ -170,6 +169,8 @@ def test_data_follows_the_run_s_seed_unless_given():
         ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
         ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
         ("record.moments", True, "^record: moments=True needs tensors"),
+        ("monitor.stop_on", ["los"], "did you mean 'loss'"),
+        ("train.report_to", ["nope"], "report_to"),
         ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
         ("faults", [{"kind": "gradient_nan"}], "steps or start"),
     ],
@@ -205,25 +206,9 @@ def test_broken_overrides_are_named(file):
         load_config(file, ["train.max_steps"])
 
 
-def test_missing_parts_are_named(tmp_path):
+def test_missing_parts_are_named():
     with pytest.raises(ValueError, match="train"):
         parse_config({"model": {}, "clip": {"name": "adagc"}})
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
-        load_config(tmp_path / "nowhere.yaml")
-
-
-def test_model_fields_and_presets():
-    config = decoder_config({"preset": "llama2-7b", "num_hidden_layers": 2})
-    assert (config.hidden_size, config.num_hidden_layers) == (4096, 2)
-    with pytest.raises(ValueError, match="did you mean 'hidden_size'"):
-        decoder_config({"hiden_size": 3})
-    with pytest.raises(ValueError, match="llama2-8b"):
-        decoder_config({"preset": "llama2-8b"})
-
-
-@pytest.mark.parametrize("name", CLIPS)
-def test_every_clip_can_be_made(name):
-    make_clip(name)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +239,49 @@ def test_all_mistakes_are_named_at_once_a_line_each():
         "'optimizer.epsilon'?",
         "unknown key 'train.max_step', did you mean 'train.max_steps'?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sequence_parallel": True}, "needs tp > 1"),
+        ({"ep": 2}, "ep=2 with tp=1, sharding=1"),
+        ({"ep": 2, "sharding": 3}, "ep=2 with tp=1, sharding=3"),
+        ({"ep": 4, "tp": 2, "sharding": 3}, "ep a divisor of tp x sharding"),
+        (
+            {"ep": 2, "sharding": 2, "sharding_split_param": False},
+            "sharding_split_param=False",
+        ),
+        ({"ep": 3, "sharding": 3, "tp": 2}, "use a multiple of tp"),
+        ({"ep": 2, "sharding": 2, "dp": 2}, "dp=2"),
+        ({"pp": 0}, "pp"),
+    ],
+)
+def test_refuses_layouts(fields, message):
+    with pytest.raises(ValueError, match=message):
+        ParallelConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"record": {"tensors": True}}, "record.tensors"),
+        ({"faults": [{"kind": "random_tokens", "steps": [3]}]}, "1 faults"),
+    ],
+)
+def test_refuses_what_needs_one_process(changes, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config({**MINIMAL, "parallel": {"tp": 2}, **changes})
+
+
+def test_defaults_are_not_part_of_a_run_s_identity():
+    values = parse_config(MINIMAL).to_dict()
+    assert not {"parallel", "monitor"} & values.keys()
+    assert "report_to" not in values["train"]
+    given = {"parallel": {"pp": 2}, "monitor": {"stop_on": ["loss"]}}
+    values = parse_config({**MINIMAL, **given}).to_dict()
+    assert values["parallel"]["pp"] == 2
+    assert values["monitor"] == given["monitor"]
 
 
 def test_a_changed_copy_is_checked_too():

@@ -8,9 +8,10 @@ import time
 from unittest import mock
 
 import pytest
-from lab.train.runs import assert_same, make_values, run, start, wait_for_step
+from lab.train import runs
 
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.train import processes
 from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.processes import StopRequest
@@ -20,11 +21,11 @@ from paddle_adagc.lab.train.trainer import PretrainTrainer
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
-    values = make_values(tmp_path / "whole", max_steps=150, log_every=1)
-    _, whole = run(values)
+    values = runs.make_values(tmp_path / "whole", max_steps=150, log_every=1)
+    _, whole = runs.run(values)
     values["train"]["output_dir"] = str(tmp_path / "stopped")
-    process = start(values, tmp_path)
-    wait_for_step(tmp_path / "stopped", 5, process)
+    process = runs.start(values, tmp_path)
+    runs.wait_for_step(tmp_path / "stopped", 5, process)
     process.send_signal(number)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
@@ -34,19 +35,24 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     stopped = RunRecord.load(tmp_path / "stopped")
     assert stopped.run["status"] == "stopped"
     assert checkpoint.name == f"checkpoint-{stopped.num_steps}"
-    status, resumed = run(values)
+    [kept] = load_event(tmp_path / "stopped").ranks
+    assert str(kept.reason) == number.name
+    assert kept.step[-1] + 1 == stopped.num_steps
+    status, resumed = runs.run(values)
     assert status == "finished"
-    assert_same(whole, resumed)
+    runs.assert_same(whole, resumed)
 
 
 @pytest.mark.slow
 def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
-    values = make_values(tmp_path / "run", max_steps=4000, batch_size=2)
-    values["record"] = {"tensors": False, "moments": False}
-    values["parallel"] = {"dp": 2}
+    values = runs.make_values(
+        tmp_path / "run", max_steps=4000, record={}, parallel={"dp": 2}
+    )
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node=2"]
-    process = start(values, tmp_path, *launch, f"--log_dir={tmp_path / 'log'}")
-    wait_for_step(tmp_path / "run", 3, process)
+    process = runs.start(
+        values, tmp_path, *launch, f"--log_dir={tmp_path / 'log'}"
+    )
+    runs.wait_for_step(tmp_path / "run", 3, process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     stopped = RunRecord.load(tmp_path / "run")
@@ -93,8 +99,9 @@ def test_a_forked_data_loader_ends_by_sigterm():
     assert os.WTERMSIG(status) == signal.SIGTERM
 
 
-def test_the_last_step_is_evaluated_and_saved_once(tmp_path):
-    values = make_values(tmp_path, max_steps=4, eval_every=2, save_every=2)
+@pytest.mark.parametrize("every", [4, 5])
+def test_the_last_step_is_evaluated_and_saved_once(every, tmp_path):
+    values = runs.make_values(tmp_path, eval_every=every, save_every=every)
     counts = {}
     with contextlib.ExitStack() as stack:
         for name in ("evaluate", "_save_checkpoint"):
@@ -104,5 +111,8 @@ def test_the_last_step_is_evaluated_and_saved_once(tmp_path):
                     PretrainTrainer, name, autospec=True, side_effect=method
                 )
             )
-        run(values)
-    assert [count.call_count for count in counts.values()] == [2, 2]
+        _, record = runs.run(values)
+    assert [count.call_count for count in counts.values()] == [3, 3]
+    assert runs.evaluated(record)[0] == [every - 1, 2 * every - 1, 11]
+    names = {"checkpoint-12", f"checkpoint-{2 * every}"}
+    assert {*runs.checkpoint_names(tmp_path)} == names

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
-from lab.train.runs import losses, small_ernie
+from lab.train.runs import losses, small_ernie, start
 
 from paddle_adagc.lab.evaluate.saved import load_saved, to_hf
-from paddle_adagc.lab.record.files import update_run_json
+from paddle_adagc.lab.record.files import read_run_json, update_run_json
 from paddle_adagc.lab.train.processes import Stopped
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 from paddle_adagc.state import load_state
@@ -140,6 +140,23 @@ def test_a_run_moves_from_layout_to_layout(layouts, stops, alone, tmp_path):
     assert_close(output_dir, alone)
 
 
+@pytest.mark.slow
+def test_launched_under_tp2_x_pp2(alone, tmp_path):
+    output_dir = tmp_path / "run"
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node=4"]
+    launch.append(f"--log_dir={tmp_path / 'log'}")
+    values = small_ernie(output_dir, *SMALL, *TP2_PP2[1:])
+    printed, _ = start(values, tmp_path, *launch).communicate(timeout=300)
+    assert_close(output_dir, alone)
+    assert read_run_json(output_dir)["config"]["parallel"]["tp"] == 2, printed
+
+
+def test_number_of_processes_must_fit(tmp_path):
+    with pytest.raises(ValueError, match="--nproc_per_node 4"):
+        runs.pretrain(small_ernie(tmp_path / "run", *SMALL, *TP2_PP2[1:]))
+    assert not (tmp_path / "run").exists()
+
+
 def assert_resumes(layout, tmp_path):
     """A run has the same bits if it is cut; return its directory."""
     whole = tmp_path / "whole"
@@ -154,10 +171,9 @@ def assert_resumes(layout, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_experts_with_tensor_parallelism_are_resumed_bit_for_bit(
-    alone, tmp_path
-):
-    assert_close(assert_resumes(TP2_EP2_V2, tmp_path), alone)
+@pytest.mark.parametrize("layout", [TP2_EP2_V2, PP2_V2, EP2_V2])
+def test_a_layout_is_resumed_bit_for_bit(layout, alone, tmp_path):
+    assert_close(assert_resumes(layout, tmp_path), alone)
 
 
 @pytest.mark.slow
