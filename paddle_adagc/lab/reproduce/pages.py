@@ -39,7 +39,7 @@ from paddle_adagc.lab.reproduce.statistics import (
     paired_differences,
     sign_flip_p,
 )
-from paddle_adagc.lab.reproduce.verdicts import Verdict, counted, judge
+from paddle_adagc.lab.reproduce.verdicts import LABELS, Verdict, counted, judge
 
 PAGE, ERNIE_PAGE = "results.md", "results-ernie.md"
 REPORT = "report.json"
@@ -53,24 +53,22 @@ _MADE = "<!-- made by `tools/reproduce.py report`: do not edit -->\n"
 _HOW = """\
 Each claim has a rule in `configs/claims.yaml`. Rules, margins and the six
 primary claims were fixed after the runs that are marked "recorded before" and
-before all others. A verdict takes every run that fits the rule, whichever
-experiment ordered it.
+before all others; the labels "partly", "not exercised", "not run" and
+"computed" came after all runs of 2026-11, and so did splitting the paper's
+claims from tests of our own. A verdict takes every run that fits the rule,
+whichever experiment ordered it. Seeds were added in rounds, and a verdict takes
+all of them; no correction is made for that.
 
-| Label | Meaning |
-|---|---|
-| reproduced | every comparison is significant (p at most 0.05) |
-| contradicted | the opposite is significant, or an event breaks a zero |
-| no difference | the difference is smaller than a margin stated beforehand |
-| undecided | none of these yet, with what would decide |
-| not testable here | the reason is given |
-
+{labels}
 The runs are proxies of 0.1 to 1.2 million parameters on CPU cores: a verdict
 is about them, not about the paper's models. Seeds are paired: the same initial
-weights, batches and faults for all methods, on the same type of processor. A
-verdict takes at least 8 paired seeds. Values are compared by the exact
-sign-flip test; spikes as events per 1,000 judged steps, by the larger p of the
-exact conditional binomial test and the sign-flip test of the seeds' rates. The
-six primary claims share an error of 0.05 (Holm); the others are descriptive.
+weights, batches and faults for all methods, on the same type of processor
+where it was recorded ("recorded before" pairs with itself). A verdict takes at
+least 8 paired seeds. Values are compared by the exact sign-flip test; spikes as
+events per 1,000 judged steps, by the larger p of the exact conditional binomial
+test and the sign-flip test of the seeds' rates. A claim and its opposite are
+tested at 0.025 each, a difference smaller than the margin at 0.05. The six
+primary claims share these errors (Holm); the others are descriptive.
 """
 
 _RUNS = """\
@@ -310,7 +308,11 @@ class Pages:
             f"# Results\n\n{_MADE}",
             f"{self._effort()} Of {len(paper)} claims of the paper: "
             f"{counted(paper)}.\n",
-            _HOW,
+            _HOW.format(
+                labels=markdown_table(
+                    ["Label", "Meaning"], LABELS.items(), left=2
+                )
+            ),
             "## The primary claims\n",
             verdicts_markdown(primary),
             "## The other claims of the paper\n",
@@ -431,6 +433,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "primary": verdict.claim.primary,
         "p_for": verdict.p_for,
         "p_against": verdict.p_against,
+        "control_is_calm": verdict.claim.control_is_calm,
         "comparisons": [c.as_json() for c in verdict.comparisons],
+        "premises": [c.as_json() for c in verdict.premises],
         "controls": dict(verdict.control_keys),
     }

@@ -102,8 +102,8 @@ def test_claims_and_labels_are_escaped_and_counted(write_grid):
         ],
     )
     page = Pages([claim], Catalogue({"t": path}), {}).results_page()
-    assert r"AdaGC has no spikes. (0 \| none) | **undecided** |" in page
-    assert "Of 1 claims of the paper: 1 undecided." in page
+    assert r"AdaGC has no spikes. (0 \| none) | **not run** |" in page
+    assert "Of 1 claims of the paper: 1 not run." in page
 
 
 def test_collecting_adds_to_what_is_committed(tmp_path):

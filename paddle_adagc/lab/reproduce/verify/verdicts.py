@@ -37,6 +37,10 @@ def check_verdicts(
         v["id"]: [tests_of(c, *sides(c, runs)) for c in v["comparisons"]]
         for v in verdicts
     }
+    premises = {
+        v["id"]: [tests_of(c, *sides(c, runs)) for c in v["premises"]]
+        for v in verdicts
+    }
     p_values = {v["id"]: claim_p(v, tests[v["id"]]) for v in verdicts}
     primary = [v["id"] for v in verdicts if v["primary"]]
     columns = zip(*(p_values[name] for name in primary), strict=True)
@@ -44,20 +48,26 @@ def check_verdicts(
     p_values.update(zip(primary, adjusted, strict=True))
     for verdict in verdicts:
         name, own = verdict["id"], tests[verdict["id"]]
-        for comparison, test in zip(verdict["comparisons"], own, strict=True):
+        rules = [*verdict["comparisons"], *verdict["premises"]]
+        both = [*own, *premises[name]]
+        for comparison, test in zip(rules, both, strict=True):
             place = f"{name}, {comparison['method']}"
             yield from check_comparison(place, comparison, test, runs)
         p_for, p_against = p_values[name]
         stored = [verdict["p_for"], verdict["p_against"]]
         yield f"{name}: p", stored, [p_for, p_against]
-        expected = label_of(verdict, own, p_for, p_against)
+        said = [
+            outcome(c, test, verdict, len(own), runs)
+            for c, test in zip(rules, both, strict=True)
+        ]
+        expected = label_of(verdict, said, own, p_for, p_against)
         yield f"{name}: verdict", verdict["verdict"], expected
-        yield from check_evidence(verdict, own, runs, pages)
+        yield from check_evidence(verdict, both, runs, pages)
 
 
 def sides(comparison: dict[str, Any], runs: Runs) -> list[list[Cell]]:
-    """Return the runs of both sides; an absent side has none."""
-    names = ("keys", "other_keys")
+    """Return the runs of both sides and the unpaired; absent: none."""
+    names = ("keys", "other_keys", "beside_keys")
     return [runs.of(comparison.get(name, ())) for name in names]
 
 
@@ -65,9 +75,9 @@ def check_comparison(
     place: str, comparison: dict[str, Any], test: Tests, runs: Runs
 ) -> Iterator[Check]:
     """Compare p-values, pairs and the number of seeds."""
-    for key in ("p_for", "p_against", "p_equal"):
+    for key in ("p_for", "p_against", "p_equal", "p_fewer"):
         yield f"{place}, {key}", comparison.get(key), test.get(key)
-    first, second = sides(comparison, runs)
+    first, second, _ = sides(comparison, runs)
     if first and second:
         measure = comparison["measure"].replace("spike_events", "events_1000")
         pairs = runs.pairs(first, second, measure)
@@ -119,10 +129,9 @@ def claim_lines(verdict: Verdict, page: str) -> Iterator[tuple[str, str]]:
 def facts(verdict: Verdict, runs: Runs) -> set[str]:
     """Return counts and mean differences of all runs that a claim names."""
     found = set()
-    for c in verdict["comparisons"]:
-        first, second = sides(c, runs)
+    for c in [*verdict["comparisons"], *verdict["premises"]]:
+        first, second, beside = sides(c, runs)
         if c["measure"] == "spike_events":
-            beside = runs.of(c.get("beside_keys", ()))
             found |= {count_text(s) for s in (first, second, beside) if s}
         elif second:
             pairs = [*zip(first, second, strict=True)]
@@ -157,25 +166,72 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
+def outcome(
+    comparison: dict[str, Any],
+    test: Tests,
+    verdict: Verdict,
+    count: int,
+    runs: Runs,
+) -> str:
+    """What one comparison says for itself."""
+    if not test:
+        return "missing"
+    first, second, _ = sides(comparison, runs)
+    is_enough = comparison.get("num_seeds", SEEDS) >= SEEDS
+    if "p_fewer" in test:
+        (k1, t1), (k2, t2) = counts(first), counts(second)
+        if k1.sum() * t2.sum() >= k2.sum() * t1.sum():
+            return "no fewer"
+        return "part" if is_enough and test["p_fewer"] <= ALPHA else "open"
+    if not is_enough:
+        return "against" if test.get("p_against") == 0 else "open"
+    is_event = comparison["measure"] == "spike_events" and bool(second)
+    is_fewer = is_event and comparison["expect"] in ("lower", "zero")
+    if is_fewer and not counts([*first, *second])[0].sum():
+        return "small" if verdict["control_is_calm"] else "calm"
+    if test.get("p_equal", 1.0) <= ALPHA:
+        return "small"
+    if test["p_for"] <= ALPHA / 2:
+        return "holds"
+    return "against" if count * test["p_against"] <= ALPHA / 2 else "open"
+
+
 def label_of(
     verdict: Verdict,
+    said: list[str],
     tests: list[Tests],
     p_for: float,
     p_against: float,
 ) -> str:
     """Return the verdict by the rules of the page."""
-    if not tests:
+    own, premises = {*said[: len(tests)]}, {*said[len(tests) :]}
+    primary = verdict["primary"]
+    if not own:
         return "not testable here"
-    if p_against <= ALPHA:
+    if premises - {"holds"}:
+        return "not exercised"
+    if own == {"holds"}:
+        if all(len(c.get("values", ())) == 1 for c in verdict["comparisons"]):
+            return "computed"
+        return "reproduced" if p_for <= ALPHA / 2 else "undecided"
+    if own & {"holds", "part"}:
+        if "missing" in own:
+            return "not run"
+        back = max(test["p_for"] for test in tests) > 0.5
+        return "partly" if own - {"holds", "open"} or back else "undecided"
+    if "no fewer" in own:
         return "contradicted"
-    if any(c.get("num_seeds", SEEDS) < SEEDS for c in verdict["comparisons"]):
-        return "undecided"
-    if p_for <= ALPHA:
-        return "reproduced"
-    rest = [t for t in tests if t.get("p_for", 0.0) > ALPHA]
-    if rest and all(t.get("p_equal", 1.0) <= ALPHA for t in rest):
-        return "no difference"
-    return "undecided"
+    if "against" in own:
+        is_sure = not primary or p_against <= ALPHA / 2
+        return "contradicted" if is_sure else "undecided"
+    for found, label in (
+        ("missing", "not run"),
+        ("open", "undecided"),
+        ("small", "no difference"),
+    ):
+        if found in own:
+            return label
+    return "not exercised"
 
 
 def numbers_of(evidence: str) -> list[str]:
