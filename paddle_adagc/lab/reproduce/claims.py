@@ -26,15 +26,16 @@ SPIKE_EVENTS = "spike_events"
 1,000, per 1,000 judged steps."""
 
 NUM_PRIMARY = 6
-TIMED = (
+OTHER_MEASURES = (
     "percent_of_global_gc",
+    "excess_area_global",
     "predicted_percent_of_saved",
     "gamma_percent_of_weights",
     "global_gc_us",
     "adagc_us",
     "adagc_minus_global_gc_us",
 )
-"""Measures of :mod:`paddle_adagc.lab.reproduce.timing` that are not a run's."""
+"""Measures of :mod:`paddle_adagc.lab.reproduce.timing`, and what is derived from a clean run."""
 
 
 @section
@@ -157,11 +158,7 @@ class Claim:
         if (self.target is None) == bool(self.reproduced_if):
             raise ValueError("a target and reproduced_if go together")
         for condition in (*self.reproduced_if, *self.exercised_if):
-            if condition.measure not in _known_measures():
-                raise ValueError(
-                    f"there is no measure {condition.measure!r}"
-                    f"{suggestion(condition.measure, _known_measures())}"
-                )
+            check_measure(condition.measure)
             if condition.experiment is None and self.experiment is None:
                 raise ValueError(
                     f"the condition on {condition.measure!r} names no "
@@ -192,17 +189,76 @@ class Claim:
         )
 
 
+@section
+class FigureRow:
+    """A row of a figure: two methods of one experiment."""
+
+    label: str
+    target: str
+    experiment: str
+    measure: str | None = None
+    """Default: the figure's."""
+
+    method: str = "AdaGC"
+    to: str = "GlobalGC"
+
+
+@section
+class Figure:
+    """A forest plot of the page of results."""
+
+    file: str
+    """Its name in ``docs/images``."""
+
+    title: str
+    measure: str
+    """:data:`SPIKE_EVENTS` and ``"spike_mass"`` are shown as ratios, others as
+    differences."""
+
+    rows: Annotated[tuple[FigureRow, ...], Field(min_length=1)]
+    margin: Positive | None = None
+    """Of the shaded band. Default: that of the file's ``margins``."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in (self.measure, *(row.measure for row in self.rows)):
+            if name is not None:
+                check_measure(name)
+        return self
+
+
+def check_measure(name: str) -> None:
+    """Raise a ValueError if nothing has a measure of that name."""
+    if name not in _known_measures():
+        raise ValueError(
+            f"there is no measure {name!r}{suggestion(name, _known_measures())}"
+        )
+
+
 @functools.cache
 def _known_measures() -> tuple[str, ...]:
     """Names of all measures of runs, timings and the plan."""
     runs = [measure.name for measure in run_measures()]
-    return (SPIKE_EVENTS, *runs, *TIMED)
+    return (SPIKE_EVENTS, *runs, *OTHER_MEASURES)
 
 
 @section
 class _File:
     margins: dict[str, Real]
     claims: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    figures: tuple[Figure, ...] = ()
+
+
+def load_figures(path: str | os.PathLike[str]) -> list[Figure]:
+    """Read the figures of the file of claims, each with its margin."""
+    try:
+        file = _File(**read_values(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return [
+        dataclasses.replace(f, margin=f.margin or file.margins.get(f.measure))
+        for f in file.figures
+    ]
 
 
 def load_claims(path: str | os.PathLike[str]) -> list[Claim]:

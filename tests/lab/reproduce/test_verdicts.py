@@ -204,7 +204,7 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
         (Runs(A=LOW, B=SAME), loss(to=("B", "C")), NOT_RUN, ()),
         # Small wins over significant; half of the other has no margin.
         (Runs(A=LOW, B=SAME), loss("higher", margin=0.5), NO_DIFFERENCE, ()),
-        (Runs(A=LOW, B=SAME), loss(margin=0.5, times=0.5), REPRODUCED, ()),
+        (Runs(A=LOW, B=SAME), loss(margin=0.5, times=2.0), REPRODUCED, ()),
         (
             Runs(A=LOW, B=SAME, C=LOW),
             loss("higher", to=("B", "C")),

@@ -18,7 +18,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.lab.reproduce.verify.losses import check_losses
+from paddle_adagc.lab.reproduce.verify.losses import check_losses, derive
 from paddle_adagc.lab.reproduce.verify.runs import Runs
 from paddle_adagc.lab.reproduce.verify.tables import check_tables
 from paddle_adagc.lab.reproduce.verify.verdicts import check_verdicts
@@ -35,6 +35,7 @@ def verify(results: Path, docs: Path) -> int:
         1 if anything differs, else 0.
     """
     runs = Runs(results)
+    derive(runs.lines)
     report = json.loads((results / "report.json").read_text())
     pages = {path.name: path.read_text() for path in docs.glob("*.md")}
     count = num_wrong = 0
