@@ -91,7 +91,7 @@ def forest_svg(
     ticks = (0.01, 0.1, 1, 10, 100) if is_ratio else (-reach / 2, 0, reach / 2)
     marks += [
         f'<text class="s" x="{place(tick):.1f}" y="{bottom + 14}" '
-        f'text-anchor="middle">{tick:.2g}</text>'
+        f'text-anchor="middle">{tick:{"g" if is_ratio else "+.2g"}}</text>'
         for tick in ticks
     ]
     marks += [

@@ -35,7 +35,8 @@ OTHER_MEASURES = (
     "adagc_us",
     "adagc_minus_global_gc_us",
 )
-"""Measures of :mod:`paddle_adagc.lab.reproduce.timing`, and what is derived from a clean run."""
+"""Measures of :mod:`paddle_adagc.lab.reproduce.timing`, and what
+:func:`paddle_adagc.lab.reproduce.results.with_derived` adds."""
 
 
 @section

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from scipy import stats
 
 from paddle_adagc.lab.report.formatting import format_list, two_digits
+from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
 from paddle_adagc.lab.reproduce.pool import PooledResults
 from paddle_adagc.lab.reproduce.results import CellResult, longest, paired
@@ -38,6 +40,11 @@ deviation with a power of 0.79, with 5 of 0.43."""
 EVENTS, JUDGED = "events_1000", "judged_1000"
 
 Runs = Sequence[CellResult]
+_UNITS = {
+    measure.name: f" {unit[1]}"
+    for measure in run_measures()
+    if (unit := re.search(r"\((.+)\)", measure.label))
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -351,7 +358,7 @@ def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     factor = "" if plan.times is None else f"{times:g} times "
     return dataclasses.replace(
         plan,
-        number=_mean_in_short(differences, min(p_for, p_against)),
+        number=_mean_in_short(measure, differences, min(p_for, p_against)),
         keys=_keys(first),
         other_keys=_keys(second),
         num_seeds=len(pairs),
@@ -457,12 +464,12 @@ def interval(differences: np.ndarray) -> tuple[float, float]:
     return mean - float(half), mean + float(half)
 
 
-def _mean_in_short(differences: np.ndarray, p: float) -> str:
-    """``"-0.0073 (-0.011 to -0.004), p 0.0078"``: mean and 95% limits."""
-    text = f"{differences.mean():+.3g}"
+def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
+    """``"-0.0073 nat (-0.011 to -0.004), p 0.0078"``: mean, 95% limits."""
+    text = f"{differences.mean():+.3g}{_UNITS.get(measure, '')}"
     if len(differences) > 1 and np.isfinite(differences).all():
         low, high = interval(differences)
-        text += f" ({low:+.2g} to {high:+.2g})"
+        text += f" ({low:+.3g} to {high:+.3g})"
     return f"{text}, p {p:.2g}"
 
 

@@ -332,7 +332,10 @@ class Pages:
     def results_page(self) -> str:
         """Four answers, and a line per claim of the paper."""
         page = results_page(
-            self.summary, self._verdicts, self._effort(), self._counts()
+            self.summary,
+            self._verdicts,
+            f"{self._effort().partition(' (')[0]}.",
+            self._counts(),
         )
         return f"# Results in two minutes\n\n{_MADE}\n{page}"
 
@@ -349,7 +352,7 @@ class Pages:
         return "\n".join(
             [
                 f"# The claims\n\n{_MADE}",
-                f"{self._counts()}\n",
+                f"{self._effort()} {self._counts()}\n",
                 _HOW.format(labels=labels),
                 "## The primary claims\n",
                 *map(claim_markdown, primary),

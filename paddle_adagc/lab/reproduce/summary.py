@@ -59,11 +59,10 @@ class Estimate:
     def text(self) -> str:
         """``"0.10 (0.00-0.70)"`` or ``"+0.061 (+0.055 to +0.068)"``."""
         if self.measure in RATIOS:
-            text = f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
+            text = f"{self.value:.2g} ({self.low:.2g}-{self.high:.2g})"
             return text.replace("inf", "∞")
         spec = "+.1f" if "area" in self.measure else "+.3f"
-        low, high = f"{self.low:{spec}}", f"{self.high:{spec}}"
-        return f"{self.value:{spec}} ({low}, {high})"
+        return f"{self.value:{spec}} ({self.low:{spec}}, {self.high:{spec}})"
 
     @property
     def change(self) -> str:
@@ -75,7 +74,7 @@ class Estimate:
             math.fsum(r.measures[self.measure] for r in side) / len(side)
             for side in (self.runs, self.others)
         )
-        spec = ".4f" if "loss" in self.measure else ".1f"
+        spec = ".4f" if "loss" in self.measure else ".3g"
         return f"{second:{spec}} → {first:{spec}}"
 
     def as_json(self) -> dict[str, Any]:
@@ -189,7 +188,7 @@ class Summary:
             "less_mass": _listed([r for r in mass if r.high < 1], "text"),
             "higher": _listed([r for r in calm if r.low > 0.01], "text"),
             "alike": _listed(
-                [r for r in calm if -0.01 < r.low and r.high < 0.01], "text"
+                [r for r in calm if r.low > -0.01 and r.high < 0.01], "text"
             ),
             "better_faults": _listed(
                 [r for r in self.rows("excess_area") if r.high < 0], "text"
@@ -228,9 +227,10 @@ gains. Events and mass: the same seeds without faults, set up to spike. Faults:
 `lambda_abs` 1, the paper's. In parentheses stand 95% limits.
 """
 _CHINESE = """\
-AdaGC（论文原版）与 GlobalGC 的配对比较：CPU 上 0.1M 至 1.2M 参数的小模型，相同随机种子。
-结果说明裁剪方法对异常梯度的反应，不代表大模型的收益。尖峰各行不注入故障，但有意引发尖峰；
-故障各行用论文的 `lambda_abs` 1。括号内为 95% 置信区间。
+AdaGC（论文原版）与 GlobalGC 的配对比较：CPU 上 0.1M 至 1.2M 参数的小模型。
+结果说明裁剪方法对异常梯度的反应，不代表大模型的收益。
+尖峰各行不注入故障，但有意引发尖峰；故障各行用论文的 `lambda_abs` 1。
+括号内为 95% 置信区间。
 """
 _READMES = {
     "README.md": (
@@ -309,26 +309,24 @@ _PAGE = """\
 {effort} {counts}
 
 The runs are proxies of 0.1 to 1.2 million parameters on CPU cores. Everything
-below is about them, not about the paper's models. "10 → 1": GlobalGC's events,
+below is about them, not about the paper's models. "10 → 1": GlobalGC's number,
 then AdaGC's, on the same seeds. Bars and parentheses are 95% limits.
 
 ## Should I use it?
 
-- **GlobalGC spikes**: try it. AdaGC has fewer spike events on {fewer}. It is not
-  shown for {not_fewer}.
-- **Nothing spikes**: no gain was found. Calm runs end alike on {alike}; they end
-  higher on {higher}.
+- **GlobalGC spikes**: try it. AdaGC has fewer spike events on {fewer}.
+  Fewer are not shown for {not_fewer}.
+- **Nothing spikes**: no gain was found. The validation loss of calm runs is
+  alike on {alike}; it is higher on {higher}.
 - **Bad batches or broken hardware**: it depends. With `lambda_abs` 1, the
-  paper's value, the damage is smaller than GlobalGC's on {better_faults}, larger
-  on {worse_faults}. Global AdaGC and ZClip, both in this package,
-  leave less damage than AdaGC ([table](results/runs.md#robust-preset-mixtrals-recipe-at-cpu-size-with-faults-beta2-0999)).
+  paper's value, the damage in nat × steps is smaller than GlobalGC's on
+  {better_faults}, larger on {worse_faults}.
 
 ## With which values?
 
 The defaults are the paper's: `lambda_rel` 1.04, `beta` 0.99, `lambda_abs` 1,
-`t_start` 100. Other pairs of `lambda_rel` and `beta` were not run here. In short
-runs the start of gamma matters more than these: see the price below.
-{start}
+`t_start` 100. Other values of these were not judged here. In short runs the
+start of gamma seems to matter more; see the price below. {start}
 
 ## What do I gain?
 
@@ -337,25 +335,26 @@ runs the start of gamma matters more than these: see the price below.
 ![Damage of faults by proxy](images/gain-faults.svg)
 
 A spike event is a loss 10 standard deviations off the 1,000 before, neighbours
-merged. A run that is disturbed again and again widens that measure and has none.
-Spike mass sees it: the loss above the running median plus 5 MAD, summed. (b) is
-the damage over GlobalGC's clean run, which counts the price of calm steps, too.
+merged. A run that is disturbed again and again widens that measure and has
+none. Spike mass sees it: the loss above the running median plus 5 MAD, summed;
+only runs whose losses are stored have one. (b): the damage over GlobalGC's clean
+run instead of the method's own, so that the price of calm steps counts, too.
 
 ## What do I lose?
 
 ![Validation loss of calm runs by recipe](images/price-calm.svg)
 
-Shaded: differences below 0.01 nat count as none. The price is that of gamma's
-start, not of the clip at 1.04: gamma starts at the smallest norm of the warm-up
-and may grow by 0.04% a step. Where norms rise several times after it, as on the
-mixture-of-experts proxies, gamma stays on that ceiling for the whole run and
-nearly every tensor is clipped. A long run leaves this behind, these short ones
-do not. [Limitations](limitations.md#what-adagc-as-written-does-not-do) say more.
+Shaded: differences below 0.01 nat count as none. One development seed points at
+gamma's start, not at the clip at 1.04: gamma starts at the smallest norm of the
+warm-up and may grow by 0.04% a step. Where norms rise several times after it,
+as on the mixture-of-experts proxies, gamma stays on that ceiling for the whole
+run, and nearly every tensor is clipped at nearly every step. More:
+[limitations](limitations.md#what-adagc-as-written-does-not-do).
 
 ## What did the paper claim, and what did we see?
 
-A claim links to its rule, runs and tests. [All verdicts](results/claims.md),
-with what the labels mean and tests of our own; all runs:
-[table](results/runs.md), [ERNIE's](results/ernie.md).
+A claim links to its rule, runs and tests. [The claims](results/claims.md) says
+what the labels mean, and has the tests of our own. The runs:
+[all](results/runs.md), [ERNIE's](results/ernie.md).
 
 {claims}"""

@@ -163,13 +163,21 @@ def _labelled(verdict: Verdict, source: PooledResults) -> Verdict:
     return dataclasses.replace(
         verdict,
         verdict=label,
-        number=verdict.comparisons[decisive].number,
+        number=_in_short(verdict.comparisons[decisive]),
         evidence="\n".join(parts),
         control_keys={
             f"{experiment}, {method}": tuple(run.run_id for run in runs)
             for (experiment, method), runs in controls.items()
         },
     )
+
+
+def _in_short(c: Comparison) -> str:
+    """Return its number, behind the names unless they are the usual two."""
+    is_usual = c.other is None or (c.method, c.other) == ("AdaGC", "GlobalGC")
+    if is_usual or not c.number:
+        return c.number
+    return f"{c.method} against {c.other}: {c.number}"
 
 
 def _outcome(c: Comparison, verdict: Verdict) -> int:

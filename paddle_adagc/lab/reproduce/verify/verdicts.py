@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,11 @@ from paddle_adagc.lab.reproduce.verify.p_values import (
     differences,
     tests_of,
 )
+from paddle_adagc.lab.reproduce.verify.prose import (
+    change_text,
+    limits,
+    mean_limits,
+)
 from paddle_adagc.lab.reproduce.verify.runs import (
     Cell,
     Check,
@@ -23,6 +29,15 @@ from paddle_adagc.lab.reproduce.verify.runs import (
     run_id,
 )
 
+UNITS = {
+    "excess_area": " nat × steps",
+    "spike_mass": " nat × steps",
+    "final_loss": " nat",
+    "validation_loss": " nat",
+    "retrieval_accuracy": " %",
+    "moment1_growth": " ×",
+    "clipped_percent_end": " %",
+}
 SEEDS = 8
 ALPHA = 0.05
 
@@ -105,25 +120,74 @@ def check_evidence(
     p_values += [p for test in tests for p in test.values()]
     known = {f"{p:.3g}" for p in p_values} | facts(verdict, runs)
     words = {"reproduced": "holds", "contradicted": "does not hold"}
-    label = verdict["verdict"]
-    for page, text in pages.items():
-        for shown, evidence in claim_lines(verdict, text):
-            name = f"{page}, {verdict['id']}"
-            is_right = shown in (label, words.get(label))
-            yield name, shown, shown if is_right else label
-            for number in numbers_of(evidence):
-                found = number if number in known else "?"
-                yield f"{name}: {number}", number, found
+    label, name = verdict["verdict"], verdict["id"]
+    right = words.get(label, label) if verdict["extension"] else label
+    section = re.search(
+        rf"(?ms)^### {re.escape(name)}\n(.*?)(?=^##|\Z)",
+        pages.get("results/claims.md", ""),
+    )
+    evidence = section[1] if section else ""
+    found = re.search(r"(?m)^\*\*(.+)\*\*$", evidence)
+    yield f"results/claims.md, {name}", found and found[1], right
+    for number in numbers_of(evidence):
+        shown = number if number in known else "?"
+        yield f"results/claims.md, {name}: {number}", number, shown
+    short = short_texts(verdict, tests, runs)
+    for page in ("results.md", "results/claims.md"):
+        for line in pages.get(page, "").splitlines():
+            if line.startswith("| [") and f"#{name})" in line:
+                *_, number, label = (c.strip("* |") for c in line.split(" | "))
+                yield f"{page}, {name}: label", label, right
+                shown = number if number in short else "?"
+                yield f"{page}, {name}: number", number, shown
 
 
-def claim_lines(verdict: Verdict, page: str) -> Iterator[tuple[str, str]]:
-    """Label and evidence of each line of a page about the claim."""
-    claim = verdict["claim"].replace("|", "\\|")
-    for line in page.splitlines():
-        cells = [c.strip() for c in line.strip("|").split(" | ")]
-        is_about_it = len(cells) == 4 and cells[0] == verdict["where"]
-        if is_about_it and cells[1].startswith(claim):
-            yield cells[2].strip("*"), cells[3]
+def short_texts(verdict: Verdict, tests: list[Tests], runs: Runs) -> set[str]:
+    """Return what each comparison may be in one number; "–" without one."""
+    found = {"–", ""}
+    for c, test in zip(verdict["comparisons"], tests, strict=False):
+        first, second, _ = sides(c, runs)
+        measure = c["measure"]
+        if c["expect"] in ("at most", "occurs"):
+            found |= bound_texts(c, first)
+            continue
+        if not first or not second:
+            continue
+        pairs = [*zip(first, second, strict=True)]
+        if measure == "spike_events":
+            p = min(test.get("p_fewer", test["p_for"]), test["p_against"])
+            change = change_text(measure, pairs) + " events"
+            if counts([*first, *second])[0].sum():
+                value, low, high = limits(measure, pairs)
+                ratio = f"{value:.2g} ({low:.2f}-{high:.2g})"
+                text = f"{change}, ratio {ratio}, p {p:.2g}"
+            else:
+                text = f"{change} in {counts(first)[1].sum():,.0f} steps each"
+            text = text.replace("inf", "∞")
+        else:
+            mean, low, high = mean_limits(
+                differences(pairs, measure, c.get("times", 1))
+            )
+            p = min(test["p_for"], test["p_against"])
+            text = (
+                f"{mean:+.3g}{UNITS.get(measure, '')} "
+                f"({low:+.3g} to {high:+.3g}), p {p:.2g}"
+            )
+        found |= {text, f"{c['method']} against {c['other']}: {text}"}
+    return found
+
+
+def bound_texts(c: dict[str, Any], cells: list[Cell]) -> set[str]:
+    """Of a bound, or of events that should occur."""
+    if c["expect"] == "occurs":
+        k, t = counts(cells)
+        return {f"{c['method']}: {k.sum():.0f} events in {t.sum():,.0f} steps"}
+    if cells:
+        values = [cell["measures"][c["measure"]] for cell in cells]
+        return {f"largest {max(values):.3g} (bound {c['bound']:g})"}
+    spec = ".4g" if len(c.get("values", ())) > 1 else ".3g"
+    mean = np.mean(c["values"]) if c.get("values") else math.nan
+    return {f"{mean:{spec}} (bound {c['bound']:g})"}
 
 
 def facts(verdict: Verdict, runs: Runs) -> set[str]:
