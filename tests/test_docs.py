@@ -24,7 +24,6 @@ from paddle_adagc.integrations import run
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS, OTHER_LAYOUTS
 from paddle_adagc.lab.paddleformers.recipe import read_run_config
 from paddle_adagc.lab.reproduce.grid import load_target
-from paddle_adagc.lab.reproduce.verify.tables import read_tables
 from paddle_adagc.lab.train.parse import load_config
 
 PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"

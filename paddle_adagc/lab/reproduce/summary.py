@@ -337,8 +337,8 @@ start of gamma seems to matter more; see the price below. {start}
 A spike event is a loss 10 standard deviations off the 1,000 before, neighbours
 merged. A run that is disturbed again and again widens that measure and has
 none. Spike mass sees it: the loss above the running median plus 5 MAD, summed;
-only runs whose losses are stored have one. (b): the damage over GlobalGC's clean
-run instead of the method's own, so that the price of calm steps counts, too.
+only runs whose losses are stored have one. (b): the damage over GlobalGC's
+clean run instead of the method's own, so that the price of calm steps counts.
 
 ## What do I lose?
 

@@ -265,7 +265,10 @@ def test_a_broken_zero_says_how_large():
         A=with_size([1] + 7 * [0], 0.16, 0.25), B=with_size([2] * 8, 0.5, 4)
     )
     found = verdict(source, ZERO)
-    assert found.number == "16 → 1 events, ratio 0.062 (0.00-0.4), p 0.0039"
+    assert (
+        found.number
+        == "A against B: 16 → 1 events, ratio 0.062 (0.00-0.4), p 0.0039"
+    )
     for part in (
         "size, A: 3 steps, largest rise of a run 0.16-0.16 nat",
         "size, B: 48 steps, largest rise of a run 0.50-0.50 nat",

@@ -191,7 +191,7 @@ def with_series(tmp_path):
     report = {"tables": [table], "figures": [], "verdicts": []}
     (results / "report.json").write_text(json.dumps(report))
     (docs / "results.md").write_text(
-        "### T\n\n1 seed (0) of 1,600 steps, the first 200 not judged; spikes "
+        "### T\n\n1 seed (1) of 1,600 steps, the first 200 not judged; spikes "
         "are judged from step 1,200 (window 1,000), from step 400 (window 200)"
         "; processor: x.\n\n|  | Spikes, window 1,000 |\n|---|---:|\n"
         f"| AdaGC | {spikes:.0f} |\n"
