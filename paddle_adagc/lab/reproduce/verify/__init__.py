@@ -7,8 +7,8 @@ follows from a stored loss series, every p, every verdict and the numbers of its
 evidence, the figures, the READMEs' tables and what the text says on seeds and
 skipped steps, from the lines in ``results/``. It shares nothing with the code
 that wrote them: NumPy, SciPy and the standard library alone.
-``results/report.json`` says which runs stand in which row and behind which test; whether these are all
-runs of that config is checked, too.
+``results/report.json`` says which runs stand in which row and behind which
+test; whether these are all runs of that config is checked, too.
 """
 
 from __future__ import annotations
