@@ -23,6 +23,7 @@ from paddle_adagc.clips import registry
 from paddle_adagc.integrations import run
 from paddle_adagc.lab.benchmark.collectives import LAYOUTS, OTHER_LAYOUTS
 from paddle_adagc.lab.paddleformers.recipe import read_run_config
+from paddle_adagc.lab.reproduce.claims import Figure
 from paddle_adagc.lab.reproduce.grid import load_target
 from paddle_adagc.lab.train.parse import load_config
 
@@ -214,6 +215,9 @@ def test_configs_load(page, tmp_path):
                 assert (
                     ROOT / "configs/experiments" / experiment.config
                 ).exists()
+        elif "figures" in yaml.safe_load(block):
+            for figure in yaml.safe_load(block)["figures"]:
+                assert Figure(**figure).rows
         else:
             file.write_text(f"base: {PROXY}\n{block}")
             load_config(file)

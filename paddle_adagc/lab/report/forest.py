@@ -12,7 +12,7 @@ import html
 import math
 from collections.abc import Sequence
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 400, 108, 282, 40, 26
+WIDTH, LEFT, RIGHT, TOP, ROW = 400, 104, 246, 40, 26
 """Pixels; on a telephone the figure keeps its size."""
 
 _LOWEST, _HIGHEST = 0.01, 100.0

@@ -181,21 +181,17 @@ class Summary:
     def answers(self) -> dict[str, str]:
         """Lists of proxies for the sentences of the page."""
         events, calm = self.rows(SPIKE_EVENTS), self.rows("validation_loss")
-        mass = self.rows(MASS)
+        faults = self.rows("excess_area")
+        faults = [r for r in faults if r.measure == "excess_area"]
         return {
             "fewer": _listed([r for r in events if r.high < 1], "change"),
             "not_fewer": _listed([r for r in events if r.high >= 1], "change"),
-            "less_mass": _listed([r for r in mass if r.high < 1], "text"),
             "higher": _listed([r for r in calm if r.low > 0.01], "text"),
             "alike": _listed(
                 [r for r in calm if r.low > -0.01 and r.high < 0.01], "text"
             ),
-            "better_faults": _listed(
-                [r for r in self.rows("excess_area") if r.high < 0], "text"
-            ),
-            "worse_faults": _listed(
-                [r for r in self.rows("excess_area") if r.low > 0], "text"
-            ),
+            "better_faults": _listed([r for r in faults if r.high < 0], "text"),
+            "worse_faults": _listed([r for r in faults if r.low > 0], "text"),
         }
 
     def table(self, head: Sequence[str], names: dict[str, str]) -> str:
@@ -224,13 +220,13 @@ _ENGLISH = """\
 AdaGC as written against GlobalGC, paired seeds on proxies of 0.1 to 1.2 million
 parameters on CPU cores: how a clip reacts to an outlier, not what a large run
 gains. Events and mass: the same seeds without faults, set up to spike. Faults:
-`lambda_abs` 1, the paper's. In parentheses stand 95% limits.
+`lambda_abs` 1, the paper's. In parentheses: 95% limits. \
 """
 _CHINESE = """\
 AdaGC（论文原版）与 GlobalGC 的配对比较：CPU 上 0.1M 至 1.2M 参数的小模型。
 结果说明裁剪方法对异常梯度的反应，不代表大模型的收益。
 尖峰各行不注入故障，但有意引发尖峰；故障各行用论文的 `lambda_abs` 1。
-括号内为 95% 置信区间。
+括号内为 95% 置信区间。\
 """
 _READMES = {
     "README.md": (
@@ -248,7 +244,7 @@ _READMES = {
             "excess_area": "excess area under faults, nat × steps",
             "validation_loss": "validation loss of a calm run, nat",
         },
-        "[Results in two minutes](docs/results.md) judge the paper's claims.\n",
+        "The paper's claims: [results in two minutes](docs/results.md).\n",
     ),
     "README_cn.md": (
         _CHINESE,
@@ -271,7 +267,7 @@ def readmes(summary: Summary, root: Path) -> dict[Path, str]:
         path = root / name
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if START in text:
-            block = f"{intro}\n{summary.table(head, names)}\n{link}"
+            block = f"{intro}{link}\n{summary.table(head, names)}"
             found[path] = re.sub(
                 f"(?s){START}.*?{END}",
                 lambda _, b=block: f"{START}\n{b}{END}",
@@ -288,8 +284,8 @@ def results_page(
     starts = [v for v in verdicts if v.claim.id.startswith("gamma-start")]
     judged = "; ".join(f"{v.claim.claim} **{v.label}**" for v in starts)
     answers["start"] = judged or (
-        "Not judged yet: it is the experiment `configs/experiments/"
-        "gamma-start.yaml`, whose verdict will stand here."
+        "The experiment gamma-start is not judged yet; its verdict will stand "
+        "here."
     )
     rows = [
         [
