@@ -293,7 +293,7 @@ def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:
         claim = Claim(**values)
     except ValueError as error:
         raise ValueError(f"claim {values.get('id')!r}: {error}") from error
-    rules = {
+    rules: dict[str, Any] = {
         name: tuple(
             dataclasses.replace(c, margin=c.margin or margins.get(c.measure))
             for c in getattr(claim, name)

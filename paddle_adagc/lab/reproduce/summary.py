@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,8 +67,8 @@ class Estimate:
     def change(self) -> str:
         """The other's number and this one's: ``"10 → 1"``."""
         if self.measure == SPIKE_EVENTS:
-            first, second = rate_of(self.runs), rate_of(self.others)
-            return f"{second.events} → {first.events}"
+            rates = rate_of(self.runs), rate_of(self.others)
+            return f"{rates[1].events} → {rates[0].events}"
         first, second = (
             math.fsum(r.measures[self.measure] for r in side) / len(side)
             for side in (self.runs, self.others)
@@ -268,11 +267,9 @@ def readmes(summary: Summary, root: Path) -> dict[Path, str]:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if START in text:
             block = f"{intro}{link}\n{summary.table(head, names)}"
-            found[path] = re.sub(
-                f"(?s){START}.*?{END}",
-                lambda _, b=block: f"{START}\n{b}{END}",
-                text,
-            )
+            before, _, rest = text.partition(START)
+            after = rest.partition(END)[2]
+            found[path] = f"{before}{START}\n{block}{END}{after}"
     return found
 
 

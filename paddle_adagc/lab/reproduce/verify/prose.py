@@ -73,10 +73,10 @@ def check_figures(
             place = f"{file}, {row['label']}"
             measure = row["measure"]
             name = measure.replace("spike_events", "events_1000")
-            sides = [runs.of(row[key]) for key in ("keys", "other_keys")]
+            own, reference = runs.of(row["keys"]), runs.of(row["other_keys"])
             pairs = [
                 (a, b)
-                for a, b in runs.pairs(*sides, name)
+                for a, b in runs.pairs(own, reference, name)
                 if measure != "spike_events"
                 or all(c["measures"]["judged_1000"] for c in (a, b))
             ]
