@@ -163,7 +163,7 @@ def test_readme_s_numbers_are_the_results(tool, tree):
     for verdict in primary:
         assert f"| {verdict['claim']} | **{verdict['verdict']}** |" in text
     tables = {}
-    for page in ("results.md", "results-ernie.md"):
+    for page in ("results/runs.md", "results/ernie.md"):
         tables |= read_tables((ROOT / "docs" / page).read_text("utf-8"))
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|", text, re.M)
     shown = {(row[0], row[1]): row[2:] for row in rows}

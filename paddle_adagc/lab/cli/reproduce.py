@@ -14,8 +14,8 @@ configs/claims.yaml. A target runs its grid of paired runs and writes
 OUTPUT/TARGET/report.html, tables.md, results.jsonl and figures/. Targets share
 finished runs, and the same command resumes after a kill.
 
-"report" writes docs/results.md and docs/results-ernie.md from results/.
-"verify" recomputes their tables, spike counts and p-values with separate code.
+"report" writes docs/results.md, docs/results/, their figures and the READMEs'
+tables from results/. "verify" recomputes all of it with separate code.
 "TARGET --help" shows the options of a target.
 """
 
@@ -133,7 +133,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     _check_extras()
-    from paddle_adagc.lab.reproduce.claims import load_claims
+    from paddle_adagc.lab.reproduce.claims import load_claims, load_figures
     from paddle_adagc.lab.reproduce.pages import (
         Pages,
         collect_results,
@@ -149,7 +149,10 @@ def _report(options: argparse.Namespace) -> int:
         for path in collect_results(options.collect, RESULTS, [*grids]):
             print(f"collected: {path}")
     pages = Pages(
-        load_claims(CLAIMS), Catalogue(grids), load_all_results(RESULTS)
+        load_claims(CLAIMS),
+        Catalogue(grids),
+        load_all_results(RESULTS),
+        load_figures(CLAIMS),
     )
     made = made_files(pages, DOCS, RESULTS)
     stale = [
@@ -169,6 +172,7 @@ def _report(options: argparse.Namespace) -> int:
         return 1
     else:
         for path in stale:
+            path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, made[path])
         print(f"wrote {names}")
     return 0

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.ndimage import median_filter
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
@@ -34,6 +36,9 @@ BEFORE = 50
 
 SETTLED = 10
 """Consecutive steps whose median has to be back at the level."""
+
+MASS_WINDOW = 101
+"""Losses, and then distances, before a step that its spike mass refers to."""
 
 _MARKS = {"router": ".mlp.gate.", "experts": ".mlp.experts."}
 """Group of tensors -> what their names hold."""
@@ -135,6 +140,31 @@ class JudgedRun:
         """The last known value of a metric."""
         known = self.logged(name)
         return float(known[-1]) if len(known) else None
+
+
+def spike_mass(losses: np.ndarray) -> float | None:
+    """Loss above the running median plus 5 MAD, summed, in nat x steps.
+
+    ``losses`` are the judged ones, ``[num_steps]``. The median is of the
+    :data:`MASS_WINDOW` losses before, the MAD of as many distances to it
+    before. Unlike a spike of 10 deviations a lasting disturbance does not hide
+    itself. None: too short; infinite: a loss is not finite.
+    """
+    if not np.isfinite(losses).all():
+        return math.inf
+    if len(losses) <= 2 * MASS_WINDOW:
+        return None
+    rise = losses[MASS_WINDOW:] - _medians_before(losses)
+    above = rise[MASS_WINDOW:] - 5 * _medians_before(np.abs(rise))
+    return float(above[above > 0].sum())
+
+
+def _medians_before(values: np.ndarray) -> np.ndarray:
+    """Median of the window before each value from ``MASS_WINDOW`` on."""
+    half = MASS_WINDOW // 2
+    centred = median_filter(values, MASS_WINDOW)
+    medians: np.ndarray = centred[half : len(values) - half - 1]
+    return medians
 
 
 def judge_runs(experiment: Experiment) -> dict[str, list[JudgedRun]]:

@@ -30,6 +30,7 @@ from paddle_adagc.lab.report.judged import (
     BEFORE,
     EXCESS_THRESHOLDS,
     GROWTH_STEPS,
+    MASS_WINDOW,
     SETTLED,
     SIGMA,
     JudgedRun,
@@ -38,6 +39,7 @@ from paddle_adagc.lab.report.judged import (
     memorises,
     moment_growth,
     scored_series,
+    spike_mass,
 )
 
 RETRIEVAL = "retrieval_accuracy"
@@ -265,6 +267,17 @@ def _damage() -> list[Measure]:
     measure = functools.partial(Measure, group="Damage to the loss")
     return [
         measure(
+            name="spike_mass",
+            label="Spike mass (nat × steps)",
+            meaning="judged loss above the running median plus 5 median "
+            f"absolute deviations of {MASS_WINDOW} steps before, summed; a "
+            "lasting disturbance does not hide itself.",
+            compute=_spike_mass,
+            form=spread(".2f"),
+            better="lower",
+            level="brief",
+        ),
+        measure(
             name="worst_jump",
             label="Worst loss jump (nat)",
             meaning="largest rise of the loss over the median of the "
@@ -306,6 +319,11 @@ def _damage() -> list[Measure]:
             for moment, name in (("moment1", "first"), ("moment2", "second"))
         ),
     ]
+
+
+def _spike_mass(run: JudgedRun) -> float | None:
+    series, skip = scored_series(run.run, run.experiment.skip_steps)
+    return math.inf if run.diverged else spike_mass(series[skip:])
 
 
 def _growth(run: JudgedRun, moment: str) -> float | None:

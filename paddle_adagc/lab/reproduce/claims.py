@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -12,6 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
+from paddle_adagc.checks import suggestion
+from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.section import Flag, Positive, Real, section
 from paddle_adagc.lab.train.parse import read_values
 
@@ -23,6 +26,17 @@ SPIKE_EVENTS = "spike_events"
 1,000, per 1,000 judged steps."""
 
 NUM_PRIMARY = 6
+OTHER_MEASURES = (
+    "percent_of_global_gc",
+    "excess_area_global",
+    "predicted_percent_of_saved",
+    "gamma_percent_of_weights",
+    "global_gc_us",
+    "adagc_us",
+    "adagc_minus_global_gc_us",
+)
+"""Measures of :mod:`paddle_adagc.lab.reproduce.timing`, and what
+:func:`paddle_adagc.lab.reproduce.results.with_derived` adds."""
 
 
 @section
@@ -32,7 +46,8 @@ class Condition:
     - ``lower`` or ``higher`` than each method in ``to``;
     - ``no worse``: lower than each in ``to`` plus the margin;
     - ``equal``: within the margin of each in ``to``;
-    - ``zero``: no event in any run, and fewer than each in ``to``;
+    - ``zero``: no event in any run, and fewer than each in ``to``; with an
+      event it is judged whether they are at least fewer;
     - ``occurs``: at least one event;
     - ``at most`` the ``bound``, for counts, models and timings.
     """
@@ -53,7 +68,8 @@ class Condition:
     "no difference" is no possible outcome."""
 
     times: Positive | None = None
-    """The values of ``to`` are multiplied by it: 0.5 asks for half of them."""
+    """The values of ``to`` are multiplied by it: 0.5 asks for half of them,
+    without a margin."""
 
     bound: Real | None = None
     target: str | None = None
@@ -104,7 +120,7 @@ class Claim:
     """The paper's numbers."""
 
     extension: Flag = False
-    """It is not the paper's but this project's."""
+    """It is not the paper's but a test of this project's own."""
 
     primary: Flag = False
     """One of the six that were named before running; Holm's correction is over
@@ -120,6 +136,13 @@ class Claim:
     """Experiment of the conditions that name none."""
 
     reproduced_if: tuple[Condition, ...] = ()
+    exercised_if: tuple[Condition, ...] = ()
+    """What the control has to show before the claim says anything."""
+
+    control_is_calm: Flag = False
+    """The paper's control has no event, either: zero against zero is then no
+    difference, as there, and not a control that failed to spike."""
+
     controls: tuple[str, ...] = ()
     """Methods whose rates or values stand beside the evidence."""
 
@@ -135,7 +158,8 @@ class Claim:
             raise ValueError("needs either a target or not_testable")
         if (self.target is None) == bool(self.reproduced_if):
             raise ValueError("a target and reproduced_if go together")
-        for condition in self.reproduced_if:
+        for condition in (*self.reproduced_if, *self.exercised_if):
+            check_measure(condition.measure)
             if condition.experiment is None and self.experiment is None:
                 raise ValueError(
                     f"the condition on {condition.measure!r} names no "
@@ -146,20 +170,96 @@ class Claim:
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """``reproduced_if`` with every target and experiment filled in."""
+        return self._filled(self.reproduced_if)
+
+    @property
+    def premises(self) -> tuple[Condition, ...]:
+        """``exercised_if``, filled in likewise."""
+        return self._filled(self.exercised_if)
+
+    def _filled(
+        self, conditions: tuple[Condition, ...]
+    ) -> tuple[Condition, ...]:
         return tuple(
             dataclasses.replace(
                 condition,
                 target=condition.target or self.target,
                 experiment=condition.experiment or self.experiment,
             )
-            for condition in self.reproduced_if
+            for condition in conditions
         )
+
+
+@section
+class FigureRow:
+    """A row of a figure: two methods of one experiment."""
+
+    label: str
+    target: str
+    experiment: str
+    measure: str | None = None
+    """Default: the figure's."""
+
+    method: str = "AdaGC"
+    to: str = "GlobalGC"
+
+
+@section
+class Figure:
+    """A forest plot of the page of results."""
+
+    file: str
+    """Its name in ``docs/images``."""
+
+    title: str
+    measure: str
+    """:data:`SPIKE_EVENTS` and ``"spike_mass"`` are shown as ratios, others as
+    differences."""
+
+    rows: Annotated[tuple[FigureRow, ...], Field(min_length=1)]
+    margin: Positive | None = None
+    """Of the shaded band. Default: that of the file's ``margins``."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in (self.measure, *(row.measure for row in self.rows)):
+            if name is not None:
+                check_measure(name)
+        return self
+
+
+def check_measure(name: str) -> None:
+    """Raise a ValueError if nothing has a measure of that name."""
+    if name not in _known_measures():
+        raise ValueError(
+            f"there is no measure {name!r}{suggestion(name, _known_measures())}"
+        )
+
+
+@functools.cache
+def _known_measures() -> tuple[str, ...]:
+    """Names of all measures of runs, timings and the plan."""
+    runs = [measure.name for measure in run_measures()]
+    return (SPIKE_EVENTS, *runs, *OTHER_MEASURES)
 
 
 @section
 class _File:
     margins: dict[str, Real]
     claims: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    figures: tuple[Figure, ...] = ()
+
+
+def load_figures(path: str | os.PathLike[str]) -> list[Figure]:
+    """Read the figures of the file of claims, each with its margin."""
+    try:
+        file = _File(**read_values(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return [
+        dataclasses.replace(f, margin=f.margin or file.margins.get(f.measure))
+        for f in file.figures
+    ]
 
 
 def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
@@ -193,14 +293,21 @@ def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:
         claim = Claim(**values)
     except ValueError as error:
         raise ValueError(f"claim {values.get('id')!r}: {error}") from error
-    conditions = tuple(
-        dataclasses.replace(c, margin=c.margin or margins.get(c.measure))
-        for c in claim.reproduced_if
-    )
-    return dataclasses.replace(claim, reproduced_if=conditions)
+    rules: dict[str, Any] = {
+        name: tuple(
+            dataclasses.replace(c, margin=c.margin or margins.get(c.measure))
+            for c in getattr(claim, name)
+        )
+        for name in ("reproduced_if", "exercised_if")
+    }
+    return dataclasses.replace(claim, **rules)
 
 
 def targets_of(claims: Sequence[Claim]) -> list[str]:
     """Targets that decide claims, in the order of the claims."""
-    targets = [c.target for claim in claims for c in claim.conditions]
+    targets = [
+        c.target
+        for claim in claims
+        for c in (*claim.conditions, *claim.premises)
+    ]
     return [*dict.fromkeys(target for target in targets if target is not None)]

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from paddle_adagc.lab.report.formatting import format_list, two_digits
+from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
 from paddle_adagc.lab.reproduce.pool import PooledResults
 from paddle_adagc.lab.reproduce.results import CellResult, longest, paired
@@ -25,6 +28,7 @@ from paddle_adagc.lab.reproduce.statistics import (
     detectable,
     paired_differences,
     pairs_to_decide,
+    rate_ratio,
     rate_seeds_to_decide,
     sign_flip_p,
 )
@@ -36,6 +40,11 @@ deviation with a power of 0.79, with 5 of 0.43."""
 EVENTS, JUDGED = "events_1000", "judged_1000"
 
 Runs = Sequence[CellResult]
+_UNITS = {
+    measure.name: f" {unit[1]}"
+    for measure in run_measures()
+    if (unit := re.search(r"\((.+)\)", measure.label))
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +85,18 @@ class Comparison:
     p_equal: float | None = None
     """Of a difference smaller than the margin."""
 
+    p_fewer: float | None = None
+    """Of fewer events, where an event breaks a ``zero``."""
+
+    is_no_fewer: bool = False
+    """Whether a broken ``zero`` has at least the other's rate."""
+
+    is_unexercised: bool = False
+    """Whether neither side has any event, so that there is none to prevent."""
+
+    number: str = ""
+    """The comparison in one number, for a line of a table."""
+
     seeds_to_decide: int | None = None
     detectable: float | None = None
     """Mean difference that so many pairs see with a power of 80%."""
@@ -97,9 +118,13 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """Its fields that hold something, for an independent check."""
         fields = dataclasses.asdict(self)
-        for name in ("facts", "missing", "test"):
+        for name in ("facts", "missing", "test", "number"):
             del fields[name]
-        return {k: v for k, v in fields.items() if v not in (None, ())}
+        return {
+            k: v
+            for k, v in fields.items()
+            if v not in (None, ()) and v is not False
+        }
 
 
 def compare(condition: Condition, source: PooledResults) -> list[Comparison]:
@@ -112,7 +137,7 @@ def compare(condition: Condition, source: PooledResults) -> list[Comparison]:
             measure=condition.measure,
             expect=condition.expect,
             method=method,
-            margin=condition.margin,
+            margin=None if condition.times else condition.margin,
             times=condition.times,
         )
         runs = source.runs(target, experiment, method)
@@ -190,18 +215,10 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
         for pair in paired(runs, others, EVENTS)
         if pair[0].measures.get(JUDGED) and pair[1].measures.get(JUDGED)
     ]
-    if plan.expect == "zero" and any(run.measures[EVENTS] for run in own):
-        return dataclasses.replace(
-            _unpaired_events(plan, own, beside),
-            missing=(),
-            num_seeds=len(own),
-            p_for=1.0,
-            p_against=0.0,
-        )
     if not pairs:
         return _unpaired_events(plan, own, beside)
     first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    p_for, p_against = (
+    p_less, p_greater = (
         clustered_rate_p(
             _counts(first, EVENTS),
             _counts(first, JUDGED),
@@ -211,24 +228,74 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
         )
         for alternative in ("less", "greater")
     )
-    if plan.expect == "higher":
-        p_for, p_against = p_against, p_for
     rates, margin = (rate_of(first), rate_of(second)), plan.margin
-    side = "above" if plan.expect == "higher" else "below"
+    is_higher, is_zero = plan.expect == "higher", plan.expect == "zero"
+    p_for, p_against = (p_greater, p_less) if is_higher else (p_less, p_greater)
+    unpaired = [run for run in own if is_zero and run not in first]
+    is_broken = is_zero and rates[0].events + rate_of(unpaired).events > 0
+    facts = [*_rate_texts(plan, first, second), *_damage(plan, first, second)]
+    if unpaired:
+        facts.insert(1, rate_text(f"{plan.method}, unpaired", unpaired))
+    side = "above" if is_higher else "below"
     return dataclasses.replace(
         plan,
         keys=_keys(first),
         other_keys=_keys(second),
+        beside_keys=_keys(unpaired),
         num_seeds=len(pairs),
-        p_for=p_for,
+        p_for=1.0 if is_broken else p_for,
         p_against=p_against,
         p_equal=margin and max(rate.p_below(margin) for rate in rates),
+        p_fewer=p_less if is_broken else None,
+        is_no_fewer=is_broken and rates[0].value >= rates[1].value,
+        is_unexercised=not is_higher
+        and not (is_broken or rates[0].events or rates[1].events),
+        number=_rates_in_short(*rates, min(p_for, p_against)),
         seeds_to_decide=rate_seeds_to_decide(
             *rates, len(pairs), margin, MIN_SEEDS
         ),
-        facts=_rate_texts(plan, first, second),
+        facts=tuple(facts),
         test=f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}",
     )
+
+
+def _rates_in_short(first: Rate, second: Rate, p: float) -> str:
+    """``"10 → 1 events, ratio 0.10 (0.00-0.70), p 0.0078"``.
+
+    First the other's events. If the judged steps differ, the rates stand there.
+    """
+    value, low, high = rate_ratio(first, second)
+    text = f"{second.events:,} → {first.events:,} events"
+    if math.isnan(value):
+        return f"{text} in {first.steps:,} steps each"
+    limits = f"{value:.2g} ({low:.2f}-{high:.2g})".replace("inf", "∞")
+    return f"{text}, ratio {limits}, p {p:.2g}"
+
+
+def _damage(plan: Comparison, own: Runs, others: Runs) -> list[str]:
+    """How large the events of both sides are, and the mass of all spikes."""
+    texts = []
+    for name, runs in ((plan.method, own), (plan.other, others)):
+        hit = [run for run in runs if run.measures[EVENTS]]
+        if hit and all("worst_jump" in run.measures for run in hit):
+            steps = sum(int(run.measures["spikes_1000"]) for run in hit)
+            rises = [run.measures["worst_jump"] for run in hit]
+            texts.append(
+                f"size, {name}: {steps:,} steps, largest rise of a run "
+                f"{min(rises):.2f}-{max(rises):.2f} nat"
+            )
+    masses = [
+        [run.measures["spike_mass"] for run in side]
+        for side in (own, others)
+        if side and all("spike_mass" in run.measures for run in side)
+    ]
+    if len(masses) == 2:
+        first, second = map(statistics.fmean, masses)
+        texts.append(
+            f"spike mass per run, {plan.method} {first:.3g}, {plan.other} "
+            f"{second:.3g} nat × steps"
+        )
+    return texts
 
 
 def _occurrence(plan: Comparison, runs: Runs) -> Comparison:
@@ -247,6 +314,7 @@ def _occurrence(plan: Comparison, runs: Runs) -> Comparison:
         num_seeds=len(own),
         p_for=0.0 if rate.events else 1.0,
         p_against=p_against,
+        number=f"{plan.method}: {rate.events:,} events in {rate.steps:,} steps",
         facts=_rate_texts(plan, own, ()),
         test=test,
     )
@@ -290,6 +358,7 @@ def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     factor = "" if plan.times is None else f"{times:g} times "
     return dataclasses.replace(
         plan,
+        number=_mean_in_short(measure, differences, min(p_for, p_against)),
         keys=_keys(first),
         other_keys=_keys(second),
         num_seeds=len(pairs),
@@ -343,6 +412,7 @@ def _bound_of_all_runs(
         num_seeds=len(own),
         p_for=float(not is_within),
         p_against=float(is_within),
+        number=f"largest {max(values):.3g} (bound {bound:g})",
         test=f"{plan.method} {format_list(values, '.3g')} (bound {bound:g})",
     )
 
@@ -350,25 +420,29 @@ def _bound_of_all_runs(
 def _bound_of_numbers(
     plan: Comparison, numbers: Sequence[float], bound: float
 ) -> Comparison:
-    """Return a bound of one number, or of the mean of repetitions."""
+    """Return a bound of one number, or of repetitions by Student's t."""
     plan = dataclasses.replace(plan, bound=bound, values=tuple(numbers))
-    differences = np.array(numbers) - bound
     if len(numbers) > 1:
-        p = sign_flip_p(differences, "less")
+        p, p_against = (
+            float(stats.ttest_1samp(numbers, bound, alternative=side).pvalue)
+            for side in ("less", "greater")
+        )
         return dataclasses.replace(
             plan,
             p_for=p,
-            p_against=sign_flip_p(differences, "greater"),
+            p_against=p_against,
+            number=f"{statistics.fmean(numbers):.4g} (bound {bound:g})",
             test=f"{plan.method} {statistics.fmean(numbers):.4g} on average of "
             f"{len(numbers)} repetitions (bound {bound:g}), p {p:.3g}",
         )
-    excess = float(differences[0])
+    excess = numbers[0] - bound
     is_close = plan.margin is not None and abs(excess) <= plan.margin
     return dataclasses.replace(
         plan,
         p_for=float(excess > 0 or is_close),
         p_against=float(excess <= 0 or is_close),
         p_equal=float(not is_close),
+        number=f"{numbers[0]:.3g} (bound {bound:g})",
         test=f"{plan.method} {numbers[0]:.4g} (bound {bound:g})",
     )
 
@@ -379,6 +453,24 @@ def _p_text(p_for: float, p_against: float) -> str:
     if p_against < p_for:
         text += f", the opposite p {p_against:.3g}"
     return text
+
+
+def interval(differences: np.ndarray) -> tuple[float, float]:
+    """95% limits of a mean by Student's t; both the mean of one value."""
+    mean = float(differences.mean())
+    if len(differences) < 2:
+        return mean, mean
+    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+    return mean - float(half), mean + float(half)
+
+
+def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
+    """``"-0.0073 nat (-0.011 to -0.004), p 0.0078"``: mean, 95% limits."""
+    text = f"{differences.mean():+.3g}{_UNITS.get(measure, '')}"
+    if len(differences) > 1 and np.isfinite(differences).all():
+        low, high = interval(differences)
+        text += f" ({low:+.3g} to {high:+.3g})"
+    return f"{text}, p {p:.2g}"
 
 
 def _mean_text(differences: np.ndarray) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import Value, format_spread
 from paddle_adagc.lab.report.measures import listed, run_measures, spread
-from paddle_adagc.lab.reproduce.claims import Claim, targets_of
+from paddle_adagc.lab.reproduce.claims import Claim, Figure, targets_of
 from paddle_adagc.lab.reproduce.comparisons import (
     EVENTS,
     JUDGED,
@@ -32,6 +32,7 @@ from paddle_adagc.lab.reproduce.results import (
     merge_results,
     paired,
     read_results,
+    with_derived,
     write_results,
 )
 from paddle_adagc.lab.reproduce.statistics import (
@@ -39,9 +40,12 @@ from paddle_adagc.lab.reproduce.statistics import (
     paired_differences,
     sign_flip_p,
 )
-from paddle_adagc.lab.reproduce.verdicts import Verdict, counted, judge
+from paddle_adagc.lab.reproduce.summary import Summary, readmes, results_page
+from paddle_adagc.lab.reproduce.verdicts import LABELS, Verdict, counted, judge
 
-PAGE, ERNIE_PAGE = "results.md", "results-ernie.md"
+PAGE = "results.md"
+CLAIMS_PAGE = "results/claims.md"
+RUNS_PAGE, ERNIE_PAGE = "results/runs.md", "results/ernie.md"
 REPORT = "report.json"
 """Which runs stand in which row and behind which test, in the results' folder;
 `tools/reproduce.py verify` recomputes every number from it."""
@@ -53,24 +57,22 @@ _MADE = "<!-- made by `tools/reproduce.py report`: do not edit -->\n"
 _HOW = """\
 Each claim has a rule in `configs/claims.yaml`. Rules, margins and the six
 primary claims were fixed after the runs that are marked "recorded before" and
-before all others. A verdict takes every run that fits the rule, whichever
-experiment ordered it.
+before all others; the labels "partly", "not exercised", "not run" and
+"computed" came after all runs of 2026-11, and so did splitting the paper's
+claims from tests of our own. A verdict takes every run that fits the rule,
+whichever experiment ordered it. Seeds were added in rounds, and a verdict takes
+all of them; no correction is made for that.
 
-| Label | Meaning |
-|---|---|
-| reproduced | every comparison is significant (p at most 0.05) |
-| contradicted | the opposite is significant, or an event breaks a zero |
-| no difference | the difference is smaller than a margin stated beforehand |
-| undecided | none of these yet, with what would decide |
-| not testable here | the reason is given |
-
+{labels}
 The runs are proxies of 0.1 to 1.2 million parameters on CPU cores: a verdict
 is about them, not about the paper's models. Seeds are paired: the same initial
-weights, batches and faults for all methods, on the same type of processor. A
-verdict takes at least 8 paired seeds. Values are compared by the exact
-sign-flip test; spikes as events per 1,000 judged steps, by the larger p of the
-exact conditional binomial test and the sign-flip test of the seeds' rates. The
-six primary claims share an error of 0.05 (Holm); the others are descriptive.
+weights, batches and faults for all methods, on the same type of processor
+where it was recorded ("recorded before" pairs with itself). A verdict takes at
+least 8 paired seeds. Values are compared by the exact sign-flip test; spikes as
+events per 1,000 judged steps, by the larger p of the exact conditional binomial
+test and the sign-flip test of the seeds' rates. A claim and its opposite are
+tested at 0.025 each, a difference smaller than the margin at 0.05. The six
+primary claims share these errors (Holm); the others are descriptive.
 """
 
 _RUNS = """\
@@ -100,6 +102,12 @@ COLUMNS = (
         Column(measure.title, measure.name, measure.form, measure.change)
         for measure in run_measures()
         if measure.level != "detail"
+    ),
+    Column(
+        "Area over GlobalGC's clean run (nat × steps)",
+        "excess_area_global",
+        spread(".1f"),
+        "+.1f",
     ),
     Column("Of GlobalGC (%)", "percent_of_global_gc", spread(".1f")),
     Column("Paper: GlobalGC (GPU h)", "paper_global_gc_hours", listed(",.1f")),
@@ -152,6 +160,18 @@ def target_markdown(result: TargetResult, level: int = 3) -> str:
         for experiment in result.experiments
     ]
     return "\n".join(parts)
+
+
+def claim_markdown(verdict: Verdict) -> str:
+    """A claim's section: what it says, its verdict and what decided it."""
+    claim = verdict.claim
+    paper = f" Paper: {claim.paper}." if claim.paper else ""
+    why = [*verdict.evidence.splitlines(), *filter(None, [claim.note])]
+    lines = "".join(f"- {line}\n" for line in why)
+    return (
+        f"### {claim.id}\n\n{claim.claim} *{claim.where}*.{paper}\n\n"
+        f"**{verdict.label}**\n\n{lines}"
+    )
 
 
 def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
@@ -221,13 +241,16 @@ def _extent(table: ExperimentResult) -> str:
         f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1]))
     )
     seeds = table.seeds
+    skips = sorted({int(run.measures.get("skip_steps", 0)) for run in runs})
+    skipped = " or ".join(f"{n:,}" for n in skips)
     parts = [
         f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
         f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
-        f"{table.skip_steps:,} not judged"
+        f"{skipped} not judged"
     ]
     starts = [
-        f"from step {table.skip_steps + window:,} (window {window:,})"
+        f"from step {' or '.join(f'{n + window:,}' for n in skips)} "
+        f"(window {window:,})"
         for window in (1000, 200)
         if table.has(f"judged_{window}")
     ]
@@ -277,7 +300,8 @@ def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
         result = read_results(path)
         if result.target != path.stem:
             raise ValueError(f"{path} holds results of {result.target!r}")
-        results[result.target] = result
+        derived = [with_derived(e) for e in result.experiments]
+        results[path.stem] = dataclasses.replace(result, experiments=derived)
     return results
 
 
@@ -289,54 +313,85 @@ class Pages:
         claims: Sequence[Claim],
         catalogue: Catalogue,
         results: Mapping[str, TargetResult],
+        figures: Sequence[Figure] = (),
     ) -> None:
         self._results = results
         source = PooledResults(catalogue, results)
         self._verdicts = judge(claims, source)
+        self.summary = Summary(figures, source)
         order = dict.fromkeys([*targets_of(claims), *catalogue.targets])
         self._tables = [
-            (ERNIE_PAGE if "ernie" in setting.first.config else PAGE, table)
+            (
+                ERNIE_PAGE if "ernie" in setting.first.config else RUNS_PAGE,
+                table,
+            )
             for setting in catalogue.settings([*order])
             if (table := _table(setting, source)).cells
         ]
 
     def results_page(self) -> str:
-        """All claims, the tables of all models but ERNIE's, the timings."""
+        """Four answers, and a line per claim of the paper."""
+        page = results_page(
+            self.summary,
+            self._verdicts,
+            f"{self._effort().partition(' (')[0]}.",
+            self._counts(),
+        )
+        return f"# Results in two minutes\n\n{_MADE}\n{page}"
+
+    def claims_page(self) -> str:
+        """Every claim with its tests, the paper's and tests of our own."""
         own = [v for v in self._verdicts if v.claim.extension]
         paper = [v for v in self._verdicts if not v.claim.extension]
         primary = [v for v in paper if v.claim.primary]
-        others = [v for v in paper if not v.claim.primary]
-        parts = [
-            f"# Results\n\n{_MADE}",
-            f"{self._effort()} Of {len(paper)} claims of the paper: "
-            f"{counted(paper)}.\n",
-            _HOW,
-            "## The primary claims\n",
-            verdicts_markdown(primary),
-            "## The other claims of the paper\n",
-            verdicts_markdown(others),
+        labels = markdown_table(["Label", "Meaning"], LABELS.items(), left=2)
+        rows = [
+            [f"[{v.claim.claim}](#{v.claim.id})", v.number, f"**{v.label}**"]
+            for v in own
         ]
-        if own:
-            parts += [
-                f"## Not in the paper\n\n{counted(own)}.\n",
-                verdicts_markdown(own, where="About"),
-            ]
-        parts += [_RUNS, f"ERNIE's are on [their page]({ERNIE_PAGE}).\n"]
-        parts += self._runs(PAGE)
-        parts += ["## Timings and the plan\n", *self._timings()]
-        return "\n".join(parts)
-
-    def ernie_page(self) -> str:
-        """ERNIE's claims and tables."""
-        verdicts = [v for v in self._verdicts if v.claim.ernie]
         return "\n".join(
             [
-                f"# ERNIE\n\n{_MADE}",
-                f"How a verdict is made: [Results]({PAGE}).\n",
-                verdicts_markdown(verdicts),
-                _RUNS,
+                f"# The claims\n\n{_MADE}",
+                f"{self._effort()} {self._counts()}\n",
+                _HOW.format(labels=labels),
+                "## The primary claims\n",
+                *map(claim_markdown, primary),
+                "## The other claims of the paper\n",
+                *(claim_markdown(v) for v in paper if v not in primary),
+                f"## Tests of our own\n\n{counted(own)}.\n",
+                markdown_table(["Test", "Here", "Verdict"], rows, left=3),
+                *map(claim_markdown, own),
+            ]
+        )
+
+    def runs_page(self) -> str:
+        """The tables of all models but ERNIE's, the timings."""
+        return "\n".join(
+            [
+                f"# All runs\n\n{_MADE}",
+                f"{_RUNS}ERNIE's are on [their page](ernie.md).\n",
+                *self._runs(RUNS_PAGE),
+                "## Timings and the plan\n",
+                *self._timings(),
+            ]
+        )
+
+    def ernie_page(self) -> str:
+        """ERNIE's tables."""
+        return "\n".join(
+            [
+                f"# All runs of ERNIE\n\n{_MADE}",
+                f"{_RUNS}The verdicts: [The claims](claims.md).\n",
                 *self._runs(ERNIE_PAGE),
             ]
+        )
+
+    def _counts(self) -> str:
+        paper = [v for v in self._verdicts if not v.claim.extension]
+        own = len(self._verdicts) - len(paper)
+        return (
+            f"Of {len(paper)} claims of the paper: {counted(paper)}. Apart "
+            f"from them stand {own} tests of our own."
         )
 
     def as_json(self) -> str:
@@ -353,7 +408,11 @@ class Pages:
             for page, table in self._tables
         ]
         verdicts = [_verdict_json(verdict) for verdict in self._verdicts]
-        report = {"tables": tables, "verdicts": verdicts}
+        report = {
+            "tables": tables,
+            "figures": self.summary.as_json(),
+            "verdicts": verdicts,
+        }
         return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
     def _runs(self, page: str) -> list[str]:
@@ -401,7 +460,14 @@ def made_files(pages: Pages, docs: Path, results_dir: Path) -> dict[Path, str]:
     """Every file that the results determine, with its content."""
     return {
         docs / PAGE: pages.results_page(),
+        docs / CLAIMS_PAGE: pages.claims_page(),
+        docs / RUNS_PAGE: pages.runs_page(),
         docs / ERNIE_PAGE: pages.ernie_page(),
+        **{
+            docs / "images" / file: svg
+            for file, svg in pages.summary.svgs().items()
+        },
+        **readmes(pages.summary, docs.parent),
         results_dir / REPORT: pages.as_json(),
     }
 
@@ -413,7 +479,6 @@ def _table(setting: Setting, source: PooledResults) -> ExperimentResult:
         title=setting.first.title,
         description=setting.first.description,
         paper=setting.paper,
-        skip_steps=setting.first.skip_steps,
         cells=[
             dataclasses.replace(run, method=method, is_clean_twin=False)
             for method, arm in setting.arms.items()
@@ -428,9 +493,13 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "where": verdict.claim.where,
         "claim": verdict.claim.claim,
         "verdict": verdict.verdict,
+        "extension": verdict.claim.extension,
         "primary": verdict.claim.primary,
+        "number": verdict.number,
         "p_for": verdict.p_for,
         "p_against": verdict.p_against,
+        "control_is_calm": verdict.claim.control_is_calm,
         "comparisons": [c.as_json() for c in verdict.comparisons],
+        "premises": [c.as_json() for c in verdict.premises],
         "controls": dict(verdict.control_keys),
     }

@@ -32,6 +32,7 @@ import numpy as np
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.checksums import SEAL, check_seal, sealed
 from paddle_adagc.lab.processor import with_vectors
+from paddle_adagc.lab.report.judged import spike_mass
 
 RESULTS = "results.jsonl"
 """Name of the file in a target's directory."""
@@ -206,6 +207,60 @@ def paired(
 def _rank(run: CellResult) -> tuple[int, bool, str]:
     cpu = run.cpu_model
     return run.num_steps, cpu != RECORDED_BEFORE, cpu
+
+
+def with_derived(experiment: ExperimentResult) -> ExperimentResult:
+    """Add what follows from the stored losses and is on no older line.
+
+    ``spike_mass``; ``excess_area_global``, the area over the clean run of
+    GlobalGC instead of the method's own; ``skip_steps``, the recorded ones.
+    """
+    references = {
+        (cell.seed, cell.cpu_model): decode_losses(cell.series["loss"])
+        for cell in experiment.cells
+        if cell.is_clean_twin and cell.method == "GlobalGC" and cell.series
+    }
+    cells = []
+    for cell in experiment.cells:
+        found = {"skip_steps": float(experiment.skip_steps)}
+        if cell.series:
+            loss, kept = decode_losses(cell.series["loss"]), _kept(cell)
+            kept[: experiment.skip_steps] = False
+            mass = spike_mass(loss[kept])
+            has_diverged = cell.status == "diverged"
+            if mass is not None or has_diverged:
+                found["spike_mass"] = math.inf if has_diverged else mass or 0.0
+            clean = references.get((cell.seed, cell.cpu_model))
+            if clean is not None and cell.series.get("faults"):
+                found["excess_area_global"] = _area(cell, loss, clean)
+        if cell.num_steps:
+            cell = dataclasses.replace(
+                cell, measures={**cell.measures, **found}
+            )
+        cells.append(cell)
+    return dataclasses.replace(experiment, cells=cells)
+
+
+def _kept(cell: CellResult) -> np.ndarray:
+    """Whether each step's loss says something about the model."""
+    kept = np.ones(cell.series["loss"]["num_steps"], bool)
+    for first, last in cell.series["left_out"]:
+        kept[first : last + 1] = False
+    return kept
+
+
+def _area(cell: CellResult, loss: np.ndarray, clean: np.ndarray) -> float:
+    """Sum of ``loss - clean`` from the first fault on."""
+    size = len(clean) if cell.status == "diverged" else len(loss)
+    size = min(size, len(clean))
+    own = np.full(size, np.nan)
+    own[: len(loss)] = loss[:size]
+    judged = np.isfinite(clean[:size])
+    kept = _kept(cell)[:size]
+    judged[: len(kept)] &= kept
+    judged[: cell.series["faults"][0][0]] = False
+    above = np.where(np.isfinite(own), own - clean[:size], np.inf)
+    return float(above[judged].sum())
 
 
 def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:

@@ -16,6 +16,9 @@ from paddle_adagc.checks import check_choice
 
 Alternative = Literal["less", "greater", "two-sided"]
 ALPHA = 0.05
+ONE_SIDED = ALPHA / 2
+"""A claim and its opposite share :data:`ALPHA`."""
+
 POWER = 0.8
 MAX_PAIRS = 20
 """2**16 patterns of signs take a second, 2**20 a quarter of a minute."""
@@ -128,6 +131,25 @@ def rate_p(first: Rate, second: Rate, alternative: Alternative) -> float:
     share = first.steps / (first.steps + second.steps)
     test = stats.binomtest(first.events, total, share, alternative=alternative)
     return float(test.pvalue)
+
+
+def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
+    """``first / second`` and its exact 95% limits (Clopper and Pearson 1934).
+
+    Given all events, those of ``first`` are binomial. Without any event the
+    ratio is NaN, its limits 0 and infinity.
+    """
+    total = first.events + second.events
+    if not total:
+        return math.nan, 0.0, math.inf
+    limits = stats.binomtest(first.events, total).proportion_ci()
+    steps = second.steps / first.steps
+    shares = (first.events / total, limits.low, limits.high)
+    value, low, high = (
+        steps * share / (1 - share) if share < 1 else math.inf
+        for share in map(float, shares)
+    )
+    return value, low, high
 
 
 def clustered_rate_p(

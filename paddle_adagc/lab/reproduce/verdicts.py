@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on claims: one of five labels, from all runs that fit the rule."""
+"""Verdicts on claims: one of nine labels, from all runs that fit the rule."""
 
 from __future__ import annotations
 
@@ -19,14 +19,33 @@ from paddle_adagc.lab.reproduce.comparisons import (
 )
 from paddle_adagc.lab.reproduce.pool import PooledResults
 from paddle_adagc.lab.reproduce.results import CellResult
-from paddle_adagc.lab.reproduce.statistics import ALPHA, holm
+from paddle_adagc.lab.reproduce.statistics import ALPHA, ONE_SIDED, holm
 
 REPRODUCED = "reproduced"
+PARTLY = "partly"
 CONTRADICTED = "contradicted"
 NO_DIFFERENCE = "no difference"
+NOT_EXERCISED = "not exercised"
 UNDECIDED = "undecided"
+NOT_RUN = "not run"
+COMPUTED = "computed"
 NOT_TESTABLE = "not testable here"
-LABELS = (REPRODUCED, CONTRADICTED, NO_DIFFERENCE, UNDECIDED, NOT_TESTABLE)
+LABELS = {
+    REPRODUCED: "every comparison is significant",
+    PARTLY: "the direction is seen, but not everywhere, or not down to zero",
+    CONTRADICTED: "the opposite is significant, or a zero is broken and the "
+    "events are no fewer",
+    NO_DIFFERENCE: "smaller than a margin set beforehand, significant or not",
+    NOT_EXERCISED: "the control did not show what the method should prevent",
+    UNDECIDED: "the runs do not decide",
+    NOT_RUN: "a method of the rule has no run",
+    COMPUTED: "holds in a model or by arithmetic; nothing was measured",
+    NOT_TESTABLE: "the reason is given",
+}
+"""Label: what it means."""
+
+# What a comparison says.
+_HOLDS, _PART, _AGAINST, _SMALL, _CALM, _OPEN, _MISSING = range(7)
 
 _OF_EXTENSIONS = {REPRODUCED: "holds", CONTRADICTED: "does not hold"}
 
@@ -43,6 +62,12 @@ class Verdict:
     """The numbers that decided it, a line each, or why nothing could."""
 
     comparisons: tuple[Comparison, ...] = ()
+    premises: tuple[Comparison, ...] = ()
+    """What the control has to show."""
+
+    number: str = ""
+    """The comparison that decided it in one number."""
+
     p_for: float = 1.0
     """Largest p of the comparisons; of a primary claim Holm's adjusted one."""
 
@@ -65,11 +90,12 @@ class Verdict:
 def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
     """Judge claims together: Holm's correction is over the primary ones.
 
-    A claim is reproduced if all of its comparisons are significant,
-    contradicted if the opposite of one is (Bonferroni over its comparisons),
-    without difference if every comparison is significant or smaller than its
-    margin, else undecided. An event where there should be none contradicts by
-    itself. Every other verdict takes :data:`~.comparisons.MIN_SEEDS` pairs.
+    A comparison holds, or its opposite does, at p 0.025 each, the opposite
+    with Bonferroni's correction over the claim's comparisons. A difference
+    smaller than the margin is none, significant or not. An event where there
+    should be none leaves a part if the events are fewer than the control's,
+    nothing if they are no fewer. Every other verdict takes
+    :data:`~.comparisons.MIN_SEEDS` pairs. :data:`LABELS` says what follows.
 
     Without the six primary ones the correction is over those that are there.
     """
@@ -95,10 +121,9 @@ def counted(verdicts: Sequence[Verdict]) -> str:
 def _tested(claim: Claim, source: PooledResults) -> Verdict:
     if claim.target is None:
         return Verdict(claim, NOT_TESTABLE, claim.not_testable or "")
-    comparisons = tuple(
-        comparison
-        for condition in claim.conditions
-        for comparison in compare(condition, source)
+    comparisons, premises = (
+        tuple(c for rule in rules for c in compare(rule, source))
+        for rules in (claim.conditions, claim.premises)
     )
     against = [
         c.p_against
@@ -110,6 +135,8 @@ def _tested(claim: Claim, source: PooledResults) -> Verdict:
         UNDECIDED,
         "",
         comparisons,
+        premises,
+        "",
         max(1.0 if c.p_for is None else c.p_for for c in comparisons),
         min(1.0, len(comparisons) * min(against, default=1.0)),
     )
@@ -118,8 +145,13 @@ def _tested(claim: Claim, source: PooledResults) -> Verdict:
 def _labelled(verdict: Verdict, source: PooledResults) -> Verdict:
     if verdict.verdict == NOT_TESTABLE:
         return verdict
-    label = _label(verdict)
+    outcomes = [_outcome(c, verdict) for c in verdict.comparisons]
+    label = _label(verdict, outcomes)
+    decisive = max(range(len(outcomes)), key=lambda i: _weight(outcomes[i]))
+    if label == REPRODUCED:
+        decisive = 0
     parts = _grouped(verdict.comparisons, label)
+    parts += [f"premise: {part}" for part in _grouped(verdict.premises, label)]
     controls = _controls(verdict.claim, source)
     parts += [
         f"control in {experiment}: {rate_text(method, runs)}"
@@ -131,6 +163,7 @@ def _labelled(verdict: Verdict, source: PooledResults) -> Verdict:
     return dataclasses.replace(
         verdict,
         verdict=label,
+        number=_in_short(verdict.comparisons[decisive]),
         evidence="\n".join(parts),
         control_keys={
             f"{experiment}, {method}": tuple(run.run_id for run in runs)
@@ -139,17 +172,67 @@ def _labelled(verdict: Verdict, source: PooledResults) -> Verdict:
     )
 
 
-def _label(verdict: Verdict) -> str:
-    if verdict.p_against <= ALPHA:
-        return CONTRADICTED
-    if not all(c.has_enough for c in verdict.comparisons):
+def _in_short(c: Comparison) -> str:
+    """Return its number, behind the names unless they are the usual two."""
+    is_usual = c.other is None or (c.method, c.other) == ("AdaGC", "GlobalGC")
+    if is_usual or not c.number:
+        return c.number
+    return f"{c.method} against {c.other}: {c.number}"
+
+
+def _outcome(c: Comparison, verdict: Verdict) -> int:
+    """What one comparison says for itself."""
+    if c.missing or c.num_seeds == 0:
+        return _MISSING
+    if c.p_fewer is not None:
+        if c.is_no_fewer:
+            return _AGAINST
+        is_part = c.has_enough and c.p_fewer <= ALPHA
+        return _PART if is_part else _OPEN
+    if not c.has_enough:
+        return _AGAINST if c.p_against == 0 else _OPEN
+    if c.is_unexercised:
+        return _SMALL if verdict.claim.control_is_calm else _CALM
+    if _is_small(c):
+        return _SMALL
+    if (c.p_for or 0.0) <= ONE_SIDED:
+        return _HOLDS
+    against = 1.0 if c.p_against is None else c.p_against
+    if len(verdict.comparisons) * against <= ONE_SIDED:
+        return _AGAINST
+    return _OPEN
+
+
+def _label(verdict: Verdict, outcomes: Sequence[int]) -> str:
+    found = {*outcomes}
+    if any(_outcome(c, verdict) != _HOLDS for c in verdict.premises):
+        return NOT_EXERCISED
+    is_sure = not verdict.claim.primary
+    if found == {_HOLDS}:
+        if all(len(c.values) == 1 for c in verdict.comparisons):
+            return COMPUTED
+        return REPRODUCED if verdict.p_for <= ONE_SIDED else UNDECIDED
+    if found & {_HOLDS, _PART}:
+        if _MISSING in found:
+            return NOT_RUN
+        points_back = any((c.p_for or 0.0) > 0.5 for c in verdict.comparisons)
+        is_open = found == {_HOLDS, _OPEN} and not points_back
+        return UNDECIDED if is_open else PARTLY
+    if _AGAINST in found:
+        is_broken = any(c.is_no_fewer for c in verdict.comparisons)
+        is_sure |= is_broken or verdict.p_against <= ONE_SIDED
+        return CONTRADICTED if is_sure else UNDECIDED
+    if _MISSING in found:
+        return NOT_RUN
+    if _OPEN in found:
         return UNDECIDED
-    if verdict.p_for <= ALPHA:
-        return REPRODUCED
-    open_ones = [c for c in verdict.comparisons if not _is_settled(c)]
-    if open_ones and all(map(_is_small, open_ones)):
-        return NO_DIFFERENCE
-    return UNDECIDED
+    return NO_DIFFERENCE if _SMALL in found else NOT_EXERCISED
+
+
+def _weight(outcome: int) -> int:
+    """How much a comparison explains a label that is not "reproduced"."""
+    order = (_MISSING, _HOLDS, _CALM, _SMALL, _OPEN, _AGAINST, _PART)
+    return order.index(outcome)
 
 
 def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
@@ -178,7 +261,7 @@ def _texts(comparison: Comparison, label: str) -> list[str]:
         return [*comparison.facts]
     notes = []
     p_equal = comparison.p_equal
-    if label in (NO_DIFFERENCE, UNDECIDED) and _is_small(comparison):
+    if _is_small(comparison):
         p = "" if comparison.values else f", p {p_equal:.3g}"
         notes.append(f"within ±{comparison.margin:g}{p}")
     elif label == UNDECIDED and not _is_settled(comparison):
@@ -190,7 +273,7 @@ def _texts(comparison: Comparison, label: str) -> list[str]:
 
 
 def _is_settled(comparison: Comparison) -> bool:
-    return comparison.has_enough and (comparison.p_for or 0.0) <= ALPHA
+    return comparison.has_enough and (comparison.p_for or 0.0) <= ONE_SIDED
 
 
 def _is_small(comparison: Comparison) -> bool:

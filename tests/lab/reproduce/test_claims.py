@@ -114,7 +114,7 @@ def test_alike_experiments_are_one_setting():
 
 
 CONDITION = {
-    "measure": "loss",
+    "measure": "final_loss",
     "methods": ["A"],
     "expect": "lower",
     "to": ["B"],
@@ -138,10 +138,11 @@ def ruled(**changes):
         (ruled(expect="lowest"), "expect must be one of lower, higher"),
         (ruled(to=[]), "needs methods in `to`"),
         (ruled(bound=1.0), "`at most` goes with a bound"),
-        (ruled(expect="zero"), "is about spike_events, not loss"),
+        (ruled(expect="zero"), "is about spike_events, not final_loss"),
         (ruled(methods=[]), "methods must not be empty"),
         (ruled(margin=0), "margin must be greater than 0"),
         (ruled(mesure="m"), r"did you mean 'reproduced_if\.0\.measure'"),
+        (ruled(measure="final_los"), "did you mean 'final_loss'"),
         (ruled(measure="spike_events", expect="occurs"), "takes no `to`"),
         ("spikes", r"claims\.0 must be a map .* got 'spikes'"),
     ],

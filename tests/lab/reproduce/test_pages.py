@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from paddle_adagc.lab.cli import reproduce as command
-from paddle_adagc.lab.reproduce.claims import Claim, Condition, load_claims
+from paddle_adagc.lab.reproduce.claims import (
+    Claim,
+    Condition,
+    load_claims,
+    load_figures,
+)
 from paddle_adagc.lab.reproduce.pages import (
     Pages,
     collect_results,
@@ -60,6 +65,7 @@ def test_pages_are_what_the_committed_results_give():
         load_claims(command.CLAIMS),
         Catalogue({p.stem: p for p in sorted(command.GRIDS.glob("*.yaml"))}),
         load_all_results(command.RESULTS),
+        load_figures(command.CLAIMS),
     )
     made = made_files(pages, command.DOCS, command.RESULTS)
     for path, text in made.items():
@@ -102,8 +108,9 @@ def test_claims_and_labels_are_escaped_and_counted(write_grid):
         ],
     )
     page = Pages([claim], Catalogue({"t": path}), {}).results_page()
-    assert r"AdaGC has no spikes. (0 \| none) | **undecided** |" in page
-    assert "Of 1 claims of the paper: 1 undecided." in page
+    line = r"[AdaGC has no spikes.](results/claims.md#c) | 0 \| none | – |"
+    assert f"{line} **not run** |" in page
+    assert "Of 1 claims of the paper: 1 not run." in page
 
 
 def test_collecting_adds_to_what_is_committed(tmp_path):

@@ -10,9 +10,13 @@ import pytest
 from paddle_adagc.lab.reproduce.claims import Claim, Condition
 from paddle_adagc.lab.reproduce.results import CellResult
 from paddle_adagc.lab.reproduce.verdicts import (
+    COMPUTED,
     CONTRADICTED,
     NO_DIFFERENCE,
+    NOT_EXERCISED,
+    NOT_RUN,
     NOT_TESTABLE,
+    PARTLY,
     REPRODUCED,
     UNDECIDED,
     counted,
@@ -56,7 +60,9 @@ def events(*counts, judged=2000):
 
 
 def losses(*offsets):
-    return {"loss": [seed + offset for seed, offset in enumerate(offsets)]}
+    return {
+        "final_loss": [seed + offset for seed, offset in enumerate(offsets)]
+    }
 
 
 def claim(*conditions, **fields):
@@ -83,13 +89,17 @@ def spikes(method="A", expect="lower", to=("B",), **fields):
 
 def loss(expect="lower", to=("B",), methods=("A",), **fields):
     return Condition(
-        measure="loss", methods=methods, expect=expect, to=to, **fields
+        measure="final_loss", methods=methods, expect=expect, to=to, **fields
     )
 
 
 def at_most(bound, **fields):
     return Condition(
-        measure="m", methods=["A"], expect="at most", bound=bound, **fields
+        measure="excess_worst",
+        methods=["A"],
+        expect="at most",
+        bound=bound,
+        **fields,
     )
 
 
@@ -104,7 +114,7 @@ FEWER_STEPS = events(*[0] * 8, judged=100)
 LOW = losses(-0.2, -0.1, -0.3, -0.2, -0.1, -0.2, -0.1, -0.3)
 MIXED = losses(-0.2, 0.1, -0.3, 0.2, -0.1, 0.2, -0.1, 0.3)
 SAME = losses(*[0] * 8)
-DIVERGED = {"loss": [math.nan] * 8}
+DIVERGED = {"final_loss": [math.nan] * 8}
 ZERO, HIGHER = spikes(expect="zero"), spikes(expect="higher")
 OCCURS = spikes(expect="occurs")
 FIVE = {"A": [1, 2, 1, 2, 1]}
@@ -119,7 +129,8 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
         (Runs(A=ONES, B=ZEROS), spikes(), CONTRADICTED, ()),
         (Runs(A=ZEROS, B=ONES), HIGHER, CONTRADICTED, ()),
         (Runs(A=ONES, B=ZEROS), HIGHER, REPRODUCED, ()),
-        (Runs(A=ZEROS, B=ZEROS), ZERO, NO_DIFFERENCE, ()),
+        (Runs(A=ZEROS, B=ZEROS), ZERO, NOT_EXERCISED, ()),
+        (Runs(A=ZEROS, B=ZEROS), HIGHER, NO_DIFFERENCE, ()),
         (Runs(A=ONES, B=ONES), spikes(), UNDECIDED, ()),
         (
             Runs(A=events(*[0] * 7), B=events(*[1] * 7)),
@@ -127,27 +138,29 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
             UNDECIDED,
             (),
         ),
-        (Runs(A=events(1, *[0] * 7), B=ONES), ZERO, CONTRADICTED, ()),
+        # A zero that an event breaks is judged by its size.
+        (Runs(A=events(1, *[0] * 7), B=ONES), ZERO, PARTLY, ()),
+        (Runs(A=events(1, 1), B=events(1, 2)), ZERO, UNDECIDED, ()),
         (Runs(A=events(0, 1), B=events(0, 0)), ZERO, CONTRADICTED, ()),
-        # A spike refutes zero without any control.
+        # Events are shown without any control.
         (
             Runs(A=events(0, 1)),
             ZERO,
-            CONTRADICTED,
+            NOT_RUN,
             ["A: 1 in 4,000 judged steps (0 / 1)"],
         ),
         # A missing control does not hide the rest.
         (
             Runs(A=ZEROS),
             ZERO,
-            UNDECIDED,
+            NOT_RUN,
             ["A: 0 in 16,000 judged steps", "no run yet of B"],
         ),
-        # A tie at zero is evidence only with enough steps.
-        (Runs(A=FEW_STEPS, B=FEW_STEPS), spikes(), UNDECIDED, ()),
+        # A tie above zero is evidence only with enough steps.
+        (Runs(A=FEW_STEPS, B=FEW_STEPS), HIGHER, UNDECIDED, ()),
         (
             Runs(A=ZEROS, B=ZEROS),
-            spikes(),
+            HIGHER,
             NO_DIFFERENCE,
             ["within ±0.3, p 0.00823"],
         ),
@@ -187,7 +200,11 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
             NO_DIFFERENCE,
             (),
         ),
-        (Runs(A=LOW, B=SAME, C=LOW), loss(to=("B", "C")), UNDECIDED, ()),
+        (Runs(A=LOW, B=SAME, C=LOW), loss(to=("B", "C")), PARTLY, ()),
+        (Runs(A=LOW, B=SAME), loss(to=("B", "C")), NOT_RUN, ()),
+        # Small wins over significant; half of the other has no margin.
+        (Runs(A=LOW, B=SAME), loss("higher", margin=0.5), NO_DIFFERENCE, ()),
+        (Runs(A=LOW, B=SAME), loss(margin=0.5, times=2.0), REPRODUCED, ()),
         (
             Runs(A=LOW, B=SAME, C=LOW),
             loss("higher", to=("B", "C")),
@@ -195,16 +212,16 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
             (),
         ),
         # Bounds of numbers, of their mean, of every run.
-        (Runs({"A": [0.9]}), at_most(1), REPRODUCED, ()),
+        (Runs({"A": [0.9]}), at_most(1), COMPUTED, ()),
         (Runs({"A": [1.1]}), at_most(1), CONTRADICTED, ()),
         (Runs({"A": [1.1]}), at_most(1, margin=0.2), NO_DIFFERENCE, ()),
         (Runs(FIVE), at_most(2.5), REPRODUCED, ()),
         (Runs(FIVE), at_most(0.5), CONTRADICTED, ()),
         (Runs(FIVE), at_most(1.5), UNDECIDED, ()),
-        (Runs(A={"m": [1] * 8}), at_most(1), REPRODUCED, ()),
-        (Runs(A={"m": [1, 1, 2]}), at_most(1), CONTRADICTED, ()),
-        (Runs(A={"m": [1, 1, 1]}), at_most(1), UNDECIDED, ()),
-        (Runs(), at_most(1), UNDECIDED, ()),
+        (Runs(A={"excess_worst": [1] * 8}), at_most(1), REPRODUCED, ()),
+        (Runs(A={"excess_worst": [1, 1, 2]}), at_most(1), CONTRADICTED, ()),
+        (Runs(A={"excess_worst": [1, 1, 1]}), at_most(1), UNDECIDED, ()),
+        (Runs(), at_most(1), NOT_RUN, ()),
     ],
 )
 def test_a_condition_decides(source, condition, expected, evidence):
@@ -221,18 +238,54 @@ def test_no_worse_is_decided_by_the_distance_to_the_margin():
 
 
 def test_only_what_keeps_a_verdict_open_says_what_is_missing():
-    settled, small = loss(), loss(to=("C",), margin=0.5)
-    open_one = loss(to=("D",), margin=0.02)
+    small, open_one = loss(to=("C",), margin=0.5), loss(to=("D",), margin=0.02)
     source = Runs(A=LOW, B=SAME, C=LOW, D=losses(*[-0.2] * 8))
-    found = verdict(source, settled, small, open_one)
+    found = verdict(source, small, open_one)
     assert found.verdict == UNDECIDED
-    to_b, to_c, to_d = found.evidence.splitlines()
-    assert to_b.endswith("lower: p 0.00391")
+    to_c, to_d = found.evidence.splitlines()
     assert to_c.endswith("(within ±0.5, p 0.00391)")
     assert "these see 0.07" in to_d
-    found = verdict(source, settled, small)
-    assert found.verdict == NO_DIFFERENCE
-    assert found.evidence.splitlines() == [to_b, to_c]
+    found = verdict(source, loss(), small)
+    assert found.verdict == PARTLY
+    to_b, again = found.evidence.splitlines()
+    assert to_b.endswith("lower: p 0.00391")
+    assert again == to_c.removeprefix("e, final loss: ")
+
+
+def test_a_broken_zero_says_how_large():
+    def with_size(counts, rise, mass):
+        return {
+            **events(*counts),
+            "spikes_1000": [3 * n for n in counts],
+            "worst_jump": [rise] * 8,
+            "spike_mass": [mass] * 8,
+        }
+
+    source = Runs(
+        A=with_size([1] + 7 * [0], 0.16, 0.25), B=with_size([2] * 8, 0.5, 4)
+    )
+    found = verdict(source, ZERO)
+    assert (
+        found.number
+        == "A against B: 16 → 1 events, ratio 0.062 (0.00-0.4), p 0.0039"
+    )
+    for part in (
+        "size, A: 3 steps, largest rise of a run 0.16-0.16 nat",
+        "size, B: 48 steps, largest rise of a run 0.50-0.50 nat",
+        "spike mass per run, A 0.25, B 4 nat × steps",
+    ):
+        assert part in found.evidence
+
+
+def test_a_premise_and_a_calm_control():
+    premise = loss("higher", methods=("C",), margin=0.01)
+    for c, label in ((losses(*[1] * 8), CONTRADICTED), (SAME, NOT_EXERCISED)):
+        source = Runs(A=LOW, B=SAME, C=c)
+        found = verdict(source, loss("higher"), exercised_if=[premise])
+        assert found.verdict == label
+        assert "premise: e, final loss: C minus B" in found.evidence
+    source = Runs(A=ZEROS, B=ZEROS)
+    assert verdict(source, ZERO, control_is_calm=True).verdict == NO_DIFFERENCE
 
 
 def test_runs_pair_on_one_processor_alone():
@@ -244,7 +297,7 @@ def test_runs_pair_on_one_processor_alone():
     for run in source.runs("t", "e", "B"):
         run.machine.update(processor="Example 9000", instruction_sets=[])
     found = verdict(source, loss())
-    assert found.verdict == UNDECIDED
+    assert found.verdict == NOT_RUN
     assert "no two runs of one seed, length and processor" in found.evidence
 
 

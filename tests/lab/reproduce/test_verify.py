@@ -27,9 +27,11 @@ def folders(tmp_path):
     """Copies of the shipped results and pages."""
     results, docs = tmp_path / "results", tmp_path / "docs"
     shutil.copytree(command.RESULTS, results)
-    docs.mkdir()
-    for page in command.DOCS.glob("results*.md"):
-        shutil.copy(page, docs)
+    shutil.copytree(command.DOCS / "results", docs / "results")
+    shutil.copytree(command.DOCS / "images", docs / "images")
+    shutil.copy(command.DOCS / "results.md", docs)
+    for name in ("README.md", "README_cn.md"):
+        shutil.copy(command.DOCS.parent / name, tmp_path)
     return results, docs
 
 
@@ -47,43 +49,86 @@ def planted(path, pattern, replacement):
     path.write_text(changed)
 
 
-ON_THE_PAGE = [
-    (r"(\| GlobalGC \|) \d+ /", r"\1 77 /", "GlobalGC, Spikes, window 1,000"),
+RUNS = "docs/results/runs.md"
+ON_THE_PAGES = [
     (
+        RUNS,
+        r"(\| GlobalGC \|) \d+ /",
+        r"\1 77 /",
+        "GlobalGC, Spikes, window 1,000",
+    ),
+    (
+        RUNS,
         r"(± [\d.]+) \(p [\d.]+\) \|",
         r"\1 (p 0.0123) |",
         "of Training loss",
     ),
     (
+        RUNS,
         r"(\| \d\.\d\d \(\d\.\d\d)-\d\.\d\d\) \|",
         r"\1-9.87) |",
         "per 1,000 judged",
     ),
-    (r"\d+ in ([\d,]+ judged)", r"77 in \1", "judged steps"),
-    (r"(below GlobalGC: p) [\d.]+", r"\1 0.987", "0.987"),
-    (r"(AdaGC minus GlobalGC) \S+", r"\1 -0.8886", "-0.8886"),
-    (r"\*\*contradicted\*\*", "**reproduced**", "'contradicted'"),
-    (r"\| Clippy \|", "| Clipy |", "rows"),
+    (RUNS, r"\| Clippy \|", "| Clipy |", "rows"),
+    (RUNS, r"the first 150 not", "the first 200 not", "seeds and steps"),
+    (
+        "docs/results/claims.md",
+        r"\d+ in ([\d,]+ judged)",
+        r"77 in \1",
+        "judged steps",
+    ),
+    (
+        "docs/results/claims.md",
+        r"(below GlobalGC: p) [\d.]+",
+        r"\1 0.987",
+        "0.987",
+    ),
+    (
+        "docs/results/claims.md",
+        r"(AdaGC minus GlobalGC) \S+",
+        r"\1 -0.8886",
+        "-0.8886",
+    ),
+    (
+        "docs/results/claims.md",
+        r"(?m)^\*\*contradicted\*\*",
+        "**reproduced**",
+        "'contradicted'",
+    ),
+    ("docs/results.md", r"10 → 1 events", "11 → 1 events", "11 → 1"),
+    (
+        "docs/results.md",
+        r"\*\*computed\*\*",
+        "**reproduced**",
+        "communication-v1: label",
+    ),
+    ("docs/images/gain-events.svg", r">0\.1 \(", ">0.2 (", "drawn"),
+    ("README.md", r"\| 10 → 1 \|", "| 10 → 0 |", "README.md, Llama"),
 ]
+REPORT = "results/report.json"
 IN_THE_REPORT = [
-    (r'"p_equal": 0\.\d+', '"p_equal": 0.0125', "p_equal"),
-    (r'"verdict": "undecided"', '"verdict": "reproduced"', "verdict"),
-    (r'("rows": {\s*"[^"]+": \[\s*)"\w{16}",', r"\1", "runs"),
-    (r'"num_seeds": \d+', '"num_seeds": 77', "seeds"),
+    (REPORT, r'"p_equal": 0\.\d+', '"p_equal": 0.0125', "p_equal"),
+    (
+        REPORT,
+        r'"verdict": "undecided"',
+        '"verdict": "reproduced"',
+        "verdict",
+    ),
+    (REPORT, r'("rows": {\s*"[^"]+": \[\s*)"\w{16}",', r"\1", "runs"),
+    (REPORT, r'"num_seeds": \d+', '"num_seeds": 77', "seeds"),
+    (REPORT, r'"low": 0\.\d+', '"low": 0.0777', "limits"),
 ]
 
 
 @pytest.mark.parametrize(
-    "errors", [ON_THE_PAGE, IN_THE_REPORT], ids=["page", "report"]
+    "errors", [ON_THE_PAGES, IN_THE_REPORT], ids=["pages", "report"]
 )
 def test_planted_errors_are_found(folders, capsys, monkeypatch, errors):
     """All at once: the shipped results take seconds to recompute."""
     monkeypatch.setattr(checks, "check_losses", lambda lines: ())
-    results, docs = folders
-    of_page = errors is ON_THE_PAGE
-    path = docs / "results.md" if of_page else results / "report.json"
-    for pattern, replacement, _ in errors:
-        planted(path, pattern, replacement)
+    root = folders[0].parent
+    for file, pattern, replacement, _ in errors:
+        planted(root / file, pattern, replacement)
     assert verify(*folders) == 1
     said = capsys.readouterr().out
     assert [named for *_, named in errors if named not in said] == []
@@ -98,9 +143,9 @@ def test_a_changed_run_and_a_lost_row_are_found(folders, capsys, monkeypatch):
     for table in report["tables"]:
         table["rows"].pop("TensorWiseGC", None)
     (results / "report.json").write_text(json.dumps(report))
-    page = (docs / "results.md").read_text()
-    kept = re.sub(r"^\| TensorWiseGC \|.*\n", "", page, flags=re.M)
-    (docs / "results.md").write_text(kept)
+    path = docs / "results/runs.md"
+    kept = re.sub(r"^\| TensorWiseGC \|.*\n", "", path.read_text(), flags=re.M)
+    path.write_text(kept)
     assert verify(results, docs) == 1
     said = capsys.readouterr().out
     assert "Validation loss" in said
@@ -143,10 +188,12 @@ def with_series(tmp_path):
     cell = result.experiments[0].cells[0]
     key, spikes = cell.key, cell.measures["spikes_1000"]
     table = {"page": "results.md", "title": "T", "rows": {"AdaGC": [key]}}
-    report = {"tables": [table], "verdicts": []}
+    report = {"tables": [table], "figures": [], "verdicts": []}
     (results / "report.json").write_text(json.dumps(report))
     (docs / "results.md").write_text(
-        "### T\n\n|  | Spikes, window 1,000 |\n|---|---:|\n"
+        "### T\n\n1 seed (1) of 1,600 steps, the first 200 not judged; spikes "
+        "are judged from step 1,200 (window 1,000), from step 400 (window 200)"
+        "; processor: x.\n\n|  | Spikes, window 1,000 |\n|---|---:|\n"
         f"| AdaGC | {spikes:.0f} |\n"
     )
     return results, docs
@@ -163,7 +210,10 @@ def test_spikes_and_excess_follow_from_the_losses(with_series, capsys):
 
 @pytest.mark.parametrize(
     "measure",
-    ["spikes_1000", "events_200", "judged_1000", "excess_area", "final_loss"],
+    [
+        *("spikes_1000", "events_200", "judged_1000", "excess_area"),
+        *("final_loss", "spike_mass"),
+    ],
 )
 def test_a_count_that_the_losses_do_not_give_is_found(
     with_series, capsys, measure

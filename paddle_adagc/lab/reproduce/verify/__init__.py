@@ -4,10 +4,11 @@
 
 Recomputes every number of every table, every spike count and excess that
 follows from a stored loss series, every p, every verdict and the numbers of its
-evidence, from the lines in ``results/``. It shares nothing with the code that
-wrote them: NumPy, SciPy and the standard library alone. ``results/report.json``
-says which runs stand in which row and behind which test; whether these are all
-runs of that config is checked, too.
+evidence, the figures, the READMEs' tables and what the text says on seeds and
+skipped steps, from the lines in ``results/``. It shares nothing with the code
+that wrote them: NumPy, SciPy and the standard library alone.
+``results/report.json`` says which runs stand in which row and behind which
+test; whether these are all runs of that config is checked, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.lab.reproduce.verify.losses import check_losses
+from paddle_adagc.lab.reproduce.verify.losses import check_losses, derive
+from paddle_adagc.lab.reproduce.verify.prose import (
+    check_extents,
+    check_figures,
+)
 from paddle_adagc.lab.reproduce.verify.runs import Runs
 from paddle_adagc.lab.reproduce.verify.tables import check_tables
 from paddle_adagc.lab.reproduce.verify.verdicts import check_verdicts
@@ -35,13 +40,22 @@ def verify(results: Path, docs: Path) -> int:
         1 if anything differs, else 0.
     """
     runs = Runs(results)
+    derive(runs.lines)
     report = json.loads((results / "report.json").read_text())
-    pages = {path.name: path.read_text() for path in docs.glob("*.md")}
+    pages = {
+        path.relative_to(docs).as_posix(): path.read_text(encoding="utf-8")
+        for path in [*docs.rglob("*.md"), *docs.rglob("*.svg")]
+    }
+    for name in ("README.md", "README_cn.md"):
+        if (docs.parent / name).exists():
+            pages[name] = (docs.parent / name).read_text(encoding="utf-8")
     count = num_wrong = 0
     for name, seen, expected in itertools.chain(
         runs.check_copies(),
         check_losses(runs.lines),
         check_tables(report["tables"], runs, pages),
+        check_extents(report["tables"], runs, pages),
+        check_figures(report["figures"], runs, pages),
         check_verdicts(report["verdicts"], runs, pages),
     ):
         count += 1

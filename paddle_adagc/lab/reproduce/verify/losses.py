@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import base64
+import bisect
+import math
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from paddle_adagc.lab.reproduce.verify.runs import Cell, Check
+from paddle_adagc.lab.reproduce.verify.runs import Cell, Check, cpu
+
+MASS_WINDOW = 101
 
 
 def check_losses(lines: list[Cell]) -> Iterator[Check]:
@@ -24,6 +28,56 @@ def check_losses(lines: list[Cell]) -> Iterator[Check]:
         for measure, value in from_series(cell, clean).items():
             name = f"{'/'.join(map(str, place(cell)))} {measure}"
             yield name, cell["measures"].get(measure), value
+        stored = cell["stored_mass"]
+        if stored is not None:
+            name = f"{'/'.join(map(str, place(cell)))} spike_mass"
+            yield name, stored, cell["measures"].get("spike_mass")
+
+
+def derive(lines: list[Cell]) -> None:
+    """Add the measures that older lines lack: mass, area over GlobalGC."""
+    clean = {
+        (c["file"], c["experiment"], c["seed"], cpu(c)): c
+        for c in lines
+        if c["twin"] and c["method"] == "GlobalGC" and c.get("series")
+    }
+    for cell in lines:
+        cell["stored_mass"] = cell["measures"].pop("spike_mass", None)
+        if not cell.get("series"):
+            continue
+        loss = decode(cell["series"]["loss"])
+        bad = covered(cell["series"]["left_out"])
+        kept = [
+            x for i, x in enumerate(loss) if i not in bad and i >= cell["skip"]
+        ]
+        if cell.get("status") == "diverged" or not np.isfinite(kept).all():
+            cell["measures"]["spike_mass"] = math.inf
+        elif len(kept) > 2 * MASS_WINDOW:
+            cell["measures"]["spike_mass"] = mass(kept)
+        key = (cell["file"], cell["experiment"], cell["seed"], cpu(cell))
+        if key in clean and cell["series"]["faults"]:
+            other = decode(clean[key]["series"]["loss"])
+            area = excess(cell, loss, other, bad)["excess_area"]
+            cell["measures"]["excess_area_global"] = area or 0.0
+
+
+def mass(loss: list[float]) -> float:
+    """Loss above the running median plus 5 running MAD."""
+    size = MASS_WINDOW
+    rise = [x - m for x, m in zip(loss[size:], medians(loss), strict=True)]
+    spreads = medians([abs(x) for x in rise])
+    above = (x - 5 * d for x, d in zip(rise[size:], spreads, strict=True))
+    return math.fsum(x for x in above if x > 0)
+
+
+def medians(values: list[float]) -> list[float]:
+    """Median of the window before each value."""
+    window, found = sorted(values[:MASS_WINDOW]), []
+    for old, new in zip(values, values[MASS_WINDOW:], strict=False):
+        found.append(window[MASS_WINDOW // 2])
+        window.pop(bisect.bisect_left(window, old))
+        bisect.insort(window, new)
+    return found
 
 
 def place(cell: Cell) -> tuple[str, str, str, int]:

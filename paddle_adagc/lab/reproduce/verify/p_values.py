@@ -13,13 +13,16 @@ from scipy import stats
 from paddle_adagc.lab.reproduce.verify.runs import Cell
 
 Tests = dict[str, float]
-"""``p_for``, ``p_against`` and ``p_equal``, as far as each is tested."""
+"""``p_for``, ``p_against``, ``p_equal`` and ``p_fewer``, as far as tested."""
 
 
 def tests_of(
-    comparison: dict[str, Any], first: list[Cell], second: list[Cell]
+    comparison: dict[str, Any],
+    first: list[Cell],
+    second: list[Cell],
+    beside: list[Cell],
 ) -> Tests:
-    """The p-values of a comparison."""
+    """The p-values of a comparison; ``beside`` are unpaired runs."""
     expect, measure = comparison["expect"], comparison["measure"]
     margin: Any = comparison.get("margin")
     if not comparison.get("num_seeds", 1):
@@ -27,7 +30,7 @@ def tests_of(
     if expect == "at most":
         return bound_tests(comparison, first)
     if measure == "spike_events":
-        return event_tests(comparison, first, second)
+        return event_tests(comparison, first, second, beside)
     d = differences(
         [*zip(first, second, strict=True)], measure, comparison.get("times", 1)
     )
@@ -68,7 +71,9 @@ def bound_tests(comparison: dict[str, Any], runs: list[Cell]) -> Tests:
         }
     d = np.array(comparison["values"]) - bound
     if len(d) > 1:
-        return below_zero(d)
+        t = d.mean() / (d.std(ddof=1) / math.sqrt(len(d)))
+        below = float(stats.t.cdf(t, len(d) - 1))
+        return {"p_for": below, "p_against": 1 - below}
     close = margin is not None and abs(d[0]) <= margin
     return {
         "p_for": float(d[0] > 0 or close),
@@ -78,14 +83,15 @@ def bound_tests(comparison: dict[str, Any], runs: list[Cell]) -> Tests:
 
 
 def event_tests(
-    comparison: dict[str, Any], first: list[Cell], second: list[Cell]
+    comparison: dict[str, Any],
+    first: list[Cell],
+    second: list[Cell],
+    beside: list[Cell],
 ) -> Tests:
     """Of spike events: the larger of the pooled and the clustered p."""
     k1, t1 = counts(first)
     margin = comparison.get("margin")
     if not second:
-        if comparison["expect"] == "zero":
-            return {"p_for": 1.0, "p_against": 0.0} if k1.sum() else {}
         p = 1.0
         if margin is not None and not k1.sum():
             p = fewer_events(k1, t1, margin)
@@ -103,6 +109,8 @@ def event_tests(
     is_higher = comparison["expect"] == "higher"
     p_for, p_against = (greater, less) if is_higher else (less, greater)
     found = {"p_for": p_for, "p_against": p_against}
+    if comparison["expect"] == "zero" and k1.sum() + counts(beside)[0].sum():
+        found |= {"p_for": 1.0, "p_fewer": less}
     if margin is not None:
         found["p_equal"] = max(
             fewer_events(k, t, margin) for k, t in ((k1, t1), (k2, t2))

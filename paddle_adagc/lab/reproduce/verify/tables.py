@@ -25,6 +25,13 @@ COLUMNS: dict[str, tuple[str, str, str, str | None]] = {
     "Spike events, window 1,000": ("events_1000", "list", ",.0f", None),
     "Spike score (%), window 1,000": ("score_1000", "spread", ".3f", None),
     "Spike events, window 200": ("events_200", "list", ",.0f", None),
+    "Spike mass (nat × steps)": ("spike_mass", "spread", ".2f", None),
+    "Area over GlobalGC's clean run (nat × steps)": (
+        "excess_area_global",
+        "spread",
+        ".1f",
+        "+.1f",
+    ),
     "Worst loss jump (nat)": ("worst_jump", "range", ".3f", None),
     "Growth of a first moment (×)": ("moment1_growth", "range", ".1f", None),
     "Excess events above 0.5 nat": ("events_above_0.5", "list", ",.0f", None),
