@@ -26,7 +26,7 @@ def global_expert_names(model: Any) -> Iterator[None]:
     Nothing changes for a model without ``config.moe_rank``, or whose experts
     have global numbers already.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     num_ranks = getattr(config, "moe_world_size", None) or 1
     rank = max(getattr(config, "moe_rank", None) or 0, 0)
     original = model.state_dict

@@ -49,7 +49,8 @@ ON_GLOO = """
 import runpy, sys
 from paddle_adagc.lab import gloo
 gloo.enable()
-runpy.run_module("paddleformers.cli.launcher", run_name="__main__")
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -101,9 +102,9 @@ def job(tmp_path):
     return tmp_path, write
 
 
-def adagc_run(folder, *command):
+def run(folder, *arguments):
     return subprocess.run(
-        [sys.executable, "-m", "paddle_adagc.integrations.run", *command],
+        [sys.executable, *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -112,14 +113,24 @@ def adagc_run(folder, *command):
     )
 
 
-LAUNCHER = (sys.executable, "-m", "paddleformers.cli.launcher", "train")
+PRETRAIN = (str(Path(__file__).parents[3] / "tools/pretrain.py"),)
+LAUNCHER = ("-m", "paddleformers.cli.launcher", "train")
+RUN = ("-m", "paddle_adagc.integrations.run", "--", sys.executable)
+COMMANDS = {"adagc-run": (*RUN, *LAUNCHER), "pretrain": PRETRAIN}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["PT", "SFT"])
-def test_a_stage_trains_and_resumes(job, stage):
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [
+        ("PT", "adagc-run"),
+        ("SFT", "adagc-run"),
+        ("PT", "pretrain"),
+    ],
+)
+def test_a_stage_trains_and_resumes(job, stage, command):
     folder, write = job
-    ended = adagc_run(folder, "--", *LAUNCHER, write(stage))
+    ended = run(folder, *COMMANDS[command], write(stage))
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "clip_global_grad_norm" in ended.stdout + ended.stderr
     state = load_state(folder / "out/checkpoint-8")
@@ -127,7 +138,7 @@ def test_a_stage_trains_and_resumes(job, stage):
     shutil.rmtree(folder / "out/checkpoint-8")  # as if it had been killed
     last = str(folder / "out/checkpoint-4")
     config = write(stage, resume_from_checkpoint=last)
-    ended = adagc_run(folder, "--", *LAUNCHER, config)
+    ended = run(folder, *COMMANDS[command], config)
     assert ended.returncode == 0, ended.stderr[-3000:]
     again = load_state(folder / "out/checkpoint-8")
     assert again["step"] == 8
@@ -136,14 +147,21 @@ def test_a_stage_trains_and_resumes(job, stage):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["PT", "DPO"])
-def test_a_stage_trains_on_two_processes(job, stage):
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [("PT", "adagc-run"), ("DPO", "adagc-run"), ("DPO", "pretrain")],
+)
+def test_a_stage_trains_on_two_processes(job, stage, command):
     folder, write = job
     config = write(stage, sharding="stage1", sharding_parallel_size=2)
     launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-    ended = adagc_run(
-        folder, "--", sys.executable, *launch, "gloo.py", "train", config
-    )
+    package = Path(importlib.util.find_spec("paddleformers").origin).parent
+    launcher = (str(package / "cli/launcher.py"), "train")
+    before, after = {
+        "adagc-run": (RUN, launcher),
+        "pretrain": ((), PRETRAIN),
+    }[command]
+    ended = run(folder, *before, *launch, "gloo.py", *after, config)
     assert ended.returncode == 0, ended.stderr[-3000:]
     state = load_state(folder / "out/checkpoint-8")
     assert len(state["gamma"]) == 2 * 9 + 3
@@ -154,7 +172,7 @@ def test_a_stage_trains_on_two_processes(job, stage):
 def test_the_command_line_wants_a_gpu(job):
     folder, write = job
     command = str(Path(sys.executable).with_name("paddleformers-cli"))
-    ended = adagc_run(folder, command, "train", write("PT"))
+    ended = run(folder, *RUN[:2], command, "train", write("PT"))
     assert "took the section clip out of my.yaml" in ended.stderr
     assert "--devices/--gpus/--npus/--xpus: expected one" in ended.stderr
     assert ended.returncode != 0

@@ -95,7 +95,7 @@ def test_a_clip_without_a_warm_up_is_not_warned_of():
     args = types.SimpleNamespace(max_grad_norm=0.0, max_steps=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        take_over_clipping(args, object())
+        take_over_clipping(args, paddle.nn.ClipGradByNorm(1.0))
 
 
 def test_other_clips_have_no_state(tmp_path):

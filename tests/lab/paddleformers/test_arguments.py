@@ -18,8 +18,7 @@ from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
 
-from paddle_adagc.lab.extensions.robust import make_clip
-from paddle_adagc.lab.paddleformers.launch import formers_settings
+from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.lab.paddleformers.recipe import load_recipe
 
 VARIANTS = ("adagc", "globalgc_eps1e-15", "globalgc_eps1e-8")
@@ -35,7 +34,8 @@ READ_ON_THE_WAY = {
 
 def settings_of(variant, *overrides):
     recipe = load_recipe(RECIPES / f"{variant}.yaml", overrides)
-    return formers_settings(recipe, make_clip(**recipe["clip"]))
+    take_settings(recipe, variant, [])
+    return recipe
 
 
 @pytest.fixture
