@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +55,11 @@ def run_recipe(
             _balance_experts()
     except ModuleNotFoundError as error:
         raise ValueError(_why_not_importable(path, error)) from error
-    run_tuner(recipe)
+    try:
+        run_tuner(recipe)
+    except (TypeError, ValueError):  # of which the command prints the message
+        traceback.print_exc()
+        raise
 
 
 def _balance_experts() -> None:

@@ -147,9 +147,15 @@ def as_run_config(
     (``fuse_attn_ffn``) and ``units``: q, k, v, gate and up are parameters.
 
     Raises:
-        ValueError: Also an option that our decoder, schedules or data lack.
+        ValueError: Also an option that our decoder, schedules or data lack; or
+            fine-tuning.
     """
     recipe = load_recipe(path, overrides)
+    if recipe["stage"] not in (ERNIE, "PT"):
+        raise ValueError(
+            f"{path} has stage={recipe['stage']!r}: only {ERNIE} and PT can be "
+            "planned and checked. Run it without --check"
+        )
     _warn_of_what_is_not_modelled(recipe)
     try:
         values = _run_values(recipe)
@@ -187,8 +193,9 @@ def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
 
 def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     model = model_settings(recipe)
+    is_ernie = recipe["stage"] == ERNIE
     return {
-        "model": _decoder_options(model),
+        "model": (_decoder_options if is_ernie else _hf_options)(model),
         "clip": recipe["clip"],
         "optimizer": {
             "name": "adamw",
@@ -197,7 +204,7 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
             "epsilon": recipe["adam_epsilon"],
             "weight_decay": recipe["weight_decay"],
         },
-        "schedule": _schedule(recipe),
+        "schedule": (_schedule if is_ernie else _cosine)(recipe),
         "data": _data(recipe),
         "parallel": {
             "sharding": recipe.get("sharding_parallel_size", 1),
@@ -291,6 +298,25 @@ def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
         "moe_correction_bias": model["moe_use_aux_free"],
         "rope_layout": "interleaved",
         "router_aux_loss_coef": coefficient,
+    }
+
+
+def _hf_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    from paddle_adagc.lab.models.hf import config_from_hf
+
+    config = config_from_hf(model)
+    names = {*config.field_names()} - {"float8_linears"}  # config.json has none
+    return {name: getattr(config, name) for name in sorted(names)}
+
+
+def _cosine(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    kind = recipe.get("lr_scheduler_type", "linear")
+    peak = check_positive("learning_rate", recipe["learning_rate"])
+    return {
+        "kind": check_choice("lr_scheduler_type", kind, ("cosine",)),
+        "learning_rate": peak,
+        "warmup_steps": recipe["warmup_steps"],
+        "min_ratio": recipe.get("min_lr", 0.0) / peak,
     }
 
 
