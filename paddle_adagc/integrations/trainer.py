@@ -87,6 +87,12 @@ class ClippingMixin(Trainer):
                     "within train(), after the clip has read it: use fleet's "
                     "parallelism, or a plain loop with shard_optimizer"
                 )
+            sharding = getattr(self.args, "sharding", ())
+            if "fsdp" in {getattr(kind, "value", kind) for kind in sharding}:
+                raise ValueError(
+                    "sharding=fsdp joins tensors within train(), after the "
+                    "clip has read them: use sharding=stage1"
+                )
             bind_clip(clip, self.model, units)
 
     def _build_grad_clip(self) -> ClipGradBase:

@@ -126,6 +126,7 @@ def train(
     state=None,
     first_step=0,
     clip_class=ClipGradByAdaGC,
+    mark=None,
 ):
     """Train on this rank.
 
@@ -139,6 +140,8 @@ def train(
     initialize_weights(model, config, training.SEED)
     if is_fused:
         fuse(model)
+    if mark is not None:
+        mark(model)
     clip = clip_class(t_start=10, beta=0.9, lambda_abs=0.5)
     clip.bind(model, units=UNITS if is_fused else None)
     if state is not None:
