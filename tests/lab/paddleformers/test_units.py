@@ -130,7 +130,7 @@ def test_a_run_is_that_of_unfused_parameters(layout, tmp_path):
         "clip.lambda_rel=1.01",
         "adam_epsilon=1e-2",
     ]
-    # PaddleFormers' final save timed out on four ranks; it is not needed.
+    # PaddleFormers' final save times out on four ranks, with its own clip, too.
     run = {"recipe": "adagc.yaml", "saves": False, "timeout": 300}
     fused = run_on_ranks(
         pretrain,
