@@ -3,14 +3,17 @@
 """The package as people install it: the wheel, and the checkout."""
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+from core.integrations.test_run import SCRIPT
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
@@ -63,10 +66,8 @@ def checkout(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """A function that runs a program of an environment with Paddle alone."""
-    folder = tmp_path_factory.mktemp("environment")
+def make_environment(folder):
+    """Return a function that runs a program of a new virtual environment."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
@@ -81,14 +82,33 @@ def environment(tmp_path_factory):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    return run
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """An environment with Paddle alone."""
+    run = make_environment(tmp_path_factory.mktemp("environment"))
     version = importlib.metadata.version("paddlepaddle")
     run("pip", "install", "-q", f"paddlepaddle=={version}")
     return run
 
 
-def test_wheel_trains_with_paddle_alone(checkout, environment, tmp_path):
-    environment("pip", "wheel", "-q", "--no-deps", "-w", tmp_path, checkout)
-    (wheel,) = tmp_path.glob("*.whl")
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory):
+    """An environment without Paddle."""
+    return make_environment(tmp_path_factory.mktemp("builder"))
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout, builder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    builder("pip", "wheel", "-q", "--no-deps", "-w", folder, checkout)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_wheel_trains_with_paddle_alone(wheel, environment, tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {
         "paddle_adagc"
@@ -101,6 +121,35 @@ def test_wheel_trains_with_paddle_alone(checkout, environment, tmp_path):
     checked = environment("adagc-run", "--t-start=7", "--check", "ls", "-l")
     assert "t_start=7" in checked
     assert "would run ls -l" in checked
+
+
+def test_adagc_run_of_the_wheel_with_paddlenlp(wheel, builder, tmp_path):
+    """The tests' libraries, and of this package nothing but the wheel."""
+    pytest.importorskip("paddlenlp")
+    builder("pip", "install", "-q", "--no-deps", wheel)
+    code = (
+        "import sysconfig; paths = sysconfig.get_paths(); "
+        "print(paths['purelib'], paths['scripts'])"
+    )
+    mine, scripts = builder("python", "-c", code).split()
+    libraries = Path(mine) / "libraries.pth"
+    libraries.write_text(sysconfig.get_path("purelib") + "\n")
+    code = "import paddle_adagc; print(paddle_adagc.__file__)"
+    assert Path(builder("python", "-c", code).strip()).is_relative_to(mine)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    job = {
+        "output_dir": str(tmp_path / "out"),
+        "max_steps": 6,
+        "save_steps": 3,
+        "device": "cpu",
+        "clip": {"t_start": 2},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    python = Path(scripts) / "python"
+    command = (python, tmp_path / "train.py", tmp_path / "job.json")
+    printed = builder("adagc-run", "--beta=0.9", *command)
+    assert "clip: ClipGradByAdaGC(lambda_rel=1.04, beta=0.9" in printed
+    assert (tmp_path / "out/checkpoint-6/adagc_state.safetensors").is_file()
 
 
 @pytest.mark.long

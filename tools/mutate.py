@@ -12,9 +12,9 @@ an update. It dies if one of the module's tests fails. Each is a fork of a
 process that has imported Paddle: mutmut leaves out what has a decorator, and
 cosmic-ray imports Paddle anew for every mutant. The C++ and CUDA sources are
 left out, and so are messages. tests/equivalent_mutants.yaml names the mutants
-that no test can notice, with the reason. The counts go to results/mutation.jsonl, their
-table to docs/soak.md. integrations/paddleformers.py needs the environment of
-the extra [formers].
+that no test can notice, with the reason. The counts go to
+results/mutation.jsonl, their table to docs/soak.md.
+integrations/paddleformers.py needs the environment of the extra [formers].
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def _run(
     folder: Path,
 ) -> int:
     notes: list[str] = []
-    settings: dict[str, Any] = {"clip": {"name": "adagc"}, "units": None}
+    settings: dict[str, Any] = {"clip": {"name": "adagc"}}
     for i, word in enumerate(command):
         found, path = _taken_out(word, folder, notes)
         if found:
@@ -231,10 +231,11 @@ def _taken_out(
         values = yaml.safe_load(text)
     if not isinstance(values, dict):
         return {}, path
-    keys = [k for k in values if k == "clip" or str(k).startswith(_OLD)]
+    keys = [*values]
+    found = take_settings(values, word, notes)
+    keys = [key for key in keys if key not in values]
     if not keys:
         return {}, path
-    found = _settings({key: values.pop(key) for key in keys}, word, notes)
     if path.suffix == ".json":
         text = json.dumps(values, indent=2)
     else:
@@ -244,36 +245,57 @@ def _taken_out(
     return found, copy
 
 
-def _settings(
-    values: dict[str, Any], word: str, notes: list[str]
+def take_settings(
+    values: dict[str, Any], where: str, notes: list[str]
 ) -> dict[str, Any]:
+    """Take the clip's settings out of a Trainer's.
+
+    They are the section ``clip``, with ``missing_state`` and ``units`` in it;
+    ``units`` beside it; and ERNIE's former keys.
+
+    Args:
+        values: Loses these keys.
+        where: The file, for messages.
+        notes: Gets a line for what was found.
+
+    Returns:
+        ``clip``, ``missing_state`` and ``units``, those that there are.
+
+    Raises:
+        ValueError: ``clip`` is no section, or ``units`` stand twice.
+    """
     section = values.pop("clip", None)
     clip: dict[str, Any] = {}
     found: dict[str, Any] = {}
     if section is not None:
         if not isinstance(section, dict):
             raise ValueError(
-                f"{word}: clip is {section!r}, not a section of the clip's "
+                f"{where}: clip is {section!r}, not a section of the clip's "
                 "arguments"
             )
         clip = {"name": "adagc", **section}
         for name in ("missing_state", "units"):
             if name in clip:
                 found[name] = clip.pop(name)
-        notes.append(f"took the section clip out of {word}")
-    if values.get("adaptive_norm_clip"):
+        notes.append(f"took the section clip out of {where}")
+        if "units" in values:
+            if "units" in found:
+                raise ValueError(f"{where}: units stand twice, also in clip")
+            found["units"] = values.pop("units")
+    old = {k: values.pop(k) for k in [*values] if str(k).startswith(_OLD)}
+    if old.get("adaptive_norm_clip"):
         became = {
             _OLD_ARGUMENTS[key]: value
-            for key, value in values.items()
+            for key, value in old.items()
             if key in _OLD_ARGUMENTS
         }
         clip = {"name": "adagc", **became, **clip}
         notes.append(
-            f"took {', '.join(values)} out of {word}: they became {became}; "
+            f"took {', '.join(old)} out of {where}: they became {became}; "
             "beta is the paper's 0.99 (ERNIE's clip had 0.98)"
         )
-    elif values:
-        notes.append(f"took {', '.join(values)} out of {word}: not used")
+    elif old:
+        notes.append(f"took {', '.join(old)} out of {where}: not used")
     if clip:
         found["clip"] = clip
     return found
@@ -309,6 +331,19 @@ def install(site: str) -> None:
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     sys.meta_path.insert(0, _Finder())
+
+
+def clip_here(settings: Mapping[str, Any]) -> None:
+    """Give the Trainers of this process a clip, imported already or not.
+
+    Args:
+        settings: See :func:`take_settings`; ``clip`` is needed.
+    """
+    os.environ[SETTINGS] = json.dumps(settings)
+    sys.meta_path.insert(0, _Finder())
+    for name in TRAINERS:
+        if name in sys.modules:
+            change_trainer(sys.modules[name].__dict__["Trainer"])
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -392,11 +427,12 @@ def _with_clip(cls: type, mixin: type) -> type:
                 *args,
                 clip=clip,
                 missing_state=resumes,
-                units=settings["units"],
+                units=settings.get("units"),
                 **kwargs,
             )
-        with Path(settings["report"]).open("a") as report:
-            report.write(f"{cls.__qualname__} clips with {clip}\n")
+        if "report" in settings:
+            with Path(settings["report"]).open("a") as report:
+                report.write(f"{cls.__qualname__} clips with {clip}\n")
 
     bases = (
         (cls,) if settings["clip"]["name"] == "global_norm" else (mixin, cls)

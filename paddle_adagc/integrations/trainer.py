@@ -24,6 +24,8 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.integrations.experts import global_expert_names
+from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import STATE_FILE, load_state, save_state
 
@@ -77,7 +79,6 @@ class ClippingMixin(Trainer):
         super().__init__(*args, **kwargs)
         self.clip = clip
         self._missing_state = missing_state
-        self._units = units
         take_over_clipping(self.args, clip)
         if isinstance(clip, TensorScalingClip):
             if getattr(self.args, "enable_auto_parallel", False):
@@ -86,10 +87,13 @@ class ClippingMixin(Trainer):
                     "within train(), after the clip has read it: use fleet's "
                     "parallelism, or a plain loop with shard_optimizer"
                 )
-            self._bind_clip(clip)
-
-    def _bind_clip(self, clip: TensorScalingClip) -> None:
-        clip.bind(self.model, self._units)
+            sharding = getattr(self.args, "sharding", ())
+            if "fsdp" in {getattr(kind, "value", kind) for kind in sharding}:
+                raise ValueError(
+                    "sharding=fsdp joins tensors within train(), after the "
+                    "clip has read them: use sharding=stage1"
+                )
+            bind_clip(clip, self.model, units)
 
     def _build_grad_clip(self) -> ClipGradBase:
         """Give PaddleFleet's ``create_optimizer`` the clip."""
@@ -197,7 +201,7 @@ class ClippingCallback:
             ValueError: It holds another model's, or another clip's.
         """
         if isinstance(self.clip, TensorScalingClip):
-            self.clip.bind(kwargs["model"], self._units)
+            bind_clip(self.clip, kwargs["model"], self._units)
         put_into_optimizer(kwargs["optimizer"], self.clip)
         checkpoint = None
         if state.global_step:
@@ -263,8 +267,10 @@ def check_missing_state(value: MissingState) -> None:
 def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     """Set ``max_grad_norm`` to 0, and warn of arguments that do not fit.
 
-    PaddleFormers takes any other ``max_grad_norm`` for its own clip's.
+    PaddleFormers takes any other ``max_grad_norm`` for its own clip's, and its
+    ``ernie_pretrain`` copies a clip's ``stat`` into the logs.
     """
+    clip.stat = {}
     if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
         warnings.warn(
             f"max_grad_norm={args.max_grad_norm} is not used: {clip} clips in "
@@ -290,6 +296,14 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
             "load_checkpoint_format to 'unified_checkpoint'",
             stacklevel=4,
         )
+
+
+def bind_clip(
+    clip: TensorScalingClip, model: Any, units: Declared | None
+) -> None:
+    """Bind a clip to a Trainer's model, by global names of the experts."""
+    with global_expert_names(unwrap(model)):
+        clip.bind(model, units)
 
 
 def innermost(optimizer: Any) -> Any:

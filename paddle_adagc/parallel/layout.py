@@ -213,7 +213,8 @@ def with_units(
         (t.key, parameters[name.removeprefix(_STAGE_3_PREFIX)], t.is_expert)
         for name, t in layout.items()
     ]
-    units = read_units(known, declared)
+    config = getattr(unwrap(model), "config", None)
+    units = read_units(known, declared, getattr(config, "__dict__", {}))
     for key, parameter, _ in known:
         if key in units:
             setattr(parameter, MARK, units[key])  # for Muon

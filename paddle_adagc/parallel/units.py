@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.checks import suggestion
+from paddle_adagc.checks import check_integer, suggestion
 
 MARK = "adagc_units"
 """Attribute of a parameter that says what units it holds."""
@@ -126,9 +126,9 @@ class Units:
     experts: bool = False
     """Axis 0 counts experts."""
 
-    parts: Mapping[str, int] | Sequence[str] = ()
+    parts: Mapping[str, int | str] | Sequence[str] = ()
     """Neighbours along ``axis``, by name: their shares, or names of equal
-    parts."""
+    parts. A share is a number, or the name of one in the model's config."""
 
     axis: int = -1
     """Axis of the parts, of one expert if there are experts."""
@@ -153,6 +153,30 @@ class Units:
         if len(shares) < len(parts):
             raise ValueError(f"parts={parts!r} holds a name twice")
         object.__setattr__(self, "parts", shares)
+
+    def with_shares(self, key: str, config: Mapping[str, Any]) -> Units:
+        """Return the units with numbers for shares that are names.
+
+        Args:
+            key: Of the parameter, for the message.
+            config: The model's.
+
+        Raises:
+            ValueError: A share that the config lacks, or that is not positive.
+        """
+        assert isinstance(self.parts, Mapping)
+        shares = {}
+        for part, share in self.parts.items():
+            if isinstance(share, str) and share not in config:
+                raise ValueError(
+                    f"units of {key!r}: the share of {part!r} is {share!r}, "
+                    "which the model's config lacks"
+                    f"{suggestion(share, [*config])}"
+                )
+            value = config[share] if isinstance(share, str) else share
+            what = f"units of {key!r}: the share of {part}"
+            shares[part] = check_integer(what, value, 1)
+        return dataclasses.replace(self, parts=shares)
 
     def of(
         self, key: str, shape: Sequence[int], first_expert: int = 0
@@ -198,15 +222,16 @@ class Units:
 
     def _widths(self, key: str, size: int) -> dict[str, int]:
         assert isinstance(self.parts, Mapping)
-        total = sum(self.parts.values())
-        for part, share in self.parts.items():
+        shares: Any = self.parts
+        total = sum(shares.values())
+        for part, share in shares.items():
             if size * share % total:
                 raise ValueError(
                     f"{key}: an axis of {size} cannot be shared as "
-                    f"{dict(self.parts)}: {part} would have no whole number of "
+                    f"{dict(shares)}: {part} would have no whole number of "
                     "values"
                 )
-        return {part: size * n // total for part, n in self.parts.items()}
+        return {part: size * n // total for part, n in shares.items()}
 
     def _name(self, key: str, expert: int, part: str) -> str:
         *head, module, leaf = ["", *key.rsplit(".", 2)][-3:]
@@ -229,7 +254,9 @@ fields, or ``"experts"``."""
 
 
 def read_units(
-    parameters: Iterable[tuple[str, Tensor, bool]], declared: Declared | None
+    parameters: Iterable[tuple[str, Tensor, bool]],
+    declared: Declared | None,
+    config: Mapping[str, Any],
 ) -> dict[str, Units]:
     """Find the parameters that hold units.
 
@@ -240,6 +267,7 @@ def read_units(
     Args:
         parameters: Key, parameter, and if it is marked as an expert.
         declared: By the caller of ``bind``.
+        config: The model's, in which shares may name a number.
 
     Returns:
         By key.
@@ -271,7 +299,7 @@ def read_units(
         if units is None and is_stack:
             units = Units(experts=True)
         if units is not None:
-            found[key] = as_units(key, units)
+            found[key] = as_units(key, units).with_shares(key, config)
     for pattern, number in patterns.items():
         if not number:
             raise ValueError(f"units: {pattern!r} matches no parameter")

@@ -1,29 +1,24 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run a recipe in PaddleFormers' ``ernie_pretrain`` with this clip."""
+"""Run a recipe in PaddleFormers, whose Trainers then clip as it says."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import paddle
 import paddle.distributed as dist
-from paddle.nn import ClipGradByGlobalNorm
-from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc import make_clip
 from paddle_adagc.checks import check_directory
-from paddle_adagc.lab.extensions.robust import make_clip
-from paddle_adagc.lab.paddleformers.recipe import load_recipe
-from paddle_adagc.lab.paddleformers.units import recipe_units
-from paddle_adagc.parallel.units import Declared
+from paddle_adagc.integrations.run import clip_here, take_settings
+from paddle_adagc.lab.paddleformers.recipe import ERNIE, load_recipe
+from paddle_adagc.lab.paddleformers.units import check_units
 
 
 def run_recipe(
@@ -44,20 +39,35 @@ def run_recipe(
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     recipe = load_recipe(path, overrides)
     check_directory("output_dir", recipe["output_dir"])
-    clip = make_clip(**recipe["clip"])
-    units = recipe_units(recipe)
-    settings = formers_settings(recipe, clip)
-    if not settings.get("resume_from_checkpoint"):
-        settings["resume_from_checkpoint"] = last_checkpoint(
+    check_units(recipe)
+    clip = take_settings(recipe, str(path), [])
+    make_clip(**clip["clip"])  # mistakes before anything else
+    is_ernie = recipe["stage"] == ERNIE
+    if is_ernie and not recipe.get("resume_from_checkpoint"):
+        recipe["resume_from_checkpoint"] = last_checkpoint(
             Path(recipe["output_dir"]), dist.get_world_size()
         )
+    clip_here(clip)
     try:
-        from paddleformers.cli.train.ernie_pretrain import workflow
         from paddleformers.cli.train.tuner import run_tuner
+
+        if is_ernie:
+            _balance_experts()
     except ModuleNotFoundError as error:
         raise ValueError(_why_not_importable(path, error)) from error
-    with _rebound(workflow, clip, units):
-        run_tuner(settings)
+    try:
+        run_tuner(recipe)
+    except (TypeError, ValueError):  # of which the command prints the message
+        traceback.print_exc()
+        raise
+
+
+def _balance_experts() -> None:
+    from paddleformers.cli.train.ernie_pretrain import workflow
+
+    from paddle_adagc.lab.paddleformers.balance import CorrectionBiasCallback
+
+    workflow.MoECorrectionBiasAdjustCallback = CorrectionBiasCallback
 
 
 def _why_not_importable(
@@ -76,24 +86,6 @@ def _why_not_importable(
     if not paddle.device.is_compiled_with_cuda():
         return f"{error}: PaddleFormers needs a GPU build of Paddle. {check}"
     return str(error)
-
-
-def formers_settings(
-    recipe: Mapping[str, Any], clip: ClipGradBase
-) -> dict[str, Any]:
-    """Convert a recipe to PaddleFormers' settings.
-
-    PaddleFormers itself clips by the global norm over hybrid-parallel ranks:
-    ``max_grad_norm`` is its threshold, and 0 under any other clip.
-    """
-    settings = {
-        key: value
-        for key, value in recipe.items()
-        if key not in ("clip", "units")
-    }
-    is_global = isinstance(clip, ClipGradByGlobalNorm)
-    settings["max_grad_norm"] = clip.clip_norm if is_global else 0.0
-    return settings
 
 
 def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
@@ -118,22 +110,3 @@ def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
             "output_dir"
         )
     return None
-
-
-def _rebound(
-    workflow: Any, clip: ClipGradBase, units: Declared | None
-) -> contextlib.AbstractContextManager[Any]:
-    """Make ``ernie_pretrain`` use :class:`ClippingTrainer` and balance experts.
-
-    Under GlobalGC it keeps PaddleFormers' trainer.
-    """
-    from paddle_adagc.lab.paddleformers import trainer
-
-    replacements: dict[str, Any] = {
-        "MoECorrectionBiasAdjustCallback": trainer.CorrectionBiasCallback
-    }
-    if not isinstance(clip, ClipGradByGlobalNorm):
-        replacements["PretrainingTrainer"] = functools.partial(
-            trainer.ClippingTrainer, clip=clip, units=units
-        )
-    return mock.patch.multiple(workflow, **replacements)

@@ -1,12 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes of PaddleFormers' ``ernie_pretrain``, read without PaddleFormers.
+"""Recipes of PaddleFormers' stages, read without PaddleFormers.
 
 A recipe is a YAML file with the flat keys of PaddleFormers' own command line
 and three more: ``base`` names another file whose values it changes, ``clip`` is
 the section of this package's other configs
 (:mod:`paddle_adagc.clips.registry`), and ``units`` says which parameters hold
-several of the paper's tensors (:mod:`paddle_adagc.lab.paddleformers.units`).
+several of the paper's tensors (:mod:`paddle_adagc.parallel.units`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from paddle_adagc.lab.train.parse import (
     read_values,
 )
 
-STAGE = "ernie_pretrain"
-"""Value of the key ``stage``, by which PaddleFormers tells its tasks apart."""
+ERNIE = "ernie_pretrain"
+STAGES = (ERNIE, "PT", "SFT", "DPO")
+"""Values of the key ``stage``, by which PaddleFormers tells its tasks apart."""
 
 _MODEL = "ernie_model_config"
 _MISSPELT = 0.92
@@ -70,23 +71,22 @@ _MODELLED = {
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
-    """Tell whether the file is a recipe for ``ernie_pretrain``.
+    """Tell whether the file is a recipe for PaddleFormers.
 
     Raises:
-        ValueError: It is a file for another task of PaddleFormers.
+        ValueError: It is a file for another of its tasks.
     """
     try:
         stage = read_values(path).get("stage")
     except (FileNotFoundError, ValueError):
         return False
-    if stage not in (None, STAGE):
+    if stage not in (None, *STAGES):
         raise ValueError(
             f"{path} is a file for PaddleFormers' task {stage!r}; this command "
-            f"runs its {STAGE!r} alone. Give PaddleFormers' Trainer the clip "
-            "in your own script, by ClippingMixin or ClippingCallback from "
-            "paddle_adagc.integrations.paddleformers: docs/paddleformers.md"
+            f"runs {', '.join(STAGES)}. Put adagc-run before your own command: "
+            "docs/paddleformers.md"
         )
-    return stage == STAGE
+    return stage is not None
 
 
 def load_recipe(
@@ -107,20 +107,26 @@ def load_recipe(
     changes = read_overrides(overrides)
     original = read_values(path)
     values = merged(original, changes)
-    if values.get("stage") != STAGE:
+    if values.get("stage") not in STAGES:
         raise ValueError(
-            f"{path} has stage={values.get('stage')!r}, not {STAGE!r}"
+            f"{path} has stage={values.get('stage')!r}, not {', '.join(STAGES)}"
         )
     for key in ("model_name_or_path", "clip"):
         if key not in values:
             raise ValueError(f"{path} has no {key!r}")
     model = Path(path).resolve().parent / values["model_name_or_path"]
-    if not (model / "config.json").is_file():
+    is_here = (model / "config.json").is_file()
+    if not is_here and (values["stage"] == ERNIE or _is_a_folder(values)):
         raise FileNotFoundError(f"there is no model config {model}/config.json")
-    place = {"model_name_or_path": str(model.resolve())}
-    options = model_settings({**original, **place})
+    place = {"model_name_or_path": str(model.resolve())} if is_here else {}
+    options = model_settings({**original, **place}) if is_here else {}
     _check_new_keys(overrides, {**original, _MODEL: options})
     return {**values, **place}
+
+
+def _is_a_folder(values: Mapping[str, Any]) -> bool:
+    """Whether the model is no name on a hub, such as ``Qwen/Qwen3-0.6B``."""
+    return str(values["model_name_or_path"]).startswith((".", "/"))
 
 
 def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,9 +147,15 @@ def as_run_config(
     (``fuse_attn_ffn``) and ``units``: q, k, v, gate and up are parameters.
 
     Raises:
-        ValueError: Also an option that our decoder, schedules or data lack.
+        ValueError: Also an option that our decoder, schedules or data lack; or
+            fine-tuning.
     """
     recipe = load_recipe(path, overrides)
+    if recipe["stage"] not in (ERNIE, "PT"):
+        raise ValueError(
+            f"{path} has stage={recipe['stage']!r}: only {ERNIE} and PT can be "
+            "planned and checked. Run it without --check"
+        )
     _warn_of_what_is_not_modelled(recipe)
     try:
         values = _run_values(recipe)
@@ -181,8 +193,9 @@ def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
 
 def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     model = model_settings(recipe)
+    is_ernie = recipe["stage"] == ERNIE
     return {
-        "model": _decoder_options(model),
+        "model": (_decoder_options if is_ernie else _hf_options)(model),
         "clip": recipe["clip"],
         "optimizer": {
             "name": "adamw",
@@ -191,7 +204,7 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
             "epsilon": recipe["adam_epsilon"],
             "weight_decay": recipe["weight_decay"],
         },
-        "schedule": _schedule(recipe),
+        "schedule": (_schedule if is_ernie else _cosine)(recipe),
         "data": _data(recipe),
         "parallel": {
             "sharding": recipe.get("sharding_parallel_size", 1),
@@ -285,6 +298,25 @@ def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
         "moe_correction_bias": model["moe_use_aux_free"],
         "rope_layout": "interleaved",
         "router_aux_loss_coef": coefficient,
+    }
+
+
+def _hf_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    from paddle_adagc.lab.models.hf import config_from_hf
+
+    config = config_from_hf(model)
+    names = {*config.field_names()} - {"float8_linears"}  # config.json has none
+    return {name: getattr(config, name) for name in sorted(names)}
+
+
+def _cosine(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    kind = recipe.get("lr_scheduler_type", "linear")
+    peak = check_positive("learning_rate", recipe["learning_rate"])
+    return {
+        "kind": check_choice("lr_scheduler_type", kind, ("cosine",)),
+        "learning_rate": peak,
+        "warmup_steps": recipe["warmup_steps"],
+        "min_ratio": recipe.get("min_lr", 0.0) / peak,
     }
 
 

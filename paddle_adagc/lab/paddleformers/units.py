@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paddle_adagc.checks import check_integer, suggestion
 from paddle_adagc.lab.paddleformers.recipe import (
+    ERNIE,
     is_recipe,
     load_recipe,
     model_settings,
@@ -55,18 +55,14 @@ class Followed(NamedTuple):
         )
 
 
-def recipe_units(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the recipe's ``units`` as ``bind`` takes them.
-
-    A share may be the name of a number in the model's ``config.json``.
+def check_units(recipe: Mapping[str, Any]) -> None:
+    """Refuse a recipe's ``units`` that its model's tensors contradict.
 
     Raises:
-        ValueError: A name that the model does not have, or a model whose
-            tensors lie in another way.
+        ValueError: They lie in another way.
     """
-    declared = recipe.get("units")
-    if not declared:
-        return None
+    if recipe["stage"] != ERNIE or not recipe.get("units"):
+        return
     model = model_settings(recipe)
     if not model.get("fuse_attn_ffn", False):
         raise ValueError(
@@ -80,28 +76,6 @@ def recipe_units(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
             "qkv_proj head by head, which units cannot tell apart. Give fewer, "
             "or fuse_attn_ffn=false and units=null"
         )
-    return {
-        pattern: {**units, "parts": _with_numbers(units["parts"], model)}
-        if isinstance(units, Mapping)
-        and isinstance(units.get("parts"), Mapping)
-        else units
-        for pattern, units in declared.items()
-    }
-
-
-def _with_numbers(
-    parts: Mapping[str, Any], model: Mapping[str, Any]
-) -> dict[str, int]:
-    shares = {}
-    for part, share in parts.items():
-        if isinstance(share, str) and share not in model:
-            raise ValueError(
-                f"units: the share of {part!r} is {share!r}, which the model's "
-                f"config.json lacks{suggestion(share, model)}"
-            )
-        value = model[share] if isinstance(share, str) else share
-        shares[part] = check_integer(f"units: the share of {part}", value, 1)
-    return shares
 
 
 def fused_shapes(
@@ -135,20 +109,24 @@ def followed(
         shapes: Of our decoder's parameters by name.
 
     Raises:
-        ValueError: See :func:`recipe_units`; or units that do not fit.
+        ValueError: See :func:`check_units`; or units that do not fit.
     """
     if not is_recipe(path):
         return None
     with warnings.catch_warnings():  # said once, by read_run_config
         warnings.simplefilter("ignore")
         recipe = load_recipe(path, overrides)
-    if model_settings(recipe).get("fuse_attn_ffn", False):
+    check_units(recipe)
+    model = model_settings(recipe)
+    if model.get("fuse_attn_ffn", False):
         shapes = fused_shapes(shapes)
     without_memory: Any = [
         (key, np.broadcast_to(np.float32(), shape), False)
         for key, shape in shapes.items()
     ]
-    units: dict[str, Units] = read_units(without_memory, recipe_units(recipe))
+    units: dict[str, Units] = read_units(
+        without_memory, recipe.get("units"), model
+    )
     keys: list[str] = []
     for key, shape in shapes.items():
         made = units[key].of(key, shape) if key in units else ()

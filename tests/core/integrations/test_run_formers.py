@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from paddle_adagc import load_state
+from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.data.tokenizers import byte_tokenizer
 
 if importlib.util.find_spec("paddleformers") is None:
@@ -47,9 +48,12 @@ ROWS = {
 # Fleet on two CPU processes needs the laboratory's operators.
 ON_GLOO = """
 import runpy, sys
+import paddle
 from paddle_adagc.lab import gloo
 gloo.enable()
-runpy.run_module("paddleformers.cli.launcher", run_name="__main__")
+paddle.device.synchronize = lambda: None  # it knows no CPU
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -101,9 +105,9 @@ def job(tmp_path):
     return tmp_path, write
 
 
-def adagc_run(folder, *command):
+def run(folder, *arguments):
     return subprocess.run(
-        [sys.executable, "-m", "paddle_adagc.integrations.run", *command],
+        [sys.executable, *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -112,14 +116,25 @@ def adagc_run(folder, *command):
     )
 
 
-LAUNCHER = (sys.executable, "-m", "paddleformers.cli.launcher", "train")
+ROOT = Path(__file__).parents[3]
+PRETRAIN = (str(ROOT / "tools/pretrain.py"),)
+LAUNCHER = ("-m", "paddleformers.cli.launcher", "train")
+RUN = ("-m", "paddle_adagc.integrations.run", "--", sys.executable)
+COMMANDS = {"adagc-run": (*RUN, *LAUNCHER), "pretrain": PRETRAIN}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["PT", "SFT"])
-def test_a_stage_trains_and_resumes(job, stage):
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [
+        ("PT", "adagc-run"),
+        ("SFT", "adagc-run"),
+        ("PT", "pretrain"),
+    ],
+)
+def test_a_stage_trains_and_resumes(job, stage, command):
     folder, write = job
-    ended = adagc_run(folder, "--", *LAUNCHER, write(stage))
+    ended = run(folder, *COMMANDS[command], write(stage))
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "clip_global_grad_norm" in ended.stdout + ended.stderr
     state = load_state(folder / "out/checkpoint-8")
@@ -127,7 +142,7 @@ def test_a_stage_trains_and_resumes(job, stage):
     shutil.rmtree(folder / "out/checkpoint-8")  # as if it had been killed
     last = str(folder / "out/checkpoint-4")
     config = write(stage, resume_from_checkpoint=last)
-    ended = adagc_run(folder, "--", *LAUNCHER, config)
+    ended = run(folder, *COMMANDS[command], config)
     assert ended.returncode == 0, ended.stderr[-3000:]
     again = load_state(folder / "out/checkpoint-8")
     assert again["step"] == 8
@@ -136,14 +151,21 @@ def test_a_stage_trains_and_resumes(job, stage):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["PT", "DPO"])
-def test_a_stage_trains_on_two_processes(job, stage):
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [("PT", "adagc-run"), ("DPO", "adagc-run"), ("DPO", "pretrain")],
+)
+def test_a_stage_trains_on_two_processes(job, stage, command):
     folder, write = job
     config = write(stage, sharding="stage1", sharding_parallel_size=2)
     launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-    ended = adagc_run(
-        folder, "--", sys.executable, *launch, "gloo.py", "train", config
-    )
+    package = Path(importlib.util.find_spec("paddleformers").origin).parent
+    launcher = (str(package / "cli/launcher.py"), "train")
+    before, after = {
+        "adagc-run": (RUN, launcher),
+        "pretrain": ((), PRETRAIN),
+    }[command]
+    ended = run(folder, *before, *launch, "gloo.py", *after, config)
     assert ended.returncode == 0, ended.stderr[-3000:]
     state = load_state(folder / "out/checkpoint-8")
     assert len(state["gamma"]) == 2 * 9 + 3
@@ -151,10 +173,43 @@ def test_a_stage_trains_on_two_processes(job, stage):
     assert "clip_global_grad_norm" in logged
 
 
+@pytest.mark.slow
+def test_a_recipe_for_pt_trains_a_small_model(job):
+    """The recipe's own data and layout, V1 over two processes."""
+    folder, _ = job
+    prefix = str(folder / "tokens")
+    documents = [[i % 250 for i in range(3000)]] * 20
+    write_indexed_dataset(prefix, documents, vocab_size=256)
+    values = {
+        "model_name_or_path": folder / "model",
+        "input_dir": f"1.0 {prefix}",
+        "output_dir": folder / "out",
+        "sharding_parallel_size": 2,
+        "max_seq_len": 32,
+        "max_steps": 6,
+        "warmup_steps": 2,
+        "save_steps": 3,
+        "device": "cpu",
+        "compute_type": "float32",
+        "fp16_opt_level": "O1",
+        "amp_master_grad": "false",
+        "_attn_implementation": "eager",
+        "save_checkpoint_format": "unified_checkpoint",
+        "clip.t_start": 3,
+    }
+    launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
+    recipe = ROOT / "configs/paddleformers/llama2_1.3b.yaml"
+    overrides = [f"{key}={value}" for key, value in values.items()]
+    ended = run(folder, *launch, "gloo.py", *PRETRAIN, recipe, *overrides)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    state = load_state(folder / "out/checkpoint-6")
+    assert (state["step"], len(state["gamma"])) == (6, 2 * 9 + 3)
+
+
 def test_the_command_line_wants_a_gpu(job):
     folder, write = job
     command = str(Path(sys.executable).with_name("paddleformers-cli"))
-    ended = adagc_run(folder, command, "train", write("PT"))
+    ended = run(folder, *RUN[:2], command, "train", write("PT"))
     assert "took the section clip out of my.yaml" in ended.stderr
     assert "--devices/--gpus/--npus/--xpus: expected one" in ended.stderr
     assert ended.returncode != 0

@@ -95,7 +95,7 @@ def test_a_clip_without_a_warm_up_is_not_warned_of():
     args = types.SimpleNamespace(max_grad_norm=0.0, max_steps=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        take_over_clipping(args, object())
+        take_over_clipping(args, paddle.nn.ClipGradByNorm(1.0))
 
 
 def test_other_clips_have_no_state(tmp_path):
@@ -283,9 +283,21 @@ def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
     }
 
 
-def test_a_model_that_is_spread_within_train_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="enable_auto_parallel"):
-        Clipping(tmp_path, clip=ClipGradByAdaGC(), enable_auto_parallel=True)
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"enable_auto_parallel": True}, "enable_auto_parallel"),
+        (
+            {"sharding": [types.SimpleNamespace(value="fsdp")]},
+            "use sharding=stage1",
+        ),
+    ],
+)
+def test_a_model_that_is_spread_within_train_is_refused(
+    tmp_path, option, message
+):
+    with pytest.raises(ValueError, match=message):
+        Clipping(tmp_path, clip=ClipGradByAdaGC(), **option)
 
 
 def test_paddlefleet_asks_for_the_clip(tmp_path):

@@ -125,6 +125,7 @@ def train(
     is_fused=True,
     state=None,
     first_step=0,
+    mark=None,
 ):
     """Train on this rank: losses, state, summary, weights by keys of units."""
     topology = layout.start() if layout.world_size > 1 else None
@@ -133,6 +134,8 @@ def train(
     initialize_weights(model, config, training.SEED)
     if is_fused:
         fuse(model)
+    if mark is not None:
+        mark(model)
     clip = ClipGradByAdaGC(t_start=10, beta=0.9, lambda_abs=0.5)
     clip.bind(model, units=UNITS if is_fused else None)
     if state is not None:

@@ -3,6 +3,7 @@
 """Real fleet: fused experts, q/k/v and gate/up train as the tensors apart."""
 
 import functools
+import itertools
 
 import numpy as np
 import paddle
@@ -11,6 +12,7 @@ from core.parallel import fused_training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SPARSE_MOE, Layout
 from helpers import slow_but
+from paddle.distributed import fleet
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.models.moe import mark_experts
@@ -85,6 +87,34 @@ def test_states_move_between_layouts_and_from_tensors_apart(name):
         )
         for rank in run(name, **arguments):
             assert_same(rank["state"]["gamma"], expected["state"]["gamma"])
+
+
+COLORS = (
+    *("dense_weight_no_hook", "linear_fp8", "rms_linear", "memory_attn"),
+    *("attn_out_project", "shared_expert"),
+)
+
+
+def mark_as_paddlefleet(model):
+    """Set every mark that says nothing about norms."""
+    hcg = fleet.get_hybrid_communicate_group()
+    colors = itertools.cycle(COLORS)
+    for parameter in model.parameters():
+        parameter.need_clip = "pp_non_distributed"
+        if getattr(parameter, "color", None) is None:
+            group = hcg.get_sharding_parallel_group()
+            parameter.color = {"color": next(colors), "group": group}
+        if parameter.is_distributed and hasattr(parameter, "split_axis"):
+            parameter.tensor_model_parallel = True
+            parameter.partition_dim = parameter.split_axis
+            parameter.partition_stride = 1
+
+
+@pytest.mark.parametrize("name", slow_but("ep2", ["ep2", "tp2 x ep2"]))
+def test_marks_of_paddlefleet(name):
+    expected = fused_training.train(Layout(), OPTIONS, 15, is_fused=False)
+    for rank in run(name, num_steps=15, mark=mark_as_paddlefleet):
+        assert_same(rank["state"]["gamma"], expected["state"]["gamma"])
 
 
 def parts_of_all_experts(whole, layout, num_steps=12):

@@ -37,6 +37,11 @@ ERNIE = [
     for path in sorted((CONFIGS / "ernie_10b_a1.4b_fp8").glob("*.yaml"))
     if path.stem != "base"
 ]
+FORMERS = [
+    path.relative_to(CONFIGS).with_suffix("")
+    for path in sorted((CONFIGS / "paddleformers").glob("*.yaml"))
+]
+"""For PaddleFormers' stage PT, which has no Mixtral and no CLIP."""
 
 ERNIE_PROXY = "proxy/ernie_10b_a1.4b"
 
@@ -85,7 +90,14 @@ def load(recipe):
     return as_run_config(path) if is_recipe(path) else load_config(path)
 
 
-every_recipe = pytest.mark.parametrize("recipe", [*RECIPES, *ERNIE], ids=str)
+def model_of(recipe):
+    is_pt = recipe.parts[0] == "paddleformers"
+    return recipe.name if is_pt else recipe.parts[0]
+
+
+every_recipe = pytest.mark.parametrize(
+    "recipe", [*RECIPES, *ERNIE, *FORMERS], ids=str
+)
 every_run = pytest.mark.parametrize("recipe", RECIPES, ids=str)
 every_ernie = pytest.mark.parametrize("recipe", ERNIE, ids=str)
 
@@ -102,13 +114,32 @@ def test_there_is_every_recipe():
         )
     }
     assert {recipe.name for recipe in ERNIE} == EPSILON.keys()
+    without = {"mixtral_8x1b"}  # PaddleFormers 1.2.0 has no such model
+    assert {recipe.name for recipe in FORMERS} == {*MODELS} - without
+
+
+@pytest.mark.parametrize("recipe", FORMERS, ids=str)
+def test_a_recipe_for_stage_pt_is_our_own_run(recipe):
+    """The same model, schedule, optimizer, clip and batch."""
+    theirs = load(recipe)
+    ours = load_config(CONFIGS / recipe.name / "adagc.yaml")
+    model = {
+        name: getattr(decoder_config(ours.model), name) for name in theirs.model
+    }
+    assert theirs.model == model
+    for section in ("optimizer", "clip"):
+        assert getattr(theirs, section) == getattr(ours, section)
+    assert theirs.schedule.min_ratio == pytest.approx(ours.schedule.min_ratio)
+    assert theirs.global_batch == ours.global_batch
+    assert theirs.data.prefix == ours.data.prefix
+    assert theirs.train.batch_size == ours.train.batch_size
 
 
 @every_recipe
 def test_model_and_run_are_the_table_s(recipe):
     config = load(recipe)
     model = decoder_config(config.model)
-    paper = HYPER_PARAMETERS[recipe.parts[0]]
+    paper = HYPER_PARAMETERS[model_of(recipe)]
     sizes = {
         "num_layers": model.num_hidden_layers,
         "hidden_size": model.hidden_size,
@@ -132,14 +163,17 @@ def test_model_and_run_are_the_table_s(recipe):
     assert not [key for key in parameter_shapes(model) if "bias" in key]
     tokens = sizes["batch_size"] * sizes["sequence_length"]
     tokens *= sizes["iterations"]
-    assert tokens == pytest.approx(TOKENS[recipe.parts[0]], rel=0.05)
+    assert tokens == pytest.approx(TOKENS[model_of(recipe)], rel=0.05)
     assert config.data.kind == "mmap"
     assert model.max_position_embeddings == paper["sequence_length"]
 
 
 @every_recipe
 def test_optimizer_is_the_table_s(recipe):
-    paper, optimizer = HYPER_PARAMETERS[recipe.parts[0]], load(recipe).optimizer
+    paper, optimizer = (
+        HYPER_PARAMETERS[model_of(recipe)],
+        load(recipe).optimizer,
+    )
     expected = {key: paper[key] for key in ADAMW}
     if recipe.name.endswith("beta2_0.95"):
         assert expected["beta2"] == 0.999
@@ -153,7 +187,7 @@ def test_optimizer_is_the_table_s(recipe):
 
 @every_recipe
 def test_clip_is_the_table_s(recipe):
-    paper = HYPER_PARAMETERS[recipe.parts[0]]
+    paper = HYPER_PARAMETERS[model_of(recipe)]
     if "globalgc" in recipe.name:
         expected = {"name": "global_norm", "lambda_abs": paper["lambda_abs"]}
     else:
@@ -170,10 +204,10 @@ def test_clip_is_the_table_s(recipe):
 @every_recipe
 def test_layout_is_the_table_s(recipe):
     parallel = load(recipe).parallel
-    if recipe.parts[0] not in DEGREES:
-        assert recipe.parts[0] == "qwen3_1.7b"
+    if model_of(recipe) not in DEGREES:
+        assert model_of(recipe) == "qwen3_1.7b"
         return
-    expected = DEGREES[recipe.parts[0]]
+    expected = DEGREES[model_of(recipe)]
     found = {
         "dp": parallel.num_data_ranks,
         "tp": parallel.tp,
@@ -186,7 +220,7 @@ def test_layout_is_the_table_s(recipe):
 
 @every_recipe
 def test_precision_is_the_table_s(recipe):
-    expected = HYPER_PARAMETERS[recipe.parts[0]]["precision"]
+    expected = HYPER_PARAMETERS[model_of(recipe)]["precision"]
     if expected == "float8":  # in the experts; PaddleFormers' own switch
         model = model_settings(load_ernie(CONFIGS / f"{recipe}.yaml"))
         assert model["use_fp8_mlp"] is True

@@ -184,11 +184,9 @@ def pretrain(recipe, overrides, check_places=False, initial=None, saves=True):
     """
     workflow = import_workflow()
     workflow.ErnieBotTokenizer = _Tokenizer
-    from paddle_adagc.lab.paddleformers import trainer as ours
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
     workflow.PretrainingTrainer = _recording(workflow.PretrainingTrainer)
-    ours.ClippingTrainer = _recording(ours.ClippingTrainer)
     _Tokenizer.initial, _Tokenizer.saves = initial, saves
     run_recipe(RECIPES / recipe, overrides)
     trainer = _Tokenizer.trainer
@@ -222,8 +220,7 @@ class _Tokenizer:
 
 def _recording(kind):
     class Recording(kind):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
+        def train(self, *args, **kwargs):
             _Tokenizer.trainer = self
             if _Tokenizer.initial is not None:
                 _set_weights(self.model, _Tokenizer.initial[dist.get_rank()])
@@ -231,6 +228,7 @@ def _recording(kind):
             self.first = _weights(self.model)
             if hasattr(self, "clip"):
                 self.clip._dygraph_clip = self._observed(self.clip)
+            return super().train(*args, **kwargs)
 
         def save_model(self, *args, **kwargs):
             if _Tokenizer.saves:
@@ -299,14 +297,14 @@ def _parts(table, pairs):
 
 
 def _weights(model):
-    from paddle_adagc.lab.paddleformers.names import global_expert_names
+    from paddle_adagc.integrations.experts import global_expert_names
 
     with global_expert_names(model):
         return {k: v.numpy().copy() for k, v in model.state_dict().items()}
 
 
 def _set_weights(model, values):
-    from paddle_adagc.lab.paddleformers.names import global_expert_names
+    from paddle_adagc.integrations.experts import global_expert_names
 
     with global_expert_names(model):
         for name, tensor in model.state_dict().items():
@@ -343,7 +341,7 @@ def breaking_places(trainer):
         callback = moe_logging_callback.MoeLoggingCallback(trainer.optimizer)
         logs = {}
         callback.on_log(trainer.args, trainer.state, trainer.control, logs)
-        assert set(logs) == {"clipped_fraction", "nonfinite"}, logs
+        assert not logs, logs
 
     found = {
         "_wrap_distributed_optimizer": [attempt(wrap)],

@@ -18,11 +18,17 @@ from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
 
-from paddle_adagc.lab.extensions.robust import make_clip
-from paddle_adagc.lab.paddleformers.launch import formers_settings
+from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.lab.paddleformers.recipe import load_recipe
 
-VARIANTS = ("adagc", "globalgc_eps1e-15", "globalgc_eps1e-8")
+PT = {
+    "llama2_1.3b": {"mp": 1, "pp": 1, "sharding": 256},
+    "llama2_7b": {"mp": 2, "pp": 1, "sharding": 32},
+    "qwen3_1.7b": {"mp": 1, "pp": 1, "sharding": 256},
+}
+"""Recipes of stage PT, and fleet's degrees."""
+
+VARIANTS = ("adagc", "globalgc_eps1e-15", "globalgc_eps1e-8", *PT)
 READ_ON_THE_WAY = {
     "stage",  # chooses ernie_pretrain
     "dataset_type",  # chooses input_dir
@@ -34,8 +40,10 @@ READ_ON_THE_WAY = {
 
 
 def settings_of(variant, *overrides):
-    recipe = load_recipe(RECIPES / f"{variant}.yaml", overrides)
-    return formers_settings(recipe, make_clip(**recipe["clip"]))
+    folder = RECIPES.parent / "paddleformers" if variant in PT else RECIPES
+    recipe = load_recipe(folder / f"{variant}.yaml", overrides)
+    take_settings(recipe, variant, [])
+    return recipe
 
 
 @pytest.fixture
@@ -69,7 +77,8 @@ def test_no_key_is_rejected_or_changed(cluster, variant, tmp_path):
         elif key == "report_to":
             assert parsed[-1].report_to == []
         elif value is not None:
-            assert getattr(holders[-1], key) == value, key
+            found = getattr(holders[-1], key)
+            assert getattr(found, "value", found) == value, key
 
 
 def test_a_misspelled_key_is_rejected(cluster):
@@ -95,6 +104,57 @@ def test_layout_of_fleet(cluster, tmp_path):
     }
     assert hybrid["sharding_configs"].split_param
     assert not hybrid["sharding_configs"].tensor_fusion
+
+
+@pytest.mark.parametrize("variant", PT)
+def test_layout_of_stage_pt(cluster, variant, tmp_path, monkeypatch):
+    degrees = PT[variant]
+    world_size = degrees["sharding"] * degrees["mp"]
+    monkeypatch.setattr(
+        paddle.distributed, "get_world_size", lambda *_: world_size
+    )
+    parsed = get_train_args(settings_of(variant, f"output_dir={tmp_path}"))
+    assert parsed[-1].global_batch_size == 2048
+    hybrid = cluster[0].hybrid_configs
+    assert {name: hybrid[f"{name}_degree"] for name in degrees} == degrees
+    assert hybrid["dp_degree"] == 1
+    assert not hybrid["sharding_configs"].split_param
+
+
+def test_every_option_of_a_model_of_stage_pt_is_one():
+    from paddleformers.transformers import AutoConfig
+
+    for variant in PT:
+        folder = RECIPES.parent / "paddleformers" / variant
+        given = json.loads((folder / "config.json").read_text())
+        config = AutoConfig.from_pretrained(str(folder))
+        unset = type(config)()
+        for name, value in given.items():
+            assert getattr(config, name) == value, name
+            assert name == "architectures" or hasattr(unset, name), name
+
+
+@pytest.mark.parametrize("variant", PT)
+def test_schedule_of_stage_pt_is_that_of_our_config(variant):
+    from paddleformers.trainer.trainer_utils import get_scheduler
+
+    from paddle_adagc.lab.train.optimizers import learning_rate
+    from paddle_adagc.lab.train.parse import load_config
+
+    settings = settings_of(variant)
+    schedule = load_config(RECIPES.parent / variant / "adagc.yaml").schedule
+    last = settings["max_steps"]
+    theirs = get_scheduler(
+        settings["lr_scheduler_type"],
+        learning_rate=settings["learning_rate"],
+        num_warmup_steps=settings["warmup_steps"],
+        num_training_steps=last,
+        min_lr=settings["min_lr"],
+    )
+    for step in (2000, 5000, last - 1):
+        theirs.step(step)
+        ours = learning_rate(schedule, step, last)
+        assert theirs() == pytest.approx(ours, rel=1e-5), step
 
 
 def test_the_trainer_gets_every_key():

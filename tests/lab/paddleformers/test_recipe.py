@@ -12,27 +12,24 @@ import pytest
 
 pytest.importorskip("paddlenlp")
 
-import paddle
-
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.experts import global_expert_names
+from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.shapes import model_size, parameter_shapes
 from paddle_adagc.lab.paddleformers.launch import (
-    formers_settings,
     last_checkpoint,
     run_recipe,
 )
-from paddle_adagc.lab.paddleformers.names import global_expert_name
 from paddle_adagc.lab.paddleformers.recipe import (
     as_run_config,
     is_recipe,
     load_recipe,
     model_settings,
 )
-from paddle_adagc.lab.paddleformers.units import followed, recipe_units
+from paddle_adagc.lab.paddleformers.units import followed
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "configs" / "ernie_10b_a1.4b_fp8"
@@ -89,23 +86,14 @@ def test_the_clip_follows_the_paper_s_tensors(overrides, expected):
         assert followed(path, overrides, shapes) == expected
 
 
-def test_shares_are_the_model_s_heads():
-    recipe = load_recipe(
-        RECIPES / "adagc.yaml", ["ernie_model_config.num_key_value_heads=5"]
-    )
-    qkv, up_gate = recipe_units(recipe).values()
-    assert qkv == {"parts": {"q_proj": 20, "k_proj": 5, "v_proj": 5}}
-    assert up_gate == {"parts": ["gate_proj", "up_proj"]}
-
-
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
         (
-            ["units={qkv: {parts: {q_proj: num_attention_head}}}"],
+            ["units={o_proj: {parts: {a: num_attention_head}}}"],
             "'num_attention_head', .* did you mean 'num_attention_heads'",
         ),
-        (["units={qkv: {parts: {q_proj: 0}}}"], "share of q_proj"),
+        (["units={o_proj: {parts: {a: 0}}}"], "the share of a must be"),
         (["units={q_proj: {parts: [a, b]}}"], "'q_proj' matches no parameter"),
         (
             ["ernie_model_config.fuse_attn_ffn=false"],
@@ -166,7 +154,7 @@ def test_length_of_the_run_and_of_its_decay(override, steps, decay_fraction):
         ("compute_type=nf4", "compute_type must be one of"),
         ("ernie_model_config.moe_layer_start_index=1", "every layer"),
         ("clip.name=adagcc", "did you mean 'adagc'"),
-        ("stage=SFT", "stage='SFT', not 'ernie_pretrain'"),
+        ("stage=VL", "stage='VL', not ernie_pretrain, PT"),
         ("max_steps", "not of form key=value"),
         ("lr_scheduler=wsd:abc", "lr_scheduler='wsd:abc'"),
         ("learning_rate=0", "learning_rate must be positive"),
@@ -219,10 +207,22 @@ def test_is_recipe():
     assert not is_recipe(RECIPES / "nothing.yaml")
 
 
+@pytest.mark.parametrize("stage", ["PT", "SFT", "DPO"])
+def test_other_stages_are_recipes(tmp_path, stage):
+    path = tmp_path / "my.yaml"
+    values = f"stage: {stage}\nmodel_name_or_path: %s\nclip: {{}}\n"
+    path.write_text(values % "Qwen/Qwen3-0.6B")
+    assert is_recipe(path)
+    assert load_recipe(path)["model_name_or_path"] == "Qwen/Qwen3-0.6B"
+    path.write_text(values % "./nothing")
+    with pytest.raises(FileNotFoundError, match=r"no model config .*nothing"):
+        load_recipe(path)
+
+
 def test_a_file_for_another_task_is_told_what_to_use(tmp_path):
-    path = tmp_path / "sft.yaml"
-    path.write_text("stage: SFT\nlearning_rate: 1.0e-5\n")
-    with pytest.raises(ValueError, match=r"task 'SFT'.*ClippingMixin"):
+    path = tmp_path / "vl.yaml"
+    path.write_text("stage: VL-SFT\nlearning_rate: 1.0e-5\n")
+    with pytest.raises(ValueError, match=r"task 'VL-SFT'.*adagc-run before"):
         is_recipe(path)
 
 
@@ -240,25 +240,37 @@ def test_missing_model_config(tmp_path):
         load_recipe(RECIPES / "adagc.yaml", [f"model_name_or_path={tmp_path}"])
 
 
+class Rank:
+    """What a model has of PaddleFormers' expert-parallel rank 3 of 4."""
+
+    class config:
+        moe_rank, moe_world_size, moe_num_experts = 3, 4, 16
+
+    def __init__(self, *names):
+        self._names = names
+
+    def state_dict(self):
+        return dict.fromkeys(self._names)
+
+
 def test_experts_are_numbered_over_all_ranks():
-    name = "ernie.layers.3.mlp.experts.5.down_proj.weight"
-    moved = "ernie.layers.3.mlp.experts.17.down_proj.weight"
-    assert global_expert_name(name, 12) == moved
-    for other in (
-        "ernie.layers.3.mlp.shared_experts.down_proj.weight",
-        "ernie.layers.3.self_attn.o_proj.weight",
-    ):
-        assert global_expert_name(other, 12) == other
+    others = ["mlp.shared_experts.down_proj.weight", "self_attn.o_proj.weight"]
+    names = [f"m.3.mlp.experts.{i}.down_proj.weight" for i in range(16)]
+    model = Rank(*names[:4], *others)
+    with global_expert_names(model):
+        assert [*model.state_dict()] == [*names[12:], *others]
+    assert [*model.state_dict()] == [*names[:4], *others]
+    model = Rank(*names[12:])  # numbered over all ranks already
+    with global_expert_names(model):
+        assert [*model.state_dict()] == names[12:]
 
 
 def test_what_paddleformers_is_given():
     recipe = load_recipe(RECIPES / "adagc.yaml")
-    settings = formers_settings(recipe, ClipGradByAdaGC())
-    assert settings["max_grad_norm"] == 0.0
-    assert settings.keys() - recipe.keys() == {"max_grad_norm"}
-    assert recipe.keys() - settings.keys() == {"clip", "units"}
-    clip = paddle.nn.ClipGradByGlobalNorm(0.5)
-    assert formers_settings(recipe, clip)["max_grad_norm"] == 0.5
+    settings = {**recipe}
+    found = take_settings(settings, "adagc.yaml", [])
+    assert recipe.keys() - settings.keys() == {"clip", "units"} == {*found}
+    assert found["units"] is recipe["units"]
 
 
 def test_last_checkpoint(tmp_path):
