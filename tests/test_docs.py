@@ -353,3 +353,11 @@ def test_every_count_is_shown_and_used(name):
     ways = tables()["way"]
     assert any(name in row[3].split(", ") for row in ways)
     assert name in {row[0] for row in tables()["layout"]}
+
+
+def test_ci_runs_tests_that_exist():
+    script = (ROOT / ".ci/run").read_text()
+    paths = re.findall(r"tests/[\w/.]+", script)
+    assert len(paths) > 5
+    for path in paths:
+        assert (ROOT / path).exists(), f"no {path}"
