@@ -116,12 +116,9 @@ def keep(name: str, make: Callable[[], bytes]) -> bytes:
             )
         code = _read_code(name, descriptor)
         if code is None:
+            folder = _path_of(descriptor)
             code = make()
-            folder = Path(f"/proc/self/fd/{descriptor}")
-            with (
-                tempfile.TemporaryDirectory(dir=folder) as scratch,
-                temporary_path(folder / name, scratch) as output,
-            ):
+            with temporary_path(folder / name) as output:
                 output.touch(0o600)
                 output.write_bytes(code + hashlib.sha256(code).digest())
         return code
@@ -147,15 +144,28 @@ def _is_private(descriptor: int) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
+def _path_of(descriptor: int) -> Path:
+    """Path of an open file or folder, wherever its name leads by now."""
+    path = Path(f"/proc/self/fd/{descriptor}")
+    if not path.exists():
+        raise OSError("compiled code needs /proc")
+    return path
+
+
 def load_code(code: bytes) -> ctypes.CDLL:
     """Load a library that :func:`keep` returned, from memory.
 
     Its file may change; the code that was checked does not.
+
+    Raises:
+        AttributeError: Python has no ``os.memfd_create`` (not on Linux).
+        OSError: The system gives no such memory, has no ``/proc``, or the code
+            is no library.
     """
     descriptor = os.memfd_create("paddle_adagc")  # open as long as the process
     with open(descriptor, "wb", closefd=False) as file:
         file.write(code)
-    return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    return ctypes.CDLL(str(_path_of(descriptor)))
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
