@@ -152,6 +152,8 @@ def test_corrupt_input(kind, profile, tmp_path, trials):
         ("config", b"max_steps: 12", b"max_steps: ${oc.env:HOME}"),
         ("config", b"name: adagc", b"name: adagc, 2: 3"),
         ("config", b"model:", b"base: config.yaml\nmodel:"),
+        ("config", b"model:", b"b: " + b"${train}" * 9000 + b"\nmodel:"),
+        ("config", b"model:", b"# " + b"x" * 2**20 + b"\nmodel:"),
         ("config", b"model: ", b"model: " + b"[" * 5000),
         ("claims", b"", b"\x80 no YAML: ["),
         ("record", b'"step": 2', b'"step": 3'),
