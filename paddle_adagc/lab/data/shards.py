@@ -20,7 +20,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from paddle.io import Dataset
@@ -135,7 +135,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
                     "than are left"
                 )
             yield member
-        archive.members = []  # else they stay in memory
+        cast(Any, archive).members = []  # else they stay in memory
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
     if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
