@@ -63,12 +63,13 @@ def emulated_cuda() -> ctypes.CDLL:
     parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
-    def make(library: Path) -> None:
+    def make() -> bytes:
         with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder) / "libcuda.so"
             _compile(Path(folder), source, library)
+            return library.read_bytes()
 
-    library = host.keep(host.cache_dir() / f"emulator-{name}.so", make)
-    return ctypes.CDLL(str(library))
+    return host.load_code(host.keep(f"emulator-{name}.so", make))
 
 
 def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:

@@ -147,6 +147,9 @@ class NonFiniteTreatment:
     ) -> None:
         """Stop on all ranks, as ``"raise"`` asks; waits for the device.
 
+        Where every rank holds everything (data parallelism alone) there is no
+        exchange: after the all-reduce of gradients all ranks find the same.
+
         Args:
             norm: float32 ``[num_tensors]``.
             keys: Key of every tensor.
@@ -158,10 +161,15 @@ class NonFiniteTreatment:
         """
         lost = np.flatnonzero(~np.isfinite(norm.numpy()))
         if reducer.any_rank(bool(lost.size)):
-            names = ", ".join(keys[int(i)] for i in lost)
+            found = reducer.gather([keys[int(i)] for i in lost])
+            names = [
+                f"{name} on rank {rank}" if len(found) > 1 else name
+                for rank, its_names in enumerate(found)
+                for name in its_names
+            ]
             raise FloatingPointError(
-                f"the gradient of {lost.size} tensors on this rank is not "
-                f"finite at step {step}: {names}"
+                f"the gradient of {len(names)} tensors is not finite at step "
+                f"{step}: {', '.join(names)}"
             )
 
     def treat(self, h: Tensor, norm: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -31,6 +31,8 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
+from paddle_adagc.files import temporary_path
+
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("host.cpp")
@@ -53,13 +55,7 @@ def load_library() -> ctypes.CDLL | None:
         logger.info("no C++ compiler: the clip uses Paddle's operators")
         return None
     try:
-        path = build(compiler, cache_dir())
-        try:
-            return _declared(ctypes.CDLL(str(path)))
-        except (OSError, AttributeError):  # damaged: make it again, once
-            path.unlink()
-            path = build(compiler, cache_dir())
-            return _declared(ctypes.CDLL(str(path)))
+        return _declared(load_code(build(compiler)))
     except (OSError, AttributeError, subprocess.CalledProcessError) as error:
         logger.warning(
             "the compiled loops cannot be used (%s): the clip uses Paddle's "
@@ -69,59 +65,107 @@ def load_library() -> ctypes.CDLL | None:
         return None
 
 
-def build(compiler: str, cache_dir: Path) -> Path:
-    """Compile the library unless it is in ``cache_dir``; gives its path.
+def build(compiler: str) -> bytes:
+    """Compile the library unless it is kept; return its content.
 
     Raises:
-        OSError: The folder cannot be written, the compiler cannot be run.
+        OSError: The cache cannot be used, the compiler cannot be run.
         subprocess.CalledProcessError: The compiler failed.
     """
 
-    def make(output: Path) -> None:
-        subprocess.run(
-            [*shlex.split(compiler), *FLAGS, str(SOURCE), "-o", str(output)],
-            check=True,
-            capture_output=True,
-        )
+    def make() -> bytes:
+        with tempfile.TemporaryDirectory() as scratch:
+            output = Path(scratch) / "host.so"
+            subprocess.run(
+                [
+                    *shlex.split(compiler),
+                    *(*FLAGS, str(SOURCE), "-o", str(output)),
+                ],
+                check=True,
+                capture_output=True,
+            )
+            return output.read_bytes()
 
-    return keep(cache_dir / f"host-{_fingerprint(compiler)}.so", make)
+    return keep(f"host-{_fingerprint(compiler)}.so", make)
 
 
-def keep(target: Path, make: Callable[[Path], None]) -> Path:
-    """Make a file unless it is there.
+def keep(name: str, make: Callable[[], bytes]) -> bytes:
+    """Return compiled code from the cache; make it if it is not there.
 
-    It appears whole or not at all, so that processes may make it at once.
+    A SHA-256 follows the code in its file; damaged code is made again. The
+    folder is opened once and used by its descriptor, so that nobody can put
+    another one in its place after the check. A file appears whole or not at
+    all, so that processes may make it at once.
 
     Args:
-        target: Path of the file.
-        make: Writes it to another path.
-
-    Returns:
-        ``target``.
+        name: Of the file.
+        make: Returns the code.
 
     Raises:
-        OSError: The folder cannot be written, or others than this user could
+        OSError: The folder cannot be used, or others than this user could
             have put code there.
     """
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _check_private(target.parent)
-    if target.exists():
-        return target
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        output = Path(scratch) / target.name
-        make(output)
-        output.replace(target)
-    return target
+    path = cache_dir()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_DIRECTORY)
+    try:
+        if not _is_private(descriptor):
+            raise PermissionError(
+                f"{path} belongs to another user, or others can write to it: "
+                f"chmod 700 {path}, or set XDG_CACHE_HOME to a folder of yours"
+            )
+        code = _read_code(name, descriptor)
+        if code is None:
+            folder = _path_of(descriptor)
+            code = make()
+            with temporary_path(folder / name) as output:
+                output.touch(0o600)
+                output.write_bytes(code + hashlib.sha256(code).digest())
+        return code
+    finally:
+        os.close(descriptor)
 
 
-def _check_private(folder: Path) -> None:
-    """Refuse a folder from which another user's code could be loaded."""
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(
-            f"{folder} belongs to another user, or others can write to it: "
-            f"chmod 700 {folder}, or set XDG_CACHE_HOME to a folder of yours"
-        )
+def _read_code(name: str, folder: int) -> bytes | None:
+    """Read a file of :func:`keep`; None: missing, damaged or another user's."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        content = file.read() if _is_private(descriptor) else b""
+    code, checksum = content[:-32], content[-32:]
+    return code if checksum == hashlib.sha256(code).digest() else None
+
+
+def _is_private(descriptor: int) -> bool:
+    """Whether this user alone can have written to an open file or folder."""
+    found = os.fstat(descriptor)
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _path_of(descriptor: int) -> Path:
+    """Path of an open file or folder, wherever its name leads by now."""
+    path = Path(f"/proc/self/fd/{descriptor}")
+    if not path.exists():
+        raise OSError("compiled code needs /proc")
+    return path
+
+
+def load_code(code: bytes) -> ctypes.CDLL:
+    """Load a library that :func:`keep` returned, from memory.
+
+    Its file may change; the code that was checked does not.
+
+    Raises:
+        AttributeError: Python has no ``os.memfd_create`` (not on Linux).
+        OSError: The system gives no such memory, has no ``/proc``, or the code
+            is no library.
+    """
+    descriptor = os.memfd_create("paddle_adagc")  # open as long as the process
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(code)
+    return ctypes.CDLL(str(_path_of(descriptor)))
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -264,7 +308,9 @@ def _fast_reader() -> (
     if library is None or exchange is None:
         return None
     # Python's lock stays held: the function looks into Python's objects.
-    describe_all = ctypes.PyDLL(library._name).adagc_describe
+    describe_all = ctypes.PyDLL(
+        library._name, handle=library._handle
+    ).adagc_describe
     describe_all.restype = ctypes.c_int64
     describe_all.argtypes = [
         ctypes.c_void_p,

@@ -18,8 +18,9 @@ _ADVICE = {
     errno.EACCES: "make it writable",
     errno.EPERM: "make it writable",
 }
-_OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
-"""Errors of the storage, whatever file they name."""
+_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""Whatever file these errors name, it was to be written."""
+_OF_STORAGE = {errno.EIO, errno.ESTALE}
 
 
 class StorageError(OSError):
@@ -42,11 +43,11 @@ def _is_about(error: OSError, folder: Path) -> bool:
     """Tell whether an error is the storage's, or about a file in a folder."""
     if error.errno is None:
         return isinstance(error, PermissionError)
-    if error.errno in _OF_STORAGE:
+    if error.errno in _OF_WRITING:
         return True
     named = error.filename2 or error.filename
     if not isinstance(named, (str, os.PathLike)):
-        return False
+        return error.errno in _OF_STORAGE
     path = Path(named).absolute()
     return folder.absolute() in (path, *path.parents)
 

@@ -11,8 +11,13 @@ checksum.
 import collections
 import contextlib
 import io
+import json
+import math
+import resource
 import signal
+import struct
 import warnings
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,6 +32,25 @@ MAX_SECONDS = 5
 """Of the processor."""
 MAX_WAIT = 60
 """Seconds of the clock: the machine may be busy."""
+
+MAX_BYTES = 512 * 2**20
+"""Of memory that a reader may take, above what the process has."""
+
+BINARY = {".idx", ".idx without manifest", "flight recorder", "gzip", "tar"}
+BINARY |= {"clip state", "clip state without checksum", "weights", ".bin"}
+JSON = {"weights' index", "manifest", "Hugging Face config", "tokenizer"}
+JSON |= {"record", "ended record", "run.json", "complete.json", "jsonl"}
+STRUCTURED = sorted({*BINARY, *JSON, "results"})
+"""Kinds whose structure is changed, too."""
+
+
+def nested(depth):
+    """Return a list in a list in a list ..."""
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
 
 TOKENS = tuple(
     text.encode()
@@ -59,6 +83,71 @@ def corrupted(draw, content):
     return content
 
 
+VALUES = (
+    *(None, True, 0, -1, -5, 1, 3, 2**31, 2**63, 10**18, 1.5, 1e300, math.nan),
+    *("", "x", "../x", "9" * 5000, "${a}", "x" * 100_000),
+    *([], {}, [[]], [0] * 10_000, {"a": {}}, {"": None}, nested(900)),
+)
+"""What takes the place of a value: sizes, counts, names, nesting."""
+
+
+@st.composite
+def restructured(draw, content):
+    """``content``, of JSON or of JSON lines, after changes of its values."""
+    whole = content.strip().startswith(b"{") and not content.count(b"\n{")
+    lines = [content] if whole else content.splitlines()
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(lines) - 1))
+        try:
+            found = json.loads(lines[at])
+        except ValueError:
+            continue
+        lines[at] = json.dumps(_changed(draw, found)).encode()
+    return b"\n".join(lines) + b"\n"
+
+
+def _changed(draw, value):
+    """Change one value, one key or one list, at a random place."""
+    if isinstance(value, dict) and value and draw(st.integers(0, 3)):
+        key = draw(st.sampled_from([*value]))
+        return {**value, key: _changed(draw, value[key])}
+    if isinstance(value, list) and value and draw(st.integers(0, 3)):
+        place = draw(st.integers(0, len(value) - 1))
+        changed = _changed(draw, value[place])
+        return [*value[:place], changed, *value[place + 1 :]]
+    if isinstance(value, dict) and draw(st.booleans()):
+        left = [*value][: draw(st.integers(0, len(value)))]
+        extra = draw(st.sampled_from(VALUES))
+        return {key: value[key] for key in left} | {"extra": extra}
+    if isinstance(value, list) and draw(st.booleans()):
+        return value * draw(st.sampled_from((0, 2, 1000)))
+    return draw(st.sampled_from(VALUES))
+
+
+@st.composite
+def reheaded(draw, content):
+    """``content`` with other numbers in its binary or ASCII headers."""
+    changed = bytearray(content)
+    for _ in range(draw(st.integers(1, 3))):
+        number = draw(st.sampled_from((0, 1, 2**16, 2**31, 2**40, 2**63, -1)))
+        form = draw(st.sampled_from(("<H", "<I", "<q", ">q", "octal")))
+        text = b"%011o\0" % (abs(number) % 2**33)
+        if form != "octal":
+            size = struct.calcsize(form)
+            order = "little" if form[0] == "<" else "big"
+            text = (number % 2 ** (8 * size)).to_bytes(size, order)
+        headers = [0, 124, 512 + 124, max(len(changed) - 60, 0)]
+        start = draw(st.sampled_from(headers)) + draw(st.integers(0, 40))
+        changed[start : start + len(text)] = text
+    return bytes(changed)
+
+
+STRUCTURES = {
+    kind: reheaded if kind in BINARY else restructured for kind in STRUCTURED
+}
+"""Kind of input -> what changes its structure."""
+
+
 class Input:
     """A sound input in an empty folder, to be read with changes."""
 
@@ -80,7 +169,7 @@ class Input:
         """What the reader does wrong with a content; empty for nothing."""
         self.path.write_bytes(changed)
         try:
-            with limited():
+            with limited(), limited_memory():
                 found = self._read()
         except ERRORS as error:
             is_named = self.path.name.split(".")[0] in str(error)
@@ -120,19 +209,37 @@ def limited():
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def limited_memory():
+    """Refuse memory above ``MAX_BYTES`` more: a ``MemoryError``."""
+    fields = Path("/proc/self/statm").read_text().split()
+    used = int(fields[5]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = used + MAX_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 @pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("is_structural", [False, True])
 @pytest.mark.parametrize(
     "profile",
     ["fast", pytest.param("long", marks=[pytest.mark.slow, pytest.mark.long])],
 )
-def test_corrupt_input(kind, profile, tmp_path, trials):
+def test_corrupt_input(kind, is_structural, profile, tmp_path, trials):
+    if is_structural and kind not in STRUCTURES:
+        pytest.skip("its bytes alone are changed")
+    change = STRUCTURES[kind] if is_structural else corrupted
     if kind == "tar":
         pytest.importorskip("webdataset")
     subject = Input(READERS[kind], tmp_path)
     counts = collections.Counter()
 
     @settings.get_profile(profile)
-    @given(corrupted(subject.sound))
+    @given(change(subject.sound))
     def check(changed):
         fault = subject.fault_of(changed)
         counts["traceback" if fault else "refused or read"] += 1
@@ -142,7 +249,8 @@ def test_corrupt_input(kind, profile, tmp_path, trials):
         check()
     finally:
         for outcome, count in counts.items():
-            trials.append(Trial("inputs", kind, outcome, count=count))
+            case = f"{kind}, structure" if is_structural else kind
+            trials.append(Trial("inputs", case, outcome, count=count))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +260,8 @@ def test_corrupt_input(kind, profile, tmp_path, trials):
         ("config", b"max_steps: 12", b"max_steps: ${oc.env:HOME}"),
         ("config", b"name: adagc", b"name: adagc, 2: 3"),
         ("config", b"model:", b"base: config.yaml\nmodel:"),
+        ("config", b"model:", b"b: " + b"${train}" * 9000 + b"\nmodel:"),
+        ("config", b"model:", b"# " + b"x" * 2**20 + b"\nmodel:"),
         ("config", b"model: ", b"model: " + b"[" * 5000),
         ("claims", b"", b"\x80 no YAML: ["),
         ("record", b'"step": 2', b'"step": 3'),

@@ -24,7 +24,7 @@ KINDS = {
     "kills": "SIGKILL, SIGTERM or SIGINT at a random moment",
     "power": "Power loss at a random moment",
     "damage": "One file of a run or of its data damaged",
-    "storage": "Disk full, disk read-only, folder removed",
+    "storage": "Disk full, disk read-only, folder removed or moved",
     "inputs": "Corrupt input",
 }
 """What the trials do."""

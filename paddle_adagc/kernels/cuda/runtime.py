@@ -94,7 +94,7 @@ def _load(device: int) -> driver.Module | str:
 
 
 def _load_kernels(cuda: driver.Driver, capability: int) -> driver.Module:
-    """Load the kernels; compile them again, once, if the kept ones are bad."""
+    """Load the kernels, compiled when they are not in the cache."""
     major = str(paddle.version.cuda()).split(".")[0]
     compiler = driver.Compiler(driver.load_nvrtc(major))
     target = compiler.target(capability)
@@ -102,17 +102,12 @@ def _load_kernels(cuda: driver.Driver, capability: int) -> driver.Module:
     options = (*driver.OPTIONS, *DEFINES)
     parts = (source, target, *options, str(compiler.version))
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    path = host.cache_dir() / f"cuda-{name}"
 
-    def make(path: Path) -> None:
-        path.write_bytes(compiler.compile(source, target, options)[0])
+    def make() -> bytes:
+        return compiler.compile(source, target, options)[0]
 
     try:
-        image = host.keep(path, make).read_bytes()
-    except OSError:  # the cache cannot be written
-        return cuda.load(compiler.compile(source, target, options)[0])
-    try:
-        return cuda.load(image)
-    except driver.CudaError:
-        path.unlink()
-        return cuda.load(host.keep(path, make).read_bytes())
+        image = host.keep(f"cuda-{name}", make)
+    except OSError:  # the cache cannot be used
+        image = make()
+    return cuda.load(image)

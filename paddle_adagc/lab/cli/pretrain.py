@@ -12,8 +12,9 @@ of its values. A recipe for PaddleFormers (configs/ernie_10b_a1.4b_fp8) runs in
 PaddleFormers' trainer.
 
 The same command resumes a killed run from its last checkpoint. A finished run
-is not repeated; a larger train.max_steps extends it. SIGINT (Ctrl-C) and
-SIGTERM save a checkpoint after the step and exit with 130 and 143.
+is not repeated; a larger train.max_steps extends it. SIGINT (Ctrl-C),
+SIGTERM, SIGHUP and SIGUSR1 save a checkpoint after the step and exit with 130,
+143, 129 and 138.
 
     python tools/pretrain.py CONFIG train.output_dir=RUN \
         clip.name=adagc --fork NEW_DIR --at 300
@@ -85,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0: finished, or a sound recipe; 1: the loss ended above its first value
         or stopped being finite; 2: bad settings; 3: the run's directory cannot
-        be written to; 130 or 143: stopped by a signal.
+        be written to; 128 and a signal's number: stopped by it.
     """
     parser = make_parser("pretrain", __doc__)
     add_options(parser, _OPTIONS, overrides={"nargs": "*"})

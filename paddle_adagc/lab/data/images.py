@@ -32,6 +32,9 @@ MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 """Standard deviations that go with :data:`MEAN`."""
 
+MAX_PIXELS = 50_000_000
+"""Of a file's image."""
+
 _MIN_AREA = 0.9
 _MAX_RATIO = 4 / 3
 _NUM_ATTEMPTS = 10
@@ -49,9 +52,12 @@ def normalise(pixels: np.ndarray) -> np.ndarray:
 
 
 def decode(data: bytes) -> Image.Image:
-    """Decode an image (JPEG, PNG, WebP) to RGB."""
+    """Decode an image (JPEG, PNG, WebP) of at most MAX_PIXELS to RGB."""
     try:
-        return Image.open(io.BytesIO(data)).convert("RGB")
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"it has {image.width} x {image.height} pixels")
+        return image.convert("RGB")
     except Exception as error:  # PIL's decoders raise nearly anything
         raise ValueError(f"no image that can be read: {error!r}") from error
 

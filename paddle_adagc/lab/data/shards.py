@@ -10,19 +10,22 @@ depends on the seed alone.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
+import math
 import os
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from paddle.io import Dataset
 from PIL.Image import Image
-from webdataset.tariterators import base_plus_ext, tarfile_samples
+from webdataset.tariterators import base_plus_ext, group_by_keys
 from webdataset.utils import glob_with_braces
 
 from paddle_adagc.lab.data.datasets import (
@@ -42,6 +45,13 @@ logger = logging.getLogger(__name__)
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Extensions of images."""
 
+MAX_SHARDS = 1_000_000
+MAX_CAPTION_BYTES = 2**20
+
+_RANGE = re.compile(r"\{(-?\d+)\.\.(-?\d+)")
+_META = re.compile(r"__[^/]*__($|/)")
+"""Beginning of the names of files that webdataset leaves out."""
+
 Sample = dict[str, Any]
 """Content of the files of a sample, as bytes, by extension."""
 
@@ -59,6 +69,12 @@ def find_shards(pattern: str) -> list[Shard]:
     A shard's samples are counted; img2dataset's ``NAME_stats.json`` beside
     ``NAME.tar`` saves reading it.
     """
+    ranges = [abs(int(b) - int(a)) + 1 for a, b in _RANGE.findall(pattern)]
+    if math.prod(ranges) > MAX_SHARDS:
+        raise ValueError(
+            f"{pattern} names {math.prod(ranges):,} shards, more than "
+            f"{MAX_SHARDS:,}: give a smaller range"
+        )
     paths = sorted(glob_with_braces(pattern))
     if not paths:
         raise FileNotFoundError(f"there are no shards {pattern}")
@@ -68,26 +84,88 @@ def find_shards(pattern: str) -> list[Shard]:
 def _count_samples(path: str) -> int:
     stats = Path(path).with_name(f"{Path(path).stem}_stats.json")
     if stats.is_file():
-        count = json.loads(stats.read_text())["successes"]
+        count = _successes(stats, os.path.getsize(path) // tarfile.BLOCKSIZE)
     else:
-        try:
-            with tarfile.open(path) as archive:
-                names = [m.name for m in archive if m.isreg()]
-        except tarfile.TarError as error:
-            raise ValueError(f"{path} is no tar file: {error}") from error
+        with _open_tar(path) as archive:
+            names = {member.name for member in _members(archive)}
         count = len({base_plus_ext(name)[0] for name in names} - {None})
     if not count:
         raise ValueError(f"{path} holds no samples: leave it out")
     return count
 
 
+def _successes(stats: Path, most: int) -> int:
+    try:
+        facts = json.loads(stats.read_bytes())
+        count = facts.get("successes") if isinstance(facts, dict) else None
+        if type(count) is not int or not 0 <= count <= most:
+            raise ValueError(
+                f"successes is {count!r:.40}, not a count up to {most:,}"
+            )
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{stats}: {error}: correct or remove it") from error
+    return count
+
+
+@contextlib.contextmanager
+def _open_tar(path: str) -> Iterator[tarfile.TarFile]:
+    """Open a tar file; a ValueError names a damaged one."""
+    try:
+        with tarfile.open(path, "r:") as archive:
+            yield archive
+    except OSError:
+        raise
+    except Exception as error:  # wrong bytes raise anything
+        reason = error.args[0] if error.args else type(error).__name__
+        raise ValueError(
+            f"{path} is no tar file, or compressed, or damaged: {reason}"
+        ) from error
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the files; what a file claims to hold must be in the archive."""
+    end = os.path.getsize(str(archive.name))
+    for member in archive:
+        if member.isreg() and not _META.match(member.name):
+            if member.issparse():
+                raise ValueError(f"{member.name!r:.100} is sparse")
+            if member.offset_data + member.size > end:
+                raise ValueError(
+                    f"{member.name!r:.100} claims {member.size:,} bytes, more "
+                    "than are left"
+                )
+            yield member
+        cast(Any, archive).members = []  # else they stay in memory
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise ValueError(f"no header at byte {archive.offset:,}")
+
+
 def read_samples(path: str | os.PathLike[str]) -> Iterator[Sample]:
     """Yield the samples of one shard, in their order.
 
-    webdataset runs ``pipe:...`` as a shell command and fetches URLs; an
-    absolute path is neither.
+    webdataset, which would run ``pipe:...`` as a shell command, only groups the
+    files. A shard is not compressed, so that it needs no more memory than its
+    size.
+
+    Raises:
+        ValueError: The shard is damaged.
     """
-    return iter(tarfile_samples([{"url": str(Path(path).absolute())}]))
+    name = str(Path(path).absolute())
+    with _open_tar(name) as archive:
+        yield from group_by_keys(_files(archive))
+
+
+def _files(archive: tarfile.TarFile) -> Iterator[dict[str, Any]]:
+    for member in _members(archive):
+        content = archive.extractfile(member)
+        assert content is not None
+        yield {
+            "fname": member.name,
+            "data": content.read(),
+            "__url__": archive.name,
+        }
 
 
 class ShardStream:
@@ -174,6 +252,11 @@ class ShardStream:
                 )
             if index >= first:
                 chunk.append(sample)
+        if stop == shard.num_samples and next(self._reader, None) is not None:
+            raise ValueError(
+                f"{shard.path} has more than the {stop} samples that were "
+                "counted: correct or remove its _stats.json"
+            )
         self._reader_at = (self._epoch, turn, stop)
         return chunk
 
@@ -291,7 +374,7 @@ def _first_readable(
         try:
             pixel_values = prepare(decode(_image_data(sample)))
             input_ids = tokenizer(_caption(sample))
-        except (ValueError, KeyError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             logger.warning(
                 "%s in %s is left out: %r",
                 sample.get("__key__"),
@@ -316,6 +399,10 @@ def _image_data(sample: Sample) -> bytes:
 
 def _caption(sample: Sample) -> str:
     """Return file ``txt``, or ``caption`` in file ``json``."""
-    if "txt" in sample:
-        return sample["txt"].decode("utf-8")
-    return str(json.loads(sample["json"])["caption"])
+    extension = "txt" if "txt" in sample else "json"
+    content = sample[extension]
+    if len(content) > MAX_CAPTION_BYTES:
+        raise ValueError(f"a caption of {len(content):,} bytes")
+    if extension == "txt":
+        return content.decode("utf-8")
+    return str(json.loads(content)["caption"])

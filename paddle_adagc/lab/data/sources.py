@@ -24,8 +24,11 @@ TEXT_FORMATS = get_args(TextFormat)
 """How local files hold documents: by the file's ending; one JSON object a
 line; one document a line; one document a file."""
 
-MAX_DOCUMENT_BYTES = 256 * 2**20
+MAX_DOCUMENT_BYTES = 16 * 2**20
 """Longest line, or file of one document, that is read."""
+
+MAX_EXPANSION = 200
+"""Largest size of what was read of a gzip file, over that of the file."""
 
 _FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".txt": "lines"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -77,14 +80,14 @@ class LocalFile:
                     raise ValueError("not a complete gzip file: it is empty")
                 stream = cast(Any, gzip.GzipFile(fileobj=raw))
             try:
-                yield from self._read(stream)
+                yield from self._read(stream, raw)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
                     f"not a complete gzip file: {error}, at byte {raw.tell():,}"
                 ) from error
             self._check_unchanged(os.fstat(raw.fileno()))
 
-    def _read(self, stream: BinaryIO) -> Iterator[bytes]:
+    def _read(self, stream: BinaryIO, raw: BinaryIO) -> Iterator[bytes]:
         limit = MAX_DOCUMENT_BYTES + 1
         is_text = self.text_format == "text"
         read = stream.read if is_text else stream.readline
@@ -94,6 +97,11 @@ class LocalFile:
                 raise ValueError(
                     f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be one "
                     "document: split it, or give another --format"
+                )
+            if stream.tell() > MAX_EXPANSION * raw.tell() + limit:
+                raise ValueError(
+                    f"gzip made {raw.tell():,} bytes of {stream.tell():,}: "
+                    "this is no text"
                 )
             line, mark = line.removeprefix(mark), b""
             yield line if is_text else line.removesuffix(b"\n")

@@ -111,7 +111,7 @@ def read_weights(directory: Path) -> dict[str, Array]:
             raise ValueError(f"{index} holds no weight_map")
         for file in weight_map.values():
             is_name = isinstance(file, str) and Path(file).name == file
-            if not is_name or len(file.encode()) > _MAX_NAME:
+            if not is_name or not file or len(file.encode()) > _MAX_NAME:
                 raise ValueError(
                     f"{index} names {file!r:.100}: give the name of a file "
                     "in its own folder"

@@ -9,32 +9,22 @@ files of one event alike, except after a crash, which may hit one alone.
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from typing_extensions import Self
 
-from paddle_adagc.files import temporary_path
+from paddle_adagc.files import atomic_write
 
 FOLDER = "flight"
 NUM_KEPT = 8
 """Events that a rank keeps; older ones are removed."""
 
-_DAMAGE = (
-    EOFError,
-    KeyError,
-    NotImplementedError,  # another method of compression
-    OSError,
-    RuntimeError,  # encrypted
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What NumPy raises for a damaged file."""
+MAX_BYTES = 256 * 2**20
+"""Largest file that is read, unpacked: 20,000 tensors in 1,000 steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +54,15 @@ class Flight:
     ``[num_steps]``: seed, offset, and on a CPU the engine's numbers."""
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
-        with temporary_path(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **dataclasses.asdict(self))
+        """Write the file, whole or not at all, into a run that is there.
+
+        Raises:
+            FileNotFoundError: The run's folder was moved or removed.
+        """
+        content = io.BytesIO()
+        np.savez_compressed(content, **dataclasses.asdict(self))
+        path.parent.mkdir(exist_ok=True)
+        atomic_write(path, content.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -74,16 +70,34 @@ class Flight:
         names = [field.name for field in dataclasses.fields(cls)]
         try:
             with np.load(path, allow_pickle=False) as found:
+                size = sum(member.file_size for member in found.zip.infolist())
+                if size > MAX_BYTES:
+                    raise ValueError(f"{size:,} bytes, above {MAX_BYTES:,}")
                 flight = cls(**{name: found[name] for name in names})
-        except _DAMAGE as error:
+            flight._check()
+        except Exception as error:  # wrong bytes raise anything
             raise ValueError(f"{path} is damaged: {error}") from error
-        shape = (len(flight.step), len(flight.tensor_names))
-        for name in ("norm", "h", "gamma"):
-            if (found := getattr(flight, name).shape) != shape:
-                raise ValueError(
-                    f"{path} is damaged: {name} is {found}, not {shape}"
-                )
         return flight
+
+    def _check(self) -> None:
+        steps, tensors = self.step.size, self.tensor_names.size
+        table = ("f", (steps, tensors))
+        for name, (kinds, shape) in {
+            "reason": ("U", ()),
+            "tensor_names": ("U", (tensors,)),
+            "step": ("i", (steps,)),
+            "samples": ("i", (steps, 2)),
+            "rng": ("SU", (steps,)),
+            **dict.fromkeys(("learning_rate", "loss"), ("f", (steps,))),
+            **dict.fromkeys(("norm", "h", "gamma"), table),
+        }.items():
+            array = getattr(self, name)
+            if array.shape != shape or array.dtype.kind not in kinds:
+                raise ValueError(
+                    f"{name} is {array.dtype} {array.shape}, not {shape}"
+                )
+        if not steps:
+            raise ValueError("it holds no steps")
 
 
 @dataclasses.dataclass(frozen=True)

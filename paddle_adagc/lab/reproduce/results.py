@@ -392,6 +392,9 @@ def _check_checksum(head: dict[str, Any], content: bytes) -> None:
         )
 
 
+MAX_STEPS = 10_000_000
+"""Longest series that is read."""
+
 LAST_CODE = 65_533
 _INFINITE, _NAN = 65_534, 65_535
 _FLOOR = 1e-12
@@ -449,14 +452,19 @@ def decode_losses(packed: dict[str, Any]) -> np.ndarray:
             f"encoding {packed.get('encoding')!r} is unknown: expected "
             f"{ENCODING!r}"
         )
-    count, low, high = packed["num_steps"], packed["low"], packed["high"]
     try:
-        data = zlib.decompress(base64.b64decode(packed["data"], validate=True))
-    except (ValueError, zlib.error) as error:
-        raise ValueError(f"a loss series is damaged: {error}") from error
+        count = packed["num_steps"]
+        low, high = float(packed["low"]), float(packed["high"])
+        if type(count) is not int or not 0 <= count <= MAX_STEPS:
+            raise ValueError(f"num_steps is {count!r:.40}")
+        content = base64.b64decode(packed["data"], validate=True)
+        data = zlib.decompressobj().decompress(content, 2 * count + 1)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise ValueError(f"a loss series is damaged: {error!r}") from error
     if len(data) != 2 * count:
+        more = " or more" * (len(data) > 2 * count)
         raise ValueError(
-            f"a loss series has {len(data)} bytes, expected {2 * count}"
+            f"a loss series has {len(data)} bytes{more}, expected {2 * count}"
         )
     planes = np.frombuffer(data, np.uint8).reshape(2, count)[::-1]
     deltas = np.ascontiguousarray(planes.T).view("<u2")[:, 0]

@@ -25,6 +25,13 @@ ALLOW_RESOLVERS = "PADDLE_ADAGC_ALLOW_RESOLVERS"
 
 _OF_OMEGACONF = (OmegaConfBaseException, IndexError, TypeError, ValueError)
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+
+MAX_BYTES = 2**20
+"""Of a YAML file."""
+MAX_REPEATED = 100_000
+"""Characters that interpolations may add."""
+
 _NAMED = ("clip", "optimizer")
 """Sections whose keys depend on their ``name``."""
 
@@ -70,11 +77,15 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a YAML file's values, merged over those of its ``base``."""
-    return _read_values(Path(path), ())
+    return _read_values(Path(path), (), {})
 
 
-def _read_values(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    """Read a file that files ``above`` name as their ``base``."""
+def _read_values(
+    path: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]
+) -> dict[str, Any]:
+    """Read a file that files ``above`` name as their ``base``, each once."""
+    if path.resolve() in known:
+        return known[path.resolve()]
     if path.resolve() in above:
         raise ValueError(f"{above[-1]}: its base {path} leads back to itself")
     if not path.is_file():
@@ -93,12 +104,18 @@ def _read_values(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ValueError(f"{path}: base is {bases!r}: name a file, or a list")
     result: dict[str, Any] = {}
     for base in bases:
-        read = _read_values(path.parent / str(base), (*above, path.resolve()))
+        inside = (*above, path.resolve())
+        read = _read_values(path.parent / str(base), inside, known)
         result = merged(result, read)
-    return merged(result, values)
+    known[path.resolve()] = merged(result, values)
+    return known[path.resolve()]
 
 
 def _load_yaml(path: Path) -> Any:
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ValueError(
+            f"{path} has {size:,} bytes, more than {MAX_BYTES:,}: no config"
+        )
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -168,7 +185,9 @@ def _plain(config: Any, path: Any) -> dict[str, Any]:
     with _refusals(path):
         config = OmegaConf.create(config)
         if not os.environ.get(ALLOW_RESOLVERS):
-            _refuse_resolvers(OmegaConf.to_container(config))
+            values = OmegaConf.to_container(config)
+            _refuse_resolvers(values)
+            _check_expansion(values)
         plain = OmegaConf.to_container(config, resolve=True)
     if not isinstance(plain, dict):
         raise ValueError(f"{path} holds a {type(plain).__name__}, not a map")
@@ -187,3 +206,63 @@ def _refuse_resolvers(values: Any) -> None:
             f"{values!r:.100} reads this machine: write the value itself, or "
             f"set {ALLOW_RESOLVERS}=1 if you trust the config"
         )
+
+
+def _check_expansion(values: Any) -> None:
+    """Refuse interpolations that multiply what they repeat."""
+    nodes = dict(_nodes(values, ()))
+    sizes: dict[tuple[str, ...], int] = {}
+    limit = MAX_REPEATED + sum(
+        len(str(value))
+        for value in nodes.values()
+        if not isinstance(value, (Mapping, list))
+    )
+
+    def size(path: tuple[str, ...]) -> int:
+        """Count the characters that a value has in the end."""
+        if path in sizes:
+            return sizes[path]
+        sizes[path] = 0  # where it leads back to itself, an error of OmegaConf
+        value = nodes[path]
+        if isinstance(value, (Mapping, list)):
+            keys = value if isinstance(value, Mapping) else range(len(value))
+            sizes[path] = sum(size((*path, str(key))) for key in keys)
+        else:
+            text = str(value)
+            references = _REFERENCE.findall(text)
+            if len(references) != text.count("${"):
+                raise ValueError(
+                    f"{text!r:.100}: write ${{key}}, with no other"
+                )
+            targets = [_target(reference, path) for reference in references]
+            sizes[path] = len(text) + sum(map(size, targets))
+        if sizes[path] > limit:
+            raise ValueError(
+                f"interpolations add more than {MAX_REPEATED:,} characters"
+                f"{' to ' * bool(path)}{'.'.join(path)}: use fewer"
+            )
+        return sizes[path]
+
+    def _target(reference: str, path: tuple[str, ...]) -> tuple[str, ...]:
+        num_dots = len(reference) - len(reference.lstrip("."))
+        start = path[: len(path) - num_dots] if num_dots else ()
+        parts = re.split(r"[.\[\]\s]+", reference)
+        target = (*start, *filter(None, parts))
+        if target not in nodes:
+            raise ValueError(f"Interpolation key {reference!r:.100} not found")
+        return target
+
+    size(())
+
+
+def _nodes(
+    value: Any, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield a value and all values in it, with the keys that lead there."""
+    yield path, value
+    if isinstance(value, (Mapping, list)):
+        pairs = (
+            value.items() if isinstance(value, Mapping) else enumerate(value)
+        )
+        for key, part in pairs:
+            yield from _nodes(part, (*path, str(key)))

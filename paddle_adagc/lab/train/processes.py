@@ -26,7 +26,7 @@ T = TypeVar("T")
 GPUS_PER_NODE = 8
 _ORDER = ["sharding", "pp", "sep", "dp", "mp"]
 _EXPERT_ORDER = ["sharding", "moe_sharding", "pp", "sep", "dp", "ep", "mp"]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _ECHO_SECONDS = 2.0
 """A signal that follows sooner is no second request: Paddle's launcher sends
 three SIGTERM, 0.2 s apart, and a terminal's Ctrl-C reaches it and the ranks."""
@@ -115,7 +115,7 @@ def leave(code: int) -> NoReturn:
     store must not end first, and gloo's threads abort some ranks that end last.
     """
     if dist.is_initialized() and dist.get_world_size() > 1:
-        if code in (0, 1, 130, 143):  # else the others may not be here
+        if code in (0, 1) or code > 128:  # else the others may not be here
             dist.barrier()
         if not paddle.is_compiled_with_cuda():
             sys.stdout.flush()
@@ -177,7 +177,7 @@ def mean_over_processes(values: Sequence[float | None]) -> list[float]:
 class Stopped(SystemExit):
     """A signal ended the run, after a checkpoint; the same command resumes it.
 
-    Its ``exit_status`` is 130 after SIGINT, 143 after SIGTERM.
+    Its ``exit_status`` is 128 and the signal's number: 130 after SIGINT.
     """
 
     def __init__(self, number: int, checkpoint: Path) -> None:
@@ -195,7 +195,10 @@ class Stopped(SystemExit):
 
 
 class StopRequest:
-    """Take note of SIGINT and SIGTERM while training; a second one exits.
+    """Take note of signals that ask to end; a second one exits.
+
+    These are SIGINT, SIGTERM, SIGHUP (a closed terminal, unless ``nohup`` was
+    used) and SIGUSR1 (what SLURM's ``--signal`` is mostly set to).
 
     All ranks have to stop after the same step, whichever got the signal. Over
     gloo they exchange their notes after every step, 4 bytes on the host. On
@@ -215,6 +218,9 @@ class StopRequest:
         """Install the handlers; outside of the main thread do nothing."""
         try:
             for number in _SIGNALS:
+                is_ignored = signal.getsignal(number) is signal.SIG_IGN
+                if number == signal.SIGHUP and is_ignored:
+                    continue
                 self._earlier[number] = signal.signal(number, self._note)
         except ValueError:  # not the main thread
             return self
@@ -258,8 +264,9 @@ class StopRequest:
 def _restore_in_child() -> None:
     """Let a forked process, such as a data loader, end by SIGTERM."""
     if _ACTIVE:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 _ACTIVE: list[StopRequest] = []

@@ -122,7 +122,7 @@ def test_image_is_compiled_once(cuda, tmp_path):
         runtime._LOADED.clear()
     assert cuda.emulated_compilations() == 1
     (image,) = (tmp_path / "paddle_adagc").iterdir()
-    assert image.read_bytes() == b"emulated sm_90\0"
+    assert image.read_bytes()[:-32] == b"emulated sm_90\0"
 
 
 @pytest.mark.parametrize("content", [b"", b"emul"])

@@ -68,7 +68,7 @@ ways = {"first": clipped()}
 (image,) = folder.glob("cuda-*")
 image.write_bytes(image.read_bytes()[:5])
 ways["damaged image"] = clipped()
-assert image.read_bytes() == b"emulated sm_90\\0"
+assert image.read_bytes()[:-32] == b"emulated sm_90\\0"
 raw = libpaddle._get_current_raw_stream
 del libpaddle._get_current_raw_stream
 libpaddle._get_current_stream = lambda device: type("S", (), {"cuda_stream": 0})

@@ -38,25 +38,32 @@ class Ranks:
         self.values = {}
         self.lock = threading.Lock()
         monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
+        monkeypatch.setattr(reduce.dist, "all_gather_object", self.all_gather)
         monkeypatch.setattr(
             "paddle_adagc.clips.stateful.read_topology",
             lambda: self.local.topology,
         )
 
     def all_reduce(self, tensor, op=None, group=None):
+        self.calls[self.local.rank].append((group, tensor.shape[0]))
+        total = _REDUCTIONS[op](self._exchange(tensor.numpy(), group))
+        paddle.assign(paddle.to_tensor(total), tensor)
+
+    def all_gather(self, values, value, group=None):
+        values += self._exchange(value, group)
+
+    def _exchange(self, value, group):
         rank = self.local.rank
         assert rank in group
-        self.calls[rank].append((group, tensor.shape[0]))
         with self.lock:
             barrier = self.barriers.setdefault(
                 group, threading.Barrier(len(group), timeout=20)
             )
-            self.values[group, rank] = tensor.numpy()
+            self.values[group, rank] = value
         barrier.wait()
         parts = [self.values[group, other] for other in group]
-        total = _REDUCTIONS[op](parts)
         barrier.wait()
-        paddle.assign(paddle.to_tensor(total), tensor)
+        return parts
 
     def run(self, function):
         results, errors = [None] * self.num_ranks, []

@@ -13,10 +13,10 @@ TOKENIZER = (
 )
 
 
-def encoded_image(grey, kind="PNG"):
+def encoded_image(grey, kind="PNG", size=(20, 16)):
     """An image of one grey, from 0 to 255, as a file's content."""
     file = io.BytesIO()
-    Image.new("RGB", (20, 16), (grey, grey, grey)).save(file, kind)
+    Image.new("RGB", size, (grey, grey, grey)).save(file, kind)
     return file.getvalue()
 
 

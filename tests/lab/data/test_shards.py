@@ -4,11 +4,13 @@
 
 import collections
 import dataclasses
+import io
 import itertools
 import json
 import logging
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,7 @@ from paddle_adagc.lab.data.image_text import (
 )
 from paddle_adagc.lab.data.images import MEAN, STD
 from paddle_adagc.lab.data.shards import (
+    MAX_CAPTION_BYTES,
     Shard,
     ShardStream,
     find_shards,
@@ -94,6 +97,84 @@ def test_shards_are_found_and_counted(folder):
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             find_shards(str(folder / name))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    ["{}", "[]", "2", "no JSON", "[" * 9999]
+    + [f'{{"successes": {x}}}' for x in ("-5", "1.5", "true", "999")],
+)
+def test_counts_that_cannot_be_are_refused_by_name(facts, folder):
+    (folder / "00001_stats.json").write_text(facts)
+    with pytest.raises(ValueError, match=r"00001_stats\.json: .* remove it"):
+        find_shards(str(folder / "00001.tar"))
+
+
+def test_a_shard_with_more_samples_than_counted_is_named(folder):
+    (stream,) = streams([Shard(str(folder / "00001.tar"), 4)])
+    stream.chunk(0)
+    with pytest.raises(ValueError, match=r"00001\.tar has more than the 4"):
+        stream.chunk(3)
+
+
+def test_a_range_of_too_many_shards_is_refused():
+    with pytest.raises(ValueError, match="names 100,000,000 shards"):
+        find_shards("{00000000..99999999}.tar")
+
+
+def write_sparse(path):
+    """A member of 1 KiB that says that it unpacks to 2 GB."""
+    member = tarfile.TarInfo("a.txt")
+    content = b"1\n0\n1\n".ljust(1024, b"\0")
+    member.size = len(content)
+    member.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "a.txt",
+        "GNU.sparse.realsize": str(2 * 10**9),
+    }
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member, io.BytesIO(content))
+
+
+def write_claim(path):
+    member = tarfile.TarInfo("a.txt")
+    member.size = 2 * 10**9
+    path.write_bytes(member.tobuf() + b"x" * 5000)
+
+
+def write_twice(path):
+    with tarfile.open(path, "w") as archive:
+        for _ in range(2):
+            archive.addfile(tarfile.TarInfo("a.txt"))
+
+
+def write_compressed(path):
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+
+
+def write_second_header(path):
+    write_twice(path)
+    content = bytearray(path.read_bytes())
+    content[512 + 124] = ord("x")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (write_sparse, "'a.txt' is sparse"),
+        (write_claim, "claims 2,000,000,000 bytes"),
+        (write_twice, "duplicate file name"),
+        (write_compressed, "or compressed"),
+        (write_second_header, "no header at byte 512"),
+    ],
+)
+def test_hostile_shards_are_refused_by_name(write, message, tmp_path):
+    write(tmp_path / "a.tar")
+    with pytest.raises(ValueError, match=rf"a\.tar is no tar.*{message}"):
+        [*read_samples(tmp_path / "a.tar")]
 
 
 def test_name_of_a_shard_is_never_a_command(folder, tmp_path, monkeypatch):
@@ -244,20 +325,28 @@ def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
         "webp": encoded_image(100, "WEBP"),
         "json": json.dumps({"caption": "dogs"}).encode(),
     }
+    wrong = {**with_json, "json": b"[]"}
+    long = {**good, "txt": b"a" * (MAX_CAPTION_BYTES + 1)}
+    large = {**good, "jpg": encoded_image(0, "PNG", (8000, 8000))}
     write_shard(
         folder / "00000.tar",
-        [cut, good, {"txt": b"dogs"}, {"jpg": good["jpg"]}, with_json],
+        [
+            *(cut, good, {"txt": b"dogs"}, {"jpg": good["jpg"]}, with_json),
+            *(wrong, long, large),
+        ],
     )
     for number in (1, 4):
         write_shard(folder / f"0000{number}.tar", [{"txt": b"dogs"}, good])
     shards = {"shards": str(folder / "{00000,00004}.tar"), "validation_size": 2}
-    train, validation = build(folder, **shards, shuffle_size=5)
+    train, validation = build(folder, **shards, shuffle_size=8)
     with caplog.at_level(logging.WARNING):
-        greys = [grey(train[i]) for i in range(5)]
+        greys = [grey(train[i]) for i in range(8)]
         assert grey(validation[0]) == 200
     assert set(greys) == {200, 100}
     assert "000000000 in" in caplog.text
     assert "an image, one of jpg" in caplog.text
+    assert "a caption of 1,048,577 bytes" in caplog.text
+    assert "8000 x 8000 pixels" in caplog.text
     assert "000040000 in" in caplog.text
     write_shard(folder / "00000.tar", [{"txt": b"dogs"}] * 3)
     train, _ = build(folder, **shards)

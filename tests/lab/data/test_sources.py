@@ -118,6 +118,15 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         assert "more than 50,000 bytes" in last["fault"]
 
 
+def test_gzip_that_grows_beyond_text_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 50_000)
+    path = tmp_path / "bomb.txt.gz"
+    path.write_bytes(gzip.compress((b"a" * 40_000 + b"\n") * 99))
+    (source,) = sources.find_files([str(path)], "lines")
+    *_, last = read_lines(source)
+    assert "this is no text" in last["fault"]
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What several ranks' files of an event say together."""
 
+import dataclasses
 import math
 import os
 
@@ -61,7 +62,6 @@ def test_the_last_step_with_norms_is_shown():
 
 def save(directory, step, rank, age):
     path = event_path(directory, step, "alarm", rank)
-    path.parent.mkdir(exist_ok=True)
     flight(["a"], [1.0]).save(path)
     os.utime(path, (1e9 - age, 1e9 - age))
 
@@ -98,8 +98,30 @@ def test_a_damaged_file_is_named(tmp_path):
     path.write_bytes(whole[:-30])
     with pytest.raises(ValueError, match=r"rank0\.npz is damaged"):
         load_event(tmp_path)
-    kept = flight(["a"], [1.0])
-    object.__setattr__(kept, "h", np.zeros((3, 2), np.float32))
-    kept.save(path)
-    with pytest.raises(ValueError, match=r"h is \(3, 2\), not \(3, 1\)"):
+
+
+WRONG = {
+    "h": np.zeros((3, 2), np.float32),
+    "step": np.zeros((), np.int64),
+    "samples": np.zeros((3, 2), np.float64),
+    "reason": np.array([1.0]),
+    "norm": np.zeros(2**26, np.float32),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_a_flight_is_refused_by_name(name, tmp_path):
+    wrong = dataclasses.replace(flight(["a"], [1.0]), **{name: WRONG[name]})
+    path = event_path(tmp_path, 1, "alarm", 0)
+    wrong.save(path)
+    with pytest.raises(ValueError, match=f"{path} is damaged: .*") as refused:
         load_event(tmp_path)
+    is_large = name == "norm"
+    assert ("above 268,435,456" if is_large else name) in str(refused.value)
+
+
+def test_a_run_that_is_gone_is_not_made_again(tmp_path):
+    path = event_path(tmp_path / "run", 1, "alarm", 0)
+    with pytest.raises(FileNotFoundError):
+        flight(["a"], [1.0]).save(path)
+    assert not (tmp_path / "run").exists()

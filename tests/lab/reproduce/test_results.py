@@ -288,7 +288,12 @@ def test_what_was_stored_is_stored_alike_again():
     [
         ({"encoding": "float16"}, "'float16' is unknown"),
         ({"data": "AAAA"}, "damaged"),
+        ({"data": None}, "damaged"),
+        ({"low": None}, "damaged"),
         ({"num_steps": 4}, "expected 8"),
+        ({"num_steps": 1}, "has 3 bytes or more, expected 2"),
+        ({"num_steps": 10**12}, "num_steps is 1000000000000"),
+        ({"num_steps": -1}, "num_steps is -1"),
     ],
 )
 def test_damaged_series_are_named(change, message):

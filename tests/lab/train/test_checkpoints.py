@@ -195,14 +195,22 @@ def test_a_layout_names_no_other_file(stopped, name):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("optimizer.other.pdopt", "refused: it asks for posix.system"),
-        ("scaler.pdparams", "refused: it asks for posix.system"),
+        *(
+            (name, "refused: it asks for posix.system")
+            for name in (
+                *("model_state.pdparams", "optimizer.pdopt", "rng_state.pth"),
+                *("model_state.ep01.pdparams", "optimizer.other.pdopt"),
+                *("scaler.pdparams", "scheduler.pdparams", "rng_state_1.pth"),
+            )
+        ),
         ("model_state.pdparams.index.json", "index.json is refused"),
     ],
 )
 def test_a_file_that_could_run_code_is_refused(stopped, name, reason):
     checkpoint = stopped / "checkpoint-8"
     (checkpoint / name).write_bytes(pickle.dumps(Attack(stopped / "hacked")))
+    without_checksums(checkpoint)
+    checkpoints.add_checksums(stopped)
     assert reason in find_checkpoint_fault(checkpoint)
     assert not (stopped / "hacked").exists()
 

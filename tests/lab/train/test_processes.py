@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -12,14 +13,47 @@ from lab.train import runs
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.flight import load_event
+from paddle_adagc.lab.storage import StorageError, storage_errors
 from paddle_adagc.lab.train import processes
 from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.processes import StopRequest
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 
+@pytest.mark.parametrize(
+    ("number", "named", "is_storage"),
+    [
+        (errno.EIO, "data/shard-7", False),
+        (errno.ESTALE, "data/shard-7", False),
+        (errno.EIO, "run/metrics.jsonl", True),
+        (errno.EIO, None, True),
+        (errno.ENOSPC, "elsewhere", True),
+    ],
+)
+def test_reading_errors_are_not_called_writing_errors(
+    number, named, is_storage
+):
+    with (
+        pytest.raises(OSError, match=os.strerror(number)) as raised,
+        storage_errors("run"),
+    ):
+        raise OSError(number, os.strerror(number), named)
+    assert isinstance(raised.value, StorageError) == is_storage
+
+
+def test_nohup_stays_in_force():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest(log_every=1) as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.agreed(1) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", processes._SIGNALS)
 def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     values = runs.make_values(tmp_path / "whole", max_steps=150, log_every=1)
     _, whole = runs.run(values)
@@ -68,7 +102,7 @@ def test_a_second_signal_exits_at_once_and_an_echo_does_not(
 ):
     exited = mock.Mock()
     monkeypatch.setattr(processes.os, "_exit", exited)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in reversed(processes._SIGNALS):
         before = signal.getsignal(number)
         request.addfinalizer(lambda n=number, b=before: signal.signal(n, b))
     with StopRequest(log_every=10) as stop:
