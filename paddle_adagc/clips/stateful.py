@@ -152,6 +152,7 @@ class StatefulClip(ClipGradBase):
         self._cuts = UnitCuts(self._table)
         self._memory = Memory()
         self._steps = StepCount()
+        self._before_step: tuple[StepCount, Kept] = self._steps, {}
         self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
