@@ -68,6 +68,8 @@ def run_pretraining(
         ValueError: Settings that do not go together, or damaged files.
     """
     directory = Path(config.train.output_dir)
+    make_task(config)  # wrong values first, whatever the directory holds
+    make_clip(**config.clip)
     start = Start(
         config, overwrite=overwrite, change_data=change_data, fork=fork
     )
