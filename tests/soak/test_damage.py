@@ -114,7 +114,7 @@ def trial_of(sound, file, damage):
     work = sound.with_name("work")
     shutil.copytree(sound, work)
     DAMAGES[damage](work / file)
-    answer = run_command(work.with_suffix(".yaml"), "--verify")
+    answer = run_command(work.with_suffix(".yaml"), "--verify-first")
     whole = RunRecord.load(sound.with_name("whole"))
     trial = judge("damage", f"{file}: {damage}", answer, work / "run", whole)
     shutil.rmtree(work)
