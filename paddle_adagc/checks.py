@@ -104,6 +104,17 @@ def suggestion(
     return f", did you mean {prefix + near[0]!r}?" if near else ""
 
 
+_OTHER_NAMES = ("clip_norm", "max_norm", "max_grad_norm")
+"""The global norm's bound in other clips, which is lambda_abs here."""
+
+
+def name_hint(name: str, known: Collection[str]) -> str:
+    """Say which of the known arguments is meant by one that is not known."""
+    if name in _OTHER_NAMES and "lambda_abs" in known:
+        return f": the {name} of other clips is lambda_abs here"
+    return suggestion(name, known, similarity=0.55)
+
+
 def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     """Return ``path`` if it is, or can become, a directory to write to.
 

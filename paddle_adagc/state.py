@@ -27,6 +27,7 @@ from paddle import Tensor
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from paddle_adagc.checks import check_directory
 from paddle_adagc.files import atomic_write
 
 _STEPS = ("step", "warmup_start")
@@ -146,23 +147,23 @@ class ClipState:
         The clip, of the class ``owner``, keeps these quantities and has
         ``arguments`` of these names.
         """
-        wanted = {q.name: q for q in quantities}
-        found = {**self.scalars, **self.values}
-        for name in wanted:
-            if name not in found:
-                raise ValueError(
-                    f"the state lacks {name!r}: it has {['step', *found]}"
-                )
-        if foreign := [name for name in found if name not in wanted]:
-            raise ValueError(
-                f"the state holds {foreign}, which {owner} does not keep: it "
-                "is another clip's"
-            )
         if foreign := [name for name in self.config if name not in arguments]:
             raise ValueError(
                 f"the state was made by a clip with the arguments {foreign}, "
                 f"which {owner} does not have: it is another clip's"
             )
+        wanted = {q.name: q for q in quantities}
+        found = {**self.scalars, **self.values}
+        if foreign := [name for name in found if name not in wanted]:
+            raise ValueError(
+                f"the state holds {foreign}, which {owner} does not keep: it "
+                "is another clip's"
+            )
+        for name in wanted:
+            if name not in found:
+                raise ValueError(
+                    f"the state lacks {name!r}: it has {['step', *found]}"
+                )
         for name, quantity in wanted.items():
             if quantity.is_global != (name in self.scalars):
                 form = "one number" if quantity.is_global else "one per tensor"
@@ -241,10 +242,23 @@ def warn_of_other_arguments(
 def _parts(state: Any) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     """Return step, ``warmup_start``, config, and the dicts of numbers."""
     if not isinstance(state, dict):
-        raise TypeError(f"the state is a {type(state).__name__}, not a dict")
+        what, hint = f"a {type(state).__name__}, not a dict", ""
+        if isinstance(state, (str, os.PathLike)):
+            what, hint = f"the path {str(state)!r}", ": load_state() reads it"
+        elif hasattr(state, "state_dict"):
+            hint = ": call its state_dict()"
+        raise TypeError(f"the state is {what}{hint}")
     for name in ("step", "config"):
         if name not in state:
-            raise ValueError(f"the state lacks {name!r}: it has {[*state]}")
+            hint = ""
+            if "config" not in state:
+                hint = (
+                    ". It is not a clip's, but perhaps a model's or an "
+                    "optimizer's: give what clip.state_dict() returned"
+                )
+            raise ValueError(
+                f"the state lacks {name!r}: it has {[*state][:5]}{hint}"
+            )
     for name, part in state.items():
         if name not in _STEPS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
@@ -338,7 +352,16 @@ def save_state(
 
     Returns:
         Path of the file.
+
+    Raises:
+        PermissionError: ``directory`` takes no files.
+        TypeError: ``state`` is not a dict, or the arguments are swapped.
+        ValueError: It is not a clip's state, or ``directory`` is a file.
     """
+    if isinstance(directory, Mapping):
+        raise TypeError(
+            "the arguments are swapped: write save_state(state, directory)"
+        )
     whole = ClipState.from_dict(state).to_numpy()
     vectors = {**whole.values, **whole.scalars}
     metadata = {
@@ -350,7 +373,8 @@ def save_state(
         "config": json.dumps(whole.config),
     }
     metadata[_CHECKSUM] = _checksum(metadata, vectors)
-    return atomic_write(Path(directory) / file_name, save(vectors, metadata))
+    directory = check_directory("directory", directory)
+    return atomic_write(directory / file_name, save(vectors, metadata))
 
 
 def load_state(
@@ -363,9 +387,16 @@ def load_state(
 
     Raises:
         FileNotFoundError: There is no state in ``directory``.
+        NotADirectoryError: ``directory`` is a file.
         ValueError: The file is damaged or not a clip's state.
     """
-    return read_state(Path(directory) / file_name).to_dict()
+    path = Path(directory)
+    if path.is_file():
+        raise NotADirectoryError(
+            f"{path} is a file: load_state takes its directory, "
+            f"load_state({str(path.parent)!r}, {path.name!r})"
+        )
+    return read_state(path / file_name).to_dict()
 
 
 def read_state(path: str | os.PathLike[str]) -> ClipState:

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time clips and training steps: ``python tools/benchmark.py clip``."""
 
+import checkout  # noqa: F401
+
 from paddle_adagc.lab.cli.benchmark import main
 
 if __name__ == "__main__":

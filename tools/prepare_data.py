@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenise text for training: ``python tools/prepare_data.py``."""
 
+import checkout  # noqa: F401
+
 from paddle_adagc.lab.cli.prepare_data import main
 
 if __name__ == "__main__":

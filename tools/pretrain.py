@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pretrain a decoder: ``python tools/pretrain.py CONFIG [key=value ...]``."""
 
+import checkout  # noqa: F401
+
 from paddle_adagc.lab.cli.pretrain import run
 
 if __name__ == "__main__":

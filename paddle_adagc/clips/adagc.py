@@ -150,7 +150,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     def __init__(
         self,
-        *positional: Any,
+        *,
         lambda_rel: float = 1.04,
         beta: float = 0.99,
         lambda_abs: float = 1.0,
@@ -168,12 +168,6 @@ class ClipGradByAdaGC(TensorScalingClip):
                 {} if overrides is None else overrides, _OF_TENSORS
             ),
         )
-        if positional:
-            raise TypeError(
-                "ClipGradByAdaGC takes named arguments only, got "
-                f"{positional}: the clip_norm of ClipGradByGlobalNorm is "
-                "lambda_abs here"
-            )
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)

@@ -22,6 +22,7 @@ from paddle import Tensor
 from paddle.distributed.communication.group import Group
 
 from paddle_adagc import rule
+from paddle_adagc.clips.applied import on_skipped_update
 from paddle_adagc.clips.gradients import GradientList, NonFinite
 from paddle_adagc.clips.memory import Call, Kept
 from paddle_adagc.clips.overrides import Overrides
@@ -88,7 +89,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             every step. ``"propagate"``: its gradient is left as it is. The
             event is counted on the device.
             ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
-            for an overflow as well: do not combine it with ``"raise"``.
+            for an overflow as well: do not combine it with ``"raise"``. Such a
+            step leaves step count and state as they were; so does one whose
+            update fails.
 
     Raises:
         ValueError: ``nonfinite`` is none of these.
@@ -202,7 +205,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
            hold parts of the tensor.
         2. Let the rule turn the norms into factors ``h`` and its next state.
         3. Multiply every gradient by its ``h``; treat non-finite ones.
-        4. Take over step count and state: a step happens, or it does not.
+        4. Take over step count and state: a step happens, or it does not. If
+           the optimizer then makes no update, take them back.
         """
         pairs = list(params_grads)
         if pairs and isinstance(pairs[0], Tensor):
@@ -252,12 +256,15 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 step, slots, clipped, reducer, known
             )
         begins_step = steps.num_steps > self._steps.num_steps
+        if begins_step:
+            self._before_step = self._steps, self._memory.kept
         earlier = [] if begins_step else self._calls
         if not any(call.slots is present for call in self._calls):
             self._observed.update(present)
         self._calls = [*earlier, Call(present, norm, h)]
         self._steps = steps
         self._memory.update(kept)
+        on_skipped_update(self._take_back)
         return pairs
 
     def _clip_(
@@ -384,6 +391,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 "use Replicate placements and no sharding stage"
             )
         return here
+
+    def _take_back(self) -> None:
+        """Return to the state before the step; its numbers can be read."""
+        self._steps, kept = self._before_step
+        self._memory.update(kept)
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """Return each parameter's slot, after a look at those that are new."""

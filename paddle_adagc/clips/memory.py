@@ -36,12 +36,12 @@ class Memory:
     ) -> None:
         self.quantities = tuple(quantities)
         self._optional = optional
-        self._kept: Kept
+        self.kept: Kept
         self.restart()
 
     def current(self, num_tensors: int) -> Kept:
         """Return what is kept, with start values for tensors that are new."""
-        kept = dict(self._kept)
+        kept = dict(self.kept)
         for quantity in self.quantities:
             if quantity.is_global or quantity.name not in kept:
                 continue
@@ -54,12 +54,12 @@ class Memory:
 
     def update(self, kept: Kept) -> None:
         """Take over the rule's next values; what they lack is dropped."""
-        self._kept = kept
+        self.kept = kept
 
     @unchecked()
     def restart(self) -> None:
         """Set everything to its start."""
-        self._kept = {
+        self.kept = {
             q.name: paddle.full([int(q.is_global)], q.start, "float32")
             for q in self.quantities
         }
@@ -69,7 +69,7 @@ class Memory:
         """Follow a table that was bound: ``old`` holds the former slots."""
         index = paddle.to_tensor(old, "int64")
         for name in self._per_tensor:
-            self._kept[name] = paddle.gather(self._kept[name], index)
+            self.kept[name] = paddle.gather(self.kept[name], index)
 
     def state(
         self, step: int, config: dict[str, Any], keys: Sequence[str]
@@ -105,7 +105,7 @@ class Memory:
             table.check_state(state.keys)
             table.adopt(state.keys)
             state = state.restrict(table.keys)
-        self._kept = {
+        self.kept = {
             name: paddle.to_tensor(vector, "float32")
             for name, vector in {**state.values, **state.scalars}.items()
         }
@@ -115,7 +115,7 @@ class Memory:
         return [
             q.name
             for q in self.quantities
-            if not q.is_global and q.name in self._kept
+            if not q.is_global and q.name in self.kept
         ]
 
     def _with_optional(self, state: ClipState) -> ClipState:

@@ -11,7 +11,7 @@ from typing import Any
 import paddle
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice, suggestion
+from paddle_adagc.checks import check_choice, name_hint
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.global_clips import (
@@ -79,13 +79,9 @@ def check_arguments(name: str, values: Iterable[str]) -> None:
     Raises:
         ValueError: The clip does not take one; the message has the nearest.
     """
-    known = [
-        argument.name
-        for argument in inspect.signature(CLIPS[name]).parameters.values()
-        if argument.kind is not argument.VAR_POSITIONAL
-    ]
+    known = inspect.signature(CLIPS[name]).parameters
     for key in values:
         if key not in known:
             raise ValueError(
-                f"clip {name!r} takes no {key!r}{suggestion(key, known)}"
+                f"clip {name!r} takes no {key!r}{name_hint(key, known)}"
             )

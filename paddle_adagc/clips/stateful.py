@@ -9,6 +9,8 @@ last step: to read, to save, to load, to forget.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.checks import name_hint
 from paddle_adagc.clips.gradients import NonFinite, NonFiniteTreatment
 from paddle_adagc.clips.memory import (
     Call,
@@ -144,6 +147,22 @@ class StatefulClip(ClipGradBase):
         nonfinite: Treatment of Inf and NaN.
     """
 
+    def __new__(cls, *positional: Any, **named: Any) -> Any:
+        """Name the argument that an unknown one stands for."""
+        known = inspect.signature(cls).parameters
+        try:
+            inspect.signature(cls).bind_partial(*positional, **named)
+        except TypeError as error:
+            hint = "".join(
+                name_hint(name, known) for name in named if name not in known
+            )
+            if positional and not hint:
+                hint = f": give {positional} by name"
+                if "lambda_abs" in known:
+                    hint += "; the clip_norm of other clips is lambda_abs here"
+            raise TypeError(f"{cls.__name__}: {error}{hint}") from None
+        return super().__new__(cls)
+
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         self.nonfinite: NonFinite = nonfinite
@@ -152,6 +171,7 @@ class StatefulClip(ClipGradBase):
         self._cuts = UnitCuts(self._table)
         self._memory = Memory()
         self._steps = StepCount()
+        self._before_step: tuple[StepCount, Kept] = self._steps, {}
         self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
@@ -175,12 +195,23 @@ class StatefulClip(ClipGradBase):
         """Return the constructor's arguments."""
         return {"nonfinite": self.nonfinite}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Class and arguments."""
         arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
         return f"{type(self).__name__}({arguments})"
 
-    __repr__ = __str__
+    def __str__(self) -> str:
+        """Class, arguments and the last step of this rank; may wait for it."""
+        if not self._calls:
+            return f"{self!r}, {self.num_steps} steps"
+        rows, has_gradient = self._rows()
+        step = step_summary(rows.choose(has_gradient))
+        lowest = [f" ({key})" for key in step["lowest_h"]][:1]
+        return (
+            f"{self!r}, {self.num_steps} steps; in the last one "
+            f"{step['clipped_fraction']:.1%} of {step['num_tensors']} tensors "
+            f"clipped, lowest h {step['h_min']:.4g}{''.join(lowest)}"
+        )
 
     def _tensor_metrics(self) -> Kept:
         """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
@@ -245,6 +276,14 @@ class StatefulClip(ClipGradBase):
         if topology is not None and not ranks.meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
+        if self._table.is_bound and not any(
+            name in self._table for name in layout
+        ):
+            warnings.warn(
+                f"this {type(self).__name__} was bound to another model, none "
+                "of whose parameters this one has: make a clip for each model",
+                stacklevel=2,
+            )
         if not (self.num_steps or self._has_loaded):
             self._table = TensorTable()
         old = self._table.bind(layout)
@@ -400,6 +439,12 @@ class StatefulClip(ClipGradBase):
 
     def _rows_of_all_ranks(self) -> Rows:
         reducer = self._known_reducer()
+        if not (self._calls or self.num_steps):
+            warnings.warn(
+                f"no step went through this {type(self).__name__}, so its "
+                "numbers are zeros: give it to the optimizer as grad_clip",
+                stacklevel=4,
+            )
         rows, _ = self._rows()
         norm = paddle.to_tensor(rows.columns["norm"])
         counted = reducer.counted(norm).numpy() != 0

@@ -432,7 +432,7 @@ def _with_clip(cls: type, mixin: type) -> type:
             )
         if "report" in settings:
             with Path(settings["report"]).open("a") as report:
-                report.write(f"{cls.__qualname__} clips with {clip}\n")
+                report.write(f"{cls.__qualname__} clips with {clip!r}\n")
 
     bases = (
         (cls,) if settings["clip"]["name"] == "global_norm" else (mixin, cls)

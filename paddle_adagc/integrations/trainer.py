@@ -67,6 +67,19 @@ class ClippingMixin(Trainer):
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a class in which the Trainer's methods hide the mixin's."""
+        super().__init_subclass__(**kwargs)
+        for kind in cls.__mro__[: cls.__mro__.index(ClippingMixin)]:
+            if not issubclass(kind, ClippingMixin) and hasattr(
+                kind, "create_optimizer"
+            ):
+                raise TypeError(
+                    f"{kind.__name__} stands before ClippingMixin, which then "
+                    f"does nothing: class {cls.__name__}(ClippingMixin, "
+                    f"{kind.__name__})"
+                )
+
     def __init__(
         self,
         *args: Any,
@@ -75,8 +88,16 @@ class ClippingMixin(Trainer):
         units: Declared | None = None,
         **kwargs: Any,
     ) -> None:
+        check_clip(clip)
         check_missing_state(missing_state)
         super().__init__(*args, **kwargs)
+        handler = getattr(self, "callback_handler", None)
+        for callback in getattr(handler, "callbacks", ()):
+            if isinstance(callback, ClippingCallback):
+                raise ValueError(
+                    f"{type(self).__name__} clips already, by ClippingMixin: "
+                    "leave ClippingCallback out of its callbacks"
+                )
         self.clip = clip
         self._missing_state = missing_state
         take_over_clipping(self.args, clip)
@@ -179,6 +200,7 @@ class ClippingCallback:
         units: Declared | None = None,
     ) -> None:
         super().__init__()
+        check_clip(clip)
         check_missing_state(missing_state)
         self.clip = clip
         self._missing_state = missing_state
@@ -256,6 +278,17 @@ class ClippingCallback:
         return reporters
 
 
+def check_clip(clip: Any) -> None:
+    """Refuse what is no gradient clip."""
+    if not isinstance(clip, ClipGradBase):
+        given = repr(clip)
+        if isinstance(clip, type):
+            given = f"the class {clip.__name__}, not an object"
+        raise TypeError(
+            f"clip is {given}: give a clip, such as ClipGradByAdaGC()"
+        )
+
+
 def check_missing_state(value: MissingState) -> None:
     """Check the argument ``missing_state``."""
     if value not in get_args(MissingState):
@@ -273,8 +306,8 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     clip.stat = {}
     if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
         warnings.warn(
-            f"max_grad_norm={args.max_grad_norm} is not used: {clip} clips in "
-            "its place (lambda_abs is the global norm of AdaGC's warm-up)",
+            f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips "
+            "in its place (lambda_abs is the global norm of AdaGC's warm-up)",
             stacklevel=4,
         )
     args.max_grad_norm = 0.0
@@ -427,23 +460,27 @@ def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
 
 def clip_logs(summary: dict[str, Any]) -> dict[str, float]:
     """Name the numbers of a summary as they stand in a log."""
-    numbers = {
-        f"clip_{name}": value
+    return {
+        f"clip_{name}": value if isinstance(value, int) else _short(value)
         for name, value in summary.items()
         if name not in ("lowest_h", "tensors")
     }
-    lowest = summary.get("lowest_h", {})
-    return numbers | {f"clip_h/{key}": h for key, h in lowest.items()}
+
+
+def _short(value: float) -> float:
+    """Round to 4 digits."""
+    return float(f"{value:.4g}")
 
 
 _QUANTITIES = ("norm", "gamma", "h")
+_LOWEST = "train/clip_lowest_h"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
 
 
 def add_histograms(
     callbacks: Iterable[Any], summary: Mapping[str, Any], step: int
 ) -> None:
-    """Write histograms of norm, gamma and h over the layers.
+    """Write histograms of norm, gamma and h over the layers, and a table.
 
     Tensors whose names differ in numbers alone are one group: the tag
     ``clip_norm/layers.N.mlp.up.weight`` holds a value per layer, of an MoE one
@@ -452,12 +489,13 @@ def add_histograms(
     are left out.
 
     Of a Trainer's callbacks the writers for VisualDL, TensorBoard and Weights &
-    Biases are used. The h of the summary's ``lowest_h`` stand in the Trainer's
-    log already.
+    Biases are used. The table ``train/clip_lowest_h`` has the tensors of the
+    summary's ``lowest_h``.
     """
     bars, points = _bars_and_points(summary.get("tensors", {}))
-    for key in summary.get("lowest_h", ()):
-        points.pop(f"train/clip_h/{key}", None)
+    lowest = [(k, _short(h)) for k, h in summary.get("lowest_h", {}).items()]
+    rows = [("tensor", "h"), ("---", "---:"), *lowest]
+    table = "\n".join(f"| {key} | {h} |" for key, h in rows)
     for callback in callbacks if bars or points else ():
         for name in ("vdl_writer", "tb_writer"):
             writer = getattr(callback, name, None)
@@ -466,9 +504,13 @@ def add_histograms(
                     writer.add_histogram(tag, values, step)
                 for tag, value in points.items():
                     writer.add_scalar(tag, value, step)
+                if lowest:
+                    writer.add_text(_LOWEST, table, step)
         wandb = getattr(callback, "_wandb", None)
         if wandb is not None:
             shown = {tag: wandb.Histogram(v) for tag, v in bars.items()}
+            if lowest:
+                shown[_LOWEST] = wandb.Table(["tensor", "h"], [*lowest])
             wandb.log({**shown, **points, "train/global_step": step})
 
 

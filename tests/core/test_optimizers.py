@@ -15,6 +15,7 @@ from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle_adagc import ClipGradByAdaGC, make_clip
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.optimizers.lion import Lion
+from paddle_adagc.state import ClipState
 
 OPTIMIZERS = ["SGD", "Momentum", "Adam", "AdamW", "Lamb"]
 
@@ -189,6 +190,66 @@ def test_grad_scaler_unscales_before_the_clip_and_survives_overflow(
     np.testing.assert_array_equal(gammas(clip), before)
     for weight, parameter in zip(weights, model.parameters(), strict=True):
         np.testing.assert_array_equal(parameter.numpy(), weight)
+
+
+class OutOfMemory(Exception):
+    """What an optimizer raises while it updates the weights."""
+
+
+def unmade_step(kind, model, optimizer, scaler):
+    """Make a step that changes no weight, as ``kind`` says."""
+    factor = float("inf") if kind == "overflow" else 1.0
+    scaler.scale(loss_of(model, 99) * factor).backward()
+
+    def fail(*arguments, **named):
+        raise OutOfMemory
+
+    if kind == "exception":
+        optimizer._append_optimize_op = fail
+        with pytest.raises(OutOfMemory):
+            scaler.step(optimizer)
+        del optimizer._append_optimize_op
+        scaler._optimizer_states.clear()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+    optimizer.clear_grad()
+
+
+@pytest.mark.parametrize("kind", ["overflow", "exception"])
+@pytest.mark.parametrize(
+    ("name", "options", "in_groups"),
+    [
+        ("adagc", {"t_start": 4}, False),
+        ("adagc", {"t_start": 4}, True),
+        ("adagc", {"t_start": 4, "lambda_dev": 3.0}, False),
+        ("zclip", {}, False),
+    ],
+)
+def test_step_without_an_update_is_none(
+    scaler_on_cpu, kind, name, options, in_groups
+):
+    def run(unmade):
+        clip = make_clip(name, **options)
+        model, optimizer = plugged(clip, in_groups=in_groups)
+        clip.bind(model)
+        for step in range(8):
+            for _ in range(unmade.count(step)):
+                before = clip.num_steps
+                unmade_step(kind, model, optimizer, scaler_on_cpu)
+                assert clip.num_steps == before
+            optimizer._set_auxiliary_var("found_inf", None)  # no scaler
+            loss_of(model, step).backward()
+            step_with(optimizer)
+        assert "_create_optimization_pass" not in vars(optimizer)
+        weights = [p.numpy().tolist() for p in model.parameters()]
+        state = ClipState.from_dict(clip.state_dict())
+        kept = {**state.values, **state.scalars}
+        return state.step, {k: v.tolist() for k, v in kept.items()}, weights
+
+    plain = run([])
+    assert plain[0] == 8
+    assert run([0, 0, 0, 3, 4, 6, 6]) == plain
 
 
 def test_to_static_forward():

@@ -184,9 +184,34 @@ def test_numbers_that_a_clip_cannot_keep_are_refused(clip, kept, message):
     assert clip.num_steps == 0
 
 
-def test_state_that_is_no_dict_is_refused():
-    with pytest.raises(TypeError, match="list"):
-        ClipGradByAdaGC().set_state_dict([])
+WEIGHTS = {"weight": paddle.zeros([2])}
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "message"),
+    [
+        ([], TypeError, "a list, not a dict"),
+        ("runs/1", TypeError, r"the path 'runs/1': load_state\(\) reads it"),
+        (ClipGradByAdaGC(), TypeError, r"call its state_dict\(\)"),
+        (WEIGHTS, ValueError, "perhaps a model's or an optimizer's"),
+        (ClipGradByZClip().state_dict(), ValueError, "another clip's"),
+        (ClipGradByAGC().state_dict(), ValueError, "another clip's"),
+    ],
+)
+def test_what_is_no_state_is_refused(state, kind, message):
+    with pytest.raises(kind, match=message):
+        ClipGradByAdaGC().set_state_dict(state)
+
+
+def test_paths_that_were_mixed_up_are_named(tmp_path):
+    state = ClipGradByAdaGC().state_dict()
+    path = save_state(state, tmp_path)
+    with pytest.raises(NotADirectoryError, match=r"takes its directory, load_"):
+        load_state(path)
+    with pytest.raises(TypeError, match="arguments are swapped"):
+        save_state(tmp_path, state)
+    with pytest.raises(ValueError, match="is a file: name another directory"):
+        save_state(state, path)
 
 
 def test_other_arguments_than_the_state_s_are_warned_about():

@@ -106,7 +106,7 @@ def trial_of(sound, file, damage):
     work = sound.with_name("work")
     shutil.copytree(sound, work)
     DAMAGES[damage](work / file)
-    answer = runs.run_command(work.with_suffix(".yaml"), "--verify")
+    answer = runs.run_command(work.with_suffix(".yaml"), "--verify-first")
     whole = RunRecord.load(sound.with_name("whole"))
     trial = runs.judge(
         "damage", f"{file}: {damage}", answer, work / "run", whole

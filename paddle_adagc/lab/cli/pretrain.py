@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _NOT_FOR_PADDLEFORMERS = (
     "overwrite",
-    "verify",
+    "verify_first",
     "add_checksums",
     "verbose",
     "change_data",
@@ -72,8 +72,8 @@ overrides key=value  change a value of the config, for example
 --check              validate the config and print its plan instead of training
 --json               with --check: print JSON
 --print-config       print the config with all of its values, and stop
---verify             compare all data and an ended run's record with their
-                     checksums
+--verify-first       before training compare all data, or an ended run's
+                     record, with their checksums
 --add-checksums      trust checkpoints of an earlier version, which have no
                      checksums
 --verbose            show PaddleNLP's own log
@@ -212,7 +212,7 @@ def _train(options: argparse.Namespace) -> int:
                 overwrite=options.overwrite,
                 change_data=options.change_data,
                 fork=fork,
-                verify=options.verify,
+                verify=options.verify_first,
                 add_checksums=options.add_checksums,
             )
     except Stopped as stopped:

@@ -93,7 +93,12 @@ class CheckReport:
         for title, lines in sections.items():
             if lines:
                 parts += ["", title, *map(_indented, lines)]
-        if self.sections and not self.missing:
+        if number := len(self.mistakes):
+            parts += [
+                "",
+                f"{number} {'mistake' if number == 1 else 'mistakes'}",
+            ]
+        elif self.sections and not self.missing:
             parts += ["", "Nothing is missing here."]
         return "\n".join(parts)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -307,6 +308,7 @@ def _grow(
             parallel = resized(config.parallel, number)
         except ValueError:
             continue
+        print(f"planning {number:,} GPUs", file=sys.stderr, flush=True)
         ranks, _ = _ranks_and_warnings(with_parallel(config, parallel))
         growth[number] = costs.step_costs(ranks, interconnect)
     return growth

@@ -103,6 +103,17 @@ def comparison_table(
     measured = measured or measure_experiment(experiment)
     methods = list(measured)
     rows = []
+    # A run and its longer fork are no contest.
+    is_ranked = (
+        len(
+            {
+                run.run.get("config", {}).get("train", {}).get("max_steps")
+                for runs in experiment.runs.values()
+                for run in runs
+            }
+        )
+        == 1
+    )
     for measure in experiment_measures(experiment):
         values = {
             method: [run.get(measure.name) for run in runs]
@@ -111,7 +122,8 @@ def comparison_table(
         cells = {method: measure.form(values[method]) for method in methods}
         is_count = measure.group.startswith("Spikes")
         if is_count or set(cells.values()) != {"–"}:
-            rows.append(Row(measure, cells, *_best(measure, values)))
+            best = _best(measure, values) if is_ranked else ([], 0)
+            rows.append(Row(measure, cells, *best))
     return Table(methods, rows, len(experiment.seeds))
 
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from paddlenlp.trainer import TrainerCallback
@@ -25,6 +25,9 @@ from paddle_adagc.lab.train.tasks import PretrainTask
 from paddle_adagc.stability.alarms import Alarm
 from paddle_adagc.stability.spike_score import spike_score
 
+if TYPE_CHECKING:
+    from paddle_adagc.lab.train.recorder import StepRecorder
+
 _NUM_LAST = 10
 """The last loss is the median of so many steps."""
 
@@ -34,8 +37,8 @@ _NUM_NAMED = 3
 class Console(TrainerCallback):
     """Print a line at the start and with every log, in the first process."""
 
-    def __init__(self, task: PretrainTask) -> None:
-        self._task = task
+    def __init__(self, task: PretrainTask, recorder: StepRecorder) -> None:
+        self._task, self._recorder = task, recorder
         self._bar: tqdm | None = None
         self._first_step, self._started = 0, 0.0
 
@@ -81,9 +84,10 @@ class Console(TrainerCallback):
         amount = tqdm.format_sizeof(rate) if rate >= 1000 else f"{rate:.3g}"
         taken = time.perf_counter() - self._started
         steps = state.global_step - self._first_step
+        described = describe_log(logs, self._recorder.most_clipped)
         left = taken / steps * (state.max_steps - state.global_step)
         self._say(
-            f"{_step(state)}  {describe_log(logs)}  {amount} {unit}/s  "
+            f"{_step(state)}  {described}  {amount} {unit}/s  "
             f"ETA {tqdm.format_interval(left)}"
         )
 
@@ -111,12 +115,14 @@ class Console(TrainerCallback):
             self._bar.write(line, file=sys.stdout)
 
 
-def describe_log(logs: dict[str, Any]) -> str:
+def describe_log(
+    logs: dict[str, Any], most_clipped: Mapping[str, float]
+) -> str:
     """Describe loss, learning rate and, if it is known, what the clip did."""
     parts = [f"loss {logs['loss']:.4g}", f"lr {logs['learning_rate']:.2g}"]
     if "clip_h_min" in logs:
-        lowest = [key for key in logs if key.startswith("clip_h/")]
-        name = f" ({short_name(lowest[0])})" if lowest else ""
+        lowest = [short_name(key) for key in most_clipped][:1]
+        name = f" ({lowest[0]})" if lowest else ""
         parts += [
             f"|g| {logs['clip_global_grad_norm']:.3g}",
             f"clipped {logs['clip_clipped_fraction']:.0%}",
@@ -129,8 +135,7 @@ def describe_log(logs: dict[str, Any]) -> str:
 
 def short_name(key: str) -> str:
     """Leave out of a tensor's name what most names share."""
-    key = key.removeprefix("clip_h/").removeprefix("model.")
-    return key.removesuffix(".weight")
+    return key.removeprefix("model.").removesuffix(".weight")
 
 
 def _step(state: Any) -> str:
@@ -169,7 +174,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
         problem = _problem(record.run, loss)
         lines.append(_spikes(path, loss, steps))
     if alarms := record.run.get("alarms"):
-        lines.append(_alarms(alarms))
+        lines += _alarms(alarms, path)
     lines += _most_clipped(path)
     lines.append(f"files: {path} ({', '.join(_files(path))})")
     lines.append(f"next: python tools/report.py {path}")
@@ -219,21 +224,32 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
 
 
 def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
-    score = spike_score(loss)
+    window = 1000 if len(loss) > 1000 else 200
+    score = spike_score(loss, window)
+    by = f"a step is judged by the {window:,} steps before it"
     if not score.num_judged and not score.num_spikes:
-        return "spikes: – (a step is judged by the 1,000 steps before it)"
+        return f"spikes: – ({by})"
     text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
+    text += f" ({by})" if window < 1000 else ""
     if score.num_spikes:
         first = steps[score.indices[0]]
         text += f": python tools/inspect_run.py {path} --step {first}"
     return text
 
 
-def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
+def _alarms(alarms: Sequence[Mapping[str, Any]], path: Path) -> list[str]:
     counts = Counter(alarm["series"] for alarm in alarms)
     parts = [f"{name} {count}" for name, count in counts.most_common()]
     first = Alarm(**alarms[0])
-    return f"alarms: {', '.join(parts)}; the first: {first}"
+    steps = [int(p.name.rpartition("-")[2]) for p in path.glob("checkpoint-*")]
+    before = max((s for s in steps if s <= first.start), default=None)
+    remedy = "--fork NEW_DIR starts from a checkpoint before, but there is none"
+    if before is not None:
+        remedy = (
+            f"the same command with --fork NEW_DIR --at {before} starts a new "
+            "run from before it, with other values"
+        )
+    return [f"alarms: {', '.join(parts)}; the first: {first}", remedy]
 
 
 def _most_clipped(path: Path) -> list[str]:
@@ -241,6 +257,8 @@ def _most_clipped(path: Path) -> list[str]:
     lowest: dict[str, tuple[float, int]] = {}
     for row in read_rows(path / "metrics.jsonl"):
         for key, h in row.get("most_clipped", {}).items():
+            if f"{h:.2g}" == "1":
+                continue
             found = (h, row["step"])
             lowest[key] = min(found, lowest.get(key, found))
     named = sorted(lowest.items(), key=lambda item: item[1])[:_NUM_NAMED]

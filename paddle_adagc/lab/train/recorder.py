@@ -58,6 +58,7 @@ class StepRecorder:
             config.train.output_dir, config.monitor.flight_steps
         )
         self.has_diverged = False
+        self.most_clipped: dict[str, float] = {}  # of the last summary
         self.optimizer: Any = None
         self._config = config
         self._parameters = {
@@ -178,7 +179,8 @@ class StepRecorder:
             if self._observed is None:
                 self.watcher.see_gammas(row["step"], _gammas(summary))
             lowest = [*summary["lowest_h"].items()]
-            row["most_clipped"] = dict(lowest[:_NUM_MOST_CLIPPED])
+            self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
+            row["most_clipped"] = self.most_clipped
         return summary
 
     def flush(self) -> None:

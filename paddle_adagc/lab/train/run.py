@@ -62,6 +62,8 @@ def run_pretraining(
         ``"stopped"`` by an alarm; a signal raises :class:`.Stopped`.
     """
     directory = Path(config.train.output_dir)
+    make_task(config)  # wrong values first, whatever the directory holds
+    make_clip(**config.clip)
     start = Start(
         config, overwrite=overwrite, change_data=change_data, fork=fork
     )

@@ -94,7 +94,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             data_collator=collate_batch,
         )
         self.label_names = [*task.label_names]
-        self.add_callback(Console(task))
+        self.add_callback(Console(task, self.recorder))
         self.stopped_by = 0
         self.starts_afresh: frozenset[str] = frozenset()
         self._reshards = self._has_weights = False

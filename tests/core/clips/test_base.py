@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
+import copy
 import warnings
 from collections import Counter
 from functools import partial
@@ -11,7 +12,7 @@ import paddle
 import pytest
 from helpers import clip_arrays, compiled_calls, gammas, make_parameters
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, ClipGradByAGC, ClipGradByZClip
 from paddle_adagc.clips.base import warn_of_numpy
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -162,9 +163,52 @@ def test_static_graph_is_refused_with_a_way_out():
         paddle.disable_static()
 
 
-def test_global_threshold_given_by_position_is_explained():
-    with pytest.raises(TypeError, match=r"\(1\.0,\).*lambda_abs"):
-        ClipGradByAdaGC(1.0)
+@pytest.mark.parametrize(
+    ("make", "positional", "named", "message"),
+    [
+        (ClipGradByAdaGC, (1.0,), {}, r"\(1\.0,\).*lambda_abs"),
+        (ClipGradByAdaGC, (), {"clip_norm": 1.0}, "is lambda_abs here"),
+        (ClipGradByAdaGC, (), {"max_norm": 1.0}, "max_norm.* is lambda_abs"),
+        (ClipGradByAdaGC, (), {"lamda_rel": 1.0}, "did you mean 'lambda_rel'"),
+        (ClipGradByZClip, (), {"max_norm": 1.0}, "mean 'max_grad_norm'"),
+        (ClipGradByAGC, (), {"clip_norm": 1.0}, "argument 'clip_norm'$"),
+    ],
+)
+def test_unknown_argument_is_explained(make, positional, named, message):
+    with pytest.raises(TypeError, match=message):
+        make(*positional, **named)
+
+
+def test_a_clip_can_be_copied():
+    clip = copy.deepcopy(ClipGradByAdaGC(lambda_rel=1.1))
+    assert clip.lambda_rel == 1.1
+
+
+def test_print_shows_the_last_step():
+    clip = ClipGradByAdaGC(t_start=1)
+    parameters = make_parameters([[2], [2]])
+    assert str(clip) == f"{clip!r}, 0 steps"
+    for size in (1.0, 2.0):
+        grads = [np.full(2, 0.1 / size), np.full(2, size)]
+        clip_arrays(clip, parameters, grads)
+    name = parameters[1].name
+    h = float(f"{clip.summary()['h_min']:.4g}")
+    assert 0.1 < h < 0.9
+    assert str(clip) == (
+        f"{clip!r}, 2 steps; in the last one 50.0% of 2 tensors clipped, "
+        f"lowest h {h} ({name})"
+    )
+
+
+def test_bind_to_another_model_is_warned_of():
+    first, second = paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)
+    clip = ClipGradByAdaGC()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clip.bind(first)
+        clip.bind(paddle.nn.Sequential(first, second))  # grown, as by LoRA
+    with pytest.warns(UserWarning, match="bound to another model"):
+        clip.bind(paddle.nn.Linear(2, 2))
 
 
 def test_parameters_alone_are_refused():
@@ -256,3 +300,8 @@ def test_low_precision_gradients_are_measured_in_float32(dtype):
     tolerance = {"bfloat16": 4e-3, "float16": 1e-3}.get(dtype, 1e-6)
     norm = np.linalg.norm(clipped[0])
     np.testing.assert_allclose(norm, 1.04 * before[0], rtol=tolerance)
+
+
+def test_summary_before_the_first_step():
+    with pytest.warns(UserWarning, match="give it to the optimizer as grad_"):
+        assert ClipGradByAdaGC().summary()["num_tensors"] == 0

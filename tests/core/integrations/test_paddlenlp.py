@@ -98,9 +98,8 @@ def test_llama_trains_in_paddlenlp_s_trainer_and_logs_the_clip(tmp_path):
     (logs,) = (line for line in trainer.logged if "loss" in line)
     summary = trainer.clip.summary()
     for name in ("global_grad_norm", "clipped_fraction", "h_min"):
-        assert logs[f"clip_{name}"] == summary[name]
-    for key, h in summary["lowest_h"].items():
-        assert logs[f"clip_h/{key}"] == h
+        assert logs[f"clip_{name}"] == float(f"{summary[name]:.4g}")
+    assert not [name for name in logs if "/" in name]  # of a tensor
 
 
 def test_the_trainer_s_arguments_stay_in_force(tmp_path):

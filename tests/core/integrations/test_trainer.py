@@ -17,6 +17,7 @@ from helpers import clip_arrays, make_parameters
 from paddle_adagc import ClipGradByAdaGC, save_state
 from paddle_adagc.integrations import trainer
 from paddle_adagc.integrations.trainer import (
+    ClippingCallback,
     ClippingMixin,
     add_histograms,
     load_clip,
@@ -91,6 +92,44 @@ def test_a_run_that_ends_in_the_warm_up_is_warned_of(max_steps, warns):
     assert args.max_grad_norm == 0.0
 
 
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        ("adagc", "clip is 'adagc': give a clip, such as"),
+        (None, "clip is None"),
+        (ClipGradByAdaGC, "is the class ClipGradByAdaGC, not an object"),
+    ],
+)
+@pytest.mark.parametrize("what", ["mixin", "callback"])
+def test_what_is_no_clip_is_refused(tmp_path, clip, message, what):
+    make = {
+        "mixin": lambda: Clipping(tmp_path, clip=clip),
+        "callback": lambda: ClippingCallback(clip),
+    }
+    with pytest.raises(TypeError, match=message):
+        make[what]()
+
+
+def test_a_mixin_behind_the_trainer_is_refused():
+    base = type("Base", (), {"create_optimizer": None})
+    with pytest.raises(TypeError, match=r"class W\(ClippingMixin, Base\)"):
+        type("W", (base, ClippingMixin), {})
+
+
+def test_mixin_and_callback_together_are_refused(tmp_path):
+    class WithCallback(Trainer):
+        def __init__(self, tmp_path, **arguments):
+            super().__init__(tmp_path, **arguments)
+            callback = ClippingCallback(ClipGradByAdaGC())
+            self.callback_handler = types.SimpleNamespace(callbacks=[callback])
+
+    class Both(ClippingMixin, WithCallback):
+        pass
+
+    with pytest.raises(ValueError, match="leave ClippingCallback out"):
+        Both(tmp_path, clip=ClipGradByAdaGC())
+
+
 def test_a_clip_without_a_warm_up_is_not_warned_of():
     args = types.SimpleNamespace(max_grad_norm=0.0, max_steps=1)
     with warnings.catch_warnings():
@@ -129,13 +168,16 @@ class Writer:
     """Keeps what it gets."""
 
     def __init__(self):
-        self.bars, self.points = {}, {}
+        self.bars, self.points, self.texts = {}, {}, {}
 
     def add_histogram(self, tag, values, step):
         self.bars[tag] = (sorted(values.tolist()), step)
 
     def add_scalar(self, tag, value, step):
         self.points[tag] = (value, step)
+
+    def add_text(self, tag, text, step):
+        self.texts[tag] = (text, step)
 
 
 def numbers(norm):
@@ -156,13 +198,15 @@ TENSORS = {
 def test_groups_are_histograms_and_single_tensors_are_curves(name):
     writer = Writer()
     callback = types.SimpleNamespace(**{name: writer})
-    summary = {"tensors": TENSORS, "lowest_h": {"head.weight": 0.5}}
+    summary = {"tensors": TENSORS, "lowest_h": {"head.weight": 0.123456}}
     add_histograms([object(), callback], summary, 7)
     assert writer.bars["train/clip_norm/layers.N.up.weight"] == ([1.0, 3.0], 7)
     assert "train/clip_norm/layers.N.down.weight" not in writer.bars
     assert writer.points["train/clip_norm/head.weight"] == (5.0, 7)
     assert "train/clip_norm/embed.weight" not in writer.points
-    assert "train/clip_h/head.weight" not in writer.points
+    assert writer.points["train/clip_h/head.weight"] == (0.5, 7)
+    table = "| tensor | h |\n| --- | ---: |\n| head.weight | 0.1235 |"
+    assert writer.texts == {"train/clip_lowest_h": (table, 7)}
     assert writer.points["train/clip_h/embed.weight"] == (0.5, 7)
 
 
@@ -182,10 +226,15 @@ def test_a_model_may_have_curves_or_histograms_alone():
 
 def test_weights_and_biases_gets_all_at_once():
     logged = []
-    wandb = types.SimpleNamespace(Histogram=np.sum, log=logged.append)
-    add_histograms(
-        [types.SimpleNamespace(_wandb=wandb)], {"tensors": TENSORS}, 9
+    wandb = types.SimpleNamespace(
+        Histogram=np.sum,
+        Table=lambda columns, data: [columns, *data],
+        log=logged.append,
     )
+    summary = {"tensors": TENSORS, "lowest_h": {"head.weight": 0.5}}
+    add_histograms([types.SimpleNamespace(_wandb=wandb)], summary, 9)
+    table = [["tensor", "h"], ("head.weight", 0.5)]
+    assert logged[0]["train/clip_lowest_h"] == table
     assert logged[0]["train/global_step"] == 9
     assert logged[0]["train/clip_norm/layers.N.up.weight"] == 4.0
     assert logged[0]["train/clip_norm/head.weight"] == 5.0

@@ -113,7 +113,7 @@ def test_ending_names_losses_spikes_and_tensors(tmp_path):
     text = "\n".join(ending.lines)
     assert text.startswith("finished: 12 steps in 00:0")
     assert f"loss: first {record.loss[0]:.4g}, " in text
-    assert "spikes: – (a step is judged by the 1,000 steps before" in text
+    assert "spikes: – (a step is judged by the 200 steps before" in text
     assert re.search(r"most clipped: lm_head h \S+ at step 7", text)
     assert "metrics.jsonl, tensors.f32, checkpoint-12)" in text
     assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
@@ -121,16 +121,18 @@ def test_ending_names_losses_spikes_and_tensors(tmp_path):
 
 def test_a_log_without_a_clip_s_numbers():
     logs = {"loss": 3.49123, "learning_rate": 3e-3}
-    assert describe_log(logs) == "loss 3.491  lr 0.003"
+    assert describe_log(logs, {}) == "loss 3.491  lr 0.003"
     clip = {
         "clip_global_grad_norm": 0.56,
         "clip_clipped_fraction": 0.12,
         "clip_h_min": 0.31,
         "clip_nonfinite": 2,
-        "clip_h/model.layers.1.mlp.up.weight": 0.31,
-        "clip_h/model.layers.0.mlp.up.weight": 0.4,
     }
-    assert describe_log(logs | clip) == (
+    most_clipped = {
+        "model.layers.1.mlp.up.weight": 0.31,
+        "model.layers.0.mlp.up.weight": 0.4,
+    }
+    assert describe_log(logs | clip, most_clipped) == (
         "loss 3.491  lr 0.003  |g| 0.56  clipped 12%  "
         "h_min 0.31 (layers.1.mlp.up)  nonfinite 2"
     )

@@ -44,6 +44,7 @@ def test_visualdl(tmp_path):
     assert [point.id for point in points] == [3, 6, 9, 12]
     points = reader.get_data("scalar", "train/clip_h/lm_head.weight")
     assert [point.id for point in points] == [3, 6, 9, 12]  # each once
+    assert "train/clip_lowest_h" in reader.get_tags()["text"]
     tag = f"train/clip_h/model.{GROUP}"
     bars = reader.get_data("histogram", tag)[-1].histogram.hist
     assert sum(bars) == 2  # layers
@@ -65,7 +66,9 @@ def test_tensorboard(tmp_path):
     run_two_layers(tmp_path, report_to=["tensorboard"])
     (path,) = (tmp_path / "logs").glob("events*")
     values = [(e.step, v) for e in events(path) for v in e.summary.value]
-    assert {v.tag for _, v in values} >= SCALARS | HISTOGRAMS
+    tags = {v.tag for _, v in values}
+    assert tags >= SCALARS | HISTOGRAMS
+    assert [tag for tag in tags if "lowest_h" in tag]
     steps = [step for step, v in values if v.tag == "train/clip_h_min"]
     assert steps == [3, 6, 9, 12]
     tag = f"train/clip_h/model.{GROUP}"
@@ -88,7 +91,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     while (data := store.scan_data()) is not None:
         items = Record.FromString(data).history.item
         seen |= {item.key or item.nested_key[0] for item in items}
-    assert seen >= SCALARS | HISTOGRAMS
+    assert seen >= SCALARS | HISTOGRAMS | {"train/clip_lowest_h"}
 
 
 def test_a_missing_backend_is_named(tmp_path, monkeypatch):
