@@ -160,7 +160,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield put(op=new())
             if isinstance(node.op, ast.BitOr):
                 target = copy.copy(node.target)
-                target.ctx = ast.Load()  # type: ignore[attr-defined]
+                target.ctx = ast.Load()
                 clear = ast.Attribute(target, "clear", ast.Load())
                 both = [ast.Call(clear, [], []), node.value]
                 yield put(value=ast.BoolOp(ast.Or(), both))

@@ -89,7 +89,7 @@ def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
                     parameter.stop_gradient, gradient.is_selected_rows()
                 with use(name):
                     begun = time.thread_time()
-                    clip(pairs)  # type: ignore[operator]
+                    clip(pairs)
                     seconds[name].append(time.thread_time() - begun)
     finally:
         gc.enable()
