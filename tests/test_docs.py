@@ -132,6 +132,7 @@ def parsed(tool, arguments, monkeypatch):
 
         monkeypatch.setattr(argparse.ArgumentParser, name, stop)
     monkeypatch.setattr(sys, "argv", [tool, *arguments])
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     try:
         runpy.run_path(str(ROOT / tool), run_name="__main__")
     except _Parsed as found:

@@ -41,7 +41,7 @@ def test_ranges_of_the_package_are_those_of_the_table(tool):
     paddles = passed(tool, "paddle")
     expected = f">={paddles[0]},<={paddles[-1]}"
     assert (
-        re.findall(r"paddlepaddle(?:-gpu)?([^\"]+)\"", text) == [expected] * 2
+        re.findall(r"paddlepaddle(?:-gpu)?([^\"\n]+)\"", text) == [expected] * 2
     )
     pythons = passed(tool, "python")
     assert re.search(r"requires-python = \">=([\d.]+)\"", text)[1] == pythons[0]

@@ -47,7 +47,6 @@ def run_recipe(
         recipe["resume_from_checkpoint"] = last_checkpoint(
             Path(recipe["output_dir"]), dist.get_world_size()
         )
-    clip_here(clip)
     try:
         from paddleformers.cli.train.tuner import run_tuner
 
@@ -55,6 +54,7 @@ def run_recipe(
             _balance_experts()
     except ModuleNotFoundError as error:
         raise ValueError(_why_not_importable(path, error)) from error
+    clip_here(clip)
     try:
         run_tuner(recipe)
     except (TypeError, ValueError):  # of which the command prints the message

@@ -47,12 +47,13 @@ ROWS = {
 }
 # Fleet on two CPU processes needs the laboratory's operators.
 ON_GLOO = """
-import runpy, sys
+import os, runpy, sys
 import paddle
 from paddle_adagc.lab import gloo
 gloo.enable()
 paddle.device.synchronize = lambda: None  # it knows no CPU
 del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 

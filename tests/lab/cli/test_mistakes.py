@@ -36,7 +36,7 @@ def refused(main, arguments, capsys):
         ("base: run.yaml\n", "run.yaml: its base run.yaml leads back to"),
         ("", "run.yaml is empty: a config has keys and values"),
         ('{"config": {}, "status": "finished"}', "is the record of a run"),
-        ("stage: SFT\n", "PaddleFormers' task 'SFT'"),
+        ("stage: SFT\n", "no 'model_name_or_path'"),
     ],
 )
 def test_file_that_is_no_config(

@@ -23,6 +23,7 @@ RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
 ALONE = {
     "check_gpu",
     "check_versions",
+    "checkout",
     "mutate",
     "research_module",
     "soak_cells",
@@ -44,6 +45,7 @@ WITHOUT_PADDLENLP = {"report", "plan", "prepare_data", "pretrain --check"}
 EARLY_ANSWER = """
 import os, runpy, sys
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as for a script
 try:
     runpy.run_path(sys.argv[0], run_name="__main__")
 except SystemExit as exit:
