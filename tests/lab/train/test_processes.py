@@ -58,7 +58,9 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     values = runs.make_values(tmp_path / "whole", max_steps=150, log_every=1)
     _, whole = runs.run(values)
     values["train"]["output_dir"] = str(tmp_path / "stopped")
+    before = signal.signal(number, signal.SIG_DFL)  # nohup's is inherited
     process = runs.start(values, tmp_path)
+    signal.signal(number, before)
     runs.wait_for_step(tmp_path / "stopped", 5, process)
     process.send_signal(number)
     printed, _ = process.communicate(timeout=60)

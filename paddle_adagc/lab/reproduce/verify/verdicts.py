@@ -182,6 +182,8 @@ def bound_texts(c: dict[str, Any], cells: list[Cell]) -> set[str]:
     if c["expect"] == "occurs":
         k, t = counts(cells)
         return {f"{c['method']}: {k.sum():.0f} events in {t.sum():,.0f} steps"}
+    if "bound" not in c:  # no run yet
+        return set()
     if cells:
         values = [cell["measures"][c["measure"]] for cell in cells]
         return {f"largest {max(values):.3g} (bound {c['bound']:g})"}
