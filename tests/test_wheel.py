@@ -46,8 +46,8 @@ for _ in range(20):
     losses.append(float(loss))
 assert losses[-1] < losses[0] / 2, losses
 assert clip.state_dict()["step"] == 20
-libraries = open("/proc/self/maps").read()
-assert f"{os.environ['XDG_CACHE_HOME']}/paddle_adagc/host-" in libraries
+assert os.listdir(f"{os.environ['XDG_CACHE_HOME']}/paddle_adagc")
+assert "memfd:paddle_adagc" in open("/proc/self/maps").read()
 """
 
 
@@ -164,4 +164,4 @@ def test_checkout_has_the_laboratory_and_its_commands(checkout, environment):
             "soak_cells",
         ):
             usage = environment("python", path, "--help")
-            assert usage.startswith(f"usage: tools/{path.name}")
+            assert usage.startswith(f"usage: python tools/{path.name}")

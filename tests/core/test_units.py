@@ -42,11 +42,13 @@ def units_and_shapes(draw):
     if not (has_experts or parts):
         parts = [1]
     axis = draw(st.integers(0, len(inner) - 1))
+    repeats = bool(parts) and draw(st.booleans())
     if parts:
         inner[axis] = sum(parts) * draw(st.integers(1, 3))
     shape = [draw(st.integers(1, 4)), *inner] if has_experts else inner
     named = {f"part{i}": share for i, share in enumerate(parts)}
-    return Units(experts=has_experts, parts=named, axis=axis), shape
+    units = Units(experts=has_experts, parts=named, axis=axis, repeats=repeats)
+    return units, shape
 
 
 def by_slicing(units, values):
@@ -54,6 +56,13 @@ def by_slicing(units, values):
     experts = values if units.experts else values[None]
     for expert in experts:
         shares = [*units.parts.values()] or [1]
+        if units.repeats and expert.shape[units.axis] > sum(shares):
+            axis = units.axis
+            shape = list(expert.shape)
+            shape[axis : axis + 1] = [-1, sum(shares)]
+            ends = np.cumsum(shares)[:-1]
+            yield from np.split(expert.reshape(shape), ends, axis + 1)
+            continue
         ends = np.cumsum(shares) * expert.shape[units.axis] // sum(shares)
         yield from np.split(expert, ends[:-1], units.axis)
 
@@ -330,6 +339,11 @@ def test_marks_and_names_are_recognised():
             {"down": {"parts": ["a", "b", "c", "d"]}},
             ValueError,
             "an axis of 6 cannot be shared as",
+        ),
+        (
+            {"down": {"parts": {"a": 4}, "repeats": True}},
+            ValueError,
+            "an axis of 6 is no multiple of {'a': 4}, which repeats",
         ),
         (
             {"down": {"parts": ["a", "b"], "key": "router"}},
