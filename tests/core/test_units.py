@@ -460,3 +460,27 @@ def test_muon_orthogonalises_each_unit(declares):
         found = [found[0], *moved[1], *found[-2:]]
     for mine, single in zip(found, singles, strict=True):
         np.testing.assert_allclose(mine, single.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["host", "operators"])
+def test_weights_without_storage_and_in_sonicmoe_s_layout(backend, monkeypatch):
+    """PaddleFleet's FP8 frees weights; SonicMoE shuffles gate and up."""
+    if backend == "operators":
+        monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    states = []
+    values = np.random.default_rng(0).normal(size=[2, 3, 4]).astype("float32")
+    for is_changed in (False, True):
+        layer = paddle.nn.Layer()
+        layer.weight1 = layer.create_parameter([2, 3, 4])
+        model = paddle.nn.Sequential(("grouped_gemm_experts", layer))
+        clip = ClipGradByAdaGC(t_start=0)
+        clip.bind(model)
+        gradient = values
+        if is_changed:
+            layer.weight1._clear_to_zero_allocation()
+            gradient = values[:, :, [0, 2, 1, 3]]
+        clip([(layer.weight1, paddle.to_tensor(gradient))])
+        states.append(clip.state_dict()["gamma"])
+    assert [*states[0]] == [f"grouped_gemm_experts.{e}.weight1" for e in (0, 1)]
+    for key, gamma in states[0].items():
+        assert float(states[1][key]) == pytest.approx(float(gamma), rel=1e-6)
