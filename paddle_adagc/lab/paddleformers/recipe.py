@@ -157,8 +157,8 @@ def as_run_config(
     if recipe["stage"] not in PLANNED:
         raise ValueError(
             f"{path} has stage={recipe['stage']!r}: only "
-            f"{' and '.join(PLANNED)} can be planned. `tools/pretrain.py --check` checks its keys, clip "
-            "and units"
+            f"{' and '.join(PLANNED)} can be planned. "
+            "`tools/pretrain.py --check` checks its keys, clip and units"
         )
     _warn_of_what_is_not_modelled(recipe)
     try:
