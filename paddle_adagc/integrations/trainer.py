@@ -25,6 +25,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.experts import global_expert_names
+from paddle_adagc.integrations.muon_slices import muon_units
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import STATE_FILE, load_state, save_state
@@ -63,7 +64,9 @@ class ClippingMixin(Trainer):
         missing_state: What to do with a checkpoint that holds no state of a
             clip. ``"raise"``: refuse it. ``"start"``: start the clip with its
             warm-up; so a run that had no such clip switches to it.
-        units: See :meth:`TensorScalingClip.bind`.
+        units: See :meth:`TensorScalingClip.bind`. With ``optim: muon`` they
+            are by default :func:`Muon's slices
+            <paddle_adagc.integrations.muon_slices.muon_units>`.
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
     """
 
@@ -114,7 +117,7 @@ class ClippingMixin(Trainer):
                     "sharding=fsdp joins tensors within train(), after the "
                     "clip has read them: use sharding=stage1"
                 )
-            bind_clip(clip, self.model, units)
+            bind_clip(clip, self.model, units, self.args)
 
     def _build_grad_clip(self) -> ClipGradBase:
         """Give PaddleFleet's ``create_optimizer`` the clip."""
@@ -223,7 +226,7 @@ class ClippingCallback:
             ValueError: It holds another model's, or another clip's.
         """
         if isinstance(self.clip, TensorScalingClip):
-            bind_clip(self.clip, kwargs["model"], self._units)
+            bind_clip(self.clip, kwargs["model"], self._units, args)
         put_into_optimizer(kwargs["optimizer"], self.clip)
         checkpoint = None
         if state.global_step:
@@ -332,9 +335,19 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
 
 
 def bind_clip(
-    clip: TensorScalingClip, model: Any, units: Declared | None
+    clip: TensorScalingClip, model: Any, units: Declared | None, args: Any
 ) -> None:
     """Bind a clip to a Trainer's model, by global names of the experts."""
+    optimizer = getattr(args, "optim", None)
+    if units is None and getattr(optimizer, "value", optimizer) == "muon":
+        units = muon_units(
+            unwrap(model),
+            {
+                name: value
+                for name, value in vars(args).items()
+                if name.startswith("muon_")
+            },
+        )
     with global_expert_names(unwrap(model)):
         clip.bind(model, units)
 

@@ -77,7 +77,7 @@ def _read(ranks: np.ndarray, placements: list[Any], rank: int) -> Spread:
     return Spread(tuple(ranks.flatten().tolist()), tuple(groups))
 
 
-_EXPERT_COLOR = "moe_expert"
+_EXPERT_COLORS = ("moe_expert", "moe_weight_no_hook")
 _WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
 _SHARDING_WRAPPERS = (
     group_sharded_stage2.GroupShardedStage2,
@@ -342,7 +342,7 @@ def is_expert(parameter: Tensor) -> bool:
     """Whether a parameter is marked as another one on every rank.
 
     The marks: ``no_sync``, ``expert``, ``mp_moe``, or the color
-    ``"moe_expert"``.
+    ``"moe_expert"`` or ``"moe_weight_no_hook"``.
     """
     return _has_expert_color(parameter) or any(
         getattr(parameter, mark, False)
@@ -360,7 +360,7 @@ def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
 
 def _has_expert_color(parameter: Tensor) -> bool:
     color: Any = getattr(parameter, "color", None)
-    return isinstance(color, dict) and color.get("color") == _EXPERT_COLOR
+    return isinstance(color, dict) and color.get("color") in _EXPERT_COLORS
 
 
 def _embeddings(model: paddle.nn.Layer) -> set[str]:
@@ -391,13 +391,27 @@ def _tied_copies(model: paddle.nn.Layer) -> dict[str, str | None]:
             if min(comm["ranks"]) == paddle.distributed.get_rank():
                 continue
             for attribute in comm["weight_attr"]:
-                tensor = getattr(comm["layer"], attribute)
                 name = names[id(comm["layer"])]
-                found[tensor.name] = _first_key(pipe, name, attribute)
+                tensors = _shared_tensors(comm["layer"], attribute)
+                for i, tensor in enumerate(tensors):
+                    found[tensor.name] = _first_key(pipe, name, attribute, i)
     return found
 
 
-def _first_key(model: Any, shared_name: str, attribute: str) -> str | None:
+def _shared_tensors(layer: Any, attribute: str) -> list[Tensor]:
+    """Return what a layer shares: a tensor, or pairs of name and tensor.
+
+    PaddleFleet's ``mtp_shared_last_layer`` shares a whole layer so.
+    """
+    shared = getattr(layer, attribute)
+    if isinstance(shared, Tensor):
+        return [shared]
+    return [tensor for _, tensor in shared]
+
+
+def _first_key(
+    model: Any, shared_name: str, attribute: str, i: int
+) -> str | None:
     """Key of a tied tensor in the first of its layers, on an earlier stage.
 
     PaddleNLP's pipeline models name a tied head differently there. None for
@@ -413,7 +427,7 @@ def _first_key(model: Any, shared_name: str, attribute: str) -> str | None:
     )
     with paddle.LazyGuard(), paddle.utils.unique_name.guard():
         layer = description.build_layer()
-    tensor = getattr(layer, attribute)
+    tensor = _shared_tensors(layer, attribute)[i]
     prefix = model.get_sequential_name_prefixes()[str(index)]
     return next(
         f"{prefix}.{name}".lstrip(".")

@@ -28,7 +28,7 @@ MARK = "adagc_units"
 """Attribute of a parameter that says what units it holds."""
 
 _GROUPED = re.compile(r"(^|\.)grouped_gemm_experts\.weight\d*$")
-_FIELDS = ("experts", "parts", "axis", "key")
+_FIELDS = ("experts", "parts", "axis", "repeats", "key")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +133,10 @@ class Units:
     axis: int = -1
     """Axis of the parts, of one expert if there are experts."""
 
+    repeats: bool = False
+    """The shares are widths, and the parts follow each other until the axis is
+    full: q, k and v of one group of heads, then those of the next."""
+
     key: str | None = None
     """What takes the place of the last two names of the parameter's key, with
     ``{expert}`` (its global number) and ``{part}``; by default
@@ -201,29 +205,39 @@ class Units:
             )
         axis = self.axis % len(inner)
         below = math.prod(inner[axis + 1 :])
-        stride = inner[axis] * below
+        widths, repeats = self._widths(key, inner[axis])
+        stride = inner[axis] // repeats * below
         size = math.prod(inner)
+        again = (repeats,) if repeats > 1 else ()
         units = []
         for expert in range(num_experts):
             start = expert * size
             if not self.parts:
                 name = self._name(key, first_expert + expert, "")
                 units.append(Unit(name, inner, Piece(start, size, 1, size)))
-            for part, width in self._widths(key, inner[axis]).items():
+            for part, width in widths.items():
                 run = width * below
                 place = Piece(start, run, size // stride, stride)
                 if place.count == 1:
                     place = Piece(start, run, 1, run)
-                of_part = (*inner[:axis], width, *inner[axis + 1 :])
+                of_part = (*inner[:axis], *again, width, *inner[axis + 1 :])
                 name = self._name(key, first_expert + expert, part)
                 units.append(Unit(name, of_part, place))
                 start += run
         return tuple(units)
 
-    def _widths(self, key: str, size: int) -> dict[str, int]:
+    def _widths(self, key: str, size: int) -> tuple[dict[str, int], int]:
+        """Return the parts' widths, and how often they come."""
         assert isinstance(self.parts, Mapping)
         shares: Any = self.parts
         total = sum(shares.values())
+        if self.repeats:
+            if not shares or size % total:
+                raise ValueError(
+                    f"{key}: an axis of {size} is no multiple of "
+                    f"{dict(shares)}, which repeats: give widths of one group"
+                )
+            return dict(shares), size // total
         for part, share in shares.items():
             if size * share % total:
                 raise ValueError(
@@ -231,7 +245,7 @@ class Units:
                     f"{dict(shares)}: {part} would have no whole number of "
                     "values"
                 )
-        return {part: size * n // total for part, n in shares.items()}
+        return {part: size * n // total for part, n in shares.items()}, 1
 
     def _name(self, key: str, expert: int, part: str) -> str:
         *head, module, leaf = ["", *key.rsplit(".", 2)][-3:]

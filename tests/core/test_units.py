@@ -42,11 +42,13 @@ def units_and_shapes(draw):
     if not (has_experts or parts):
         parts = [1]
     axis = draw(st.integers(0, len(inner) - 1))
+    repeats = bool(parts) and draw(st.booleans())
     if parts:
         inner[axis] = sum(parts) * draw(st.integers(1, 3))
     shape = [draw(st.integers(1, 4)), *inner] if has_experts else inner
     named = {f"part{i}": share for i, share in enumerate(parts)}
-    return Units(experts=has_experts, parts=named, axis=axis), shape
+    units = Units(experts=has_experts, parts=named, axis=axis, repeats=repeats)
+    return units, shape
 
 
 def by_slicing(units, values):
@@ -54,6 +56,13 @@ def by_slicing(units, values):
     experts = values if units.experts else values[None]
     for expert in experts:
         shares = [*units.parts.values()] or [1]
+        if units.repeats and expert.shape[units.axis] > sum(shares):
+            axis = units.axis
+            shape = list(expert.shape)
+            shape[axis : axis + 1] = [-1, sum(shares)]
+            ends = np.cumsum(shares)[:-1]
+            yield from np.split(expert.reshape(shape), ends, axis + 1)
+            continue
         ends = np.cumsum(shares) * expert.shape[units.axis] // sum(shares)
         yield from np.split(expert, ends[:-1], units.axis)
 
@@ -332,6 +341,11 @@ def test_marks_and_names_are_recognised():
             "an axis of 6 cannot be shared as",
         ),
         (
+            {"down": {"parts": {"a": 4}, "repeats": True}},
+            ValueError,
+            "an axis of 6 is no multiple of {'a': 4}, which repeats",
+        ),
+        (
             {"down": {"parts": ["a", "b"], "key": "router"}},
             ValueError,
             "have the key 'router'",
@@ -446,3 +460,24 @@ def test_muon_orthogonalises_each_unit(declares):
         found = [found[0], *moved[1], *found[-2:]]
     for mine, single in zip(found, singles, strict=True):
         np.testing.assert_allclose(mine, single.numpy(), atol=1e-6)
+
+
+def test_weights_without_storage_and_in_sonicmoe_s_layout():
+    """PaddleFleet's FP8 frees weights; SonicMoE shuffles gate and up."""
+    states = []
+    values = np.random.default_rng(0).normal(size=[2, 3, 4]).astype("float32")
+    for is_changed in (False, True):
+        layer = paddle.nn.Layer()
+        layer.weight1 = layer.create_parameter([2, 3, 4])
+        model = paddle.nn.Sequential(("grouped_gemm_experts", layer))
+        clip = ClipGradByAdaGC(t_start=0)
+        clip.bind(model)
+        gradient = values
+        if is_changed:
+            layer.weight1._clear_to_zero_allocation()
+            gradient = values[:, :, [0, 2, 1, 3]]
+        clip([(layer.weight1, paddle.to_tensor(gradient))])
+        states.append(clip.state_dict()["gamma"])
+    assert [*states[0]] == [f"grouped_gemm_experts.{e}.weight1" for e in (0, 1)]
+    for key, gamma in states[0].items():
+        assert float(states[1][key]) == pytest.approx(float(gamma), rel=1e-6)

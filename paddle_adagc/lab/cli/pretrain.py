@@ -119,8 +119,15 @@ def _check(options: argparse.Namespace, of_ernie: bool) -> int:
     Returns:
         0: it is sound, whatever is missing here; 2: it is not.
     """
-    from paddle_adagc.lab.paddleformers.recipe import read_run_config
-    from paddle_adagc.lab.plan.check import check_recipe, check_values
+    from paddle_adagc.lab.paddleformers.recipe import (
+        PLANNED,
+        read_run_config,
+    )
+    from paddle_adagc.lab.plan.check import (
+        check_fine_tuning,
+        check_recipe,
+        check_values,
+    )
     from paddle_adagc.lab.train.parse import (
         merged,
         read_overrides,
@@ -128,6 +135,10 @@ def _check(options: argparse.Namespace, of_ernie: bool) -> int:
     )
 
     path, overrides = options.config, options.overrides
+    if of_ernie and read_values(path)["stage"] not in PLANNED:
+        report = check_fine_tuning(path, overrides)
+        print(report.to_json() if options.json else report.text())
+        return report.exit_status
     try:
         config = read_run_config(path, overrides)
     except ValueError as error:

@@ -37,6 +37,9 @@ ERNIE = "ernie_pretrain"
 STAGES = (ERNIE, "PT", "SFT", "DPO")
 """Values of the key ``stage``, by which PaddleFormers tells its tasks apart."""
 
+PLANNED = (ERNIE, "PT")
+"""Stages that have a counterpart in this package."""
+
 _MODEL = "ernie_model_config"
 _MISSPELT = 0.92
 """Similarity from which a new key counts as a misspelt key of the recipe.
@@ -151,10 +154,11 @@ def as_run_config(
             fine-tuning.
     """
     recipe = load_recipe(path, overrides)
-    if recipe["stage"] not in (ERNIE, "PT"):
+    if recipe["stage"] not in PLANNED:
         raise ValueError(
-            f"{path} has stage={recipe['stage']!r}: only {ERNIE} and PT can be "
-            "planned and checked. Run it without --check"
+            f"{path} has stage={recipe['stage']!r}: only "
+            f"{' and '.join(PLANNED)} can be planned. "
+            "`tools/pretrain.py --check` checks its keys, clip and units"
         )
     _warn_of_what_is_not_modelled(recipe)
     try:

@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 import paddle
 
-from paddle_adagc.checks import check_directory
+from paddle_adagc.checks import check_directory, suggestion
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.integrations.run import take_settings
+from paddle_adagc.integrations.trainer import check_missing_state
 from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.extensions.robust import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import ShardSize
-from paddle_adagc.lab.paddleformers.recipe import batch_change
+from paddle_adagc.lab.paddleformers.recipe import batch_change, load_recipe
 from paddle_adagc.lab.paddleformers.units import followed
 from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.train.config import (
@@ -37,6 +39,7 @@ from paddle_adagc.lab.train.optimizers import (
 )
 from paddle_adagc.lab.train.processes import launch_lines
 from paddle_adagc.lab.train.tasks import PretrainTask, make_task
+from paddle_adagc.parallel.units import as_units
 
 T = TypeVar("T")
 _WIDTH = 79
@@ -158,6 +161,60 @@ def check_recipe(
     run = ["tools/pretrain.py", recipe, *overrides]
     report.sections["Launch"] = [*launch_lines(run, num_processes)]
     return report
+
+
+def check_fine_tuning(
+    recipe: str, overrides: Sequence[str] = ()
+) -> CheckReport:
+    """Check what a recipe of stage SFT or DPO shows without its model.
+
+    PaddleFormers' dataclasses say which keys there are, where it is installed.
+    """
+    report = CheckReport(recipe)
+    values = report.attempt(lambda: load_recipe(recipe, overrides))
+    if values is None:
+        return report
+    notes: list[str] = []
+    found = report.attempt(lambda: take_settings(values, recipe, notes)) or {}
+    clip = report.attempt(lambda: make_clip(**found.get("clip", {})))
+    resumes = found.get("missing_state", "raise")
+    report.attempt(lambda: check_missing_state(resumes))
+    units = found.get("units") or {}
+    for pattern, value in units.items():
+        report.attempt(lambda p=pattern, v=value: as_units(p, v))  # type: ignore[misc]
+    known = _known_keys()
+    if known is None:
+        report.missing.append(
+            "PaddleFormers, which knows the recipe's keys: pip install "
+            "'.[formers]', without '[nlp]'"
+        )
+    for key in values if known else ():
+        if key not in known:
+            report.mistakes.append(
+                f"PaddleFormers has no key {key!r}{suggestion(key, known)}"
+            )
+    report.sections["Optimizer and clip"] = [
+        f"{clip}",
+        *(f"units of {pattern}" for pattern in units),
+    ]
+    if known:
+        report.sections["Keys"] = [
+            f"{len(values)}, compared with PaddleFormers"
+        ]
+    report.sections["Not checked"] = [
+        f"{values['stage']}: its model, data and layout are PaddleFormers'"
+    ]
+    return report
+
+
+def _known_keys() -> set[str] | None:
+    """Return the fields of PaddleFormers' dataclasses; None: not installed."""
+    try:
+        from paddleformers.cli.hparams import parser
+    except ModuleNotFoundError:
+        return None
+    kinds = parser._TRAIN_ARGS
+    return {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
 
 def check_values(

@@ -332,6 +332,36 @@ def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
     }
 
 
+class SavesLater(Trainer):
+    """As with ``enable_zero_cost_checkpoint``: a worker writes the rest."""
+
+    def _save_checkpoint(self, model, metrics=None):
+        return None
+
+    def save_hf(self):
+        """Export weights; a callback's ``on_save_hf`` follows."""
+        (Path(self.args.output_dir) / "hf_checkpoint-3").mkdir()
+
+
+def test_zero_cost_checkpoints_and_exports(tmp_path):
+    """The clip's file is there at once; an export holds none."""
+
+    class Saves(ClippingMixin, SavesLater):
+        fetched = None
+
+    made = Saves(
+        tmp_path,
+        clip=ClipGradByAdaGC(t_start=1),
+        enable_zero_cost_checkpoint=True,
+    )
+    made.state.global_step = 3
+    made._save_checkpoint(None)
+    made.save_hf()
+    found = [path.parent.name for path in tmp_path.rglob(STATE_FILE)]
+    assert found == ["checkpoint-3"]
+    assert "on_save_hf" not in vars(ClippingCallback)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -101,7 +101,10 @@ def mark_as_paddlefleet(model):
     colors = itertools.cycle(COLORS)
     for parameter in model.parameters():
         parameter.need_clip = "pp_non_distributed"
-        if getattr(parameter, "color", None) is None:
+        color = getattr(parameter, "color", None)
+        if isinstance(color, dict):  # an expert, as mtp_shared_last_layer does
+            color["color"] = "moe_weight_no_hook"
+        else:
             group = hcg.get_sharding_parallel_group()
             parameter.color = {"color": next(colors), "group": group}
         if parameter.is_distributed and hasattr(parameter, "split_axis"):

@@ -120,6 +120,7 @@ def test_virtual_stages_have_global_indices():
         ({"no_sync": True}, {"is_expert": True}),
         ({"expert": True}, {"is_expert": True}),
         ({"color": {"color": "moe_expert"}}, {"is_expert": True}),
+        ({"color": {"color": "moe_weight_no_hook"}}, {"is_expert": True}),
         ({"color": {"color": "other"}}, {}),
         ({"color": "moe_expert"}, {}),
         ({"no_sync": False}, {}),

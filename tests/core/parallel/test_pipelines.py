@@ -216,3 +216,78 @@ def test_tied_head_has_the_embedding_s_key_on_every_stage():
         assert state["gamma"] == whole["gamma"]
     loaded = run_on_ranks(clip_of_tied_llama, 2, is_pipeline=True, state=whole)
     assert [state["gamma"] for state in loaded] == [whole["gamma"]] * 2
+
+
+class Body(paddle.nn.Layer):
+    """A layer that PaddleFleet's MTP layer takes over whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = paddle.nn.Linear(HIDDEN, HIDDEN)
+
+    @property
+    def transformer_layer_weights(self):
+        return self.linear.named_parameters()
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Mtp(paddle.nn.Layer):
+    """`mtp_shared_last_layer`: its inner layer is the last one's."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.transformer_layer = Body() if inner is None else inner
+        self.proj = paddle.nn.Linear(HIDDEN, HIDDEN)
+
+    @property
+    def transformer_layer_weights(self):
+        return self.transformer_layer.transformer_layer_weights
+
+    def forward(self, x):
+        return self.proj(self.transformer_layer(x))
+
+
+def clip_of_mtp(stage=None):
+    """Gammas and the global norm of a step with gradients of ones.
+
+    Paddle 3.3.1 shares tensors alone, so the stage says what it shares.
+    """
+    body = Body()
+    if stage is None:
+        model = paddle.nn.Sequential(("0", body), ("1", Mtp(body)))
+    else:
+        topology = start_fleet(pp=2)
+        layer = [body, Mtp()][stage(topology)]
+        model = paddle.nn.Sequential((str(stage(topology)), layer))
+        comm = {"layer": layer, "ranks": [0, 1], "weight_attr": [WEIGHTS]}
+        model.shared_comm = {"mtp": comm}
+        model.shared_layers = {"mtp": layer}
+        model._layers_desc = [
+            pp_layers.SharedLayerDesc("mtp", kind, None, WEIGHTS)
+            for kind in (Body, Mtp)
+        ]
+        model.get_sequential_name_prefixes = lambda: {"0": "0", "1": "1"}
+    clip = ClipGradByAdaGC(t_start=0)
+    clip.bind(model)
+    clip([(p, paddle.ones_like(p)) for p in model.parameters()])
+    return numbers_of(clip), clip.summary()["global_grad_norm"]
+
+
+WEIGHTS = "transformer_layer_weights"
+
+
+def stage_of(topology):
+    return topology.get_stage_id()
+
+
+def test_a_layer_that_mtp_shares_is_counted_once():
+    whole, norm = clip_of_mtp()
+    names = ("linear.weight", "linear.bias")
+    mine = {f"0.{name}" for name in names}
+    assert whole[0].keys() == {*mine, "1.proj.weight", "1.proj.bias"}
+    for found, found_norm in run_on_ranks(clip_of_mtp, 2, stage=stage_of):
+        assert found[0] == whole[0]
+        assert found[1] == pytest.approx(whole[1])
+        assert found_norm == pytest.approx(norm)

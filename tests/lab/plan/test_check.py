@@ -15,7 +15,7 @@ import pytest
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.paddleformers.recipe import batch_change
-from paddle_adagc.lab.plan.check import check_recipe
+from paddle_adagc.lab.plan.check import check_fine_tuning, check_recipe
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import launch_lines
 
@@ -408,3 +408,53 @@ def test_launch_command(num_processes, command):
     *_, line = launch_lines(["tools/pretrain.py", "a=1"], num_processes)
     assert line.endswith(f"{command} a=1")
     assert ("--master" in line) == ("--nnodes" in line)
+
+
+FINE_TUNING = """\
+stage: SFT
+model_name_or_path: Qwen/Qwen3-0.6B
+learning_rate: 1.0e-5
+output_dir: out
+clip: {t_start: 5, missing_state: start, units: {qkv: {parts: [q, k, v]}}}
+"""
+
+
+def test_fine_tuning_is_checked_without_its_model(tmp_path):
+    path = tmp_path / "sft.yaml"
+    path.write_text(FINE_TUNING)
+    report = check_fine_tuning(str(path))
+    assert not report.mistakes
+    lines = report.sections["Optimizer and clip"]
+    assert "t_start=5" in lines[0]
+    assert lines[1] == "units of qkv"
+    has_formers = importlib.util.find_spec("paddleformers") is not None
+    assert ("Keys" in report.sections) == has_formers
+    assert bool(report.missing) != has_formers
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("clip.t_strat=5", "did you mean 't_start'"),
+        ("clip.missing_state=go", "missing_state='go'"),
+        ("clip.units.qkv.part=1", "did you mean 'parts'"),
+        ("clip=3", "not a section"),
+        ("learning_rat=1", "did you mean 'learning_rate'"),
+    ],
+)
+def test_mistakes_of_fine_tuning(tmp_path, change, message):
+    path = tmp_path / "dpo.yaml"
+    path.write_text(FINE_TUNING.replace("SFT", "DPO"))
+    report = check_fine_tuning(str(path), [change])
+    assert message in "\n".join(report.mistakes)
+    assert report.exit_status == 2
+
+
+def test_keys_are_those_of_paddleformers(tmp_path):
+    pytest.importorskip("paddleformers")
+    path = tmp_path / "sft.yaml"
+    path.write_text(FINE_TUNING + "max_stepz: 3\n")
+    (mistake,) = check_fine_tuning(str(path)).mistakes
+    assert mistake == (
+        "PaddleFormers has no key 'max_stepz', did you mean 'max_steps'?"
+    )

@@ -1,0 +1,158 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Units of layers that say how Muon cuts them, as PaddleFleet's do."""
+
+import types
+
+import paddle
+import pytest
+from core.integrations.test_trainer import Clipping
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.muon_slices import muon_units
+
+OPTIONS = {"muon_qkv_update_mode": "split_head", "muon_ffn_split": True}
+HIDDEN, INNER, EXPERTS = 4, 6, 3
+
+
+def blocks(weight, orthogonalise, sizes, axis=-1):
+    parts = paddle.split(weight, sizes, axis=axis)
+    return paddle.concat([orthogonalise(part) for part in parts], axis=axis)
+
+
+def halves(weight, orthogonalise):
+    return blocks(weight, orthogonalise, 2)
+
+
+def of_experts(weight, orthogonalise):
+    if weight.ndim != 3:
+        raise ValueError("no experts")
+    return orthogonalise(weight)
+
+
+def by_role(weight, orthogonalise, groups):
+    cut = [group.chunk(2, -1) for group in weight.chunk(groups, -1)]
+    for role in zip(*cut, strict=True):
+        orthogonalise(paddle.concat(role, -1))
+
+
+def ortho_ep_full_intermediate(weight, orthogonalise, gate_up=False):
+    raise AssertionError("it talks to other ranks")
+
+
+class Attention(paddle.nn.Layer):
+    """Two groups of two q heads, one k and one v; an output by heads."""
+
+    def __init__(self, specs=None):
+        super().__init__()
+        self.qkv_proj = paddle.nn.Linear(HIDDEN, 2 * 8, bias_attr=False)
+        self.out = self.create_parameter([6, HIDDEN])
+        self.specs = specs or {
+            "qkv_proj.weight": (blocks, {"sizes": [2] * 8}),
+            "out": (blocks, {"sizes": 3, "axis": -2}),
+            "not_here.weight": (halves, {}),
+        }
+
+    def muon_slice_specs(self, options):
+        is_cut = options["muon_qkv_update_mode"] == "split_head"
+        return self.specs if is_cut else {}
+
+
+class Experts(paddle.nn.Layer):
+    def __init__(self, is_shared=False):
+        super().__init__()
+        self.weight1 = self.create_parameter([EXPERTS, HIDDEN, 2 * INNER])
+        self.weight2 = self.create_parameter([EXPERTS, INNER, HIDDEN])
+        self.is_shared = is_shared
+
+    def muon_slice_specs(self, options):
+        if self.is_shared:
+            over = ortho_ep_full_intermediate
+            return {
+                "weight1": (over, {"gate_up": True}),
+                "weight2": (over, {}),
+            }
+        gate_up = (
+            (halves, {}) if options["muon_ffn_split"] else (of_experts, {})
+        )
+        return {"weight1": gate_up, "weight2": (of_experts, {})}
+
+
+class Net(paddle.nn.Layer):
+    def __init__(self, **arguments):
+        super().__init__()
+        self.attention = Attention()
+        self.grouped_gemm_experts = Experts(**arguments)
+        self.norm = paddle.nn.LayerNorm(HIDDEN)
+
+
+NAME = "grouped_gemm_experts"
+PAIRS = [f"{NAME}.{e}.{i}.weight1" for e in range(EXPERTS) for i in (0, 1)]
+DOWN = [f"{NAME}.{e}.weight2" for e in range(EXPERTS)]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_units_are_muon_s_slices(is_shared):
+    net, clip = Net(is_shared=is_shared), ClipGradByAdaGC(t_start=0)
+    clip.bind(net, units=muon_units(net, OPTIONS))
+    assert sorted(clip._table.keys) == sorted(
+        [
+            *(f"attention.qkv_proj.{i}.weight" for i in range(8)),
+            *(f"attention.{i}.out" for i in range(3)),
+            *(*PAIRS, *DOWN, "norm.weight", "norm.bias"),
+        ]
+    )
+    gradient = paddle.arange(64.0).reshape([4, 16])
+    clip([(net.attention.qkv_proj.weight, gradient)])
+    norms = clip.metrics()["tensors"]
+    for i in range(8):
+        found = norms[f"attention.qkv_proj.{i}.weight"]["norm"]
+        part = paddle.arange(64.0).reshape([4, 16])[:, 2 * i : 2 * i + 2]
+        assert found == pytest.approx(float(part.norm()), rel=1e-6)
+
+
+def test_options_decide():
+    net, clip = Net(), ClipGradByAdaGC()
+    other = {"muon_qkv_update_mode": "none", "muon_ffn_split": False}
+    clip.bind(net, units=muon_units(net, other))
+    assert sorted(clip._table.keys) == sorted(
+        [
+            *("attention.qkv_proj.weight", "attention.out"),
+            *(f"{NAME}.{e}.weight1" for e in range(EXPERTS)),
+            *(*DOWN, "norm.weight", "norm.bias"),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "marks", "message"),
+    [
+        ((by_role, {"groups": 2}), {}, "no neighbours along an axis"),
+        (
+            (blocks, {"sizes": 8}),
+            {"is_distributed": True, "split_axis": 1},
+            "other heads on every tensor-parallel rank",
+        ),
+    ],
+)
+def test_slices_without_a_key_are_refused(spec, marks, message):
+    net = Attention({"qkv_proj.weight": spec})
+    for name, value in marks.items():
+        setattr(net.qkv_proj.weight, name, value)
+    with pytest.raises(ValueError, match=message):
+        ClipGradByAdaGC().bind(net, units=muon_units(net, OPTIONS))
+
+
+@pytest.mark.parametrize(("optim", "number"), [("muon", 22), ("adamw", 10)])
+def test_a_trainer_with_muon_clips_its_slices(tmp_path, optim, number):
+    class WithNet(Clipping):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, Net() if name == "model" else value)
+
+    made = WithNet(
+        tmp_path,
+        clip=ClipGradByAdaGC(),
+        optim=types.SimpleNamespace(value=optim),
+        **OPTIONS,
+    )
+    assert len(made.clip._table.keys) == number
