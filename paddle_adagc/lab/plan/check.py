@@ -188,8 +188,8 @@ def check_fine_tuning(
             "PaddleFormers, which knows the recipe's keys: pip install "
             "'.[formers]', without '[nlp]'"
         )
-    for key in values if known else ():
-        if key not in known:
+    for key in values:
+        if known and key not in known:
             report.mistakes.append(
                 f"PaddleFormers has no key {key!r}{suggestion(key, known)}"
             )
