@@ -20,7 +20,7 @@ ONE_SIDED = ALPHA / 2
 """A claim and its opposite share :data:`ALPHA`."""
 
 POWER = 0.8
-MAX_PAIRS = 20
+MAX_PAIRS = 24
 """2**16 patterns of signs take a second, 2**20 a quarter of a minute."""
 
 MAX_SEEDS = 200
@@ -90,6 +90,7 @@ def sign_flip_p(
         n_resamples=np.inf,
         alternative=alternative,
         vectorized=True,
+        batch=2**16,
     )
     return float(test.pvalue)
 

@@ -153,9 +153,10 @@ def sign_flip(d: np.ndarray, side: str) -> float:
         size[d != 0] = stats.rankdata(np.abs(d[d != 0]))
         d = np.sign(d) * size
     size = np.abs(d)
-    patterns = np.arange(2 ** len(d))[:, None] >> np.arange(len(d))
-    signs = 2 * (patterns & 1) - 1
-    sums, seen, slack = signs @ size, d.sum(), 1e-12 * max(size.sum(), 1e-300)
+    sums = np.zeros(1)
+    for value in size:
+        sums = np.concatenate([sums + value, sums - value])
+    seen, slack = d.sum(), 1e-12 * max(size.sum(), 1e-300)
     shares = {
         "less": float(np.mean(sums <= seen + slack)),
         "greater": float(np.mean(sums >= seen - slack)),
