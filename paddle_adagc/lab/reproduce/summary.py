@@ -278,11 +278,14 @@ def results_page(
 ) -> str:
     """Four answers and a line per claim of the paper."""
     answers = summary.answers()
-    starts = [v for v in verdicts if v.claim.id.startswith("gamma-start")]
-    judged = "; ".join(f"{v.claim.claim} **{v.label}**" for v in starts)
-    answers["start"] = judged or (
-        "The experiment gamma-start is not judged yet; its verdict will stand "
-        "here."
+    starts = [
+        f"{v.claim.claim} **{v.label}**"
+        for v in verdicts
+        if v.claim.id.startswith("gamma-start") and v.label != "not run"
+    ]
+    answers["start"] = " ".join(starts) or (
+        "The [start of gamma](method.md#the-start-of-gamma) has an experiment, "
+        "whose runs are not finished."
     )
     rows = [
         [

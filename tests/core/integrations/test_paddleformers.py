@@ -131,7 +131,8 @@ def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
     assert len(logs) == 2
     summary = clip.summary()
     for quantity in ("global_grad_norm", "clipped_fraction", "h_min"):
-        assert logs[-1][f"clip_{quantity}"] == summary[quantity]
+        logged = logs[-1][f"clip_{quantity}"]
+        assert logged == pytest.approx(summary[quantity], rel=5e-4)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -149,7 +150,9 @@ def test_backends_get_the_clip_s_numbers(way, tmp_path):
     reader = visualdl.LogReader(file_path=str(log))
     points = reader.get_data("scalar", "train/clip_h_median")
     assert [point.id for point in points] == [4, 8]
-    assert points[-1].value == pytest.approx(clip.summary()["h_median"])
+    assert points[-1].value == pytest.approx(
+        clip.summary()["h_median"], rel=5e-4
+    )
     group = "model.layers.N.mlp.gate_proj.weight"
     groups = {f"train/clip_{q}/{group}" for q in ("norm", "gamma", "h")}
     assert groups <= {*reader.get_tags()["histogram"]}

@@ -74,7 +74,7 @@ def test_a_run_that_diverged_is_infinitely_high():
 
 @pytest.mark.parametrize(
     ("differences", "message"),
-    [([], "1 to 20"), ([1.0] * 21, "1 to 20"), ([1.0, math.nan], "NaN")],
+    [([], "1 to 24"), ([1.0] * 25, "1 to 24"), ([1.0, math.nan], "NaN")],
 )
 def test_bad_differences_are_named(differences, message):
     with pytest.raises(ValueError, match=message):
