@@ -47,6 +47,7 @@ def test_example_runs_and_clips(name, tmp_path):
 
 def test_outlier_of_the_plain_loop_is_clipped(tmp_path):
     lines = run_example("plain_loop", tmp_path).splitlines()
+    assert any("step 60 is an outlier on purpose" in line for line in lines)
     norms = [re.search(r"h_min (\S+)", line) for line in lines]
     h_min = [float(match[1]) for match in norms if match]
     assert len(h_min) == 6

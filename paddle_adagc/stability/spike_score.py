@@ -69,6 +69,11 @@ def count_events(
     }
 
 
+def window_for(num_steps: int) -> int:
+    """Window for a run of that length: the paper's 1,000 steps, or 200."""
+    return 1000 if num_steps > 1000 else 200
+
+
 DIRECTIONS = ("both", "up", "down")
 DEVIATIONS = ("sample", "population")
 

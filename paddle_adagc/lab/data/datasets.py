@@ -330,7 +330,12 @@ def inspect_tokens(
             manifest = f"{prefix}.manifest.json"
             missing = [f"data: no {manifest} to tell the vocabulary by"]
     else:
-        line, needed_size = f"{config.kind}, {count}", train.vocab_size
+        size = num_samples * config.seq_length
+        seen = f"draws {size:,} of {count}"
+        if config.kind == "fixed_sequences":
+            size = config.num_sequences * config.seq_length
+            seen = f"sees the same {size:,} of {count} again and again"
+        line, needed_size = f"{config.kind}, the run {seen}", train.vocab_size
     if needed_size > vocab_size:
         raise ValueError(
             f"model.vocab_size={vocab_size}: the data's vocabulary has "

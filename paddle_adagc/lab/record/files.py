@@ -246,6 +246,15 @@ class RunRecord:
             h = np.where(norm == 0, 1.0, clipped / norm)
         return np.where(np.isfinite(norm), h, np.where(clipped == 0, 0.0, h))
 
+    def first_steps(self, count: int) -> RunRecord:
+        """Return the record of at most the first ``count`` steps."""
+        return dataclasses.replace(
+            self,
+            metrics={k: x[:count] for k, x in self.metrics.items()},
+            faults={s: x for s, x in self.faults.items() if s < count},
+            tensors={k: x[:count] for k, x in self.tensors.items()},
+        )
+
     @classmethod
     def load(
         cls, directory: str | os.PathLike[str], *, verify: bool = False

@@ -199,12 +199,22 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
             f"The runs come from different processors ({', '.join(processors)})"
             ": differences between them are partly those of rounding."
         )
+    whole = [r.num_steps for r in runs if r.run.get("status") != "diverged"]
+    shortest = min(whole, default=0)
+    longest = max(run.num_steps for run in runs)
+    if 0 < shortest < longest:
+        notes.append(
+            f"Compared over the first {shortest:,} steps, of all runs."
+        )
+        grouped = [[run.first_steps(shortest) for run in g] for g in grouped]
+        longest = shortest
     labels = _labels(grouped)
     return Experiment(
         title=", ".join(labels),
         description=" ".join(notes),
         runs=dict(zip(labels, grouped, strict=True)),
-        skip_steps=min(200, max(run.num_steps for run in runs) // 10),
+        skip_steps=min(200, longest // 10),
+        windows=(1000, 200) if longest > 1000 else (200,),
         directory=root,
         paired=paired,
     )

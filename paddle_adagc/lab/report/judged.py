@@ -60,6 +60,9 @@ class Jump:
     """Steps until the median of the next :data:`SETTLED` losses is at most two
     robust deviations above the old level; ``None``: not within the run."""
 
+    is_event: bool
+    """Whether ``height`` is above :data:`SIGMA` of these deviations."""
+
 
 @dataclasses.dataclass(frozen=True)
 class JudgedRun:
@@ -316,25 +319,29 @@ def worst_jump(
     best = int(np.argmax(height))
     if height[best] == -np.inf:
         return None
-    return Jump(
-        step=int(candidates[best]),
-        height=float(height[best]),
-        recovery_steps=_recovery(loss, steps, best + BEFORE),
-    )
-
-
-def _recovery(loss: np.ndarray, steps: np.ndarray, index: int) -> int | None:
-    before = loss[index - BEFORE : index]
+    before = loss[best : best + BEFORE]
     before = before[np.isfinite(before)]
     level = np.median(before)
     deviation = 1.4826 * np.median(np.abs(before - level))
-    after = np.where(np.isfinite(loss[index:]), loss[index:], np.inf)
+    after = best + BEFORE
+    settled = _settled(loss[after:], level + 2 * deviation)
+    return Jump(
+        step=int(candidates[best]),
+        height=float(height[best]),
+        recovery_steps=None
+        if settled is None
+        else int(steps[after + settled] - steps[after]),
+        is_event=bool(height[best] > SIGMA * deviation),
+    )
+
+
+def _settled(loss: np.ndarray, level: float) -> int | None:
+    """Index of the first :data:`SETTLED` losses with a median at the level."""
+    after = np.where(np.isfinite(loss), loss, np.inf)
     if len(after) < SETTLED:
         return None
     medians = np.median(
         np.lib.stride_tricks.sliding_window_view(after, SETTLED), axis=1
     )
-    settled = np.flatnonzero(medians <= level + 2 * deviation)
-    if not len(settled):
-        return None
-    return int(steps[index + settled[0]] - steps[index])
+    settled = np.flatnonzero(medians <= level)
+    return int(settled[0]) if len(settled) else None

@@ -300,8 +300,13 @@ def _damage() -> list[Measure]:
             label="Steps to recover",
             meaning="steps from the worst jump until the median of "
             f"{SETTLED} losses in a row is back at the level before it, "
-            "within two robust deviations; never: not before the run ended.",
-            compute=lambda r: _of(r.jump, "recovery_steps", math.inf),
+            "within two robust deviations; never: not before the run ended. "
+            f"–: the worst jump is within {SIGMA:.0f} robust deviations.",
+            compute=lambda r: (
+                _of(r.jump, "recovery_steps", math.inf)
+                if r.jump is not None and r.jump.is_event
+                else None
+            ),
             form=format_steps,
             better="lower",
             stored=False,

@@ -19,11 +19,11 @@ from tqdm import tqdm
 
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.rows import read_rows
-from paddle_adagc.lab.report.judged import judged_steps
+from paddle_adagc.lab.report.judged import judged_steps, memorises
 from paddle_adagc.lab.train.processes import is_first_process
 from paddle_adagc.lab.train.tasks import PretrainTask
 from paddle_adagc.stability.alarms import Alarm
-from paddle_adagc.stability.spike_score import spike_score
+from paddle_adagc.stability.spike_score import spike_score, window_for
 
 if TYPE_CHECKING:
     from paddle_adagc.lab.train.recorder import StepRecorder
@@ -32,6 +32,7 @@ _NUM_LAST = 10
 """The last loss is the median of so many steps."""
 
 _NUM_NAMED = 3
+_MEMORISED = " (of text that the run, which learns few sequences, never sees)"
 
 
 class Console(TrainerCallback):
@@ -96,8 +97,10 @@ class Console(TrainerCallback):
     ) -> None:
         """Print the validation loss."""
         if is_first_process():
+            data = self._task.config.data
             self._say(
                 f"{_step(state)}  validation loss {metrics['eval_loss']:.4g}"
+                + _MEMORISED * (data.kind == "fixed_sequences")
             )
 
     def on_train_end(
@@ -198,6 +201,7 @@ def _losses(record: RunRecord, loss: np.ndarray, steps: np.ndarray) -> str:
     if len(evaluated):
         text += f"; validation: last {evaluated[-1]:.4g}"
         text += f", best {evaluated.min():.4g}"
+        text += _MEMORISED * memorises(record)
     return text
 
 
@@ -224,7 +228,7 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
 
 
 def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
-    window = 1000 if len(loss) > 1000 else 200
+    window = window_for(len(loss))
     score = spike_score(loss, window)
     by = f"a step is judged by the {window:,} steps before it"
     if not score.num_judged and not score.num_spikes:

@@ -30,6 +30,7 @@ from paddle_adagc.lab.train.processes import (
 )
 from paddle_adagc.stability.alarms import Alarm, Monitor
 from paddle_adagc.stability.monitor import SpikeMonitor
+from paddle_adagc.stability.spike_score import window_for
 
 logger = logging.getLogger(__name__)
 _MOMENTS = ("moment1", "moment2")
@@ -52,7 +53,7 @@ class StepRecorder:
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
-        self.monitor = SpikeMonitor()
+        self.monitor = SpikeMonitor(window_for(config.train.max_steps))
         self.watcher = Watcher(config.monitor.stop_on)
         self.flight = FlightRecorder(
             config.train.output_dir, config.monitor.flight_steps
@@ -96,6 +97,11 @@ class StepRecorder:
         self._writer = RunWriter(
             self._config.train.output_dir, self.tensor_names, first_step
         )
+
+    def resume_monitor(self, state: Mapping[str, Any]) -> None:
+        """Resume the spike monitor; with the window that its run began with."""
+        self.monitor = SpikeMonitor(state["config"]["window"])
+        self.monitor.set_state_dict(state)
 
     def begin_step(self, step: int, learning_rate: float) -> None:
         """Begin an optimizer step at its learning rate."""

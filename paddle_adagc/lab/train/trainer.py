@@ -292,7 +292,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             facts = read_complete(checkpoint)
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
-            self.recorder.monitor.set_state_dict(facts["monitor"])
+            self.recorder.resume_monitor(facts["monitor"])
             self.recorder.has_diverged = facts.get("has_diverged", False)
             if "alarms" in facts:
                 self.recorder.watcher.set_state_dict(facts["alarms"])

@@ -14,6 +14,7 @@ from lab.report.conftest import Spec, make_directory
 from paddle_adagc.lab.cli.report import main
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.report.experiment import compare_runs
+from paddle_adagc.lab.report.tables import comparison_table
 
 TOOL = Path(__file__).parents[3] / "tools" / "report.py"
 
@@ -82,6 +83,19 @@ def test_runs_that_do_not_pair_stand_for_themselves(make):
     assert list(experiment.runs) == ["GlobalGC", "AdaGC"]
     assert experiment.seeds == [None]
     assert "partly those of the seeds" in experiment.description
+
+
+def test_a_run_and_its_longer_fork_share_steps_and_have_no_winner(make):
+    paths = [make("run", noise=0.02), make("fork", steps=90)]
+    facts = json.loads((paths[1] / "run.json").read_text())
+    facts["config"].setdefault("train", {})["max_steps"] = 90
+    (paths[1] / "run.json").write_text(json.dumps(facts))
+    experiment = compare_runs(paths)
+    assert [run.num_steps for (run,) in experiment.runs.values()] == [60, 60]
+    assert "over the first 60 steps" in experiment.description
+    assert experiment.windows == (200,)
+    table = comparison_table(experiment)
+    assert {table.winner(row) for row in table.rows} == {"–"}
 
 
 def test_runs_of_different_processors_are_marked(make):

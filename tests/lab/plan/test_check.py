@@ -180,6 +180,7 @@ def test_proxy_lacks_nothing(capsys):
     out = capsys.readouterr().out
     assert "1,501 steps" in out
     assert out.rstrip().endswith("Nothing is missing here.")
+    assert section(out, "Data")[0].startswith("stdlib, the run draws 1,5")
     command = f"python tools/pretrain.py {PROXY} train.max_steps=1501"
     assert section(out, "Launch") == [command]
 
@@ -329,6 +330,7 @@ def test_several_mistakes_are_found_at_once(capsys):
     _, out, _ = check(capsys, LLAMA, "clip.beta=2", "parallel.tp=3")
     assert len([x for x in section(out, "Mistakes") if x[0] == "-"]) == 2
     assert not section(out, "Layout")
+    assert out.endswith("\n\n2 mistakes\n")
 
 
 def test_warm_up_longer_than_the_run_is_said(capsys):

@@ -70,6 +70,12 @@ def test_worst_jump_by_hand(run, loss, skip_steps, jump):
     assert found.step == step
     assert found.height == pytest.approx(height)
     assert found.recovery_steps == recovery_steps
+    assert found.is_event
+
+
+def test_without_an_event_there_is_no_recovery(run):
+    loss = 1 + 0.1 * np.random.default_rng(0).standard_normal(200)
+    assert not worst_jump(with_loss(run, loss), 0).is_event
 
 
 def test_judged_steps_leave_out_corrupted_losses_only(run):

@@ -76,6 +76,7 @@ def test_stops_at_an_alarm_and_resumes_without_it(tmp_path):
     ending = summarise_run(tmp_path / "cut")
     assert not ending.is_sound
     assert ending.lines[-1].startswith("stopped by an alarm, nonfinite 1 ")
+    assert any("--fork NEW_DIR --at 4 " in line for line in ending.lines)
     values["monitor"] = {"stop_on": []}
     cut = runs.run_in(tmp_path / "cut", values)
     assert cut.run["stopped_by"] is None

@@ -283,6 +283,9 @@ def test_finished_run_is_not_repeated_and_another_config_is_refused(tmp_path):
     values["clip"]["t_start"] = 6
     with pytest.raises(FileExistsError, match=r"clip\.t_start"):
         runs.run(values)
+    wrong = values | {"clip": {**values["clip"], "lambda_rel": -1}}
+    with pytest.raises(ValueError, match="lambda_rel must be positive"):
+        runs.run(wrong)
     run_pretraining(parse_config(values), overwrite=True)
     assert RunRecord.load(tmp_path).run["config"]["clip"]["t_start"] == 6
 
