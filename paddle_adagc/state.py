@@ -118,11 +118,11 @@ class ClipState:
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
-        step, start, config, kept = _parts(state)
+        step, start, config, quantities = _parts(state)
         values: dict[str, np.ndarray] = {}
         scalars: dict[str, np.ndarray] = {}
         keys: tuple[str, ...] | None = None
-        for name, numbers_by_key in kept.items():
+        for name, numbers_by_key in quantities.items():
             if [*numbers_by_key] == [GLOBAL]:
                 scalars[name] = _vector(name, [GLOBAL], numbers_by_key)
                 continue
@@ -262,7 +262,7 @@ def _parts(state: Any) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
     for name, part in state.items():
         if name not in _STEPS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
-    kept = {
+    quantities = {
         name: part
         for name, part in state.items()
         if name not in (*_STEPS, "config")
@@ -277,12 +277,14 @@ def _parts(state: Any) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
         raise ValueError(
             f"the state's warmup_start={start} is after its step={step}"
         )
-    if [*kept] == ["norm"]:  # ZClip's in format 2
-        kept = {name: {GLOBAL: v} for name, v in kept["norm"].items()}
+    if [*quantities] == ["norm"]:  # ZClip's in format 2
+        quantities = {
+            name: {GLOBAL: v} for name, v in quantities["norm"].items()
+        }
     config = dict(state["config"])
     if config.get("preset") == "paper":  # an argument that AdaGC had
         del config["preset"]
-    return int(step), int(start), config, kept
+    return int(step), int(start), config, quantities
 
 
 def _vector(
@@ -345,7 +347,7 @@ def save_state(
     The file, with its checksum, appears whole or not at all.
 
     Args:
-        state: ``step``, ``config``, and per kept quantity a dict of key -> one
+        state: ``step``, ``config``, and per quantity a dict of key -> one
             number, such as AdaGC's ``gamma``.
         directory: Created if it does not exist.
         file_name: One for each clip, where there are several.
@@ -446,13 +448,13 @@ def _state_of(
                 f"{len(its_keys)} keys for {len(vectors[name])} values of "
                 f"{name}"
             )
-    kept = {
+    quantities = {
         name: dict(zip(its_keys, vectors[name], strict=True))
         for name, its_keys in keys_by_name.items()
     }
     start = json.loads(metadata.get("warmup_start", "0"))
     return ClipState.from_dict(
-        {"step": step, "warmup_start": start, **kept, "config": config}
+        {"step": step, "warmup_start": start, **quantities, "config": config}
     )
 
 

@@ -23,8 +23,8 @@ from paddle_adagc.checks import (
 )
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.memory import Kept
 from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.clips.rule_state import State
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.state import Quantity
 
@@ -179,7 +179,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.lambda_dev = check_not_negative("lambda_dev", lambda_dev)
         self.strict = check_bool("strict", strict)
         self._warn_of_shrinking()
-        self._keep(*self._kept_quantities(), optional=self._optional)
+        self._keep(*self._quantities(), optional=self._optional)
 
     def _warn_of_shrinking(self) -> None:
         own = self.overrides.settings.items()
@@ -228,26 +228,27 @@ class ClipGradByAdaGC(TensorScalingClip):
             **super()._config(),
         }
 
-    def _kept_quantities(self) -> list[Quantity]:
+    def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
         start = starts.get(self.init) or math.inf
-        kept = [Quantity(name="gamma", start=start, is_positive=True)]
+        quantities = [Quantity(name="gamma", start=start, is_positive=True)]
         own = self.overrides.settings.values()
         if self.lambda_dev or any(v and v.get("lambda_dev") for v in own):
-            kept += [Quantity(name="deviation", start=0.0, tolerance=1e-2)]
+            deviation = Quantity(name="deviation", start=0.0, tolerance=1e-2)
+            quantities += [deviation]
         if self.init == "warmup_min" and not self.strict:
             full = rule.FULL_SUPPORT
-            kept += [Quantity(name="support", start=0.0, absent=full)]
-        return kept
+            quantities += [Quantity(name="support", start=0.0, absent=full)]
+        return quantities
 
-    def _tensor_metrics(self) -> Kept:
+    def _tensor_metrics(self) -> State:
         metrics = super()._tensor_metrics()
         return {k: v for k, v in metrics.items() if k not in self._unshown}
 
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
-        gamma, deviation = kept["gamma"], kept.get("deviation")
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        gamma, deviation = state["gamma"], state.get("deviation")
         values: dict[str, Any] = {
             "lambda_rel": self.lambda_rel,
             "beta": self.beta,
@@ -263,7 +264,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             h = rule.adaptive_scale(norm, gamma, values["lambda_rel"], margin)
             new = {"gamma": rule.moving_average(h * norm, gamma, beta)}
         elif self.init in ("warmup_min", "lambda_abs"):
-            h, new = self._warm_up(norm, kept)
+            h, new = self._warm_up(norm, state)
         elif self.init == "min_no_warmup":
             h = paddle.ones_like(norm)
             new = {"gamma": rule.running_minimum(norm, gamma)}
@@ -280,9 +281,9 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _is_adaptive(self, step: int) -> bool:
         return step >= self.t_start or self.init == "constant"
 
-    def _warm_up(self, norm: Tensor, kept: Kept) -> tuple[Tensor, Kept]:
+    def _warm_up(self, norm: Tensor, state: State) -> tuple[Tensor, State]:
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
-        gamma, support = kept["gamma"], kept.get("support")
+        gamma, support = state["gamma"], state.get("support")
         reducer = self._known_reducer()
         counted = reducer.counted(norm)
         sums = [
@@ -307,8 +308,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         return h.expand_as(norm), new
 
     def _fused_advance(
-        self, step: int, squared_norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Tensor, Tensor | None, Kept] | None:
+        self, step: int, squared_norm: Tensor, state: State
+    ) -> tuple[Tensor, Tensor, Tensor | None, State] | None:
         if (
             not self._is_adaptive(step)
             or self.nonfinite == "raise"
@@ -317,8 +318,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             return None
         done = adaptive_step(
             squared_norm,
-            kept["gamma"],
-            kept.get("deviation"),
+            state["gamma"],
+            state.get("deviation"),
             self._nonfinite.count(squared_norm.shape[0]),
             lambda_rel=self.lambda_rel,
             beta=self.beta,

@@ -20,7 +20,7 @@ from paddle_adagc.clips.gradients import (
     GradientList,
     NonFinite,
 )
-from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.rule_state import State
 from paddle_adagc.kernels.operators import dense_float
 from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout
@@ -142,8 +142,8 @@ class ClipGradByAGC(TensorScalingClip):
                 )
 
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         return paddle.ones_like(norm), {}
 
     def _scale_(

@@ -24,8 +24,8 @@ from paddle.distributed.communication.group import Group
 from paddle_adagc import rule
 from paddle_adagc.clips.applied import on_skipped_update
 from paddle_adagc.clips.gradients import GradientList, NonFinite
-from paddle_adagc.clips.memory import Call, Kept
 from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.clips.rule_state import Call, State
 from paddle_adagc.clips.stateful import StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
@@ -144,15 +144,15 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     @abc.abstractmethod
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         """Apply the rule to one call's norms; change nothing.
 
         Args:
             step: Index of the optimizer step, from 0 or :meth:`restart_warmup`.
             norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
                 those without a gradient in this call.
-            kept: What the rule keeps, with start values for new tensors.
+            state: What the rule keeps, with start values for new tensors.
 
         Returns:
             ``h``, float32 ``[num_tensors]``, of no consequence for tensors with
@@ -160,8 +160,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         """
 
     def _fused_advance(
-        self, step: int, squared_norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Tensor, Tensor | None, Kept] | None:
+        self, step: int, squared_norm: Tensor, state: State
+    ) -> tuple[Tensor, Tensor, Tensor | None, State] | None:
         """Apply the rule, and treat non-finite norms, in one kernel.
 
         Returns:
@@ -252,18 +252,18 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if self._awaits_tensors:
             self._check_overrides(step, reducer)
         with unchecked():
-            present, norm, h, kept = self._clip_(
+            present, norm, h, state = self._clip_(
                 step, slots, clipped, reducer, known
             )
         begins_step = steps.num_steps > self._steps.num_steps
         if begins_step:
-            self._before_step = self._steps, self._memory.kept
+            self._before_step = self._steps, self._rule_state.vectors
         earlier = [] if begins_step else self._calls
         if not any(call.slots is present for call in self._calls):
             self._observed.update(present)
         self._calls = [*earlier, Call(present, norm, h)]
         self._steps = steps
-        self._memory.update(kept)
+        self._rule_state.update(state)
         on_skipped_update(self._take_back)
         return pairs
 
@@ -274,7 +274,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         pairs: Pairs,
         reducer: Reducer,
         known: KnownPairs | None,
-    ) -> tuple[list[int], Tensor, Tensor, Kept]:
+    ) -> tuple[list[int], Tensor, Tensor, State]:
         """Carry out steps 1 to 3 of the above.
 
         Args:
@@ -307,26 +307,26 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
             self._ranks.compare(table, squared_norm)
-        kept = self._memory.current(num_tensors)
+        state = self._rule_state.current(num_tensors)
         age = step - self._warmup_start
         num_lost = self._nonfinite.count(num_tensors)
         fused = None
         if gradients.is_on_gpu:
-            fused = self._fused_advance(age, squared_norm, kept)
+            fused = self._fused_advance(age, squared_norm, state)
         try:
             if fused is not None:
-                norm, h, discard, kept = fused
+                norm, h, discard, state = fused
                 gradients.scale_(h, discard)
             else:
                 norm = rule.square_root(squared_norm)
                 if self.nonfinite == "raise":
                     self._nonfinite.refuse(norm, table.keys, step, reducer)
-                h, kept = self._advance(age, norm, kept)
+                h, state = self._advance(age, norm, state)
                 h = self._scale_(gradients, slots, pairs, norm, h)
         except BaseException:
             self._nonfinite.update(num_lost)
             raise
-        return present, norm, h, kept
+        return present, norm, h, state
 
     def _read(self, pairs: list[Any]) -> KnownPairs | None:
         """Read pairs of known parameters in one pass; None: it cannot be."""
@@ -394,8 +394,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     def _take_back(self) -> None:
         """Return to the state before the step; its numbers can be read."""
-        self._steps, kept = self._before_step
-        self._memory.update(kept)
+        self._steps, state = self._before_step
+        self._rule_state.update(state)
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """Return each parameter's slot, after a look at those that are new."""

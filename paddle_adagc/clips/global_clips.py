@@ -14,7 +14,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.rule_state import State
 from paddle_adagc.state import Quantity
 
 
@@ -89,10 +89,10 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
         }
 
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         total, is_whole = self._observed_norm(norm)
-        gamma = kept["gamma"]
+        gamma = state["gamma"]
         if step < self.t_start:
             h = rule.global_scale(total, self.lambda_abs)
             new = rule.running_minimum(h * total, gamma)
@@ -180,13 +180,13 @@ class ClipGradByZClip(GlobalNormClip):
         }
 
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         total, is_whole = self._observed_norm(norm)
-        is_warm_up = kept["count"] < self.warmup_steps
-        spread = rule.square_root(kept["variance"])
-        z = (total - kept["mean"]) / (spread + _EPSILON)
-        tau = kept["mean"] + self.z_thres**2 * spread / z
+        is_warm_up = state["count"] < self.warmup_steps
+        spread = rule.square_root(state["variance"])
+        z = (total - state["mean"]) / (spread + _EPSILON)
+        tau = state["mean"] + self.z_thres**2 * spread / z
         is_outlier = paddle.logical_and(~is_warm_up, z > self.z_thres)
         tau = paddle.where(is_outlier, tau, total)
         bound = (
@@ -195,25 +195,25 @@ class ClipGradByZClip(GlobalNormClip):
             else tau.clip(max=self.max_grad_norm)
         )
         h = paddle.where(total > 0, bound / total, paddle.ones_like(total))
-        observed = self._observe(tau, is_warm_up, kept)
+        observed = self._observe(tau, is_warm_up, state)
         is_observed = paddle.logical_and(is_whole, tau > 0)
         new = {
             name: paddle.where(is_observed, observed[name], old)
-            for name, old in kept.items()
+            for name, old in state.items()
         }
         return h.clip(max=1.0).expand_as(norm), new
 
-    def _observe(self, tau: Tensor, is_warm_up: Tensor, kept: Kept) -> Kept:
+    def _observe(self, tau: Tensor, is_warm_up: Tensor, state: State) -> State:
         """Take running mean and variance in the warm-up, then moving ones."""
-        count = kept["count"] + 1
+        count = state["count"] + 1
         weight = paddle.where(
             is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha, "float32")
         )
-        deviation = tau - kept["mean"]
-        mean = kept["mean"] + weight * deviation
+        deviation = tau - state["mean"]
+        mean = state["mean"] + weight * deviation
         # In the warm-up this is Welford's sum, divided by the count.
         squared = paddle.where(
             is_warm_up, deviation * (tau - mean), (tau - mean).square()
         )
-        variance = kept["variance"] + weight * (squared - kept["variance"])
+        variance = state["variance"] + weight * (squared - state["variance"])
         return {"count": count, "mean": mean, "variance": variance}

@@ -15,7 +15,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import Pairs, TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.memory import Kept, Rows
+from paddle_adagc.clips.rule_state import Rows, State
 from paddle_adagc.guards import eager
 from paddle_adagc.parallel.units import Declared
 
@@ -117,8 +117,8 @@ class _Probe(TensorScalingClip):
         return Rows(rows.keys, {**rows.columns, "h": h}), has_gradient
 
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         return paddle.ones_like(norm), {}
 
     def _scale_(

@@ -21,12 +21,12 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import name_hint
 from paddle_adagc.clips.gradients import NonFinite, NonFiniteTreatment
-from paddle_adagc.clips.memory import (
+from paddle_adagc.clips.rule_state import (
     Call,
-    Kept,
-    Memory,
     Rows,
+    RuleState,
     Snapshot,
+    State,
     by_tensor,
     step_metrics,
     step_summary,
@@ -169,9 +169,9 @@ class StatefulClip(ClipGradBase):
         self._nonfinite = NonFiniteTreatment(nonfinite)
         self._table = TensorTable()
         self._cuts = UnitCuts(self._table)
-        self._memory = Memory()
+        self._rule_state = RuleState()
         self._steps = StepCount()
-        self._before_step: tuple[StepCount, Kept] = self._steps, {}
+        self._before_step: tuple[StepCount, State] = self._steps, {}
         self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
@@ -189,7 +189,7 @@ class StatefulClip(ClipGradBase):
             *quantities: What there is, per tensor or about all of them.
             optional: Names that a loaded state may lack, or have without use.
         """
-        self._memory = Memory(quantities, optional)
+        self._rule_state = RuleState(quantities, optional)
 
     def _config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -213,12 +213,11 @@ class StatefulClip(ClipGradBase):
             f"clipped, lowest h {step['h_min']:.4g}{''.join(lowest)}"
         )
 
-    def _tensor_metrics(self) -> Kept:
+    def _tensor_metrics(self) -> State:
         """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
-        return {
-            name: vector.expand([len(self._table)])
-            for name, vector in self._memory.current(len(self._table)).items()
-        }
+        size = len(self._table)
+        state = self._rule_state.current(size)
+        return {name: vector.expand([size]) for name, vector in state.items()}
 
     def _check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology
@@ -290,7 +289,7 @@ class StatefulClip(ClipGradBase):
         self._cuts = UnitCuts(self._table)
         self._nonfinite.reorder(old)
         if old:
-            self._memory.reorder(old)
+            self._rule_state.reorder(old)
             self._observed = {
                 slot for slot, was in enumerate(old) if was in self._observed
             }
@@ -305,7 +304,7 @@ class StatefulClip(ClipGradBase):
         restart, so a resumed run completes the warm-up. In a distributed run
         every rank has to call it, between two steps.
         """
-        self._memory.restart()
+        self._rule_state.restart()
         self._warmup_start = self.num_steps
 
     def state_dict(self) -> dict[str, Any]:
@@ -330,7 +329,8 @@ class StatefulClip(ClipGradBase):
             RuntimeError: Ranks disagree about a number that they all follow.
         """
         observed = {self._table.keys[slot] for slot in self._observed}
-        state = gather_state(self._state(), observed, self._memory.quantities)
+        quantities = self._rule_state.quantities
+        state = gather_state(self._state(), observed, quantities)
         return state.to_dict()
 
     def set_state_dict(
@@ -359,7 +359,7 @@ class StatefulClip(ClipGradBase):
         """
         loaded = ClipState.from_dict(state).renamed(rename or {})
         owner = type(self).__name__
-        self._memory.load(loaded, self._config(), owner, self._table)
+        self._rule_state.load(loaded, self._config(), owner, self._table)
         self._has_loaded = True
         self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
@@ -452,7 +452,7 @@ class StatefulClip(ClipGradBase):
 
     @unchecked()
     def _state(self) -> ClipState:
-        state = self._memory.state(
+        state = self._rule_state.state(
             self.num_steps, self._config(), self._table.keys
         )
         return dataclasses.replace(state, warmup_start=self._warmup_start)

@@ -14,7 +14,7 @@ from paddle import Tensor
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.rule_state import State
 from paddle_adagc.parallel.units import Declared
 
 Share = Literal["size", "sqrt_size"]
@@ -90,8 +90,8 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         return slots
 
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         if self._thresholds.shape[0] != len(self._table):
             self._thresholds = self._make_thresholds()
         h = (self._thresholds / norm).clip(max=1.0)
@@ -118,5 +118,5 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
             for tensor in self._table.layout
         ]
 
-    def _tensor_metrics(self) -> Kept:
+    def _tensor_metrics(self) -> State:
         return {"threshold": self._thresholds}

@@ -20,7 +20,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips import registry
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.memory import Kept
+from paddle_adagc.clips.rule_state import State
 from paddle_adagc.state import Quantity
 
 PRESETS = ("paper", "robust")
@@ -53,15 +53,15 @@ class RobustAdaGC(ClipGradByAdaGC):
     def _config(self) -> dict[str, Any]:
         return {"preset": "robust", **super()._config()}
 
-    def _kept_quantities(self) -> list[Quantity]:
+    def _quantities(self) -> list[Quantity]:
         outliers = Quantity(name="outliers", start=0.0, absent=0.0)
-        return [*super()._kept_quantities(), outliers]
+        return [*super()._quantities(), outliers]
 
     def _advance(
-        self, step: int, norm: Tensor, kept: Kept
-    ) -> tuple[Tensor, Kept]:
-        h, new = super()._advance(step, norm, kept)
-        outliers = kept["outliers"]
+        self, step: int, norm: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        h, new = super()._advance(step, norm, state)
+        outliers = state["outliers"]
         if not self._is_adaptive(step):
             return h, {**new, "outliers": outliers}
         counted = count_outliers(norm, h, outliers)

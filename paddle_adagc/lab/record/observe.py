@@ -13,7 +13,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
-from paddle_adagc.clips.memory import Rows, step_summary
+from paddle_adagc.clips.rule_state import Rows, step_summary
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.record.files import QUANTITIES
 

@@ -106,8 +106,8 @@ class PeakClip(TensorScalingClip):
     def _config(self):
         return {"share": self.share, **super()._config()}
 
-    def _advance(self, step, norm, kept):
-        peak = paddle.maximum(kept["peak"], norm)
+    def _advance(self, step, norm, state):
+        peak = paddle.maximum(state["peak"], norm)
         return (self.share * peak / norm).clip(max=1.0), {"peak": peak}
 
 

@@ -282,7 +282,7 @@ def test_fused_rule_gives_and_keeps_what_the_rule_does(cuda, arguments):
     """Bit for bit, with outliers, Inf, a zero and a missing gradient."""
     shapes = [[3], [5, 2], [1], [7]]
     clips = [ClipGradByAdaGC(**arguments) for _ in range(2)]
-    clips[1]._fused_advance = lambda step, squared_norm, kept: None
+    clips[1]._fused_advance = lambda step, squared_norm, state: None
     models = [make_parameters(shapes) for _ in clips]
     num_fused = 0
     for step in range(10):
@@ -296,7 +296,7 @@ def test_fused_rule_gives_and_keeps_what_the_rule_does(cuda, arguments):
             before = cuda.emulated_calls(b"adaptive_step")
             clipped = clip_arrays(clip, model, arrays)
             num_fused += cuda.emulated_calls(b"adaptive_step") - before
-            kept = {k: v.numpy() for k, v in clip._memory.kept.items()}
+            kept = {k: v.numpy() for k, v in clip._rule_state.vectors.items()}
             metrics = clip.metrics()
             numbers = [*metrics["tensors"].values()]
             total = metrics["nonfinite_total"]

@@ -275,7 +275,7 @@ def test_values_are_gathered_where_ranks_hold_parts(monkeypatch):
     assert Reducer(None).gather("x") == ["x"]
 
 
-QUANTITIES = ClipGradByAdaGC(lambda_dev=1.0, strict=True)._kept_quantities()
+QUANTITIES = ClipGradByAdaGC(lambda_dev=1.0, strict=True)._quantities()
 
 
 def part(observed, **rows):

@@ -163,7 +163,7 @@ def test_doubt_of_outliers_ends_from_the_eighth_to_the_ninth():
 
 
 def test_counts_of_outliers_may_differ_a_little():
-    quantities = RobustAdaGC(strict=True)._kept_quantities()
+    quantities = RobustAdaGC(strict=True)._quantities()
 
     def counted(outliers):
         values = {"gamma": np.ones(1), "outliers": np.array([outliers])}

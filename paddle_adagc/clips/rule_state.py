@@ -16,11 +16,11 @@ from paddle_adagc.clips.tensor_table import TensorTable
 from paddle_adagc.guards import unchecked
 from paddle_adagc.state import ClipState, Quantity
 
-Kept = dict[str, Tensor]
+State = dict[str, Tensor]
 """Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
 
 
-class Memory:
+class RuleState:
     """The declared quantities of a rule, on the device.
 
     Args:
@@ -36,30 +36,30 @@ class Memory:
     ) -> None:
         self.quantities = tuple(quantities)
         self._optional = optional
-        self.kept: Kept
+        self.vectors: State
         self.restart()
 
-    def current(self, num_tensors: int) -> Kept:
-        """Return what is kept, with start values for tensors that are new."""
-        kept = dict(self.kept)
+    def current(self, num_tensors: int) -> State:
+        """Return the vectors, with start values for tensors that are new."""
+        vectors = dict(self.vectors)
         for quantity in self.quantities:
-            if quantity.is_global or quantity.name not in kept:
+            if quantity.is_global or quantity.name not in vectors:
                 continue
-            vector = kept[quantity.name]
+            vector = vectors[quantity.name]
             num_new = num_tensors - vector.shape[0]
             if num_new > 0:
                 new = paddle.full([num_new], quantity.start, "float32")
-                kept[quantity.name] = paddle.concat([vector, new])
-        return kept
+                vectors[quantity.name] = paddle.concat([vector, new])
+        return vectors
 
-    def update(self, kept: Kept) -> None:
+    def update(self, state: State) -> None:
         """Take over the rule's next values; what they lack is dropped."""
-        self.kept = kept
+        self.vectors = state
 
     @unchecked()
     def restart(self) -> None:
         """Set everything to its start."""
-        self.kept = {
+        self.vectors = {
             q.name: paddle.full([int(q.is_global)], q.start, "float32")
             for q in self.quantities
         }
@@ -69,16 +69,16 @@ class Memory:
         """Follow a table that was bound: ``old`` holds the former slots."""
         index = paddle.to_tensor(old, "int64")
         for name in self._per_tensor:
-            self.kept[name] = paddle.gather(self.kept[name], index)
+            self.vectors[name] = paddle.gather(self.vectors[name], index)
 
     def state(
         self, step: int, config: dict[str, Any], keys: Sequence[str]
     ) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        kept = self.current(len(keys))
-        values = {name: kept.pop(name) for name in self._per_tensor}
+        vectors = self.current(len(keys))
+        values = {name: vectors.pop(name) for name in self._per_tensor}
         known = tuple(keys) if values else ()
-        return ClipState(step, config, known, values, kept)
+        return ClipState(step, config, known, values, vectors)
 
     @unchecked()
     def load(
@@ -105,7 +105,7 @@ class Memory:
             table.check_state(state.keys)
             table.adopt(state.keys)
             state = state.restrict(table.keys)
-        self.kept = {
+        self.vectors = {
             name: paddle.to_tensor(vector, "float32")
             for name, vector in {**state.values, **state.scalars}.items()
         }
@@ -115,7 +115,7 @@ class Memory:
         return [
             q.name
             for q in self.quantities
-            if not q.is_global and q.name in self.kept
+            if not q.is_global and q.name in self.vectors
         ]
 
     def _with_optional(self, state: ClipState) -> ClipState:
@@ -216,8 +216,8 @@ def step_rows(
         known[call.slots] = has_gradient[call.slots] = True
         norm[: len(known)][known] = its_norm[known]
         h[: len(known)][known] = its_h[known]
-    kept = {name: vector.numpy() for name, vector in per_tensor.items()}
-    return Rows([*keys], {"norm": norm, **kept, "h": h}), has_gradient
+    more = {name: vector.numpy() for name, vector in per_tensor.items()}
+    return Rows([*keys], {"norm": norm, **more, "h": h}), has_gradient
 
 
 def step_metrics(rows: Rows) -> dict[str, Any]:
