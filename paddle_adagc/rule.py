@@ -12,8 +12,6 @@ paper          here
 ``lambda_abs`` threshold of the warm-up's global clipping
 ``lambda_rel`` threshold of the adaptive phase, relative to ``gamma``
 ``beta``       smoothing coefficient of the moving average
---             ``deviation``: mean absolute deviation of the norm from gamma
---             ``lambda_dev``: deviations that a norm may exceed gamma by
 --             ``support``: warm-up steps that agree with gamma, 0 to 10
 =============  ==============================================================
 
@@ -47,8 +45,6 @@ _FALL, _RISE = -math.log(4.0), math.log(10.0)
 
 _OWN_FALL, _OWN_RISE = 1 / 20, 100.0
 """And the tensor's own norm between these times its gamma."""
-
-_NO_MARGIN = -1e38
 
 PerTensor: TypeAlias = float | Tensor
 """A number for all tensors, or float64 ``[num_tensors]``."""
@@ -192,10 +188,7 @@ def latest_below(norm: Tensor, gamma: Tensor, bound: float) -> Tensor:
 
 
 def adaptive_scale(
-    norm: Tensor,
-    gamma: Tensor,
-    lambda_rel: PerTensor,
-    margin: Tensor | None = None,
+    norm: Tensor, gamma: Tensor, lambda_rel: PerTensor
 ) -> Tensor:
     """Algorithm 1 line 13: ``min(lambda_rel * gamma_i / ||g_i||, 1)``.
 
@@ -203,36 +196,13 @@ def adaptive_scale(
         norm: ``||g_i||``.
         gamma: Reference norms.
         lambda_rel: See the table above.
-        margin: How far a norm may exceed gamma in any case, however small
-            ``lambda_rel`` is: float32 ``[num_tensors]``. Not in the paper.
 
     Returns:
         ``h`` in [0, 1]; 1 where the norm is zero or gamma is still ``inf``, 0
         where the norm is not finite.
     """
-    threshold = rounded(lambda_rel) * gamma
-    if margin is not None:
-        threshold = paddle.maximum(threshold, gamma + margin)
-    h = (threshold / norm).clip(max=1.0)
+    h = (rounded(lambda_rel) * gamma / norm).clip(max=1.0)
     return paddle.where(paddle.isfinite(norm), h, paddle.zeros_like(h))
-
-
-def margin(deviation: Tensor, lambda_dev: PerTensor) -> Tensor:
-    """How far each norm may exceed gamma; not in the paper.
-
-    Args:
-        deviation: See :func:`moving_deviation`.
-        lambda_dev: See the table above.
-
-    Returns:
-        float32 ``[num_tensors]``; too low to matter where a tensor's own
-        ``lambda_dev`` is 0.
-    """
-    wide = rounded(lambda_dev) * deviation
-    if not isinstance(lambda_dev, Tensor):
-        return wide
-    none = paddle.full_like(wide, _NO_MARGIN)
-    return paddle.where(lambda_dev > 0, wide, none)
 
 
 def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
@@ -251,27 +221,6 @@ def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
     average = gamma + rounded(1.0 - beta) * (norm - gamma)
     average = paddle.where(paddle.isfinite(gamma), average, norm)
     return paddle.where(_observed(norm), average, gamma)
-
-
-def moving_deviation(
-    norm: Tensor, gamma: Tensor, deviation: Tensor, beta: PerTensor
-) -> Tensor:
-    """Average ``| ||h_i g_i|| - gamma_i |``; not in the paper.
-
-    Args:
-        norm: Norm to enter, after the clip.
-        gamma: Reference before the norm enters it; a tensor that has none
-            (``inf``) has no deviation either.
-        deviation: Previous value, 0 at first.
-        beta: Smoothing coefficient in [0, 1).
-
-    Returns:
-        New deviation.
-    """
-    change = (norm - gamma).abs()
-    average = rounded(beta) * deviation + rounded(1.0 - beta) * change
-    known = paddle.logical_and(_observed(norm), paddle.isfinite(gamma))
-    return paddle.where(known, average, deviation)
 
 
 def _observed(norm: Tensor) -> Tensor:

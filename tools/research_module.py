@@ -38,7 +38,7 @@ FOREIGN = re.compile(r"paddle_adagc\.lab|paddlenlp|paddleformers|tools/|torch")
 RATE = "Events per 1,000 judged steps"
 AREA = "Excess area (nat × steps)"
 LOSS = "Validation loss (nat)"
-METHODS = ("GlobalGC", "AdaGC", "lambda_dev 1")
+METHODS = ("GlobalGC", "AdaGC")
 PROXIES = (
     ("Llama proxy, low gradient noise, beta2 raised to 0.999", RATE),
     ("Qwen3 proxy, low gradient noise, beta2 raised to 0.999", RATE),

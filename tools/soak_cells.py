@@ -28,7 +28,7 @@ from paddle_adagc.files import atomic_write
 from paddle_adagc.lab import faults
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets, collate_batch
-from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM

@@ -18,7 +18,6 @@ from paddle_adagc.checks import (
     check_bool,
     check_decay,
     check_integer,
-    check_not_negative,
     check_positive,
 )
 from paddle_adagc.clips.base import TensorScalingClip
@@ -36,7 +35,6 @@ _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
 _OF_TENSORS = {
     "lambda_rel": check_positive,
     "beta": check_decay,
-    "lambda_dev": check_not_negative,
 }
 """Arguments that ``overrides`` can set for single tensors."""
 
@@ -94,15 +92,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             first ``t_start`` steps, whose gradients are not clipped.
         init_value: For ``"constant"`` (default 1.0) and ``"threshold"``
             (default 0.1, the paper's).
-        lambda_dev: Not in the paper; 0 (the default) is Algorithm 1. Otherwise
-            a norm may exceed its reference by this many mean absolute
-            deviations :math:`s_i` before it is clipped: the threshold is
-            :math:`\max(\lambda_{rel} \gamma_i,\ \gamma_i + \lambda_{dev}
-            s_i)`, and :math:`s_i \leftarrow \beta s_i + (1 - \beta)\, |\,
-            \|h_i g_i\| - \gamma_i|` from the first step on. The usual
-            changes of a tensor's norm then pass, and gamma can follow growing
-            norms; a sudden outlier passes with at most that spread. Costs 4
-            more bytes per tensor.
         strict: True: every warm-up step enters the minimum, as in Algorithm 1.
             It matters only with ``init="warmup_min"``.
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
@@ -113,8 +102,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             gamma stays in every case, and the tensor is left out of the
             warm-up's global norm.
         overrides: Other values for some tensors: regular expression -> dict of
-            ``lambda_rel``, ``beta``, ``lambda_dev``; the clip's values replace
-            missing ones. ``re.search`` looks for the expression in the tensor's
+            ``lambda_rel``, ``beta``; the clip's values replace missing ones.
+            ``re.search`` looks for the expression in the tensor's
             key, its name in the model after :meth:`bind`. A key may match only
             one expression. None is Paddle's ``need_clip=False``: the gradient
             stays as it is in every phase, Inf and NaN too, and is in no norm.
@@ -140,7 +129,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         ['bias', 'weight']
     """
 
-    _optional: Sequence[str] = ("deviation", "support")
+    _optional: Sequence[str] = ("support",)
     """Quantities that a loaded state may lack, or have without use."""
 
     _unshown: Sequence[str] = ("support",)
@@ -157,7 +146,6 @@ class ClipGradByAdaGC(TensorScalingClip):
         t_start: int = 100,
         init: Init = "warmup_min",
         init_value: float | None = None,
-        lambda_dev: float = 0.0,
         strict: bool = False,
         nonfinite: NonFinite = "zero",
         overrides: Mapping[str, Mapping[str, float] | None] | None = None,
@@ -176,7 +164,6 @@ class ClipGradByAdaGC(TensorScalingClip):
         if init != "constant":
             self.num_warmup_steps = self.t_start
             self._step_to_compare = max(self.t_start, 1)
-        self.lambda_dev = check_not_negative("lambda_dev", lambda_dev)
         self.strict = check_bool("strict", strict)
         self._warn_of_shrinking()
         self._keep(*self._quantities(), optional=self._optional)
@@ -187,7 +174,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             if values is None:
                 continue
             used = {**self._config(), **values}
-            if used["lambda_rel"] <= 1 and not used["lambda_dev"]:
+            if used["lambda_rel"] <= 1:
                 warnings.warn(
                     f"lambda_rel={used['lambda_rel']}{where}: gamma can only "
                     "shrink, so gradients shrink, too; the paper's value is "
@@ -222,7 +209,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             "t_start": self.t_start,
             "init": self.init,
             "init_value": self.init_value,
-            "lambda_dev": self.lambda_dev,
             "strict": self.strict,
             "overrides": copy.deepcopy(self.overrides.settings),
             **super()._config(),
@@ -232,10 +218,6 @@ class ClipGradByAdaGC(TensorScalingClip):
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
         start = starts.get(self.init) or math.inf
         quantities = [Quantity(name="gamma", start=start, is_positive=True)]
-        own = self.overrides.settings.values()
-        if self.lambda_dev or any(v and v.get("lambda_dev") for v in own):
-            deviation = Quantity(name="deviation", start=0.0, tolerance=1e-2)
-            quantities += [deviation]
         if self.init == "warmup_min" and not self.strict:
             full = rule.FULL_SUPPORT
             quantities += [Quantity(name="support", start=0.0, absent=full)]
@@ -248,21 +230,17 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _advance(
         self, step: int, norm: Tensor, state: State
     ) -> tuple[Tensor, State]:
-        gamma, deviation = state["gamma"], state.get("deviation")
-        values: dict[str, Any] = {
-            "lambda_rel": self.lambda_rel,
-            "beta": self.beta,
-            "lambda_dev": self.lambda_dev,
-        }
-        if self.overrides.names:
-            values |= self.overrides.vectors(self._table.keys, values)
-        beta: rule.PerTensor = values["beta"]
+        gamma = state["gamma"]
         if self._is_adaptive(step):
-            margin = None
-            if deviation is not None:
-                margin = rule.margin(deviation, values["lambda_dev"])
-            h = rule.adaptive_scale(norm, gamma, values["lambda_rel"], margin)
-            new = {"gamma": rule.moving_average(h * norm, gamma, beta)}
+            values: dict[str, Any] = {
+                "lambda_rel": self.lambda_rel,
+                "beta": self.beta,
+            }
+            if self.overrides.names:
+                values |= self.overrides.vectors(self._table.keys, values)
+            h = rule.adaptive_scale(norm, gamma, values["lambda_rel"])
+            average = rule.moving_average(h * norm, gamma, values["beta"])
+            new = {"gamma": average}
         elif self.init in ("warmup_min", "lambda_abs"):
             h, new = self._warm_up(norm, state)
         elif self.init == "min_no_warmup":
@@ -272,10 +250,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             assert self.init_value is not None
             h = paddle.ones_like(norm)
             new = {"gamma": rule.latest_below(norm, gamma, self.init_value)}
-        if deviation is not None:
-            new["deviation"] = rule.moving_deviation(
-                h * norm, gamma, deviation, beta
-            )
         return h, new
 
     def _is_adaptive(self, step: int) -> bool:
@@ -319,17 +293,14 @@ class ClipGradByAdaGC(TensorScalingClip):
         done = adaptive_step(
             squared_norm,
             state["gamma"],
-            state.get("deviation"),
+            None,
             self._nonfinite.count(squared_norm.shape[0]),
             lambda_rel=self.lambda_rel,
             beta=self.beta,
-            lambda_dev=self.lambda_dev,
+            lambda_dev=0.0,
             zeroes_nonfinite=self.nonfinite == "zero",
         )
         if done is None:
             return None
         self._nonfinite.update(done.num_nonfinite)
-        new = {"gamma": done.gamma}
-        if done.deviation is not None:
-            new["deviation"] = done.deviation
-        return done.norm, done.h, done.lost, new
+        return done.norm, done.h, done.lost, {"gamma": done.gamma}

@@ -222,7 +222,6 @@ def unmade_step(kind, model, optimizer, scaler):
     [
         ("adagc", {"t_start": 4}, False),
         ("adagc", {"t_start": 4}, True),
-        ("adagc", {"t_start": 4, "lambda_dev": 3.0}, False),
         ("zclip", {}, False),
     ],
 )

@@ -176,7 +176,6 @@ def apart(parts):
     ("name", "values"),
     [
         ("adagc", {"t_start": 4}),
-        ("adagc", {"t_start": 4, "lambda_dev": 1.0}),
         ("global_adagc", {"t_start": 4}),
         ("zclip", {"warmup_steps": 3}),
         ("tensor_wise", {}),

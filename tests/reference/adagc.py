@@ -92,12 +92,11 @@ def voted_warm_up(steps, lambda_abs):
 
 
 def adagc_with_overrides_step(
-    t, keys, grads, gamma, deviation, overrides, lambda_abs, t_start, **defaults
+    t, keys, grads, gamma, overrides, lambda_abs, t_start, **defaults
 ):
-    """The same with a margin of ``lambda_dev`` mean absolute deviations.
+    """The same; some tensors have values of their own: ``overrides``.
 
-    Some tensors have values of their own: ``overrides``. ``gamma`` and
-    ``deviation`` are dicts by key, empty before the first step.
+    ``gamma`` is a dict by key, empty before the first step.
     """
     values = {}
     for key in keys:
@@ -108,24 +107,48 @@ def adagc_with_overrides_step(
     chosen = [i for i, key in enumerate(keys) if values[key] is not None]
     norms = [np.linalg.norm(grads[i]) for i in chosen]
     h_global = min(lambda_abs / np.sqrt(np.sum(np.square(norms))), 1.0)
-    clipped = list(grads)
-    gamma, deviation = dict(gamma), dict(deviation)
+    clipped, gamma = list(grads), dict(gamma)
     for i, norm in zip(chosen, norms, strict=True):
         key, mine = keys[i], values[keys[i]]
-        beta, ref, dev = mine["beta"], gamma.get(key), deviation.get(key, 0.0)
+        beta, ref = mine["beta"], gamma.get(key)
         if t < t_start:
             h = h_global
             gamma[key] = h * norm if ref is None else min(ref, h * norm)
         elif ref is None:
             h, gamma[key] = 1.0, norm
         else:
-            threshold = mine["lambda_rel"] * ref
-            if mine["lambda_dev"] > 0:
-                threshold = max(threshold, ref + mine["lambda_dev"] * dev)
-            h = min(threshold / norm, 1.0)
+            h = min(mine["lambda_rel"] * ref / norm, 1.0)
             gamma[key] = beta * ref + (1.0 - beta) * h * norm
-        if ref is not None:
-            change = abs(h * norm - ref)
-            deviation[key] = beta * dev + (1.0 - beta) * change
         clipped[i] = h * grads[i]
-    return clipped, gamma, deviation
+    return clipped, gamma
+
+
+def adagc_with_deviations_step(
+    t,
+    norms,
+    gamma,
+    deviation,
+    lambda_rel,
+    beta,
+    lambda_abs,
+    t_start,
+    lambda_dev,
+):
+    """Clipped norms, with a margin of ``lambda_dev`` mean deviations.
+
+    ``gamma`` and ``deviation`` are lists; None before the first step.
+    """
+    h = np.full(len(norms), min(lambda_abs / np.linalg.norm(norms), 1.0))
+    if t < t_start:
+        clipped = h * norms
+        new = clipped if gamma is None else np.minimum(gamma, clipped)
+    elif gamma is None:
+        clipped = new = norms
+    else:
+        margin = np.maximum(lambda_rel * gamma, gamma + lambda_dev * deviation)
+        clipped = np.minimum(norms, margin)
+        new = beta * gamma + (1 - beta) * clipped
+    if gamma is None:
+        return clipped, new, np.zeros(len(norms))
+    change = np.abs(clipped - gamma)
+    return clipped, new, beta * deviation + (1 - beta) * change

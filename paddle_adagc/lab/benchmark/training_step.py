@@ -15,7 +15,7 @@ from tqdm import tqdm
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.lab.benchmark.clip_step import REFERENCE, ratios, take_turns
 from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import format_quartiles
 from paddle_adagc.lab.train.config import RunConfig

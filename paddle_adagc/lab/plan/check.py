@@ -19,7 +19,7 @@ from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.integrations.trainer import check_missing_state
 from paddle_adagc.lab.data.config import TEXT_KINDS
-from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import ShardSize

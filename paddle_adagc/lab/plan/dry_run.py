@@ -38,7 +38,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips import stateful
 from paddle_adagc.lab.benchmark.counts import CommunicationLedger
-from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.train import processes, tasks
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.tasks import make_task

@@ -24,7 +24,7 @@ from matplotlib.patches import Patch
 from scipy import stats
 
 from paddle_adagc.checks import check_choice
-from paddle_adagc.lab.extensions.robust import argument_default
+from paddle_adagc.lab.extensions import argument_default
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.charts import END, SPIKE, Chart, Line
 from paddle_adagc.lab.report.experiment import Experiment

@@ -18,7 +18,7 @@ from typing import Any
 
 from paddle_adagc.checks import suggestion
 from paddle_adagc.clips.registry import CLIPS
-from paddle_adagc.lab.extensions.robust import argument_default
+from paddle_adagc.lab.extensions import argument_default
 from paddle_adagc.lab.report.experiment import flatten
 from paddle_adagc.lab.reproduce.grid import (
     ExperimentConfig,

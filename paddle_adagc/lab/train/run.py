@@ -15,7 +15,7 @@ import paddlenlp
 
 import paddle_adagc
 from paddle_adagc.lab.data.indexed import check_dataset
-from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.record.files import lock_run
 from paddle_adagc.lab.record.machine import processor_facts

@@ -174,8 +174,6 @@ def test_init_threshold_bounds_the_latest_norm_and_does_not_clip():
         {"beta": 1.0},
         {"beta": -0.1},
         {"beta": float("nan")},
-        {"lambda_dev": -0.1},
-        {"lambda_dev": float("nan")},
         {"lambda_abs": 0.0},
         {"t_start": -1},
         {"init": "zeros"},
@@ -224,7 +222,6 @@ def test_factor_that_lets_gamma_only_shrink_is_warned_of(make):
         make(lambda_rel=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make(lambda_rel=1.0, lambda_dev=1.0)
         make(lambda_rel=1.001)
 
 

@@ -174,7 +174,6 @@ def test_the_device_guard_notices_a_read(monkeypatch):
     "make",
     [
         *RULES,
-        partial(ClipGradByAdaGC, t_start=5, lambda_dev=1.0),
         partial(ClipGradByAdaGC, t_start=0),
         partial(ClipGradByGlobalAdaGC, t_start=5),
         partial(ClipGradByZClip, warmup_steps=5),

@@ -164,7 +164,6 @@ def series(num_steps, seed):
 
 MAKERS = [
     lambda: ClipGradByAdaGC(t_start=4),
-    lambda: ClipGradByAdaGC(t_start=4, lambda_dev=1.0),
     lambda: ClipGradByAdaGC(t_start=0),
     lambda: ClipGradByAdaGC(init="constant"),
     lambda: ClipGradByGlobalAdaGC(t_start=4),

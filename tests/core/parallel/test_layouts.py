@@ -26,13 +26,9 @@ _HEADS = {"options": HEADS}
 _MOE_HEADS = {"options": {**MOE, "num_key_value_heads": 4}}
 _DEEP = {"options": DEEP}
 _MAIN_GRAD = {"main_grad": True}
-_DEVIATION = {
-    **_DENSE,
-    "clip_settings": {**training.ADAGC, "lambda_dev": 2.0},
-}
 # Three layers on two stages are uneven ones.
 CASES = {
-    "tp2": [_DENSE, _MOE, _DEVIATION],
+    "tp2": [_DENSE, _MOE],
     "sp with tp2": [_DENSE, _MOE],
     "pp2": [_DENSE, _MOE],
     "pp4 x 2 virtual stages": [_DEEP],

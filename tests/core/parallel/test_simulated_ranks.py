@@ -275,7 +275,10 @@ def test_values_are_gathered_where_ranks_hold_parts(monkeypatch):
     assert Reducer(None).gather("x") == ["x"]
 
 
-QUANTITIES = ClipGradByAdaGC(lambda_dev=1.0, strict=True)._quantities()
+QUANTITIES = [
+    *ClipGradByAdaGC(strict=True)._quantities(),
+    Quantity(name="deviation", start=0.0, tolerance=1e-2),
+]
 
 
 def part(observed, **rows):

@@ -15,7 +15,7 @@ pytest.importorskip("paddlenlp")
 from paddle_adagc.integrations.experts import global_expert_names
 from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.lab.cli.pretrain import main
-from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.shapes import model_size, parameter_shapes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddle_adagc.lab.extensions.robust import make_clip
+from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.train.config import ParallelConfig
 from paddle_adagc.lab.train.optimizer_config import LionConfig
 from paddle_adagc.lab.train.parse import (

@@ -1,19 +1,20 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The robust preset: outliers are doubted, until a tensor has many."""
+"""AdaGC with margins of mean deviations; the robust preset."""
 
 import math
 
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, gammas, make_parameters
+from helpers import clip_arrays, feed, gammas, make_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.adagc import robust_step
+from reference.adagc import adagc_with_deviations_step, robust_step
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.lab.extensions.robust import (
+from paddle_adagc.lab.extensions import (
+    DeviationAdaGC,
     RobustAdaGC,
     doubted_scale,
     make_clip,
@@ -36,6 +37,70 @@ def run(clip, norms):
     return np.array(
         [clip_arrays(clip, [PARAMETER], [np.full(1, x)])[0][0] for x in norms]
     )
+
+
+def kept(clip, name):
+    return np.array([float(v) for v in clip.state_dict()[name].values()])
+
+
+@pytest.mark.parametrize("lambda_dev", [0.5, 3.0])
+@pytest.mark.parametrize(
+    "values",
+    [{"t_start": 0}, {"t_start": 5}, {"t_start": 40, "lambda_rel": 0.9}],
+    ids=str,
+)
+def test_margins_equal_the_numpy_twin(lambda_dev, values):
+    values = {"lambda_rel": 1.04, "beta": 0.9, "lambda_abs": 6.0, **values}
+    clip = DeviationAdaGC(strict=True, lambda_dev=lambda_dev, **values)
+    norms = np.random.default_rng(0).lognormal(sigma=0.7, size=(100, 4))
+    norms[60] *= 20
+    clipped, found = feed(clip, norms)
+    gamma = deviation = None
+    for step, row in enumerate(norms):
+        expected, gamma, deviation = adagc_with_deviations_step(
+            step, row, gamma, deviation, lambda_dev=lambda_dev, **values
+        )
+        np.testing.assert_allclose(clipped[step], expected, rtol=2e-5)
+        np.testing.assert_allclose(found[step], gamma, rtol=2e-5)
+    np.testing.assert_allclose(kept(clip, "deviation"), deviation, rtol=1e-4)
+
+
+@pytest.mark.parametrize("t_start", [1, 10])
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_norm_that_says_nothing_leaves_the_deviation(value, t_start):
+    clip = DeviationAdaGC(t_start=t_start, lambda_dev=1.0)
+    run(clip, [1.0, 0.5, 0.8])
+    before = kept(clip, "deviation")
+    assert before > 0
+    run(clip, [value])
+    assert kept(clip, "deviation") == before
+
+
+def test_gamma_follows_norms_that_grow():
+    norms = np.r_[np.ones(100), np.full(400, 5.0)]
+    norms *= 1 + 0.1 * np.random.default_rng(0).normal(size=500)
+    plain, wide = (
+        feed(make_clip("adagc", lambda_abs=100.0, **own), norms[:, None])[1][-1]
+        for own in ({}, {"lambda_dev": 4.0})
+    )
+    assert plain[0] < 1.2
+    assert wide[0] == pytest.approx(5.0, rel=0.1)
+
+
+def test_usual_norms_pass_and_an_outlier_does_not():
+    rng = np.random.default_rng(0)
+    norms = 1.0 + 0.3 * np.abs(rng.normal(size=600))
+    norms[550] = 100.0
+    plain, wide = (
+        np.ravel(
+            feed(make_clip("adagc", lambda_abs=10.0, **own), norms[:, None])[0]
+        )
+        for own in ({}, {"lambda_dev": 4.0})
+    )
+    calm = np.r_[300:550, 551:600]
+    assert np.mean(plain[calm] < 0.999 * norms[calm]) > 0.3
+    assert np.mean(wide[calm] < 0.999 * norms[calm]) < 0.05
+    assert wide[550] < 2.5
 
 
 @pytest.mark.parametrize("t_start", [0, 5, 40])
@@ -154,6 +219,20 @@ def test_configs_name_it_as_a_preset():
         make_clip("adagc", preset="robust", lamda_abs=1.0)
     with pytest.raises(ValueError, match="takes no 'preset'"):
         make_clip("global_norm", preset="robust")
+
+
+def test_configs_name_the_margin():
+    assert type(make_clip("adagc", lambda_dev=0.0)) is ClipGradByAdaGC
+    clip = make_clip("adagc", lambda_dev=2, t_start=7)
+    assert (type(clip), clip.lambda_dev, clip.t_start) == (DeviationAdaGC, 2, 7)
+    with pytest.raises(ValueError, match="lambda_dev must not be negative"):
+        make_clip("adagc", lambda_dev=-1.0)
+    with pytest.raises(ValueError, match="takes no 'lambda_dev'"):
+        make_clip("global_norm", lambda_dev=1.0)
+    with pytest.raises(ValueError, match="give one of them"):
+        make_clip("adagc", preset="robust", lambda_dev=1.0)
+    with pytest.raises(ValueError, match="no tensor has values of its own"):
+        make_clip("adagc", lambda_dev=1.0, overrides={"a": {"beta": 0.5}})
 
 
 def test_doubt_of_outliers_ends_from_the_eighth_to_the_ninth():
