@@ -37,11 +37,12 @@ class DeviationAdaGC(ClipGradByAdaGC):
     r"""AdaGC whose threshold knows the usual spread of a tensor's norm.
 
     A norm may exceed :math:`\gamma_i` by ``lambda_dev`` mean absolute
-    deviations :math:`s_i`: the threshold is :math:`\max(\lambda_{rel} \gamma_i,\
-    \gamma_i + \lambda_{dev} s_i)`, and :math:`s_i \leftarrow \beta s_i + (1 -
-    \beta)\, |\, \|h_i g_i\| - \gamma_i|` from the first step on. The usual
-    changes of a norm then pass, and gamma can follow growing norms; a sudden
-    outlier passes with at most that spread. Costs 4 more bytes per tensor.
+    deviations :math:`s_i`: the threshold is :math:`\max(\lambda_{rel}
+    \gamma_i,\ \gamma_i + \lambda_{dev} s_i)`, and :math:`s_i \leftarrow \beta
+    s_i + (1 - \beta)\, |\, \|h_i g_i\| - \gamma_i|` from the first step on. The
+    usual changes of a norm then pass, and gamma can follow growing norms; a
+    sudden outlier passes with at most that spread. Costs 4 more bytes per
+    tensor.
     """
 
     _optional = (*ClipGradByAdaGC._optional, "deviation")
