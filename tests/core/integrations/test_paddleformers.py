@@ -279,7 +279,7 @@ def test_a_flex_checkpoint_has_the_clip_s_file_beside_it(way, tmp_path):
             2,
             way=way,
             folder=str(folder),
-            **{**LAYOUTS["v1x2"], "split_param": True},
+            **LAYOUTS["v1x2"],
             save_strategy="steps",
             save_checkpoint_format="flex_checkpoint",
             load_checkpoint_format="flex_checkpoint",
