@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
-from helpers import clip_arrays, make_parameters
+from helpers import TINY_LLAMA, clip_arrays, make_parameters
 from paddle.distributed import fleet
 from paddle.distributed.parallel import parallel_helper
 from test_examples import run_example
@@ -52,15 +52,7 @@ def make_model(name):
     from paddleformers import transformers
 
     former = "" if name == "Llama" else "Deprecated"
-    config = getattr(transformers, f"{name}Config")(
-        vocab_size=256,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-    )
+    config = getattr(transformers, f"{name}Config")(**TINY_LLAMA)
     config.fuse_rms_norm = False  # that kernel needs a GPU
     module = importlib.import_module(
         f"paddleformers.transformers.{name.lower()}.modeling"

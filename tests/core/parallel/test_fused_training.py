@@ -105,6 +105,7 @@ def mark_as_paddlefleet(model):
         color = getattr(parameter, "color", None)
         if isinstance(color, dict):  # an expert, as mtp_shared_last_layer does
             color["color"] = "moe_weight_no_hook"
+            parameter.is_moe_param = True
         else:
             group = hcg.get_sharding_parallel_group()
             parameter.color = {"color": next(colors), "group": group}
@@ -201,8 +202,8 @@ def owned_whole(whole, layout):
     """Clip made gradients as under PaddleFleet's ``MuonShardingOptimizer``.
 
     Stacks and matrices lie whole with an owner, and no other rank hands them to
-    the clip; vectors are cut. Returns the state, the norm of all, and what is
-    clipped here, by the place of the parameter.
+    the clip; vectors are cut, unless they are kept whole, too. Returns gammas,
+    the norm of all, and what is clipped here, by the place of the parameter.
     """
     expert, owners, sharding = Axis(), Axis(), Axis()
     if layout.world_size > 1:
@@ -220,6 +221,8 @@ def owned_whole(whole, layout):
     if layout.ep > 1:
         mark_experts(model.grouped_gemm_experts)
     model.linear = paddle.nn.Linear(*whole[0][2].shape)
+    vector = model.create_parameter(whole[0][4].shape)
+    model.kept_whole = paddle.nn.ParameterList([vector])
     clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
     clip.bind(model)
     for gradients in whole:
@@ -229,12 +232,13 @@ def owned_whole(whole, layout):
             values = gradients[i]
             if parameter.ndim == 3:
                 values = np.split(values, expert.size)[expert.rank]
-            elif parameter.ndim == 1:
+            is_cut = parameter.name == model.linear.bias.name
+            if is_cut:
                 values = np.split(values, axis.size)[axis.rank]
                 name = parameter.name
                 parameter = paddle.zeros(values.shape)
                 parameter.name = name
-            if parameter.ndim == 1 or i % axis.size == axis.rank:
+            if is_cut or i % axis.size == axis.rank:
                 mine[i] = (parameter, paddle.to_tensor(values))
         clip([*mine.values()])
     return (
@@ -252,9 +256,9 @@ def owned_whole(whole, layout):
     ids=lambda layout: f"ep{layout.ep}",
 )
 def test_muon_s_sharding_keeps_matrices_whole(layout):
-    whole = made_gradients([4, 3, 8], [4, 4, 3], [6, 4], [4])
+    whole = made_gradients([4, 3, 8], [4, 4, 3], [6, 4], [4], [5])
     gamma, norm, clipped = owned_whole(whole, Layout())
-    assert len(gamma) == 2 * 4 + 2
+    assert len(gamma) == 2 * 4 + 3
     ranks = run_on_ranks(
         owned_whole, layout.world_size, whole=whole, layout=layout
     )
