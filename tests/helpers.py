@@ -4,6 +4,8 @@
 
 import contextlib
 import json
+import os
+import subprocess
 import sys
 from collections import Counter
 
@@ -39,6 +41,30 @@ def long_but(kept, values):
         value if value in kept else pytest.param(value, marks=pytest.mark.long)
         for value in values
     ]
+
+
+TINY_LLAMA = {
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+}
+"""Arguments of ``LlamaConfig``, and of its relatives."""
+
+
+def run_python(folder, *arguments, **environment):
+    """Run Python in a folder, with more of an environment."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
 
 
 def make_parameters(shapes, dtype="float32"):

@@ -4,14 +4,13 @@
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
-import sys
 
 import pytest
 import tomllib
 import yaml
+from helpers import run_python
 from pages import ROOT, blocks
 
 from paddle_adagc.lab.reproduce.verify.tables import read_tables
@@ -42,18 +41,8 @@ def tree(tool, tmp_path_factory):
 
 def run(tree, *command):
     """Run Python with the tree alone, in it."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tree),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    alone = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    return run_python(tree, *command, **alone)
 
 
 def test_its_own_tests_pass(tree):

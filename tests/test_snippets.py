@@ -7,6 +7,7 @@ import os
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
+from helpers import TINY_LLAMA
 from pages import PAGES, blocks, page_name
 
 from paddle_adagc.clips import registry
@@ -65,15 +66,6 @@ class Tokens(paddle.io.Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
-_LLAMA = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 64,
-}
 _ARGUMENTS = {
     "max_steps": 3,
     "per_device_train_batch_size": 2,
@@ -90,7 +82,7 @@ def run_paddlenlp(code):
     from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
 
     names = {
-        "model": LlamaForCausalLM(LlamaConfig(**_LLAMA)),
+        "model": LlamaForCausalLM(LlamaConfig(**TINY_LLAMA)),
         "args": TrainingArguments("out", **_ARGUMENTS),
         "train_dataset": Tokens(),
     }
@@ -103,7 +95,7 @@ def run_paddleformers(code):
     pytest.importorskip("paddleformers")
     from paddleformers.transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(**_LLAMA)
+    config = LlamaConfig(**TINY_LLAMA)
     config.fuse_rms_norm = False  # that kernel needs a GPU
     names = {
         "model": LlamaForCausalLM(config),

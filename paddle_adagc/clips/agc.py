@@ -23,7 +23,7 @@ from paddle_adagc.clips.gradients import (
 from paddle_adagc.clips.rule_state import State
 from paddle_adagc.kernels.operators import dense_float
 from paddle_adagc.parallel.auto import local_value
-from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.layout import TensorLayout, refuse_freed
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Declared
 
@@ -197,6 +197,7 @@ class ClipGradByAGC(TensorScalingClip):
         """Return parameters and gradients, or views of their units."""
         found = {}
         for slot, (parameter, gradient) in zip(slots, pairs, strict=True):
+            refuse_freed("AGC", parameter)
             units = self._table.units.get(slot)
             if units is None:
                 found[slot] = (parameter, gradient)

@@ -35,6 +35,7 @@ from paddle_adagc.parallel.auto import (
     get_unique_process_mesh_map,
     makes_states_only,
 )
+from paddle_adagc.parallel.layout import refuse_shuffled
 from paddle_adagc.parallel.reduce import Reducer
 
 Pairs = list[tuple[Tensor, Tensor]]
@@ -291,6 +292,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         table, present, segments = self._table, slots, None
         num_tensors = len(table.keys)
         if table.units:
+            refuse_shuffled(self._shuffling)
             segments, present = self._cuts.find(
                 slots, pairs, self._ranks.topology(), self._leaves_out
             )

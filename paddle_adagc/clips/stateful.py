@@ -46,7 +46,9 @@ from paddle_adagc.parallel.layout import (
     FusedBuffers,
     TensorLayout,
     read_layout,
+    refuse_shuffled,
     sharding_wrapper,
+    shuffling_layers,
     with_units,
 )
 from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
@@ -169,6 +171,7 @@ class StatefulClip(ClipGradBase):
         self._nonfinite = NonFiniteTreatment(nonfinite)
         self._table = TensorTable()
         self._cuts = UnitCuts(self._table)
+        self._shuffling: list[tuple[str, paddle.nn.Layer]] = []
         self._rule_state = RuleState()
         self._steps = StepCount()
         self._before_step: tuple[StepCount, State] = self._steps, {}
@@ -272,6 +275,8 @@ class StatefulClip(ClipGradBase):
         ranks = OtherRanks(type(self).__name__, model, layout.values())
         topology = ranks.topology()
         layout = with_units(layout, model, units, topology)
+        shuffling = shuffling_layers(model)
+        refuse_shuffled(shuffling)
         if topology is not None and not ranks.meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
@@ -295,6 +300,7 @@ class StatefulClip(ClipGradBase):
             }
             self._resume_at(self.num_steps)
         self._ranks = ranks
+        self._shuffling = shuffling
 
     def restart_warmup(self) -> None:
         """Forget what the rule has observed, and start its warm-up again.

@@ -23,6 +23,9 @@ from paddle_adagc.parallel.units import Units
 _OVER_RANKS = "ortho_ep_full_intermediate"
 """It gathers experts whose inner axis the ranks share, and talks to them."""
 
+_GATE_UP = "ortho_gate_up"
+"""Tensor-parallel ranks hold parts of its slices; of others, other heads."""
+
 
 def muon_units(
     model: paddle.nn.Layer, options: Mapping[str, Any]
@@ -69,7 +72,7 @@ def _units(
     if len(widths) == 1:
         return Units(experts=True) if has_experts else None
     is_tp_split = getattr(parameter, "is_distributed", False)
-    if is_tp_split and not has_experts and len(widths) > 2:
+    if is_tp_split and not has_experts and function.__name__ != _GATE_UP:
         raise ValueError(
             f"{key}: Muon's {len(widths)} slices are other heads on every "
             "tensor-parallel rank, which one key cannot name: give units of "

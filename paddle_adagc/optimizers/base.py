@@ -36,6 +36,7 @@ from paddle_adagc.checks import (
 from paddle_adagc.guards import eager
 from paddle_adagc.parallel.layout import (
     is_expert,
+    refuse_freed,
     refuse_stage_3,
     split_axis_of,
 )
@@ -304,6 +305,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         if new:
             self._check_sharding([parameter.name for parameter in new])
         for parameter in new:
+            refuse_freed(type(self).__name__, parameter)
             held = parameter
             if parameter.dtype in _LOW_PRECISION:
                 if self._multi_precision:
@@ -331,6 +333,8 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         if decays is not None and not decays(parameter.name):
             options = {**options, "weight_decay": 0.0}
         weight = parameter
+        if parameter.name not in self._master_weights:
+            refuse_freed(type(self).__name__, parameter)
         if parameter.dtype in _LOW_PRECISION:
             weight = (
                 self._master_weights[parameter.name]

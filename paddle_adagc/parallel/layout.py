@@ -246,6 +246,46 @@ def units_of(parameter: Tensor) -> tuple[Unit, ...]:
     return as_units(name, mark).of(name, parameter.shape) if mark else ()
 
 
+def shuffling_layers(
+    model: paddle.nn.Layer,
+) -> list[tuple[str, paddle.nn.Layer]]:
+    """Find layers that may interleave the parts of their experts for a while.
+
+    PaddleFleet's ``SonicMoEExpert``, known by ``_weights_layout``. Returns the
+    name of a parameter with parts, and its layer.
+    """
+    return [
+        (f"{name}.{leaf}", layer)
+        for name, layer in unwrap(model).named_sublayers(include_self=True)
+        if hasattr(layer, "_weights_layout")
+        for leaf, parameter in layer.named_parameters(include_sublayers=False)
+        if as_units(leaf, getattr(parameter, MARK, "experts")).parts
+    ]
+
+
+def refuse_shuffled(layers: Iterable[tuple[str, paddle.nn.Layer]]) -> None:
+    """Refuse :func:`shuffling_layers` that interleave parts now."""
+    for name, layer in layers:
+        if layer._weights_layout == "sonic":
+            raise ValueError(
+                f"{name} interleaves gate and up now (_weights_layout='sonic'),"
+                " so that units with parts would mix them: call its layer's "
+                "convert_weights_to_grouped_layout() before the optimizer's "
+                "step, as PaddleFleet's Trainer does, or give units='experts'"
+            )
+
+
+def refuse_freed(what: str, parameter: Tensor) -> None:
+    """Refuse a parameter without memory, whose values ``what`` reads."""
+    if not (parameter.is_dist() or parameter._is_initialized()):
+        raise ValueError(
+            f"{what} reads the weights of {parameter.name}, whose memory is "
+            "freed (PaddleFleet's FP8 does so: clear_param_storage, "
+            "clear_origin_weight_when_offline_quant): keep the weights, or "
+            "use a clip of gradients, such as ClipGradByAdaGC"
+        )
+
+
 def _first_expert(tensor: TensorLayout, topology: Topology | None) -> int:
     """Global number of the first expert that a rank holds."""
     if (

@@ -480,3 +480,54 @@ def test_weights_without_storage_and_in_sonicmoe_s_layout():
     assert [*states[0]] == [f"grouped_gemm_experts.{e}.weight1" for e in (0, 1)]
     for key, gamma in states[0].items():
         assert float(states[1][key]) == pytest.approx(float(gamma), rel=1e-6)
+
+
+def test_parts_are_refused_while_a_layer_interleaves_them():
+    """As PaddleFleet's SonicMoEExpert does between its steps."""
+    layer = paddle.nn.Layer()
+    layer.weight1 = layer.create_parameter([2, 4, 8])  # also the other layout's
+    layer._weights_layout = "grouped"
+    model = paddle.nn.Sequential(("grouped_gemm_experts", layer))
+    pairs = [(layer.weight1, paddle.ones([2, 4, 8]))]
+    parts = {"weight1$": {"experts": True, "parts": ["gate", "up"]}}
+    clip = ClipGradByAdaGC()
+    clip.bind(model, units=parts)
+    clip(pairs)
+    layer._weights_layout = "sonic"
+    message = (
+        r"grouped_gemm_experts.weight1 interleaves .* give units='experts'"
+    )
+    with pytest.raises(ValueError, match=message):
+        clip(pairs)
+    assert clip.num_steps == 1
+    with pytest.raises(ValueError, match=message):
+        ClipGradByAdaGC().bind(model, units=parts)
+    layer._weights_layout = "grouped"
+    clip(pairs)
+    del layer.weight1.adagc_units
+    layer._weights_layout = "sonic"
+    whole = ClipGradByAdaGC()
+    whole.bind(model)
+    whole(pairs)
+    assert len(whole.state_dict()["gamma"]) == 2
+
+
+@pytest.mark.parametrize("shape", [[3, 4], [2, 3, 4]])
+def test_freed_weights_are_refused_by_what_reads_them(shape):
+    """By AGC, and by the optimizers of this package."""
+    layer = paddle.nn.Layer()
+    layer.weight = layer.create_parameter(shape)
+    gradient = paddle.ones(shape)
+    layer.weight.expert = True
+    agc = make_clip("agc")
+    agc.bind(layer)
+    agc([(layer.weight, gradient)])
+    before = gradient.numpy()
+    layer.weight._clear_to_zero_allocation()
+    with pytest.raises(ValueError, match=r"AGC reads the weights of .* freed"):
+        agc([(layer.weight, gradient)])
+    assert agc.num_steps == 1
+    np.testing.assert_array_equal(gradient, before)
+    layer.weight.grad = gradient
+    with pytest.raises(ValueError, match="Muon reads the weights of"):
+        Muon(0.1, parameters=layer.parameters()).step()

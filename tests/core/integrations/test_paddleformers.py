@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
-from helpers import clip_arrays, make_parameters
+from helpers import TINY_LLAMA, clip_arrays, make_parameters
 from paddle.distributed import fleet
 from paddle.distributed.parallel import parallel_helper
 from test_examples import run_example
@@ -52,15 +52,7 @@ def make_model(name):
     from paddleformers import transformers
 
     former = "" if name == "Llama" else "Deprecated"
-    config = getattr(transformers, f"{name}Config")(
-        vocab_size=256,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-    )
+    config = getattr(transformers, f"{name}Config")(**TINY_LLAMA)
     config.fuse_rms_norm = False  # that kernel needs a GPU
     module = importlib.import_module(
         f"paddleformers.transformers.{name.lower()}.modeling"
@@ -217,7 +209,7 @@ def test_max_grad_norm_is_not_used_and_that_is_said(way, tmp_path):
     assert trainer.args.max_grad_norm == 0
 
 
-def train_on_this_rank(way, folder, **arguments):
+def train_on_this_rank(way, folder, checkpoint=None, **arguments):
     """Train and return the class of the clip in use, steps, and gammas."""
     paddle.device.synchronize = lambda: None  # it knows no CPU
     # These ranks have joined before PaddleFormers looks, which then leaves
@@ -226,7 +218,7 @@ def train_on_this_rank(way, folder, **arguments):
         fleet.fleet, "_hcg"
     )
     trainer, clip = make_trainer(way, folder, **arguments)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=checkpoint)
     optimizer = trainer.optimizer
     while hasattr(optimizer, "_inner_opt"):
         optimizer = optimizer._inner_opt
@@ -266,6 +258,35 @@ def test_layouts_have_finite_gammas_under_the_model_s_names(
     assert (kind, num_steps) == ("ClipGradByAdaGC", 8)
     assert len(gamma) == 20
     assert np.isfinite([*gamma.values()]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flex_checkpoint_has_the_clip_s_file_beside_it(way, tmp_path):
+    """PaddleFormers' and PaddleFleet's default format, here on two ranks."""
+
+    def train(folder, **arguments):
+        return run_on_ranks(
+            train_on_this_rank,
+            2,
+            way=way,
+            folder=str(folder),
+            **LAYOUTS["v1x2"],
+            save_strategy="steps",
+            save_checkpoint_format="flex_checkpoint",
+            load_checkpoint_format="flex_checkpoint",
+            **arguments,
+        )
+
+    whole = train(tmp_path / "whole")
+    train(tmp_path / "cut", max_steps=4)
+    checkpoint = tmp_path / "cut/checkpoint-4"
+    beside = {path.name for path in checkpoint.iterdir()}
+    assert beside >= {STATE_FILE, "model_state", "optimizer_state"}
+    resumed = train(tmp_path / "cut", checkpoint=str(checkpoint))
+    for (_, steps, gamma), (*_, expected) in zip(resumed, whole, strict=True):
+        assert steps == 8
+        assert gamma == pytest.approx(expected, rel=1e-5)
 
 
 def test_example_runs_and_clips(tmp_path):

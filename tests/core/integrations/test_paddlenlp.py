@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import paddle
 import pytest
+from helpers import TINY_LLAMA
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
 
@@ -48,14 +49,7 @@ def make_trainer(
     way="mixin",
     **arguments,
 ):
-    config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-    )
+    config = LlamaConfig(**TINY_LLAMA)
     paddle.seed(0)
     train, _ = build_datasets(DataConfig(seq_length=32), 20 * 8)
     make = Logged

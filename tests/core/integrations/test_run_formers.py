@@ -6,12 +6,12 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers import TINY_LLAMA, run_python
 
 from paddle_adagc import load_state
 from paddle_adagc.lab.data.indexed import write_indexed_dataset
@@ -23,13 +23,7 @@ if importlib.util.find_spec("paddleformers") is None:
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "vocab_size": 256,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 64,
+    **TINY_LLAMA,
     "tie_word_embeddings": False,
     "bos_token_id": 0,
     "eos_token_id": 0,
@@ -107,14 +101,7 @@ def job(tmp_path):
 
 
 def run(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    return run_python(folder, *arguments, PYTHONPATH=os.pathsep.join(sys.path))
 
 
 ROOT = Path(__file__).parents[3]

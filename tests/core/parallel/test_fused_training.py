@@ -16,6 +16,7 @@ from paddle.distributed import fleet
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.models.moe import mark_experts
+from paddle_adagc.parallel.topology import Axis, read_topology
 
 OPTIONS = {**SPARSE_MOE, "num_key_value_heads": 2}
 NUM_STEPS = 120
@@ -104,6 +105,7 @@ def mark_as_paddlefleet(model):
         color = getattr(parameter, "color", None)
         if isinstance(color, dict):  # an expert, as mtp_shared_last_layer does
             color["color"] = "moe_weight_no_hook"
+            parameter.is_moe_param = True
         else:
             group = hcg.get_sharding_parallel_group()
             parameter.color = {"color": next(colors), "group": group}
@@ -163,17 +165,23 @@ def split(gradients, rank, size):
     ]
 
 
-def test_ranks_may_share_the_inner_axis_of_every_expert():
+def made_gradients(*shapes):
+    """12 steps of gradients, of which every first axis has another size."""
     rng = np.random.default_rng(0)
-    whole = [
+    return [
         [
-            (rng.normal(size=shape) * rng.lognormal(size=[3, 1, 1])).astype(
-                "float32"
-            )
-            for shape in ([3, 4, 8], [3, 4, 4])
+            (
+                rng.normal(size=shape)
+                * rng.lognormal(size=[shape[0], *[1] * len(shape[1:])])
+            ).astype("float32")
+            for shape in shapes
         ]
         for _ in range(12)
     ]
+
+
+def test_ranks_may_share_the_inner_axis_of_every_expert():
+    whole = made_gradients([3, 4, 8], [3, 4, 4])
     state, summary, clipped = parts_of_all_experts(whole, Layout())
     layout = Layout(sharding=2, ep=2, split_param=True)
     ranks = run_on_ranks(parts_of_all_experts, 2, whole=whole, layout=layout)
@@ -188,3 +196,76 @@ def test_ranks_may_share_the_inner_axis_of_every_expert():
             its_clipped, split(clipped, rank, 2), strict=True
         ):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+def owned_whole(whole, layout):
+    """Clip made gradients as under PaddleFleet's ``MuonShardingOptimizer``.
+
+    Stacks and matrices lie whole with an owner, and no other rank hands them to
+    the clip; vectors are cut, unless they are kept whole, too. Returns gammas,
+    the norm of all, and what is clipped here, by the place of the parameter.
+    """
+    expert, owners, sharding = Axis(), Axis(), Axis()
+    if layout.world_size > 1:
+        layout.start()
+        strategy = fleet.fleet._user_defined_strategy
+        # Paddle 3.3.1 takes no unknown attribute.
+        object.__setattr__(strategy, "use_muon_sharding", True)
+        topology = read_topology()
+        expert, sharding = topology.expert, topology.sharding
+        owners = topology.moe_sharding if layout.ep > 1 else sharding
+    model = paddle.nn.Layer()
+    model.grouped_gemm_experts = Experts(
+        [np.split(g, expert.size)[expert.rank].shape for g in whole[0][:2]]
+    )
+    if layout.ep > 1:
+        mark_experts(model.grouped_gemm_experts)
+    model.linear = paddle.nn.Linear(*whole[0][2].shape)
+    vector = model.create_parameter(whole[0][4].shape)
+    model.kept_whole = paddle.nn.ParameterList([vector])
+    clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
+    clip.bind(model)
+    for gradients in whole:
+        mine = {}
+        for i, parameter in enumerate(model.parameters()):
+            axis = owners if parameter.ndim == 3 else sharding
+            values = gradients[i]
+            if parameter.ndim == 3:
+                values = np.split(values, expert.size)[expert.rank]
+            is_cut = parameter.name == model.linear.bias.name
+            if is_cut:
+                values = np.split(values, axis.size)[axis.rank]
+                name = parameter.name
+                parameter = paddle.zeros(values.shape)
+                parameter.name = name
+            if is_cut or i % axis.size == axis.rank:
+                mine[i] = (parameter, paddle.to_tensor(values))
+        clip([*mine.values()])
+    return (
+        fused_training.training.plain(clip.full_state_dict())["gamma"],
+        clip.summary()["global_grad_norm"],
+        {i: gradient.numpy() for i, (_, gradient) in mine.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    slow_but(
+        Layout(sharding=2), [Layout(sharding=2), Layout(sharding=4, ep=2)]
+    ),
+    ids=lambda layout: f"ep{layout.ep}",
+)
+def test_muon_s_sharding_keeps_matrices_whole(layout):
+    whole = made_gradients([4, 3, 8], [4, 4, 3], [6, 4], [4], [5])
+    gamma, norm, clipped = owned_whole(whole, Layout())
+    assert len(gamma) == 2 * 4 + 3
+    ranks = run_on_ranks(
+        owned_whole, layout.world_size, whole=whole, layout=layout
+    )
+    for its_gamma, its_norm, _ in ranks:
+        assert_same(its_gamma, gamma)
+        assert its_norm == pytest.approx(norm, rel=1e-5)
+    for i, expected in clipped.items():
+        parts = [its[i] for _, _, its in ranks if i in its]
+        found = np.sort(np.concatenate(parts).flatten())
+        np.testing.assert_allclose(found, np.sort(expected.flatten()), 1e-5)

@@ -26,6 +26,10 @@ MIXTRAL = CONFIGS / "mixtral_8x1b/adagc.yaml"
 PROXY = CONFIGS / "proxy/llama2_1.3b/adagc.yaml"
 ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
 OVER = "clip.overrides="
+needs_paddlenlp = pytest.mark.skipif(
+    importlib.util.find_spec("paddlenlp") is None,
+    reason="PaddleNLP is not installed",
+)
 
 
 def check(capsys, path, *overrides):
@@ -74,6 +78,10 @@ def test_full_recipes_are_sound(capsys, recipe, parameters, processes, tokens):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("paddleformers") is not None,
+    reason="PaddleFormers is installed: nothing is missing",
+)
 def test_ernie_s_recipe_is_paddleformers(capsys):
     path = CONFIGS / "ernie_10b_a1.4b_fp8/globalgc_eps1e-8.yaml"
     _, out, _ = check(capsys, path)
@@ -146,6 +154,7 @@ def test_data_that_is_not_there_is_measured_by_the_run_s_need(capsys):
     assert line.endswith(": the run needs 37,748,736,001 tokens")
 
 
+@needs_paddlenlp
 @pytest.mark.parametrize("below", ["", "/run"])
 def test_output_at_a_file_is_refused(capsys, tmp_path, below):
     (tmp_path / "file").touch()
@@ -160,6 +169,7 @@ def test_output_at_a_file_is_refused(capsys, tmp_path, below):
     assert "is a file" in " ".join(section(out, "Missing here"))
 
 
+@needs_paddlenlp
 def test_a_recipe_without_its_launcher_is_given_the_command(
     capsys, monkeypatch
 ):
@@ -295,6 +305,7 @@ def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):
     assert re.search(message, " ".join(section(out, "Mistakes")))
 
 
+@needs_paddlenlp
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -313,6 +324,7 @@ def test_values_of_another_type_are_named(capsys, tmp_path, override, message):
     assert not directory.exists()
 
 
+@needs_paddlenlp
 def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
     def update_run_json(directory, **facts):
         raise OSError(errno.ENOSPC, "No space left on device")
