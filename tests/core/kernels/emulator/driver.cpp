@@ -139,6 +139,7 @@ int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned,
   const int code = called("cuLaunchKernel");
   ++counts()[name];
   emulator::body = [&launch = launch, arguments] { launch(arguments); };
+  gridDim.x = grid;
   for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
     emulator::run_block(block);
   }
