@@ -28,70 +28,29 @@ memory accesses, by compute-sanitizer if it is installed.
 Timed by events, medians of 20: float32 and bfloat16, 0, 10 and 100% of the
 tensors clipped, against the bandwidth of a copy and that of the data sheet. In
 Paddle also the whole clip and GlobalGC, in PyTorch torch._foreach_norm with
-_foreach_mul_, and one by one.
+_foreach_mul_.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import functools
 import hashlib
 import importlib
-import importlib.util
 import itertools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-
-DRIVER = "libcuda.so.1"
-CUDA = Path(__file__).resolve().parent.parent / "paddle_adagc/kernels/cuda"
-
-
-def load(name: str) -> ModuleType:
-    """Load a file of the kernels without the package, which needs Paddle."""
-    spec = importlib.util.spec_from_file_location(name, CUDA / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-driver, tables = load("driver"), load("tables")
-sys.path.insert(0, str(CUDA.parents[2]))  # paddle_adagc, for Paddle's part
+from gpu import parts, times
+from gpu.parts import Lists, Paddle, Torch, tables
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-LISTS = (
-    *((196, 165e6, 0), (196, 165e6, 1), (219, 250e6, 0), (219, 1345e6, 0)),
-    *((747, 165e6, 0), (3828, 128e6, 0), (3828, 4e6, 0)),
-)
-"""Number of tensors, and of values; how many values they lie off 16 bytes."""
-
-SHARES = (0.0, 0.1, 1.0)
-REPETITIONS = 20
-BUSY_BYTES, BUSY_COPIES = 1 << 30, 100
-"""Copied before a timed step: about 65 ms on an H100."""
-
-PEAKS = {
-    "NVIDIA H100 PCIe": 2.0e12,
-    "NVIDIA H100 NVL": 3.9e12,
-    "NVIDIA H100": 3.35e12,
-    "NVIDIA H200": 4.8e12,
-}
-"""Beginning of a GPU's name -> bytes a second, from NVIDIA's data sheets."""
 
 ORDER_VALUES, CAPTURE_VALUES = 1 << 22, 100_003
 """In each tensor of these two checks."""
@@ -108,181 +67,6 @@ SUMS = {
 
 SANITIZER_SECONDS = 150
 TOOL_PATH = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
-
-
-class Torch:
-    """What the checks need of a framework, by PyTorch.
-
-    Args:
-        device: ``"cuda"``; ``"cpu"`` for a test on an emulated driver.
-    """
-
-    def __init__(self, device: str = "cuda") -> None:
-        self.lib: Any = importlib.import_module("torch")
-        self._device = device
-
-    def cuda_major(self) -> str:
-        """Major version of CUDA that the framework was built with."""
-        return str(self.lib.version.cuda).split(".")[0]
-
-    def tensor(self, values: np.ndarray, dtype: str) -> Any:
-        """Make a tensor of float64 values."""
-        made = self.lib.tensor(values, device=self._device)
-        return made.to(getattr(self.lib, dtype))
-
-    def empty(self, count: int, dtype: str) -> Any:
-        """Make a tensor of unknown values."""
-        dtype = getattr(self.lib, dtype)
-        return self.lib.empty(count, dtype=dtype, device=self._device)
-
-    def wide(self, tensor: Any) -> np.ndarray:
-        """Copy to the host as float64."""
-        return tensor.double().cpu().numpy().copy()
-
-    def scaled(self, tensor: Any, h: float) -> Any:
-        """Multiply in float32 at least and round once."""
-        if tensor.dtype == self.lib.float64:
-            return tensor * float(np.float32(h))
-        factor = self.tensor(np.array(h, np.float32), "float32")
-        return (tensor.float() * factor).to(tensor.dtype)
-
-    def stream(self) -> int:
-        """Handle of the current stream."""
-        if self._device == "cpu":
-            return 0
-        return self.lib.cuda.current_stream().cuda_stream
-
-    def other_stream(self) -> contextlib.AbstractContextManager[Any]:
-        """Make another stream the current one."""
-        return self.lib.cuda.stream(self.lib.cuda.Stream())
-
-    def name(self) -> str:
-        """Name of the GPU."""
-        return self.lib.cuda.get_device_name()
-
-    def event(self) -> Any:
-        """A new event that takes the time."""
-        return self.lib.cuda.Event(enable_timing=True)
-
-    def milliseconds(self, step: Callable[[], Any]) -> tuple[float, float]:
-        """Median times of a step: the device's, by events, and the host's.
-
-        Copies keep the device busy while the host launches the step, so that
-        the device does not wait for the host, as in training. A host that takes
-        longer than the copies still counts.
-        """
-        busy = self.empty(BUSY_BYTES, "uint8")
-        times, host_times = [], []
-        for _ in range(REPETITIONS + 3):
-            for _ in range(BUSY_COPIES):
-                busy.clone()
-            begin, end = self.event(), self.event()
-            begin.record()
-            start = time.perf_counter()
-            step()
-            host_times.append(1e3 * (time.perf_counter() - start))
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-        return statistics.median(times[3:]), statistics.median(host_times[3:])
-
-
-class Paddle(Torch):
-    """The same by PaddlePaddle."""
-
-    def __init__(self, device: str = "gpu") -> None:
-        self.lib = importlib.import_module("paddle")
-        self.lib.set_device(device)
-        self._device = device
-
-    def cuda_major(self) -> str:
-        """Major version of CUDA that the framework was built with."""
-        return str(self.lib.version.cuda()).split(".")[0]
-
-    def tensor(self, values: np.ndarray, dtype: str) -> Any:
-        """Make a tensor of float64 values."""
-        return self.lib.to_tensor(values).astype(dtype)
-
-    def empty(self, count: int, dtype: str) -> Any:
-        """Make a tensor of unknown values."""
-        return self.lib.empty([count], dtype)
-
-    def wide(self, tensor: Any) -> np.ndarray:
-        """Copy to the host as float64."""
-        return tensor.astype("float64").numpy()
-
-    def scaled(self, tensor: Any, h: float) -> Any:
-        """Multiply in float32 at least and round once."""
-        if tensor.dtype == self.lib.float64:
-            return tensor * float(np.float32(h))
-        factor = self.lib.to_tensor(np.array([h], np.float32))
-        return (tensor.astype("float32") * factor).astype(tensor.dtype)
-
-    def stream(self) -> int:
-        """Handle of the current stream."""
-        if self._device == "cpu":
-            return 0
-        from paddle_adagc.kernels.cuda.runtime import current_stream
-
-        return current_stream(0)
-
-    def name(self) -> str:
-        """Name of the GPU."""
-        return self.lib.device.cuda.get_device_name()
-
-    def other_stream(self) -> contextlib.AbstractContextManager[Any]:
-        """Stay with the current stream, which is not CUDA's null stream."""
-        return contextlib.nullcontext()
-
-    def event(self) -> Any:
-        """A new event that takes the time."""
-        return self.lib.device.Event(enable_timing=True)
-
-
-class Lists:
-    """A list of tensors with its launches, as the clip has them."""
-
-    def __init__(
-        self,
-        module: Any,
-        framework: Torch,
-        tensors: list[Any],
-        dtypes: str | list[str],
-    ) -> None:
-        sizes = np.array([int(np.prod(t.shape)) for t in tensors])
-        if isinstance(dtypes, str):
-            dtypes = [dtypes] * len(tensors)
-        made = tables.Tables(dtypes, sizes)
-        self.tensors = tensors
-        self.missing: set[int] = set()
-        self.memory = framework.empty(made.num_bytes, "uint8")
-        self.sums = framework.empty(len(tensors), "float32")
-        self.launcher = tables.Launcher(
-            module, made, self.memory.data_ptr(), framework.stream()
-        )
-
-    def squared_norms(self) -> Any:
-        """Tell the device the addresses, and measure."""
-        self.launcher.store_addresses(
-            np.array(
-                [
-                    0 if i in self.missing else tensor.data_ptr()
-                    for i, tensor in enumerate(self.tensors)
-                ],
-                np.uint64,
-            )
-        )
-        self.launcher.squared_norms(self.sums.data_ptr())
-        return self.sums
-
-    def scale(self, h: Any, discard: Any) -> None:
-        """Scale in place."""
-        self.launcher.scale(h.data_ptr(), discard.data_ptr())
-
-    def step(self, h: Any, discard: Any) -> None:
-        """Make both passes."""
-        self.squared_norms()
-        self.scale(h, discard)
 
 
 def check_values(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
@@ -601,7 +385,7 @@ def check_order(module: Any, framework: Torch) -> dict[str, Any]:
     Raises:
         AssertionError: They did not see it, came too late, or the host waited.
     """
-    busy = framework.empty(BUSY_BYTES, "uint8")
+    busy = framework.empty(parts.BUSY_BYTES, "uint8")
     zeros = np.zeros(ORDER_VALUES)
     tensors = [framework.tensor(zeros, "float32") for _ in range(8)]
     h = framework.tensor(np.full(8, 0.5), "float32")
@@ -610,7 +394,7 @@ def check_order(module: Any, framework: Torch) -> dict[str, Any]:
     with framework.other_stream():
         lists = Lists(module, framework, tensors, "float32")
         lists.step(h, discard)  # loads the kernels
-        for _ in range(BUSY_COPIES):
+        for _ in range(parts.BUSY_COPIES):
             busy.clone()
         for tensor in tensors:
             tensor.fill_(1.0)
@@ -636,7 +420,7 @@ def check_large(module: Any, framework: Torch) -> dict[str, Any]:
         AssertionError: Not all of them were added and scaled.
     """
     row = {"check": "large", "values": LARGE_VALUES}
-    free, needed = free_bytes(), 2 * LARGE_VALUES + (1 << 29)
+    free, needed = parts.free_bytes(), 2 * LARGE_VALUES + (1 << 29)
     if free < needed:
         text = f"{free / 1e9:.1f} GB are free, {needed / 1e9:.1f} are needed"
         return row | {"skipped": text}
@@ -652,15 +436,6 @@ def check_large(module: Any, framework: Torch) -> dict[str, Any]:
         assert np.all(last == wanted), f"the last values are {last}"
         lists.scale(h, framework.tensor(np.zeros(1), "bool"))
     return row
-
-
-def free_bytes() -> int:
-    """Free memory of the current device."""
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    driver.Driver(ctypes.CDLL(DRIVER)).call(
-        "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)
-    )
-    return free.value
 
 
 def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
@@ -686,220 +461,6 @@ def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
             sums,
         )
     return {"check": "capture and 3 replays"}
-
-
-def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
-    """Time both passes, and what a user could do without the kernels."""
-    name = framework.name()
-    peak = next((PEAKS[key] for key in PEAKS if name.startswith(key)), None)
-    for (dtype, width), (count, total, offset) in itertools.product(
-        (("float32", 4), ("bfloat16", 2)), LISTS
-    ):
-        size = int(total) // count
-        zeros = np.zeros(size + offset)
-        tensors = [
-            framework.tensor(zeros, dtype)[offset:] for _ in range(count)
-        ]
-        lists = Lists(module, framework, tensors, dtype)
-        discard = framework.tensor(np.zeros(count), "bool")
-        source = framework.empty(count * size * width, "uint8")
-        copy_ms, _ = framework.milliseconds(source.clone)
-        del source
-        norms_ms, _ = framework.milliseconds(lists.squared_norms)
-        baselines = others(framework, tensors)
-        for share in SHARES:
-            scales = np.ones(count)
-            scales[: round(share * count)] = 0.5
-            h = framework.tensor(scales, "float32")
-            mine, host = framework.milliseconds(
-                functools.partial(lists.step, h, discard)
-            )
-            passes = 1 + 2 * round(share * count) / count
-            moved = passes * count * size * width
-            floor = copy_ms * passes / 2  # a copy reads and writes
-            yield {
-                "time": f"{count} tensors",
-                "values": count * size,
-                "dtype": dtype,
-                "offset": offset,
-                "clipped": share,
-                "ms": mine,
-                "host_ms": host,
-                "norms_ms": norms_ms,
-                "ms_at_copy_bandwidth": floor,
-                "of_copy_bandwidth": mine / floor,
-                "ms_at_peak_bandwidth": peak and 1e3 * moved / peak,
-                **baselines,
-            }
-
-
-def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
-    """Time what a user could do, and with Paddle the whole clip; in ms.
-
-    All scale everything but the whole clip, whose gradients are zero here.
-    """
-    kinds = paddle_clips if isinstance(framework, Paddle) else torch_lists
-    found = {}
-    for name, step in kinds(framework, tensors).items():
-        found[f"{name}_ms"], found[f"{name}_host_ms"] = framework.milliseconds(
-            step
-        )
-    return found
-
-
-def paddle_clips(
-    framework: Torch, tensors: list[Any]
-) -> dict[str, Callable[[], Any]]:
-    """Return AdaGC's and Paddle's own clip of these gradients."""
-    paddle = framework.lib
-    zeros = paddle.nn.initializer.Constant(0.0)
-    pairs = [
-        (
-            paddle.create_parameter(
-                tensor.shape, tensor.dtype, default_initializer=zeros
-            ),
-            tensor,
-        )
-        for tensor in tensors
-    ]
-    adagc = importlib.import_module("paddle_adagc.clips.adagc")
-    mine = adagc.ClipGradByAdaGC(t_start=0)
-    theirs = paddle.nn.ClipGradByGlobalNorm(1.0)
-    return {
-        "clip": lambda: mine(pairs),
-        "globalgc": lambda: theirs(pairs),
-    }
-
-
-def torch_lists(
-    framework: Torch, tensors: list[Any]
-) -> dict[str, Callable[[], Any]]:
-    """Return PyTorch's lists, and a loop over the tensors.
-
-    The lists get their factors as numbers, as if the host knew them already:
-    PyTorch has no fast list for factors on the device.
-    """
-    torch = framework.lib
-    factors = framework.tensor(np.full(len(tensors), 0.5), "float32").unbind()
-
-    def foreach() -> None:
-        torch._foreach_norm(tensors)
-        torch._foreach_mul_(tensors, [0.5] * len(tensors))
-
-    def one_by_one() -> None:
-        for tensor, factor in zip(tensors, factors, strict=True):
-            torch.linalg.vector_norm(tensor)
-            tensor.mul_(factor)
-
-    return {"foreach": foreach, "one_by_one": one_by_one}
-
-
-def write_floors() -> None:
-    """Print the least times that the data sheets allow, as Markdown."""
-    gpus = ("NVIDIA H100", "NVIDIA H200")
-    shares = [f"{gpu[7:]}, {share:.0%}" for gpu in gpus for share in SHARES]
-    print_row("tensors", "values (M)", "dtype", *shares)
-    print_row("---:", "---:", "---", *["---:"] * len(shares))
-    for (count, values, offset), (dtype, width) in itertools.product(
-        LISTS, (("float32", 4), ("bfloat16", 2))
-    ):
-        if not offset:
-            times = [
-                1e3 * (1 + 2 * share) * values * width / PEAKS[gpu]
-                for gpu in gpus
-                for share in SHARES
-            ]
-            print_row(f"{count:,}", f"{values / 1e6:,.0f}", dtype, *times)
-
-
-COLUMNS = {
-    "ms": "ms",
-    "host_ms": "host ms",
-    "norms_ms": "norms alone",
-    "ms_at_copy_bandwidth": "at a copy's bandwidth",
-    "ms_at_peak_bandwidth": "at the data sheet's",
-    "clip_ms": "whole clip",
-    "clip_host_ms": "its host ms",
-    "globalgc_ms": "GlobalGC",
-    "globalgc_host_ms": "its host ms",
-    "foreach_ms": "foreach",
-    "foreach_host_ms": "its host ms",
-    "one_by_one_ms": "one by one",
-}
-"""Key of a row -> heading; columns without a number are left out."""
-
-
-def write_table(lines: Iterable[str]) -> None:
-    """Print the times of a run as Markdown."""
-    rows = [row for line in lines if "time" in (row := json.loads(line))]
-    keys = [key for key in COLUMNS if any(row.get(key) for row in rows)]
-    names = ("GPU", "framework", "tensors", "values (M)", "dtype", "clipped")
-    print_row(*names, *(COLUMNS[key] for key in keys))
-    print_row(*["---"] * len(names), *["---:"] * len(keys))
-    for row in rows:
-        values = f"{row['values'] / 1e6:,.0f}"
-        if row["offset"]:
-            values += ", odd addresses"
-        print_row(
-            *(row["gpu"], row["framework"], row["time"].split()[0], values),
-            *(row["dtype"], f"{row['clipped']:.0%}"),
-            *(row.get(key) for key in keys),
-        )
-
-
-def print_row(*cells: Any) -> None:
-    """Print a row of a Markdown table, numbers with three digits."""
-    texts = [f"{x:.3g}" if isinstance(x, float) else str(x) for x in cells]
-    print("|", " | ".join(texts), "|")
-
-
-def pick_framework(name: str | None) -> Torch:
-    """Paddle if it is installed for GPUs, else PyTorch; or the named one.
-
-    Raises:
-        RuntimeError: Neither is, or there is no GPU.
-    """
-    if name != "torch" and importlib.util.find_spec("paddle"):
-        paddle = importlib.import_module("paddle")
-        if paddle.device.is_compiled_with_cuda():
-            return Paddle()
-    if name != "paddle" and importlib.util.find_spec("torch"):
-        torch = importlib.import_module("torch")
-        if torch.cuda.is_available():
-            return Torch()
-    raise RuntimeError(
-        "no GPU to check: this needs paddlepaddle-gpu, or a PyTorch whose "
-        "torch.cuda.is_available() is true"
-    )
-
-
-def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
-    """Compile the kernels for the current GPU and load them.
-
-    Args:
-        cuda_major: The NVRTC to prefer: a newer one than the driver's CUDA may
-            make code that the driver refuses.
-    """
-    cuda = driver.Driver(ctypes.CDLL(DRIVER))
-    cuda.use_context(0)
-    nvrtc = driver.load_nvrtc(cuda_major)
-    compiler = driver.Compiler(nvrtc)
-    target = compiler.target(cuda.capability(0))
-    source = (CUDA / "multi_tensor.cu").read_text()
-    options = (*driver.OPTIONS, *tables.DEFINES)
-    start = time.perf_counter()
-    image, _ = compiler.compile(source, target, options)
-    compiled = time.perf_counter()
-    module = cuda.load(image)
-    facts = {
-        "driver": cuda.version,
-        "target": target,
-        "nvrtc": ".".join(map(str, compiler.version)),
-        "nvrtc_file": nvrtc._name,
-        "compile_ms": 1e3 * (compiled - start),
-        "load_ms": 1e3 * (time.perf_counter() - compiled),
-    }
-    return module, facts
 
 
 def check_memory() -> dict[str, Any]:
@@ -963,7 +524,7 @@ def all_rows(
     if not isinstance(framework, Paddle):
         yield from attempt("capture", check_capture, module, framework)
     yield from attempt("large", check_large, module, framework)
-    yield from attempt("times", time_lists, module, framework)
+    yield from attempt("times", times.time_lists, module, framework)
     yield from attempt("compute-sanitizer", check_memory)
 
 
@@ -1005,12 +566,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if options.floors or options.table:
-        write_floors() if options.floors else write_table(options.table)
+        if options.floors:
+            times.write_floors()
+        else:
+            times.write_table(options.table)
         return 0
     try:
-        framework = pick_framework(options.framework)
+        framework = parts.pick_framework(options.framework)
         framework.empty(1, "uint8")  # makes the context
-        module, facts = load_kernels(framework.cuda_major())
+        module, facts = parts.load_kernels(framework.cuda_major())
     except (OSError, RuntimeError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -22,15 +22,17 @@ TOOL = Path(__file__).parents[3] / "tools/check_gpu.py"
 
 @pytest.fixture(scope="module")
 def tool():
+    sys.path.insert(0, str(TOOL.parent))  # as for a script
     spec = importlib.util.spec_from_file_location("check_gpu", TOOL)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.path.remove(str(TOOL.parent))
     return module
 
 
 def module_of(tool, cuda):
     cuda.emulated_reset()
-    return tool.driver.Driver(cuda).load(b"emulated sm_90")
+    return tool.parts.driver.Driver(cuda).load(b"emulated sm_90")
 
 
 def on_cpu(tool, name, has_waited=False):
@@ -96,10 +98,10 @@ class Graphs:
 
 
 def shorten(monkeypatch, tool, cuda):
-    monkeypatch.setattr(tool, "DRIVER", cuda._name)
-    monkeypatch.setattr(tool, "LISTS", ((3, 3e4, 0), (5, 1e4, 1)))
-    monkeypatch.setattr(tool, "REPETITIONS", 2)
-    monkeypatch.setattr(tool, "BUSY_BYTES", 8)
+    monkeypatch.setattr(tool.parts, "DRIVER", cuda._name)
+    monkeypatch.setattr(tool.times, "LISTS", ((3, 3e4, 0), (5, 1e4, 1)))
+    monkeypatch.setattr(tool.parts, "REPETITIONS", 2)
+    monkeypatch.setattr(tool.parts, "BUSY_BYTES", 8)
     # Paddle's own clip has no bfloat16 on a CPU.
     theirs = paddle.nn.ClipGradByGlobalNorm
     monkeypatch.setattr(
@@ -111,12 +113,12 @@ def shorten(monkeypatch, tool, cuda):
             )
         ),
     )
-    monkeypatch.setattr(tool, "BUSY_COPIES", 2)
+    monkeypatch.setattr(tool.parts, "BUSY_COPIES", 2)
     monkeypatch.setattr(tool, "REPEATS", 2)
     monkeypatch.setattr(tool, "ORDER_VALUES", 1 << 12)
     monkeypatch.setattr(tool, "LARGE_VALUES", tool.tables.CHUNK + 77)
     monkeypatch.setattr(tool, "CAPTURE_VALUES", 103)
-    monkeypatch.setattr(tool.shutil, "which", lambda *args, **kwargs: None)
+    monkeypatch.setattr(tool, "TOOL_PATH", "")
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "Torch"])
@@ -141,7 +143,7 @@ def test_values_are_right_on_the_emulated_gpu(tool, framework, dtype):
 )
 @pytest.mark.slow
 def test_wrong_kernels_are_found(tool, tmp_path, right, wrong):
-    source = (tool.CUDA / "multi_tensor.cu").read_text()
+    source = (tool.parts.CUDA / "multi_tensor.cu").read_text()
     assert right in source
     cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
     module = module_of(tool, cuda)
@@ -163,9 +165,9 @@ def test_quick_checks_on_the_emulated_gpu(
     used = on_cpu(tool, framework)
     cuda = backends.use_cuda(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tool, "pick_framework", lambda name: used)
-    monkeypatch.setattr(tool, "DRIVER", cuda._name)
-    monkeypatch.setattr(tool.driver, "load_nvrtc", lambda major: cuda)
+    monkeypatch.setattr(tool.parts, "pick_framework", lambda name: used)
+    monkeypatch.setattr(tool.parts, "DRIVER", cuda._name)
+    monkeypatch.setattr(tool.parts.driver, "load_nvrtc", lambda major: cuda)
     status = tool.main(["--quick"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert status == 0, rows
@@ -190,7 +192,7 @@ QUICK_FAULTS = {
 @pytest.mark.parametrize("error", QUICK_FAULTS)
 def test_quick_checks_find_wrong_kernels(tool, monkeypatch, tmp_path, error):
     right, wrong = QUICK_FAULTS[error]
-    source = (tool.CUDA / "multi_tensor.cu").read_text()
+    source = (tool.parts.CUDA / "multi_tensor.cu").read_text()
     assert right in source
     cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
     with pytest.raises(AssertionError, match=error):
@@ -213,8 +215,8 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
     module = module_of(tool, cuda)
     if framework == "Torch":
         module = Graphs(module).replace(monkeypatch, used.lib)
-    monkeypatch.setattr(tool, "pick_framework", lambda name: used)
-    monkeypatch.setattr(tool, "load_kernels", lambda major: (module, {}))
+    monkeypatch.setattr(tool.parts, "pick_framework", lambda name: used)
+    monkeypatch.setattr(tool.parts, "load_kernels", lambda major: (module, {}))
     status = tool.main([])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (status, [row for row in rows if "error" in row]) == (0, [])
@@ -228,7 +230,7 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
     ]
     assert not any("skipped" in row for row in rows[:-1])
     times = [row for row in rows if "time" in row]
-    assert len(times) == 2 * len(tool.LISTS) * len(tool.SHARES)
+    assert len(times) == 2 * len(tool.times.LISTS) * len(tool.times.SHARES)
     assert {row["ms"] for row in times} == {2.0}
     assert {
         row["of_copy_bandwidth"] for row in times if not row["clipped"]
@@ -236,7 +238,7 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
         2.0  # norms alone read what a copy reads and writes
     }
     others = {
-        "Torch": ["foreach_ms", "one_by_one_ms"],
+        "Torch": ["foreach_ms", "foreach_host_ms"],
         "Paddle": ["clip_ms", "clip_host_ms", "globalgc_ms"],
     }[framework]
     for row in times:
@@ -246,7 +248,7 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
         if row["clipped"] in (0, 1):
             moved *= 1 + 2 * row["clipped"]
             assert row["ms_at_peak_bandwidth"] == pytest.approx(1e3 * moved)
-    tool.write_table(map(json.dumps, rows))
+    tool.times.write_table(map(json.dumps, rows))
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 2 + len(times)
     assert len({line.count(" | ") for line in table}) == 1
@@ -258,15 +260,15 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
 def test_a_failed_check_does_not_end_the_others(
     tool, tmp_path, monkeypatch, capsys
 ):
-    source = (tool.CUDA / "multi_tensor.cu").read_text()
+    source = (tool.parts.CUDA / "multi_tensor.cu").read_text()
     wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
     assert wrong != source
     cuda = backends.build_emulated(tmp_path, wrong)
     shorten(monkeypatch, tool, cuda)
     module = module_of(tool, backends.use_cuda(monkeypatch, cuda))
     used = on_cpu(tool, "Paddle")
-    monkeypatch.setattr(tool, "pick_framework", lambda name: used)
-    monkeypatch.setattr(tool, "load_kernels", lambda major: (module, {}))
+    monkeypatch.setattr(tool.parts, "pick_framework", lambda name: used)
+    monkeypatch.setattr(tool.parts, "load_kernels", lambda major: (module, {}))
     assert tool.main([]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     failed = [row for row in rows if "error" in row]
@@ -286,7 +288,7 @@ def test_a_large_tensor_is_skipped_where_memory_does_not_suffice(
     tool, monkeypatch
 ):
     cuda = backends.use_cuda(monkeypatch)
-    monkeypatch.setattr(tool, "DRIVER", cuda._name)
+    monkeypatch.setattr(tool.parts, "DRIVER", cuda._name)
     row = tool.check_large(module_of(tool, cuda), tool.Paddle("cpu"))
     assert row["values"] > 2**31
     assert row["skipped"] == "1.1 GB are free, 4.8 are needed"
