@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+
 from gpu.parts import Lists, Paddle, Torch
 
 LISTS = (
