@@ -4,247 +4,69 @@
 """Check the CUDA kernels on a GPU and time them; prints JSON, a line each.
 
     python tools/check_gpu.py --quick
-    python tools/check_gpu.py >> results/gpu.jsonl
+    python tools/check_gpu.py | tee results/gpu.jsonl
+    python tools/check_gpu.py --table results/gpu.jsonl
+    python tools/check_gpu.py --floors
 
 Works on Paddle's tensors, or where Paddle is missing on PyTorch's: the kernels
-and their launches need neither. Made to take under 5 minutes, with ``--quick``
+and their launches need neither. Made to take under 10 minutes, with ``--quick``
 30 seconds. A check that fails gives a line with its error, the others still
 run, and the exit status is 1.
 
 Checked first, and alone by ``--quick``: driver, NVRTC and stream; a step of the
-rule on tensors of every dtype, some of them missing, against float64; with
-Paddle 20 steps of ``ClipGradByAdaGC`` by the kernels against Paddle's
+rule on tensors of every dtype, some of them empty or missing, against float64;
+with Paddle 20 steps of ``ClipGradByAdaGC`` by the kernels against Paddle's
 operators (warm-up, Inf, NaN, None, mixed dtypes, units).
 
 Checked then: norms against float64 and scales bit for bit, in every dtype, at
-sizes around a block's and at odd addresses; the fused rule against NumPy; two
-streams at once, a captured graph and three replays (PyTorch); memory accesses,
-by compute-sanitizer if it is installed. Timed by events, medians of 50: 196,
-219, 747 and 3,828 tensors, float32 and bfloat16, 0, 10 and 100% of them
-clipped, against the bandwidth of a copy, torch._foreach_norm with
-_foreach_mul_, and one by one.
+sizes around a block's and at odd addresses; the same bits in 100 runs, at other
+addresses, and in the emulator of the tests; every variant of the fused rule
+against NumPy; the order of what a stream gets, and that the host does not wait;
+a captured graph and three replays (PyTorch); a tensor of more than 2^31 values;
+memory accesses, by compute-sanitizer if it is installed.
+
+Timed by events, medians of 20: float32 and bfloat16, 0, 10 and 100% of the
+tensors clipped, against the bandwidth of a copy and that of the data sheet. In
+Paddle also the whole clip and GlobalGC, in PyTorch torch._foreach_norm with
+_foreach_mul_.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import functools
+import hashlib
 import importlib
-import importlib.util
+import itertools
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+from gpu import parts, times
+from gpu.parts import Lists, Paddle, Torch, tables
 
-DRIVER = "libcuda.so.1"
-CUDA = Path(__file__).resolve().parent.parent / "paddle_adagc/kernels/cuda"
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-LISTS = {196: 165e6, 219: 250e6, 747: 165e6, 3828: 128e6}
-"""Number of tensors -> number of values."""
 
-SHARES = (0.0, 0.1, 1.0)
-REPETITIONS = 50
-BUSY_BYTES, BUSY_COPIES = 1 << 30, 25
-"""Copied before a timed step: about 20 ms on an H100."""
-
-STREAM_VALUES, CAPTURE_VALUES = 1 << 22, 100_003
+ORDER_VALUES, CAPTURE_VALUES = 1 << 22, 100_003
 """In each tensor of these two checks."""
+
+LARGE_VALUES = 2**31 + 3 * tables.CHUNK + 5
+REPEATS = 100
+SUMS = {
+    "float32": "8adc513d4a589eea",
+    "float64": "13471e4f03723b15",
+    "bfloat16": "141ba1e3bcbd01ad",
+    "float16": "a3df1372a6758709",
+}
+"""Digest of the sums of :func:`check_repeats`, as the emulator makes them."""
 
 SANITIZER_SECONDS = 150
 TOOL_PATH = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
-
-
-def load(name: str) -> ModuleType:
-    """Load a file of the kernels without the package, which needs Paddle."""
-    spec = importlib.util.spec_from_file_location(name, CUDA / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-driver, tables = load("driver"), load("tables")
-sys.path.insert(0, str(CUDA.parents[2]))  # paddle_adagc, for Paddle's part
-
-
-class Torch:
-    """What the checks need of a framework, by PyTorch.
-
-    Args:
-        device: ``"cuda"``; ``"cpu"`` for a test on an emulated driver.
-    """
-
-    def __init__(self, device: str = "cuda") -> None:
-        self.lib: Any = importlib.import_module("torch")
-        self._device = device
-
-    def cuda_major(self) -> str:
-        """Major version of CUDA that the framework was built with."""
-        return str(self.lib.version.cuda).split(".")[0]
-
-    def tensor(self, values: np.ndarray, dtype: str) -> Any:
-        """Make a tensor of float64 values."""
-        made = self.lib.tensor(values, device=self._device)
-        return made.to(getattr(self.lib, dtype))
-
-    def empty(self, count: int, dtype: str) -> Any:
-        """Make a tensor of unknown values."""
-        dtype = getattr(self.lib, dtype)
-        return self.lib.empty(count, dtype=dtype, device=self._device)
-
-    def wide(self, tensor: Any) -> np.ndarray:
-        """Copy to the host as float64."""
-        return tensor.double().cpu().numpy().copy()
-
-    def scaled(self, tensor: Any, h: float) -> Any:
-        """Multiply in float32 at least and round once."""
-        if tensor.dtype == self.lib.float64:
-            return tensor * float(np.float32(h))
-        factor = self.tensor(np.array(h, np.float32), "float32")
-        return (tensor.float() * factor).to(tensor.dtype)
-
-    def stream(self) -> int:
-        """Handle of the current stream."""
-        if self._device == "cpu":
-            return 0
-        return self.lib.cuda.current_stream().cuda_stream
-
-    def name(self) -> str:
-        """Name of the GPU."""
-        return self.lib.cuda.get_device_name()
-
-    def event(self) -> Any:
-        """A new event that takes the time."""
-        return self.lib.cuda.Event(enable_timing=True)
-
-    def milliseconds(self, step: Callable[[], Any]) -> tuple[float, float]:
-        """Median times of a step: the device's, by events, and the host's.
-
-        Copies keep the device busy while the host launches the step, so that
-        the device does not wait for the host, as in training. A host that takes
-        longer than the copies still counts.
-        """
-        busy = self.empty(BUSY_BYTES, "uint8")
-        times, host_times = [], []
-        for _ in range(REPETITIONS + 3):
-            for _ in range(BUSY_COPIES):
-                busy.clone()
-            begin, end = self.event(), self.event()
-            begin.record()
-            start = time.perf_counter()
-            step()
-            host_times.append(1e3 * (time.perf_counter() - start))
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-        return statistics.median(times[3:]), statistics.median(host_times[3:])
-
-
-class Paddle(Torch):
-    """The same by PaddlePaddle."""
-
-    def __init__(self, device: str = "gpu") -> None:
-        self.lib = importlib.import_module("paddle")
-        self.lib.set_device(device)
-        self._device = device
-
-    def cuda_major(self) -> str:
-        """Major version of CUDA that the framework was built with."""
-        return str(self.lib.version.cuda()).split(".")[0]
-
-    def tensor(self, values: np.ndarray, dtype: str) -> Any:
-        """Make a tensor of float64 values."""
-        return self.lib.to_tensor(values).astype(dtype)
-
-    def empty(self, count: int, dtype: str) -> Any:
-        """Make a tensor of unknown values."""
-        return self.lib.empty([count], dtype)
-
-    def wide(self, tensor: Any) -> np.ndarray:
-        """Copy to the host as float64."""
-        return tensor.astype("float64").numpy()
-
-    def scaled(self, tensor: Any, h: float) -> Any:
-        """Multiply in float32 at least and round once."""
-        if tensor.dtype == self.lib.float64:
-            return tensor * float(np.float32(h))
-        factor = self.lib.to_tensor(np.array([h], np.float32))
-        return (tensor.astype("float32") * factor).astype(tensor.dtype)
-
-    def stream(self) -> int:
-        """Handle of the current stream."""
-        if self._device == "cpu":
-            return 0
-        from paddle_adagc.kernels.cuda.runtime import current_stream
-
-        return current_stream(0)
-
-    def name(self) -> str:
-        """Name of the GPU."""
-        return self.lib.device.cuda.get_device_name()
-
-    def event(self) -> Any:
-        """A new event that takes the time."""
-        return self.lib.device.Event(enable_timing=True)
-
-
-class Lists:
-    """A list of tensors with its launches, as the clip has them."""
-
-    def __init__(
-        self,
-        module: Any,
-        framework: Torch,
-        tensors: list[Any],
-        dtypes: str | list[str],
-    ) -> None:
-        sizes = np.array([int(np.prod(t.shape)) for t in tensors])
-        if isinstance(dtypes, str):
-            dtypes = [dtypes] * len(tensors)
-        made = tables.Tables(dtypes, sizes)
-        self.tensors = tensors
-        self.missing: set[int] = set()
-        self.memory = framework.empty(made.num_bytes, "uint8")
-        self.sums = framework.empty(len(tensors), "float32")
-        self.launcher = tables.Launcher(
-            module, made, self.memory.data_ptr(), framework.stream()
-        )
-
-    def squared_norms(self) -> Any:
-        """Tell the device the addresses, and measure."""
-        self.launcher.store_addresses(
-            np.array(
-                [
-                    0 if i in self.missing else tensor.data_ptr()
-                    for i, tensor in enumerate(self.tensors)
-                ],
-                np.uint64,
-            )
-        )
-        self.launcher.squared_norms(self.sums.data_ptr())
-        return self.sums
-
-    def scale(self, h: Any, discard: Any) -> None:
-        """Scale in place."""
-        self.launcher.scale(h.data_ptr(), discard.data_ptr())
-
-    def step(self, h: Any, discard: Any) -> None:
-        """Make both passes."""
-        self.squared_norms()
-        self.scale(h, discard)
 
 
 def check_values(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
@@ -291,26 +113,32 @@ def check_values(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
 
 
 def launch_rule(
-    module: Any, framework: Torch, squared_norm: Any, gamma: Any
+    module: Any,
+    framework: Torch,
+    rule: Any,
+    squared_norm: Any,
+    gamma: Any,
+    deviation: Any = None,
 ) -> dict[str, np.ndarray]:
-    """Start the fused rule with the paper's values; read what it gives.
+    """Start the fused rule; read what it gives.
 
     Args:
         module: The loaded kernels.
         framework: Makes the tensors.
+        rule: :class:`tables.Rule`; gradients are lost if ``h_of_nonfinite`` is
+            0.
         squared_norm: float32 ``[num_tensors]``, on the device.
         gamma: The same.
+        deviation: The same, or None.
 
     Returns:
-        float64 ``norm``, ``h``, ``gamma``, ``lost`` and ``count``.
+        float64 ``norm``, ``h``, ``gamma`` and ``count``; ``deviation`` and
+        ``lost`` where there are any.
     """
-    kinds = {
-        "norm": "float32",
-        "h": "float32",
-        "gamma": "float32",
-        "lost": "bool",
-        "count": "int32",
-    }
+    kinds = {"norm": "float32", "h": "float32", "gamma": "float32"}
+    kinds |= {"count": "int32"}
+    kinds |= {} if deviation is None else {"deviation": "float32"}
+    kinds |= {} if rule.h_of_nonfinite else {"lost": "bool"}
     (count,) = gamma.shape
     got = {n: framework.empty(count, kind) for n, kind in kinds.items()}
     before = framework.tensor(np.zeros(count), "int32")
@@ -319,11 +147,13 @@ def launch_rule(
         module,
         framework.stream(),
         count,
-        tables.Rule(1.04, 0.99, 1 - 0.99, 0.0, 0.0),
+        rule,
         squared_norm.data_ptr(),
         [
-            *(gamma.data_ptr(), None, at["norm"], at["h"], at["gamma"], None),
-            *(at["lost"], before.data_ptr(), at["count"]),
+            gamma.data_ptr(),
+            None if deviation is None else deviation.data_ptr(),
+            *(at["norm"], at["h"], at["gamma"], at.get("deviation")),
+            *(at.get("lost"), before.data_ptr(), at["count"]),
         ],
     )
     return {name: framework.wide(tensor) for name, tensor in got.items()}
@@ -332,28 +162,31 @@ def launch_rule(
 def check_step(module: Any, framework: Torch) -> dict[str, Any]:
     """A step of the real rule, norms to scales, against float64.
 
-    Tensors of all dtypes in one list, one with Inf, and some missing.
+    520 tensors of all dtypes in one list: two launches tell their addresses.
+    One has Inf, one no values, and some are missing.
 
     Raises:
         AssertionError: They differ.
     """
     rng = np.random.default_rng(0)
-    dtypes = [DTYPES[i % 4] for i in range(40)]
+    sizes = [1 + 997 * i if i < 40 else i % 7 for i in range(520)]
+    dtypes = [DTYPES[i % 4] for i in range(520)]
     tensors = [
-        framework.tensor(rng.normal(size=1 + 997 * i), dtype)
-        for i, dtype in enumerate(dtypes)
+        framework.tensor(rng.normal(size=size), dtype)
+        for size, dtype in zip(sizes, dtypes, strict=True)
     ]
     tensors[5][3] = float("inf")
     before = [framework.wide(tensor) for tensor in tensors]
     lists = Lists(module, framework, tensors, dtypes)
-    lists.missing = {0, 7, 22}
+    lists.missing = {0, 7, 22, 500}
     norms = np.sqrt([np.sum(values**2) for values in before])
     norms[[*lists.missing]] = 0
-    gamma = np.abs(rng.normal(1, 0.3, size=40)) * np.maximum(norms, 1)
+    gamma = np.abs(rng.normal(1, 0.3, size=520)) * np.maximum(norms, 1)
     gamma[5] = 1.0
     held = framework.tensor(gamma, "float32")
     squares = lists.squared_norms()
-    got = launch_rule(module, framework, squares, held)
+    rule = tables.Rule(1.04, 0.99, 1 - 0.99, 0.0, 0.0)
+    got = launch_rule(module, framework, rule, squares, held)
     with np.errstate(all="ignore"):
         h = np.minimum(1.04 * gamma / norms, 1)
         after = np.where(norms > 0, 0.99 * gamma + 0.01 * h * norms, gamma)
@@ -455,56 +288,154 @@ def clip_steps(framework: Torch) -> tuple[list[dict[str, np.ndarray]], int]:
 
 
 def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
-    """The fused rule against NumPy, bit for bit.
+    """All variants of the fused rule against NumPy, bit for bit.
 
     Raises:
         AssertionError: They differ.
     """
     rng = np.random.default_rng(0)
-    squares, old = rng.lognormal(size=(2, 3828)).astype(np.float32)
-    squares[:3], old[3] = (0, np.inf, np.nan), np.inf
-    rel, rest = np.float32(1.04), np.float32(1 - 0.99)
+    squares, old, spread = rng.lognormal(size=(3, 3828)).astype(np.float32)
+    squares[:3], old[3:5] = (0, np.inf, np.nan), np.inf
+    squares[4:8], old[6:9] = 1e-40, 1e-41  # subnormal
+    variants = [*itertools.product((1, 513, 3828), (0.99, 0), (0, 3), (0, 1))]
+    for count, beta, lambda_dev, h_of_nonfinite in variants:
+        rule = tables.Rule(1.04, beta, 1 - beta, lambda_dev, h_of_nonfinite)
+        vectors = [squares[:count], old[:count]]
+        vectors += [spread[:count]] if lambda_dev else []
+        wanted = expected_of_rule(rule, *vectors)
+        held = [framework.tensor(v.astype(float), "float32") for v in vectors]
+        got = launch_rule(module, framework, rule, *held)
+        assert set(got) == set(wanted)
+        for name, values in wanted.items():
+            same = np.array_equal(got[name], values, equal_nan=True)
+            assert same, (
+                f"{name} differs: {count} tensors, beta {beta}, lambda_dev "
+                f"{lambda_dev}, h of Inf {h_of_nonfinite}"
+            )
+    return {"check": "rule", "variants": len(variants)}
+
+
+def expected_of_rule(
+    rule: Any,
+    squares: np.ndarray,
+    old: np.ndarray,
+    deviation: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """Return what :func:`launch_rule` should; all is float32."""
+    rel, beta, rest, dev, h_of_nonfinite = (
+        np.float32(getattr(rule, name)) for name, _ in rule._fields_
+    )
     with np.errstate(all="ignore"):
         norm = np.sqrt(squares.astype(np.float64)).astype(np.float32)
         lost = ~np.isfinite(norm)
-        h = np.where(lost, 0, np.fmin(rel * old / norm, 1)).astype(np.float32)
+        threshold = rel * old
+        if deviation is not None:
+            threshold = np.fmax(threshold, old + dev * deviation)
+        one, zero = np.float32(1), np.float32(0)
+        h = np.where(lost, zero, np.fmin(threshold / norm, one))
         clipped = h * norm
-        average = np.where(
-            np.isfinite(old), old + rest * (clipped - old), clipped
-        )
-    gamma = np.where(np.isfinite(clipped) & (clipped > 0), average, old)
-    wanted = {"norm": norm, "h": h, "gamma": gamma, "lost": lost, "count": lost}
-    got = launch_rule(
-        module,
-        framework,
-        framework.tensor(squares.astype(np.float64), "float32"),
-        framework.tensor(old.astype(np.float64), "float32"),
-    )
-    for name, values in wanted.items():
-        same = np.array_equal(got[name], values, equal_nan=True)
-        assert same, f"{name} differs"
-    return {"check": "rule"}
+        change = clipped - old
+        is_observed = np.isfinite(clipped) & (clipped > 0)
+        average = np.where(np.isfinite(old), old + rest * change, clipped)
+        found = {
+            "norm": norm,
+            "h": np.where(lost, h_of_nonfinite, h),
+            "gamma": np.where(is_observed, average, old),
+            "count": lost,
+        }
+        if not h_of_nonfinite:
+            found["lost"] = lost
+        if deviation is not None:
+            spread = beta * deviation + rest * np.abs(change)
+            is_known = is_observed & np.isfinite(old)
+            found["deviation"] = np.where(is_known, spread, deviation)
+    return found
 
 
-def check_streams(module: Any, framework: Torch) -> dict[str, Any]:
-    """Two lists on two streams at once keep their own sums."""
-    torch = framework.lib
-    ones = [
-        framework.tensor(np.ones(STREAM_VALUES), "float32") for _ in range(8)
-    ]
-    twos = [2 * one for one in ones]
-    torch.cuda.synchronize()
-    lists = []
-    for tensors in (ones, twos):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            lists.append(Lists(module, framework, tensors, "float32"))
-            for _ in range(20):
-                lists[-1].squared_norms()
-    torch.cuda.synchronize()
-    for made, value in zip(lists, (1, 4), strict=True):
-        sums = framework.wide(made.sums)
-        assert np.all(sums == value * STREAM_VALUES), sums
-    return {"check": "two streams"}
+def check_repeats(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
+    """Sums have the same bits in every run, at every address, on every GPU.
+
+    Raises:
+        AssertionError: They differ.
+    """
+    sizes = [1, 7, tables.CHUNK - 1, 3 * tables.CHUNK + 5]
+    seen, kept = set(), []
+    for offset in (0, 0, 1):
+        tensors = []
+        for size in sizes:
+            numbers = np.arange(-offset, size)
+            values = numbers * 2654435761 % 65536 / 8192 - 4
+            tensors.append(framework.tensor(values, dtype)[offset:])
+        is_aligned = tensors[-1].data_ptr() % 16 == 0
+        assert is_aligned == (offset == 0), "the view lies elsewhere"
+        lists = Lists(module, framework, tensors, dtype)
+        kept.append(lists)  # so that the next lies elsewhere
+        for _ in range(REPEATS):
+            sums = framework.wide(lists.squared_norms())
+            seen.add(sums.astype(np.float32).tobytes())
+    assert len(seen) == 1, f"{dtype}: {len(seen)} different results"
+    digest = hashlib.sha256(seen.pop()).hexdigest()[:16]
+    assert digest == SUMS[dtype], f"{dtype}: {digest}, emulated {SUMS[dtype]}"
+    return {"check": "same bits", "dtype": dtype, "runs": 3 * REPEATS}
+
+
+def check_order(module: Any, framework: Torch) -> dict[str, Any]:
+    """Both passes run after what their stream got before, the host goes on.
+
+    Raises:
+        AssertionError: They did not see it, came too late, or the host waited.
+    """
+    busy = framework.empty(parts.BUSY_BYTES, "uint8")
+    zeros = np.zeros(ORDER_VALUES)
+    tensors = [framework.tensor(zeros, "float32") for _ in range(8)]
+    h = framework.tensor(np.full(8, 0.5), "float32")
+    discard = framework.tensor(np.zeros(8), "bool")
+    framework.wide(discard)  # waits for all that was begun
+    with framework.other_stream():
+        lists = Lists(module, framework, tensors, "float32")
+        lists.step(h, discard)  # loads the kernels
+        for _ in range(parts.BUSY_COPIES):
+            busy.clone()
+        for tensor in tensors:
+            tensor.fill_(1.0)
+        lists.step(h, discard)
+        done = framework.event()
+        done.record()
+        has_waited = done.query()
+        scaled = [tensor.clone() for tensor in tensors]
+        for tensor in tensors:
+            tensor.fill_(9.0)
+        sums = framework.wide(lists.sums)
+        found = np.stack([framework.wide(tensor) for tensor in scaled])
+    assert np.all(sums == ORDER_VALUES), f"norms in no order: {sums}"
+    assert np.all(found == 0.5), "scales in no order"
+    assert not has_waited, "the host waited for the device"
+    return {"check": "order"}
+
+
+def check_large(module: Any, framework: Torch) -> dict[str, Any]:
+    """A tensor of more than 2^31 values.
+
+    Raises:
+        AssertionError: Not all of them were added and scaled.
+    """
+    row = {"check": "large", "values": LARGE_VALUES}
+    free, needed = parts.free_bytes(), 2 * LARGE_VALUES + (1 << 29)
+    if free < needed:
+        text = f"{free / 1e9:.1f} GB are free, {needed / 1e9:.1f} are needed"
+        return row | {"skipped": text}
+    tensor = framework.empty(LARGE_VALUES, "bfloat16")
+    tensor.fill_(1.0)
+    lists = Lists(module, framework, [tensor], "bfloat16")
+    h = framework.tensor(np.full(1, 0.5), "float32")
+    for wanted in (1.0, 0.5):
+        (found,) = framework.wide(lists.squared_norms())
+        error = abs(found / (wanted**2 * LARGE_VALUES) - 1)
+        assert error < 1e-6, f"norm of {wanted} differs: {found}"
+        last = framework.wide(tensor[-9:])
+        assert np.all(last == wanted), f"the last values are {last}"
+        lists.scale(h, framework.tensor(np.zeros(1), "bool"))
+    return row
 
 
 def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
@@ -530,109 +461,6 @@ def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
             sums,
         )
     return {"check": "capture and 3 replays"}
-
-
-def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
-    """Time both passes, and what a user could do without the kernels."""
-    for dtype, width in (("float32", 4), ("bfloat16", 2)):
-        for count, values in LISTS.items():
-            size = int(values) // count
-            zeros = np.zeros(size)
-            tensors = [framework.tensor(zeros, dtype) for _ in range(count)]
-            lists = Lists(module, framework, tensors, dtype)
-            discard = framework.tensor(np.zeros(count), "bool")
-            source = framework.empty(count * size * width, "uint8")
-            copy_ms, _ = framework.milliseconds(source.clone)
-            baselines = others(framework, tensors)
-            for share in SHARES:
-                scales = np.ones(count)
-                scales[: round(share * count)] = 0.5
-                h = framework.tensor(scales, "float32")
-                passes = 1 + 2 * round(share * count) / count
-                floor = copy_ms * passes / 2  # a copy reads and writes
-                mine, host = framework.milliseconds(
-                    functools.partial(lists.step, h, discard)
-                )
-                yield {
-                    "time": f"{count} tensors",
-                    "dtype": dtype,
-                    "clipped": share,
-                    "ms": mine,
-                    "host_ms": host,
-                    "ms_at_copy_bandwidth": floor,
-                    "of_copy_bandwidth": mine / floor,
-                    **baselines,
-                }
-
-
-def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
-    """Time PyTorch's lists and a loop over the tensors, both scaling all.
-
-    The lists get their factors as numbers, as if the host knew them already:
-    PyTorch has no fast list for factors on the device.
-    """
-    if isinstance(framework, Paddle):
-        return {}
-    torch = framework.lib
-    factors = framework.tensor(np.full(len(tensors), 0.5), "float32").unbind()
-
-    def foreach() -> None:
-        torch._foreach_norm(tensors)
-        torch._foreach_mul_(tensors, [0.5] * len(tensors))
-
-    def one_by_one() -> None:
-        for tensor, factor in zip(tensors, factors, strict=True):
-            torch.linalg.vector_norm(tensor)
-            tensor.mul_(factor)
-
-    return {
-        "foreach_ms": framework.milliseconds(foreach)[0],
-        "one_by_one_ms": framework.milliseconds(one_by_one)[0],
-    }
-
-
-def pick_framework() -> Torch:
-    """Paddle if it is installed for GPUs, else PyTorch.
-
-    Raises:
-        RuntimeError: Neither is, or there is no GPU.
-    """
-    if importlib.util.find_spec("paddle"):
-        paddle = importlib.import_module("paddle")
-        if paddle.device.is_compiled_with_cuda():
-            return Paddle()
-    if importlib.util.find_spec("torch"):
-        torch = importlib.import_module("torch")
-        if torch.cuda.is_available():
-            return Torch()
-    raise RuntimeError(
-        "no GPU to check: this needs paddlepaddle-gpu, or a PyTorch whose "
-        "torch.cuda.is_available() is true"
-    )
-
-
-def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
-    """Compile the kernels for the current GPU and load them.
-
-    Args:
-        cuda_major: The NVRTC to prefer: a newer one than the driver's CUDA may
-            make code that the driver refuses.
-    """
-    cuda = driver.Driver(ctypes.CDLL(DRIVER))
-    cuda.use_context(0)
-    nvrtc = driver.load_nvrtc(cuda_major)
-    compiler = driver.Compiler(nvrtc)
-    target = compiler.target(cuda.capability(0))
-    source = (CUDA / "multi_tensor.cu").read_text()
-    options = (*driver.OPTIONS, *tables.DEFINES)
-    image, _ = compiler.compile(source, target, options)
-    facts = {
-        "driver": cuda.version,
-        "target": target,
-        "nvrtc": ".".join(map(str, compiler.version)),
-        "nvrtc_file": nvrtc._name,
-    }
-    return cuda.load(image), facts
 
 
 def check_memory() -> dict[str, Any]:
@@ -690,10 +518,13 @@ def all_rows(
     yield from attempt("rule", check_rule, module, framework)
     if only == "values":
         return
+    for dtype in DTYPES:
+        yield from attempt("repeats", check_repeats, module, framework, dtype)
+    yield from attempt("order", check_order, module, framework)
     if not isinstance(framework, Paddle):
-        yield from attempt("two streams", check_streams, module, framework)
         yield from attempt("capture", check_capture, module, framework)
-    yield from attempt("times", time_lists, module, framework)
+    yield from attempt("large", check_large, module, framework)
+    yield from attempt("times", times.time_lists, module, framework)
     yield from attempt("compute-sanitizer", check_memory)
 
 
@@ -717,11 +548,33 @@ def main(arguments: list[str] | None = None) -> int:
             default="",
             help=text,
         )
+    part.add_argument(
+        "--table",
+        type=argparse.FileType(),
+        metavar="FILE",
+        help="no check: print the times of a run as Markdown",
+    )
+    part.add_argument(
+        "--floors",
+        action="store_true",
+        help="no check: print the least times by data sheet, in milliseconds",
+    )
+    parser.add_argument(
+        "--framework",
+        choices=("paddle", "torch"),
+        help="whose tensors; Paddle's if it is installed for GPUs",
+    )
     options = parser.parse_args(arguments)
+    if options.floors or options.table:
+        if options.floors:
+            times.write_floors()
+        else:
+            times.write_table(options.table)
+        return 0
     try:
-        framework = pick_framework()
+        framework = parts.pick_framework(options.framework)
         framework.empty(1, "uint8")  # makes the context
-        module, facts = load_kernels(framework.cuda_major())
+        module, facts = parts.load_kernels(framework.cuda_major())
     except (OSError, RuntimeError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

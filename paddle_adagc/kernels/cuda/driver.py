@@ -19,7 +19,6 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 OPTIONS = (
     "--std=c++17",
     "--fmad=false",  # the same bits as rule.py
-    "--maxrregcount=32",  # 2,048 threads on a multiprocessor
     "--ptxas-options=-v",
 )
 

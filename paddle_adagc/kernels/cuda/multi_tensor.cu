@@ -14,7 +14,20 @@ using i64 = long long;
 constexpr int kThreads = ADAGC_THREADS;
 constexpr int kChunk = ADAGC_CHUNK;          // values that a block takes
 constexpr int kAddresses = ADAGC_ADDRESSES;  // in one launch's arguments
+constexpr int kChunksOfBlock = ADAGC_CHUNKS_OF_BLOCK;  // when scaling, at most
 constexpr int kWarp = 32;
+// Blocks on a multiprocessor: as many as its 1,024 to 2,048 threads allow. To
+// scale needs more registers than 4 blocks have.
+#if __CUDA_ARCH__ == 750
+constexpr int kBlocks = 2;
+#elif (__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1200
+constexpr int kBlocks = 3;
+#else
+constexpr int kBlocks = 4;
+#endif
+constexpr int kScaleBlocks = kBlocks < 3 ? kBlocks : 3;
+#define KERNEL(BLOCKS) \
+  extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
 
 struct Bf16 { u16 bits; };
 struct Fp16 { u16 bits; };
@@ -205,16 +218,8 @@ __device__ Pack<T> scaled(Pack<T> pack, float factor) {
 }
 
 template <typename T>
-__device__ void scale(const u64* addresses, const Segment* segments,
-                      const Chunk* chunks, const float* h,
-                      const bool* discard) {
+__device__ void scale_chunk(const Part<T>& part, bool is_lost, float factor) {
   constexpr int kStride = kThreads * Pack<T>::kSize;
-  const Chunk chunk = chunks[blockIdx.x];
-  if (addresses[chunk.segment] == 0) return;  // no gradient in this step
-  const bool is_lost = discard != nullptr && discard[chunk.slot];
-  const float factor = h[chunk.slot];
-  if (!is_lost && factor == 1.0f) return;  // the gradient is not read
-  const Part<T> part(addresses, segments, chunk);
   const int first = threadIdx.x * Pack<T>::kSize;
   Pack<T> zeros;
   zeros.raw = uint4{0, 0, 0, 0};
@@ -230,18 +235,44 @@ __device__ void scale(const u64* addresses, const Segment* segments,
   }
 }
 
+// Block b takes chunks b, b + gridDim.x, ..., at most kChunksOfBlock, and looks
+// at all of them at once: most gradients are not clipped, and are not read.
+template <typename T>
+__device__ void scale(const u64* addresses, const Segment* segments,
+                      const Chunk* chunks, const float* h, const bool* discard,
+                      int count) {
+  __shared__ bool is_active[kChunksOfBlock];
+  const int self = blockIdx.x + threadIdx.x * gridDim.x;
+  if (threadIdx.x < kChunksOfBlock && self < count) {
+    const Chunk chunk = chunks[self];
+    const bool is_lost = discard != nullptr && discard[chunk.slot];
+    is_active[threadIdx.x] = addresses[chunk.segment] != 0 &&  // a gradient
+                             (is_lost || !(h[chunk.slot] == 1.0f));
+  }
+  __syncthreads();
+  const bool* is_next_active = is_active;
+#pragma unroll 1
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
+    if (!*is_next_active++) continue;
+    const Chunk chunk = chunks[i];
+    const bool is_lost = discard != nullptr && discard[chunk.slot];
+    const Part<T> part(addresses, segments, chunk);
+    scale_chunk(part, is_lost, h[chunk.slot]);
+  }
+}
+
 // ---- entry points ----------------------------------------------------------
 
 #define FOR_TYPE(NAME, T)                                                 \
-  extern "C" __global__ void partial_norm_##NAME(                         \
+  KERNEL(kBlocks) partial_norm_##NAME(                                    \
       const u64* addresses, const Segment* segments, const Chunk* chunks, \
       float* partial) {                                                   \
     partial_norm<T>(addresses, segments, chunks, partial);                \
   }                                                                       \
-  extern "C" __global__ void scale_##NAME(                                \
+  KERNEL(kScaleBlocks) scale_##NAME(                                      \
       const u64* addresses, const Segment* segments, const Chunk* chunks, \
-      const float* h, const bool* discard) {                              \
-    scale<T>(addresses, segments, chunks, h, discard);                    \
+      const float* h, const bool* discard, int count) {                   \
+    scale<T>(addresses, segments, chunks, h, discard, count);             \
   }
 FOR_TYPE(float32, float)
 FOR_TYPE(float64, double)
@@ -249,12 +280,13 @@ FOR_TYPE(bfloat16, Bf16)
 FOR_TYPE(float16, Fp16)
 
 // One warp per slot: sum of its chunks, always in the same order.
-extern "C" __global__ void finish_norms(
+KERNEL(kBlocks) finish_norms(
     const Span* spans, const float* partial, int num_slots, float* out) {
   const int slot = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
   if (slot >= num_slots) return;  // whole warps
   const Span span = spans[slot];
   double sum = 0;
+#pragma unroll 8
   for (int i = span.start + threadIdx.x % kWarp; i < span.stop; i += kWarp)
     sum += static_cast<double>(partial[i]);
   sum = warp_sum(sum);
@@ -263,7 +295,7 @@ extern "C" __global__ void finish_norms(
 
 // Addresses travel as arguments: no host memory has to outlive the call, no
 // copy waits for the device, and a CUDA graph keeps them.
-extern "C" __global__ void store_addresses(
+KERNEL(kBlocks) store_addresses(
     u64* table, int start, int count, const Addresses addresses) {
   if (static_cast<int>(threadIdx.x) < count)
     table[start + threadIdx.x] = addresses.values[threadIdx.x];
@@ -284,7 +316,7 @@ __device__ inline bool is_finite(float x) {
 }
 
 // deviation may be null, and lost, which says whose gradient becomes 0.
-extern "C" __global__ void adaptive_step(
+KERNEL(kBlocks) adaptive_step(
     const float* squared_norm, int num_tensors, const Rule rule,
     const float* gamma, const float* deviation, float* norm_out, float* h_out,
     float* gamma_out, float* deviation_out, bool* lost, const int* count,

@@ -18,6 +18,12 @@ THREADS = 512
 CHUNK = 16384
 """Values that a block takes."""
 
+CHUNKS_OF_BLOCK = 16
+"""At most, when scaling."""
+
+_FULL_GRID = 2048
+"""Blocks that keep a GPU busy: before there are as many, each has one chunk."""
+
 ADDRESSES = 480
 """In one launch's arguments: 3,840 bytes of the 4,096 that every CUDA has."""
 
@@ -25,6 +31,7 @@ DEFINES = (
     f"-DADAGC_THREADS={THREADS}",
     f"-DADAGC_CHUNK={CHUNK}",
     f"-DADAGC_ADDRESSES={ADDRESSES}",
+    f"-DADAGC_CHUNKS_OF_BLOCK={CHUNKS_OF_BLOCK}",
 )
 _WARP = 32
 
@@ -192,12 +199,14 @@ class Launcher:
     def scale(self, h: int, discard: int | None) -> None:
         """Scale by float32 at ``h``; zero where bool at ``discard``."""
         for run in self.tables.runs:
+            per_block = min(max(run.count // _FULL_GRID, 1), CHUNKS_OF_BLOCK)
             self._launch(
                 f"scale_{run.dtype}",
-                run.count,
+                -(-run.count // per_block),
                 *self._chunks(run),
                 ctypes.c_void_p(h),
                 ctypes.c_void_p(discard),
+                ctypes.c_int(run.count),
             )
 
     def _chunks(self, run: Run) -> tuple[ctypes.c_void_p, ...]:

@@ -31,7 +31,7 @@ from paddle.base import core
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels.cuda import runtime, tensors
+from paddle_adagc.kernels.cuda import runtime, tables, tensors
 from paddle_adagc.kernels.cuda.tables import CHUNK, THREADS, Tables
 
 
@@ -105,6 +105,35 @@ def test_launches_of_norms_and_scales(cuda, count, stores):
     assert Tables(["float32"] * count, np.ones(count, int)).num_launches == (
         stores + 3
     )
+
+
+@pytest.mark.parametrize(("full", "blocks"), [(1, 1), (3, 4), (100, 16)])
+def test_chunks_of_a_block_change_no_bit(monkeypatch, cuda, full, blocks):
+    """16 chunks, of tensors that are clipped, lost, missing or left alone."""
+    monkeypatch.setattr(tables, "_FULL_GRID", full)
+    rng = np.random.default_rng(0)
+    sizes = [CHUNK * 3 + 5, 7, CHUNK * 5, CHUNK, 1, 2 * CHUNK + 1, 3, 9]
+    values = [rng.normal(size=n).astype("float32") for n in sizes]
+    h = np.array([0.3, 1, 0.7, 1, 0.2, 0.9, 0.5, 0.6], np.float32)
+    lost = [False] * 7 + [True]
+    gradients = [paddle.to_tensor(v) for v in values]
+    listed = [None if i == 4 else g for i, g in enumerate(gradients)]
+    names, launched = [], tables.Launcher._launch
+
+    def launch(self, name, grid, *arguments):
+        names.append((name, grid))
+        launched(self, name, grid, *arguments)
+
+    monkeypatch.setattr(tables.Launcher, "_launch", launch)
+    GradientList(listed).scale_(paddle.to_tensor(h), paddle.to_tensor(lost))
+    factors = np.where([i == 4 for i in range(8)], 1, h)
+    for gradient, value, factor, flag in zip(
+        gradients, values, factors, lost, strict=True
+    ):
+        wanted = 0 * value if flag else value * np.float32(factor)
+        np.testing.assert_array_equal(gradient.numpy(), wanted)
+    (grid,) = [grid for name, grid in names if name == "scale_float32"]
+    assert grid == blocks
 
 
 def test_lists_of_equal_shapes_do_not_mix_up_their_addresses(cuda):
@@ -335,11 +364,11 @@ int main() {
         cuLaunchKernel(&*kernels().find(name), grid, 1, 1, kThreads, 1, 1, 0,
                        nullptr, arguments.data(), nullptr);
       };
-      const int grid = chunks.size();
+      int grid = chunks.size(), count = grid;
       run("partial_norm_float32", grid, {&addresses, &segments, &chunk, &sums});
       run("finish_norms", 1, {&spans, &sums, &one, &out});
-      run("scale_float32", grid,
-          {&addresses, &segments, &chunk, &factor, &discard});
+      run("scale_float32", 1,
+          {&addresses, &segments, &chunk, &factor, &discard, &count});
       if (sum != size || values[offset] != 0.5f) return 1;
     }
 }
@@ -429,7 +458,7 @@ WRONG = {
     "a barrier is missing": ("  __syncthreads();\n", ""),
     "chunks overlap": ("chunk.index) * kChunk;", "chunk.index) * 16;"),
     "the last values are left out": ("i < part.size;", "i + 7 < part.size;"),
-    "h is not looked at": ("factor == 1.0f", "factor <= 1.0f"),
+    "h is not looked at": ("[chunk.slot] == 1.0f", "[chunk.slot] <= 1.0f"),
     "discard is not looked at": ("discard[chunk.slot]", "false"),
     "cut instead of rounded": ("+ 0x7fffu + ((bits >> 16) & 1u)", ""),
 }

@@ -37,8 +37,12 @@ _FUNCTION = re.compile(
 )
 
 
-@pytest.mark.parametrize("arch", [80, 90, 100, 120])
-def test_kernels_compile_without_spills(compiler, arch):
+# Registers of a multiprocessor over the threads that it holds.
+@pytest.mark.parametrize(
+    ("arch", "registers"),
+    {75: 64, 80: 32, 86: 40, 89: 40, 90: 32, 100: 32, 120: 40}.items(),
+)
+def test_kernels_compile_without_spills(compiler, arch, registers):
     if compiler.target(arch) != f"sm_{arch}":
         pytest.skip(f"NVRTC {compiler.version} is older than sm_{arch}")
     image, log = compiler.compile(
@@ -55,7 +59,9 @@ def test_kernels_compile_without_spills(compiler, arch):
     }
     for name, function in functions.items():
         assert function["stores"] == function["loads"] == "0", name
-        assert int(function["registers"]) <= 32, name
+        is_scale = name.startswith("scale")  # 3 blocks of 512 threads suffice
+        most = max(registers, 40) if is_scale else registers
+        assert int(function["registers"]) <= most, name
 
 
 def test_values_move_16_bytes_at_a_time(compiler):

@@ -109,6 +109,10 @@ int cuDevicePrimaryCtxRetain(void** context, int) {
   return called("cuDevicePrimaryCtxRetain");
 }
 int cuCtxSetCurrent(void*) { return called("cuCtxSetCurrent"); }
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *free = *total = size_t{1} << 30;
+  return called("cuMemGetInfo");
+}
 int cuModuleLoadData(void** module, const void* image) {
   *module = nullptr;
   const int code = called("cuModuleLoadData");
@@ -135,6 +139,7 @@ int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned,
   const int code = called("cuLaunchKernel");
   ++counts()[name];
   emulator::body = [&launch = launch, arguments] { launch(arguments); };
+  gridDim.x = grid;
   for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
     emulator::run_block(block);
   }

@@ -19,11 +19,12 @@
 
 #define __global__
 #define __device__
+#define __launch_bounds__(...)
 #define __shared__ static
 
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct Index { unsigned x; };
-static Index blockIdx, threadIdx;
+static Index blockIdx, gridDim, threadIdx;
 
 inline float __uint_as_float(unsigned bits) { return from_bits(bits); }
 inline unsigned __float_as_uint(float value) { return to_bits(value); }

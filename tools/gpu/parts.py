@@ -1,0 +1,274 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels on a GPU, with tensors of Paddle or of PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+DRIVER = "libcuda.so.1"
+CUDA = Path(__file__).resolve().parents[2] / "paddle_adagc/kernels/cuda"
+
+
+def load(name: str) -> ModuleType:
+    """Load a file of the kernels without the package, which needs Paddle."""
+    spec = importlib.util.spec_from_file_location(name, CUDA / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+driver, tables = load("driver"), load("tables")
+sys.path.insert(0, str(CUDA.parents[2]))  # paddle_adagc, for Paddle's part
+
+REPETITIONS = 20
+BUSY_BYTES, BUSY_COPIES = 1 << 30, 100
+"""Copied before a timed step: about 65 ms on an H100."""
+
+
+class Torch:
+    """What the checks need of a framework, by PyTorch.
+
+    Args:
+        device: ``"cuda"``; ``"cpu"`` for a test on an emulated driver.
+    """
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.lib: Any = importlib.import_module("torch")
+        self._device = device
+
+    def cuda_major(self) -> str:
+        """Major version of CUDA that the framework was built with."""
+        return str(self.lib.version.cuda).split(".")[0]
+
+    def tensor(self, values: np.ndarray, dtype: str) -> Any:
+        """Make a tensor of float64 values."""
+        made = self.lib.tensor(values, device=self._device)
+        return made.to(getattr(self.lib, dtype))
+
+    def empty(self, count: int, dtype: str) -> Any:
+        """Make a tensor of unknown values."""
+        dtype = getattr(self.lib, dtype)
+        return self.lib.empty(count, dtype=dtype, device=self._device)
+
+    def wide(self, tensor: Any) -> np.ndarray:
+        """Copy to the host as float64."""
+        return tensor.double().cpu().numpy().copy()
+
+    def scaled(self, tensor: Any, h: float) -> Any:
+        """Multiply in float32 at least and round once."""
+        if tensor.dtype == self.lib.float64:
+            return tensor * float(np.float32(h))
+        factor = self.tensor(np.array(h, np.float32), "float32")
+        return (tensor.float() * factor).to(tensor.dtype)
+
+    def stream(self) -> int:
+        """Handle of the current stream."""
+        if self._device == "cpu":
+            return 0
+        return self.lib.cuda.current_stream().cuda_stream
+
+    def other_stream(self) -> contextlib.AbstractContextManager[Any]:
+        """Make another stream the current one."""
+        return self.lib.cuda.stream(self.lib.cuda.Stream())
+
+    def name(self) -> str:
+        """Name of the GPU."""
+        return self.lib.cuda.get_device_name()
+
+    def event(self) -> Any:
+        """A new event that takes the time."""
+        return self.lib.cuda.Event(enable_timing=True)
+
+    def milliseconds(self, step: Callable[[], Any]) -> tuple[float, float]:
+        """Median times of a step: the device's, by events, and the host's.
+
+        Copies keep the device busy while the host launches the step, so that
+        the device does not wait for the host, as in training. A host that takes
+        longer than the copies still counts.
+        """
+        busy = self.empty(BUSY_BYTES, "uint8")
+        times, host_times = [], []
+        for _ in range(REPETITIONS + 3):
+            for _ in range(BUSY_COPIES):
+                busy.clone()
+            begin, end = self.event(), self.event()
+            begin.record()
+            start = time.perf_counter()
+            step()
+            host_times.append(1e3 * (time.perf_counter() - start))
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end))
+        return statistics.median(times[3:]), statistics.median(host_times[3:])
+
+
+class Paddle(Torch):
+    """The same by PaddlePaddle."""
+
+    def __init__(self, device: str = "gpu") -> None:
+        self.lib = importlib.import_module("paddle")
+        self.lib.set_device(device)
+        self._device = device
+
+    def cuda_major(self) -> str:
+        """Major version of CUDA that the framework was built with."""
+        return str(self.lib.version.cuda()).split(".")[0]
+
+    def tensor(self, values: np.ndarray, dtype: str) -> Any:
+        """Make a tensor of float64 values."""
+        return self.lib.to_tensor(values).astype(dtype)
+
+    def empty(self, count: int, dtype: str) -> Any:
+        """Make a tensor of unknown values."""
+        return self.lib.empty([count], dtype)
+
+    def wide(self, tensor: Any) -> np.ndarray:
+        """Copy to the host as float64."""
+        return tensor.astype("float64").numpy()
+
+    def scaled(self, tensor: Any, h: float) -> Any:
+        """Multiply in float32 at least and round once."""
+        if tensor.dtype == self.lib.float64:
+            return tensor * float(np.float32(h))
+        factor = self.lib.to_tensor(np.array([h], np.float32))
+        return (tensor.astype("float32") * factor).astype(tensor.dtype)
+
+    def stream(self) -> int:
+        """Handle of the current stream."""
+        if self._device == "cpu":
+            return 0
+        from paddle_adagc.kernels.cuda.runtime import current_stream
+
+        return current_stream(0)
+
+    def name(self) -> str:
+        """Name of the GPU."""
+        return self.lib.device.cuda.get_device_name()
+
+    def other_stream(self) -> contextlib.AbstractContextManager[Any]:
+        """Stay with the current stream, which is not CUDA's null stream."""
+        return contextlib.nullcontext()
+
+    def event(self) -> Any:
+        """A new event that takes the time."""
+        return self.lib.device.Event(enable_timing=True)
+
+
+class Lists:
+    """A list of tensors with its launches, as the clip has them."""
+
+    def __init__(
+        self,
+        module: Any,
+        framework: Torch,
+        tensors: list[Any],
+        dtypes: str | list[str],
+    ) -> None:
+        sizes = np.array([int(np.prod(t.shape)) for t in tensors])
+        if isinstance(dtypes, str):
+            dtypes = [dtypes] * len(tensors)
+        made = tables.Tables(dtypes, sizes)
+        self.tensors = tensors
+        self.missing: set[int] = set()
+        self.memory = framework.empty(made.num_bytes, "uint8")
+        self.sums = framework.empty(len(tensors), "float32")
+        self.launcher = tables.Launcher(
+            module, made, self.memory.data_ptr(), framework.stream()
+        )
+
+    def squared_norms(self) -> Any:
+        """Tell the device the addresses, and measure."""
+        self.launcher.store_addresses(
+            np.array(
+                [
+                    0 if i in self.missing else tensor.data_ptr()
+                    for i, tensor in enumerate(self.tensors)
+                ],
+                np.uint64,
+            )
+        )
+        self.launcher.squared_norms(self.sums.data_ptr())
+        return self.sums
+
+    def scale(self, h: Any, discard: Any) -> None:
+        """Scale in place."""
+        self.launcher.scale(h.data_ptr(), discard.data_ptr())
+
+    def step(self, h: Any, discard: Any) -> None:
+        """Make both passes."""
+        self.squared_norms()
+        self.scale(h, discard)
+
+
+def pick_framework(name: str | None) -> Torch:
+    """Paddle if it is installed for GPUs, else PyTorch; or the named one.
+
+    Raises:
+        RuntimeError: Neither is, or there is no GPU.
+    """
+    if name != "torch" and importlib.util.find_spec("paddle"):
+        paddle = importlib.import_module("paddle")
+        if paddle.device.is_compiled_with_cuda():
+            return Paddle()
+    if name != "paddle" and importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        if torch.cuda.is_available():
+            return Torch()
+    raise RuntimeError(
+        "no GPU to check: this needs paddlepaddle-gpu, or a PyTorch whose "
+        "torch.cuda.is_available() is true"
+    )
+
+
+def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
+    """Compile the kernels for the current GPU and load them.
+
+    Args:
+        cuda_major: The NVRTC to prefer: a newer one than the driver's CUDA may
+            make code that the driver refuses.
+    """
+    cuda = driver.Driver(ctypes.CDLL(DRIVER))
+    cuda.use_context(0)
+    nvrtc = driver.load_nvrtc(cuda_major)
+    compiler = driver.Compiler(nvrtc)
+    target = compiler.target(cuda.capability(0))
+    source = (CUDA / "multi_tensor.cu").read_text()
+    options = (*driver.OPTIONS, *tables.DEFINES)
+    start = time.perf_counter()
+    image, _ = compiler.compile(source, target, options)
+    compiled = time.perf_counter()
+    module = cuda.load(image)
+    facts = {
+        "driver": cuda.version,
+        "target": target,
+        "nvrtc": ".".join(map(str, compiler.version)),
+        "nvrtc_file": nvrtc._name,
+        "compile_ms": 1e3 * (compiled - start),
+        "load_ms": 1e3 * (time.perf_counter() - compiled),
+    }
+    return module, facts
+
+
+def free_bytes() -> int:
+    """Free memory of the current device."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    driver.Driver(ctypes.CDLL(DRIVER)).call(
+        "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)
+    )
+    return free.value
