@@ -34,6 +34,7 @@ Series = Literal[
     "clipped_fraction",
     "gamma_change",
     "nonfinite",
+    "stuck",
     "step_seconds",
 ]
 

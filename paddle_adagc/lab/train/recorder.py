@@ -37,6 +37,7 @@ _MOMENTS = ("moment1", "moment2")
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
 _WATCHED = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
+_STUCK = "stuck"
 _GAMMA = QUANTITIES.index("gamma")
 
 
@@ -60,6 +61,7 @@ class StepRecorder:
         )
         self.has_diverged = False
         self.most_clipped: dict[str, float] = {}  # of the last summary
+        self._stuck: set[str] = set()
         self.optimizer: Any = None
         self._config = config
         self._parameters = {
@@ -187,6 +189,9 @@ class StepRecorder:
             lowest = [*summary["lowest_h"].items()]
             self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
             row["most_clipped"] = self.most_clipped
+            if new := set(summary.get(_STUCK, ())) - self._stuck:
+                row[_STUCK] = sorted(new)
+                self._stuck |= new
         return summary
 
     def flush(self) -> None:
@@ -360,6 +365,8 @@ class Watcher:
         elif "nonfinite_total" in row:
             values["nonfinite"] = total - self._last_total
         self._last_total = total
+        if _STUCK in row:
+            values[_STUCK] = len(row[_STUCK])
         if row["step"] in self._changes:
             values["gamma_change"] = self._changes.pop(row["step"])
         return values
