@@ -96,9 +96,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             It matters only with ``init="warmup_min"``.
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
             float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
-            device and, where ranks hold different tensors, for all ranks, in
-            every step; under data parallelism alone only a rank that finds it
-            raises) or ``"propagate"`` it.
+            device and all ranks in every step; without fleet only a rank that
+            finds it raises) or ``"propagate"`` it.
             gamma stays in every case, and the tensor is left out of the
             warm-up's global norm.
         overrides: Other values for some tensors: regular expression -> dict of

@@ -147,8 +147,9 @@ class NonFiniteTreatment:
     ) -> None:
         """Stop on all ranks, as ``"raise"`` asks; waits for the device.
 
-        Where every rank holds everything (data parallelism alone) there is no
-        exchange: after the all-reduce of gradients all ranks find the same.
+        Without fleet (``paddle.DataParallel`` alone) nothing tells which ranks
+        take part: only those raise that found it, and the others end with
+        their next exchange. After the all-reduce of gradients these are all.
 
         Args:
             norm: float32 ``[num_tensors]``.
@@ -160,16 +161,23 @@ class NonFiniteTreatment:
             FloatingPointError: A norm is not finite here or on another rank.
         """
         lost = np.flatnonzero(~np.isfinite(norm.numpy()))
-        if reducer.any_rank(bool(lost.size)):
-            found = reducer.gather([keys[int(i)] for i in lost])
-            names = [
-                f"{name} on rank {rank}" if len(found) > 1 else name
-                for rank, its_names in enumerate(found)
-                for name in its_names
+        found = reducer.tell_everyone([keys[int(i)] for i in lost])
+        names: dict[str, list[str]] = {}
+        for rank, its_names in enumerate(found):
+            for name in its_names:
+                names.setdefault(name, []).append(str(rank))
+        if names:
+            where = [
+                name
+                if len(found) == 1
+                else f"{name} on all ranks"
+                if len(ranks) == len(found)
+                else f"{name} on rank {', '.join(ranks)}"
+                for name, ranks in names.items()
             ]
             raise FloatingPointError(
                 f"the gradient of {len(names)} tensors is not finite at step "
-                f"{step}: {', '.join(names)}"
+                f"{step}: {'; '.join(where)}"
             )
 
     def treat(self, h: Tensor, norm: Tensor) -> tuple[Tensor, Tensor | None]:

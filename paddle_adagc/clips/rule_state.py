@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.clips.tensor_table import TensorTable
@@ -133,6 +135,7 @@ class RuleState:
         return dataclasses.replace(state, values=values)
 
 
+_STUCK_H, _STUCK_STEPS = 0.01, 200
 _NUM_LOWEST = 5
 _SAME = 1e-5  # relative; what rounding makes of one h for all tensors
 _QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
@@ -269,6 +272,38 @@ def step_summary(rows: Rows) -> dict[str, Any]:
         "nonfinite": int(np.sum(~finite)),
         "nonfinite_total": int(rows.columns["nonfinite_total"].sum()),
     }
+
+
+class StuckTensors:
+    """Finds tensors that stay below h 0.01 for 200 steps.
+
+    It looks at the steps that are summarised; others cost nothing.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        self._named: set[str] = set()
+
+    def see(self, step: int, rows: Rows) -> list[str]:
+        """Look at a step; return the stuck tensors, and warn of new ones."""
+        h, norm = rows.columns["h"], rows.columns["norm"]
+        is_low = (h < _STUCK_H) & np.isfinite(norm)
+        self._first = {
+            key: self._first.get(key, step)
+            for key, low in zip(rows.keys, is_low, strict=True)
+            if low
+        }
+        stuck = [k for k, s in self._first.items() if step - s >= _STUCK_STEPS]
+        if not self._named.issuperset(stuck) and dist.get_rank() == 0:
+            more = ", ..." if len(stuck) > _NUM_LOWEST else ""
+            warnings.warn(
+                f"{len(stuck)} tensors are clipped below h {_STUCK_H} for "
+                f"{_STUCK_STEPS} steps: {', '.join(stuck[:_NUM_LOWEST])}{more}."
+                " They hardly train: clip.restart_warmup() measures gamma anew",
+                stacklevel=3,
+            )
+        self._named.update(stuck)
+        return stuck
 
 
 def _norm(values: np.ndarray) -> float:

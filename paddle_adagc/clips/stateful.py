@@ -27,6 +27,7 @@ from paddle_adagc.clips.rule_state import (
     RuleState,
     Snapshot,
     State,
+    StuckTensors,
     by_tensor,
     step_metrics,
     step_summary,
@@ -117,7 +118,8 @@ class OtherRanks:
             self._reducer = Reducer(
                 make_plan(table.layout, topology)
                 if topology is not None and table.is_bound
-                else None
+                else None,
+                topology and topology.world,
             )
         return self._reducer
 
@@ -178,6 +180,7 @@ class StatefulClip(ClipGradBase):
         self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
+        self._stuck = StuckTensors()
         self._has_loaded = False
         self._ranks = OtherRanks(type(self).__name__)
 
@@ -331,12 +334,19 @@ class StatefulClip(ClipGradBase):
 
         In a distributed run every rank has to call it; one of them saves.
 
+        A warning names tensors whose gradients held Inf or NaN on some of the
+        ranks with copies of them, and not on others.
+
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
         """
-        observed = {self._table.keys[slot] for slot in self._observed}
+        keys = self._table.keys
+        observed = {keys[slot] for slot in self._observed}
         quantities = self._rule_state.quantities
-        state = gather_state(self._state(), observed, quantities)
+        with unchecked():
+            counts = self._nonfinite.count(len(keys)).tolist()
+        lost = {k: n for k, n in zip(keys, counts, strict=True) if n}
+        state = gather_state(self._state(), observed, quantities, lost)
         return state.to_dict()
 
     def set_state_dict(
@@ -433,10 +443,13 @@ class StatefulClip(ClipGradBase):
             clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
             of the most clipped tensors -> h; empty if all tensors have the same
             h, as under GlobalGC), ``nonfinite`` (number of tensors with Inf or
-            NaN), ``nonfinite_total`` (over all steps of this process).
+            NaN), ``nonfinite_total`` (over all steps of this process),
+            ``stuck`` (keys of tensors with ``h`` below 0.01 in every summary
+            of the last 200 steps or more, of which a warning tells).
         """
-        rows = self._rows_of_all_ranks()
-        summary = {"step": self.num_steps - 1, **step_summary(rows)}
+        rows, step = self._rows_of_all_ranks(), self.num_steps - 1
+        stuck = self._stuck.see(step, rows)
+        summary = {"step": step, **step_summary(rows), "stuck": stuck}
         return summary | ({"tensors": by_tensor(rows)} if tensors else {})
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
@@ -466,6 +479,7 @@ class StatefulClip(ClipGradBase):
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)
         self._calls = []
+        self._stuck = StuckTensors()
 
     def _known_reducer(self) -> Reducer:
         return self._ranks.reducer(self._table)

@@ -473,10 +473,14 @@ def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
 
 def clip_logs(summary: dict[str, Any]) -> dict[str, float]:
     """Name the numbers of a summary as they stand in a log."""
-    return {
-        f"clip_{name}": value if isinstance(value, int) else _short(value)
+    numbers = {
+        name: len(value) if name == "stuck" else value
         for name, value in summary.items()
         if name not in ("lowest_h", "tensors")
+    }
+    return {
+        f"clip_{name}": value if isinstance(value, int) else _short(value)
+        for name, value in numbers.items()
     }
 
 

@@ -190,13 +190,31 @@ def gather_state(
     state: ClipState,
     observed: Collection[str],
     quantities: Sequence[Quantity],
+    lost: Mapping[str, int],
 ) -> ClipState:
-    """Merge all ranks' states; every rank has to call it. See :func:`merge`."""
+    """Merge all ranks' states; every rank has to call it. See :func:`merge`.
+
+    ``lost``: key -> number of steps in which this rank met Inf or NaN, if any.
+    """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return state
-    parts: list[tuple[ClipState, Collection[str]]] = []
-    dist.all_gather_object(parts, (state.to_numpy(), observed))
-    return merge(parts, quantities)
+    parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
+    dist.all_gather_object(parts, (state.to_numpy(), observed, lost))
+    for key in sorted({key for _, _, lost in parts for key in lost}):
+        counts = {
+            rank: lost.get(key, 0)
+            for rank, (_, observed, lost) in enumerate(parts)
+            if key in observed
+        }
+        if len({*counts.values()}) > 1:
+            logger.warning(
+                "the gradient of %r was Inf or NaN on some of its ranks alone "
+                "(steps by rank: %s), so its weights differ from rank to rank: "
+                "resume from an earlier checkpoint",
+                key,
+                counts,
+            )
+    return merge([part[:2] for part in parts], quantities)
 
 
 def merge(

@@ -208,14 +208,19 @@ class Reducer:
     Args:
         plan: The plan; its vectors have one entry per tensor. None: this
             process holds everything.
+        everyone: Group of all ranks, those that hold everything included, if it
+            is known.
     """
 
-    def __init__(self, plan: ReductionPlan | None) -> None:
+    def __init__(
+        self, plan: ReductionPlan | None, everyone: Any = None
+    ) -> None:
         self._reductions = [
             (paddle.to_tensor(np.array(r.slots, np.int64)), r.group)
             for r in (plan.reductions if plan else ())
         ]
         self._world = plan.world if plan else None
+        self._everyone = everyone or self._world
         self._is_first = plan.is_first if plan and self._world else None
         self._model = plan.model if plan else Axis()
         self._counts: Tensor | None = None  # bool [num_tensors]
@@ -303,8 +308,25 @@ class Reducer:
 
     def any_rank(self, flag: bool) -> bool:
         """Whether the flag is set on any rank; waits for all of them."""
-        if self._world is None:
-            return flag
-        value = paddle.to_tensor([int(flag)], "int32")
-        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self._world)
-        return bool(value.item())
+        return _any_rank(flag, self._world)
+
+    def tell_everyone(self, found: list[T]) -> list[list[T]]:
+        """Give what ranks found to all, data-parallel ranks included.
+
+        One all-reduce of one number; if a rank found something, one gather.
+        """
+        if not _any_rank(bool(found), self._everyone):
+            return []
+        if self._everyone is None:
+            return [found]
+        values: list[list[T]] = []
+        dist.all_gather_object(values, found, group=self._everyone)
+        return values
+
+
+def _any_rank(flag: bool, group: Any) -> bool:
+    if group is None:
+        return flag
+    value = paddle.to_tensor([int(flag)], "int32")
+    dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)
+    return bool(value.item())

@@ -95,6 +95,7 @@ WATCHES: Mapping[str, Watch] = MappingProxyType(
         "clipped_fraction": Watch(least=0.5, smoothing=16),
         "gamma_change": Watch(least=math.log(2)),
         "nonfinite": Watch(limit=0.0),
+        "stuck": Watch(limit=0.0),
         "step_seconds": Watch(log=True, least=math.log(4), smoothing=16),
     }
 )
@@ -102,7 +103,8 @@ WATCHES: Mapping[str, Watch] = MappingProxyType(
 gradient norm before the clip, with a lower ``sigma`` since its descent widens
 the deviation; the share of tensors clipped; the largest
 ``abs(log(gamma / previous gamma))`` of all tensors; the number of tensors with
-Inf or NaN; the seconds of the step."""
+Inf or NaN; the number of tensors that were clipped below h 0.01 for 200 steps,
+once each; the seconds of the step."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -409,7 +409,7 @@ def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
     gathered = []
     monkeypatch.setattr(
         "paddle_adagc.clips.stateful.gather_state",
-        lambda state, observed, quantities: gathered.append(observed) or state,
+        lambda state, observed, *_: gathered.append(observed) or state,
     )
     gamma = clip.full_state_dict()["gamma"]
     assert [*gamma] == ["b.weight", "b.bias", "a.weight", "a.bias"]

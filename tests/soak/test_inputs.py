@@ -20,6 +20,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from soak.readers import READERS, Reader
@@ -40,7 +41,8 @@ BINARY = {".idx", ".idx without manifest", "flight recorder", "gzip", "tar"}
 BINARY |= {"clip state", "clip state without checksum", "weights", ".bin"}
 JSON = {"weights' index", "manifest", "Hugging Face config", "tokenizer"}
 JSON |= {"record", "ended record", "run.json", "complete.json", "jsonl"}
-STRUCTURED = sorted({*BINARY, *JSON, "results"})
+YAML = {"config", "claims", "experiments"}
+STRUCTURED = sorted({*BINARY, *JSON, *YAML, "results"})
 """Kinds whose structure is changed, too."""
 
 
@@ -106,6 +108,19 @@ def restructured(draw, content):
     return b"\n".join(lines) + b"\n"
 
 
+@st.composite
+def rewritten(draw, content):
+    """``content``, of YAML, after changes of its values; some are aliases."""
+    value = yaml.load(content, yaml.CSafeLoader)
+    for _ in range(draw(st.integers(1, 3))):
+        value = _changed(draw, value)
+    try:
+        text = yaml.dump(value, Dumper=yaml.CSafeDumper)
+    except RecursionError:
+        text = json.dumps(value)
+    return text.encode()
+
+
 def _changed(draw, value):
     """Change one value, one key or one list, at a random place."""
     if isinstance(value, dict) and value and draw(st.integers(0, 3)):
@@ -143,7 +158,9 @@ def reheaded(draw, content):
 
 
 STRUCTURES = {
-    kind: reheaded if kind in BINARY else restructured for kind in STRUCTURED
+    **dict.fromkeys(STRUCTURED, restructured),
+    **dict.fromkeys(BINARY, reheaded),
+    **dict.fromkeys(YAML, rewritten),
 }
 """Kind of input -> what changes its structure."""
 
@@ -248,9 +265,9 @@ def test_corrupt_input(kind, is_structural, profile, tmp_path, trials):
     try:
         check()
     finally:
+        group = "structures" if is_structural else "inputs"
         for outcome, count in counts.items():
-            case = f"{kind}, structure" if is_structural else kind
-            trials.append(Trial("inputs", case, outcome, count=count))
+            trials.append(Trial(group, kind, outcome, count=count))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ KINDS = {
     "power": "Power loss at a random moment",
     "damage": "One file of a run or of its data damaged",
     "storage": "Disk full, disk read-only, folder removed or moved",
-    "inputs": "Corrupt input",
+    "inputs": "Corrupt input, other bytes",
+    "structures": "Corrupt input, other sizes, counts, names or nesting",
 }
 """What the trials do."""
 

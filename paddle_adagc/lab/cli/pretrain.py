@@ -23,7 +23,7 @@ starts a new run from RUN's checkpoint of step 300 with a changed config.
 
 Exit status: 0 finished, 1 the loss ended above its first value or is not
 finite, 2 bad settings or damaged files, 3 the run's directory cannot be written
-to.
+to, 4 another process of the run is gone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0: finished, or a sound recipe; 1: the loss ended above its first value
         or stopped being finite; 2: bad settings; 3: the run's directory cannot
-        be written to; 128 and a signal's number: stopped by it.
+        be written to; 4: another process is gone; 128 and a signal's number:
+        stopped by it.
     """
     parser = make_parser("pretrain", __doc__)
     add_options(parser, _OPTIONS, overrides={"nargs": "*"})
@@ -201,9 +202,11 @@ def _train(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.train.console import summarise_run
     from paddle_adagc.lab.train.optimizers import unfinished_warm_up
     from paddle_adagc.lab.train.processes import (
+        LostRankError,
         Stopped,
         from_first_process,
         is_first_process,
+        lost_ranks,
     )
     from paddle_adagc.lab.train.run import run_pretraining
 
@@ -216,7 +219,7 @@ def _train(options: argparse.Namespace) -> int:
     for line in unfinished_warm_up("schedule.warmup_steps", warm_up, steps):
         print(f"warning: {line}", file=sys.stderr)
     try:
-        with storage_errors(config.train.output_dir):
+        with storage_errors(config.train.output_dir), lost_ranks():
             check_directory("train.output_dir", config.train.output_dir)
             run_pretraining(
                 config,
@@ -230,6 +233,9 @@ def _train(options: argparse.Namespace) -> int:
         if is_first_process():
             print(stopped)
         return stopped.exit_status
+    except LostRankError as lost:
+        print(f"\n{lost}", file=sys.stderr)
+        return 4
     ending = from_first_process(lambda: summarise_run(config.train.output_dir))
     if is_first_process():
         print("\n".join(ending.lines))

@@ -53,7 +53,8 @@ class Console(TrainerCallback):
         num, unit = _samples_in(self._task, config.global_batch)
         self._say(
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
-            f"{num:,} {unit} per step, {state.max_steps:,} steps"
+            f"{num:,} {unit} per step, {state.max_steps:,} steps, record of "
+            f"{tqdm.format_sizeof(self._recorder.num_bytes, 'B')}"
         )
         if state.global_step:
             self._say(f"resumed at step {state.global_step:,}")

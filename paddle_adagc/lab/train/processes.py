@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -95,6 +97,29 @@ def start_processes(config: RunConfig) -> None:
     }
     strategy.find_unused_parameters = True
     fleet.init(is_collective=True, strategy=strategy, log_level="WARNING")
+
+
+class LostRankError(Exception):
+    """Another process of the run is gone, or does not answer."""
+
+
+_LOST = re.compile("gloo|nccl|timeout|timed out", re.IGNORECASE)
+
+
+@contextlib.contextmanager
+def lost_ranks() -> Iterator[None]:
+    """Say in one line that an exchange failed, and how the run resumes."""
+    try:
+        yield
+    except RuntimeError as error:
+        if dist.get_world_size() == 1 or not _LOST.search(str(error)):
+            raise
+        raise LostRankError(
+            f"rank {dist.get_rank()} of {dist.get_world_size()} lost another "
+            f"one ({str(error).strip().splitlines()[-1]}): if that one's log "
+            "names no error, it was killed; the same command resumes from the "
+            "last checkpoint"
+        ) from error
 
 
 def is_first_process() -> bool:

@@ -37,6 +37,8 @@ _MOMENTS = ("moment1", "moment2")
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
 _WATCHED = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
+_STUCK = "stuck"
+_ROW_BYTES = 420  # of metrics.jsonl, about
 _GAMMA = QUANTITIES.index("gamma")
 
 
@@ -60,6 +62,7 @@ class StepRecorder:
         )
         self.has_diverged = False
         self.most_clipped: dict[str, float] = {}  # of the last summary
+        self._stuck: set[str] = set()
         self.optimizer: Any = None
         self._config = config
         self._parameters = {
@@ -67,6 +70,7 @@ class StepRecorder:
             for name, parameter in model.named_parameters()
             if not parameter.stop_gradient
         }
+        self._check_size()
         self._observed: ObservedClip | None = None
         self._writer: RunWriter | None = None
         self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
@@ -89,6 +93,23 @@ class StepRecorder:
     def tensor_names(self) -> list[str]:
         """Tensors that are recorded."""
         return [*self._parameters] if self._config.record.tensors else []
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the whole run's record, about."""
+        block = 4 * len(QUANTITIES) * len(self.tensor_names)
+        return self._config.train.max_steps * (_ROW_BYTES + block)
+
+    def _check_size(self) -> None:
+        cap = self._config.record.max_gb
+        if self.num_bytes > cap * 1e9:
+            raise ValueError(
+                f"the record would become {self.num_bytes / 1e9:,.1f} GB "
+                f"({self._config.train.max_steps:,} steps, "
+                f"{len(self.tensor_names):,} tensors in each), above "
+                f"record.max_gb={cap:g}: set record.tensors=false and "
+                "record.moments=false, or raise record.max_gb"
+            )
 
     def open(self, first_step: int) -> None:
         """Start writing; cut off earlier records from ``first_step`` on."""
@@ -187,6 +208,9 @@ class StepRecorder:
             lowest = [*summary["lowest_h"].items()]
             self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
             row["most_clipped"] = self.most_clipped
+            if new := set(summary.get(_STUCK, ())) - self._stuck:
+                row[_STUCK] = sorted(new)
+                self._stuck |= new
         return summary
 
     def flush(self) -> None:
@@ -360,6 +384,8 @@ class Watcher:
         elif "nonfinite_total" in row:
             values["nonfinite"] = total - self._last_total
         self._last_total = total
+        if _STUCK in row:
+            values[_STUCK] = len(row[_STUCK])
         if row["step"] in self._changes:
             values["gamma_change"] = self._changes.pop(row["step"])
         return values

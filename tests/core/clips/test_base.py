@@ -228,6 +228,7 @@ def test_summary_and_metrics_of_the_whole_model():
     h = 1.04 * 4 / 16
     lost, clipped = parameters[2].name, parameters[1].name
     assert summary.pop("lowest_h") == {clipped: pytest.approx(h)}
+    assert summary.pop("stuck") == []
     assert summary == pytest.approx(
         {
             "step": 1,
@@ -249,6 +250,24 @@ def test_summary_and_metrics_of_the_whole_model():
     assert [*tensors] == [p.name for p in parameters[:3]]
     assert tensors[lost]["h"] == 0.0
     assert [*clip.metrics()["tensors"]] == [p.name for p in parameters]
+
+
+@pytest.mark.parametrize("warm_up", [1e-4, 1.0])
+def test_a_tensor_that_hardly_trains_is_named(warm_up):
+    """Its gradients were small in the whole warm-up; or as large as later."""
+    parameters = make_parameters([[1], [1]])
+    names = [p.name for p in parameters]
+    clip = ClipGradByAdaGC(t_start=3, lambda_rel=1.0, beta=0.9999)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(260):
+            size = warm_up if step < 3 else 1.0
+            clip_arrays(clip, parameters, [np.ones(1), np.full(1, size)])
+            if step % 10 == 9:
+                stuck = clip.summary()["stuck"]
+                assert stuck == names[1:] * (warm_up < 1 and step >= 209)
+    said = [str(w.message) for w in caught if names[1] in str(w.message)]
+    assert len(said) == (warm_up < 1)
 
 
 def test_summary_costs_the_next_steps_nothing():

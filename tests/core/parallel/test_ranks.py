@@ -2,13 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The helper that runs functions on ranks."""
 
+import logging
+import math
 import os
+import re
 import time
 
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.ranks import run_on_ranks
+from core.parallel.ranks import run_on_ranks, start_fleet
+
+from paddle_adagc import ClipGradByAdaGC
 
 
 def _identity(word):
@@ -39,6 +44,33 @@ def test_every_rank_is_a_process_and_returns_its_result():
 def test_the_failing_rank_shows_its_traceback_and_ends_the_others():
     with pytest.raises(RuntimeError, match=r"(?s)rank1:.*broken on purpose"):
         run_on_ranks(_fail_on_rank_one, 2)
+
+
+def _meet_nan_on_rank_one(nonfinite):
+    start_fleet(dp=2)
+    model = paddle.nn.Linear(1, 1)
+    clip = ClipGradByAdaGC(nonfinite=nonfinite)
+    clip.bind(model)
+    said = []
+    logger = logging.getLogger("paddle_adagc.parallel.agreement")
+    logger.addFilter(lambda record: said.append(record.getMessage()))
+    grad = paddle.full([1, 1], math.nan if dist.get_rank() else 1.0)
+    try:
+        clip([(model.weight, grad)])
+        clip.full_state_dict()
+    except FloatingPointError as error:
+        said.append(str(error))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("nonfinite", "message"),
+    [("raise", "1 tensors .* step 0: weight on rank 1"), ("zero", "'weight'")],
+)
+def test_data_parallel_ranks_hear_of_one_rank_s_nan(nonfinite, message):
+    first, second = run_on_ranks(_meet_nan_on_rank_one, 2, nonfinite=nonfinite)
+    assert first == second
+    assert re.search(message, *first)
 
 
 @pytest.mark.slow

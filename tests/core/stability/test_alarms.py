@@ -202,6 +202,7 @@ def test_what_is_watched():
         "clipped_fraction": (8.0, 0.5, None, 16),
         "gamma_change": (8.0, math.log(2), None, 1),
         "nonfinite": (8.0, 0.0, 0.0, 1),
+        "stuck": (8.0, 0.0, 0.0, 1),
         "step_seconds": (8.0, math.log(4), None, 16),
     }
 

@@ -11,6 +11,7 @@ import paddle
 import pytest
 from lab.train import runs
 
+from paddle_adagc.clips import rule_state
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import summarise_run
 from paddle_adagc.lab.train.recorder import StepRecorder, Watcher, are_finite
@@ -97,6 +98,18 @@ def test_a_fallen_gamma_is_an_alarm():
     [alarm] = watcher.alarms
     assert (alarm["series"], alarm["start"]) == ("gamma_change", 80)
     assert alarm["worst"] == pytest.approx(math.log(0.99**79 / 1e-4))
+
+
+def test_a_stuck_tensor_is_an_alarm_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(rule_state, "_STUCK_STEPS", 4)
+    values = runs.make_values(tmp_path, record={})
+    values["clip"] = {"name": "adagc", "t_start": 1, "lambda_rel": 1e-4}
+    with pytest.warns(UserWarning, match=r"below h 0\.01 .*: .*weight"):
+        record = runs.run(values)[1]
+    alarms = [a for a in record.run["alarms"] if a["series"] == "stuck"]
+    assert [a["start"] for a in alarms] == [8]
+    (named,) = (r["stuck"] for r in runs.rows_of(tmp_path) if "stuck" in r)
+    assert len(named) == alarms[0]["worst"] > 0
 
 
 def test_a_state_of_other_rules_starts_alarms_afresh(caplog):

@@ -21,12 +21,15 @@ from core.parallel.ranks import run_on_ranks
 from helpers import long_but
 from lab.train import runs
 
+from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import (
     describe_log,
     short_name,
     summarise_run,
 )
+from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.run import run_pretraining
 
 LINE = re.compile(
     r"step (\d+)/12  loss [\d.]+  lr [\d.]+  \|g\| [\d.]+  clipped \d+%  "
@@ -38,12 +41,23 @@ def test_plain_lines_without_a_terminal(tmp_path, capsys):
     runs.run(runs.make_values(tmp_path / "run", eval_every=6))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "10,416 parameters in 12 tensors, 64 tokens per step, 12 steps"
+        "10,416 parameters in 12 tensors, 64 tokens per step, 12 steps, "
+        "record of 7.92kB"
     )
     steps = [int(m[1]) for line in lines if (m := LINE.fullmatch(line))]
     assert steps == [3, 6, 9, 12]
     assert sum("validation loss" in line for line in lines) >= 2
     assert len(lines) <= 8
+
+
+def test_a_record_above_the_cap_is_refused_before_anything_changes(tmp_path):
+    values = runs.make_values(tmp_path / "run")
+    _, before = runs.run(values)
+    values["record"]["max_gb"] = 1e-6
+    config = parse_config(values)
+    with pytest.raises(ValueError, match=r"12 tensors in each.*max_gb=1e-06"):
+        run_pretraining(config, overwrite=True)
+    assert RunRecord.load(tmp_path / "run").run == before.run
 
 
 def test_resumed_and_ended_runs_say_so(tmp_path, capsys):

@@ -8,7 +8,9 @@ import signal
 import time
 from unittest import mock
 
+import paddle.distributed as dist
 import pytest
+from core.parallel.ranks import run_on_ranks
 from lab.train import runs
 
 from paddle_adagc.lab.record.files import RunRecord
@@ -39,6 +41,20 @@ def test_reading_errors_are_not_called_writing_errors(
     ):
         raise OSError(number, os.strerror(number), named)
     assert isinstance(raised.value, StorageError) == is_storage
+
+
+def _lose_a_rank():
+    with processes.lost_ranks():
+        if dist.get_rank():
+            os._exit(0)
+        dist.barrier()
+    return "no error"
+
+
+def test_survivors_of_a_dead_rank_name_it_and_the_way_out():
+    message = "rank 0 of 2 lost another one .* the same command resumes"
+    with pytest.raises(RuntimeError, match=message):
+        run_on_ranks(_lose_a_rank, 2, timeout=60)
 
 
 def test_nohup_stays_in_force():
