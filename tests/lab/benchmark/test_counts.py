@@ -74,12 +74,8 @@ def count(overrides):
     """Collectives of the clip on this rank, per step."""
     ledger = record_communication(load_config(CONFIG, overrides))
     return [
-        [
-            (entry.collective, entry.group, entry.num_bytes)
-            for entry in ledger.entries
-            if entry.step == step
-        ]
-        for step in range(NUM_STEPS)
+        [(call.name, call.group, call.num_bytes) for call in calls]
+        for calls in ledger.steps
     ]
 
 

@@ -85,12 +85,8 @@ def train_a_rank(name, overrides):
         config = in_layout(name, [*overrides, *settings])
         ledger = record_communication(config)
         entries[clip] = [
-            [
-                (e.collective, e.group, e.num_bytes)
-                for e in ledger.entries
-                if e.step == step
-            ]
-            for step in range(2)
+            [(c.name, c.group, c.num_bytes) for c in calls]
+            for calls in ledger.steps
         ]
     layout = read_layout(make_task(config).build_model())
     return entries, list(layout.values())
