@@ -51,18 +51,15 @@ _RULE_OPERATIONS = 25
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One collective that a clip called."""
+class Collective:
+    """One collective of a clip step."""
 
-    step: int
-    """Call of the clip, from 0."""
-
-    collective: str
+    name: str  # function of paddle.distributed
     group: str
     """Axis of the topology (``"model"``, ``"sharding"``, ...), or the ranks."""
 
-    num_bytes: int
-    """Size of the tensor that this rank passes in."""
+    ranks: tuple[int, ...]  # of the group
+    num_bytes: int  # of the tensor that this rank passes in
 
 
 class CommunicationLedger:
@@ -72,9 +69,8 @@ class CommunicationLedger:
     """
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        """In the order of the calls."""
-        self._step = 0
+        self.steps: list[list[Collective]] = []
+        """By call of the clip, in the order of the calls."""
 
     def watch(self, clip: Callable[[Any], Any]) -> ClipGradBase:
         """Wrap ``clip`` and record its collectives."""
@@ -83,9 +79,7 @@ class CommunicationLedger:
     def collectives(self, step: int) -> list[dict[str, Any]]:
         """Count a step's calls by collective, group and bytes."""
         counts = Counter(
-            (entry.collective, entry.group, entry.num_bytes)
-            for entry in self.entries
-            if entry.step == step
+            (call.name, call.group, call.num_bytes) for call in self.steps[step]
         )
         names = ("collective", "group", "bytes")
         return [
@@ -100,9 +94,9 @@ class CommunicationLedger:
         counted: dict[str, Any] = {
             name: self._counted(name, topology) for name in _COLLECTIVES
         }
+        self.steps.append([])
         with mock.patch.multiple(dist, **counted):
             yield
-        self._step += 1
 
     def _counted(
         self, name: str, topology: Topology | None
@@ -117,7 +111,8 @@ class CommunicationLedger:
             tensors = [a for a in args if isinstance(a, Tensor)]
             num_bytes = sum(x.size * x.element_size() for x in tensors)
             of = _group_name(ranks, topology)
-            self.entries.append(Entry(self._step, name, of, num_bytes))
+            call = Collective(name, of, tuple(ranks), num_bytes)
+            self.steps[-1].append(call)
             return function(*args, **kwargs)
 
         return counted

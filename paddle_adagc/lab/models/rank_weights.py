@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import paddle
-import paddle.distributed as dist
 from paddle import Tensor, nn
 
 from paddle_adagc.lab.models.config import DecoderConfig
@@ -19,7 +18,7 @@ from paddle_adagc.lab.models.initialization import ALPHA, initial_alpha, role_of
 from paddle_adagc.lab.models.layers import weight_initializer
 from paddle_adagc.lab.models.parallel import topology
 from paddle_adagc.lab.models.safe_pickle import load_pickle
-from paddle_adagc.lab.models.shapes import Shape, parameter_shapes, split_axis
+from paddle_adagc.lab.models.shapes import Shape, parameter_shapes
 from paddle_adagc.parallel.layout import read_layout, unwrap
 
 Array = npt.NDArray[np.generic]
@@ -106,27 +105,6 @@ def quantized_parameters(model: nn.Layer) -> list[str]:
         for key, parameter in parameters_by_key(model).items()
         if parameter.name in weights
     ]
-
-
-def spread_over_mesh(model: nn.Layer, mesh: dist.ProcessMesh) -> None:
-    """Replace a decoder's parameters by distributed ones, in place.
-
-    The mesh's dimension ``"mp"`` splits matrices, as tensor parallelism does;
-    on the others parameters are replicated.
-    """
-    for prefix, layer in model.named_sublayers(include_self=True):
-        for name, parameter in [*layer._parameters.items()]:
-            if parameter is None:
-                continue
-            axis = split_axis(f"{prefix}.{name}")
-            placements = [
-                dist.Shard(axis)
-                if dimension == "mp" and axis is not None
-                else dist.Replicate()
-                for dimension in mesh.dim_names
-            ]
-            placed = dist.shard_tensor(parameter, mesh, placements)
-            setattr(layer, name, placed)
 
 
 def merged_parts(

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from paddle_adagc.lab.plan.dry_run import Collective, RankPlan, plan_ranks
+from paddle_adagc.lab.benchmark.counts import Collective
+from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
 from paddle_adagc.lab.section import Count, Positive, section
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -37,7 +38,7 @@ from paddle.distributed.fleet.utils.log_util import logger
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips import stateful
-from paddle_adagc.lab.benchmark.counts import CommunicationLedger
+from paddle_adagc.lab.benchmark.counts import Collective, CommunicationLedger
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.train import processes, tasks
 from paddle_adagc.lab.train.config import RunConfig
@@ -45,19 +46,10 @@ from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
+T = TypeVar("T")
 GLOBAL_GC = "GlobalGC"
 ADAGC_WARM_UP = "AdaGC, warm-up"
 ADAGC = "AdaGC, adaptive"
-
-
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """One collective of a clip step."""
-
-    name: str  # function of paddle.distributed
-    group: str  # as in paddle_adagc.lab.benchmark.counts
-    ranks: tuple[int, ...]  # of the group
-    num_bytes: int  # of the tensor that the rank passes in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,26 +73,26 @@ def plan_ranks(config: RunConfig) -> list[RankPlan]:
     often: data-parallel and sharding ranks by construction, tensor- and
     expert-parallel ranks because they share evenly.
     """
-    other_stages: list[int] = []
-    with as_rank(config, 0) as calls:
-        plans = [_plan_rank(config, 0, calls)]
-        if config.parallel.pp > 1:
-            groups = fleet.get_hybrid_communicate_group()
-            other_stages = groups.get_pipe_parallel_group().ranks[1:]
-    for rank in other_stages:
-        with as_rank(config, rank) as calls:
-            plans.append(_plan_rank(config, rank, calls))
-    return plans
+    return at_stages(config, functools.partial(_plan_rank, config))
 
 
-def _plan_rank(
-    config: RunConfig, rank: int, ranks_of_calls: list[tuple[int, ...]]
-) -> RankPlan:
-    model = build_without_memory(config)
-    (global_gc,) = _clip_calls(_global_gc(), 1, ranks_of_calls)
+def at_stages(config: RunConfig, look: Callable[[int, nn.Layer], T]) -> list[T]:
+    """Call a function with each stage's first rank, as that rank, and model."""
+    found, ranks = [], [0]
+    for rank in ranks:
+        with as_rank(config, rank):
+            if rank == 0 and config.parallel.pp > 1:
+                groups = fleet.get_hybrid_communicate_group()
+                ranks += groups.get_pipe_parallel_group().ranks[1:]
+            found.append(look(rank, build_without_memory(config)))
+    return found
+
+
+def _plan_rank(config: RunConfig, rank: int, model: nn.Layer) -> RankPlan:
+    (global_gc,) = _clip_calls(_global_gc(), 1)
     adagc = make_clip(**_adagc_settings(config))
     adagc.bind(model)
-    warm_up, adaptive = _clip_calls(adagc, 2, ranks_of_calls)
+    warm_up, adaptive = _clip_calls(adagc, 2)
     layout, is_matrix = read_layout(model), hidden_matrices(model)
     return RankPlan(
         rank=rank,
@@ -113,20 +105,11 @@ def _plan_rank(
 
 
 @contextlib.contextmanager
-def as_rank(config: RunConfig, rank: int) -> Iterator[list[tuple[int, ...]]]:
-    """Act as a rank of the run: fleet's topology is that rank's.
-
-    Yields:
-        Ranks of every all-reduce so far; no all-reduce is carried out.
-    """
+def as_rank(config: RunConfig, rank: int) -> Iterator[None]:
+    """Act as a rank of the run: fleet's topology is that rank's."""
     world = Group(rank, 0, list(range(config.parallel.num_processes)))
-    calls: list[tuple[int, ...]] = []
-
-    def all_reduce(tensor: Any, *args: Any, group: Any = None, **_: Any) -> Any:
-        calls.append(tuple((group or world).ranks))
-
     functions: dict[str, Callable[..., Any]] = {
-        "all_reduce": all_reduce,
+        "all_reduce": lambda *args, **kwargs: None,
         "broadcast": lambda *args, **kwargs: None,
         "get_group": lambda *args: world,
         "get_rank": lambda group=None: (group or world).rank,
@@ -153,8 +136,7 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[list[tuple[int, ...]]]:
         ):
             stack.enter_context(patch)
         processes.start_processes(config)
-        calls.clear()
-        yield calls
+        yield
 
 
 def build_without_memory(config: RunConfig) -> nn.Layer:
@@ -226,8 +208,8 @@ def _adagc_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _clip_calls(
-    clip: ClipGradBase, num_steps: int, ranks_of_calls: list[tuple[int, ...]]
-) -> Sequence[tuple[Collective, ...]]:
+    clip: ClipGradBase, num_steps: int
+) -> list[tuple[Collective, ...]]:
     """Record the collectives of the clip's first steps.
 
     The clip gets no gradients: its communication must not depend on them, or a
@@ -235,11 +217,6 @@ def _clip_calls(
     """
     ledger = CommunicationLedger()
     watched = ledger.watch(clip)
-    ranks_of_calls.clear()
     for _ in range(num_steps):
         watched([])
-    steps: list[tuple[Collective, ...]] = [()] * num_steps
-    for entry, ranks in zip(ledger.entries, ranks_of_calls, strict=True):
-        name, group, size = entry.collective, entry.group, entry.num_bytes
-        steps[entry.step] += (Collective(name, group, ranks, size),)
-    return steps
+    return [tuple(calls) for calls in ledger.steps]

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from paddle_adagc.lab.benchmark.counts import Collective
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.plan.costs import StepCost
-from paddle_adagc.lab.plan.dry_run import Collective
 from paddle_adagc.lab.plan.plan import Plan
 
 _WIDTH = 96

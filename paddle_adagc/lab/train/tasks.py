@@ -57,7 +57,7 @@ from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.processes import gather
 
-_LAYER = re.compile(r"\.layers\.(\d+)\.")
+LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 NUM_RETRIEVED = 1024
 """Most validation pairs that the retrieval accuracy compares."""
@@ -149,10 +149,6 @@ class PretrainTask(abc.ABC):
     def check_layout(self) -> None:
         """Refuse a layout that cannot share out the model or its batches."""
         return
-
-    def shard_sizes(self) -> list[shapes.ShardSize]:
-        """Count what the ranks hold; empty for a model whole on every rank."""
-        return []
 
     @abc.abstractmethod
     def inspect_data(self) -> DataFindings:
@@ -277,7 +273,7 @@ class LanguageTask(PretrainTask):
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
     ) -> int:
         train, num_stages = self.config.train, self.config.parallel.pp
-        layers = {int(m[1]) for key in keys if (m := _LAYER.search(key))}
+        layers = {int(m[1]) for key in keys if (m := LAYER.search(key))}
         per_token = stage_bytes(
             self.model_config,
             sorted(layers),
@@ -305,11 +301,6 @@ class LanguageTask(PretrainTask):
                 f"{parallel.tp} tensor-parallel ranks that share it "
                 "(parallel.sequence_parallel)"
             )
-
-    def shard_sizes(self) -> list[shapes.ShardSize]:
-        parallel = self.config.parallel
-        degrees = shapes.Degrees(parallel.tp, parallel.pp, parallel.ep)
-        return shapes.shard_sizes(self.model_config, degrees)
 
     def inspect_data(self) -> DataFindings:
         num_samples = self.config.train.max_steps * self.config.global_batch

@@ -4,6 +4,7 @@
 
 import dataclasses
 import functools
+import re
 
 import numpy as np
 import paddle
@@ -33,14 +34,40 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import (
-    initialize_weights,
-    spread_over_mesh,
-)
-from paddle_adagc.lab.models.shapes import split_axis
+from paddle_adagc.lab.models.rank_weights import initialize_weights
 from paddle_adagc.state import load_state, save_state
 
 STAGES = {1: dist.ShardingStage1, 2: dist.ShardingStage2}
+
+
+SPLIT_IN_ROWS = re.compile(r"\.(embed_tokens|o_proj|down_proj)\.weight$")
+SPLIT_IN_COLUMNS = re.compile(
+    r"(\.[qkv]_proj|\.gate_proj|\.up_proj|lm_head)\.weight$"
+)
+
+
+def split_axis(key):
+    """Axis that tensor parallelism splits; None: norms and routers."""
+    if SPLIT_IN_ROWS.search(key):
+        return 0
+    return 1 if SPLIT_IN_COLUMNS.search(key) else None
+
+
+def spread_over_mesh(model, mesh):
+    """Replace parameters by distributed ones; ``"mp"`` splits matrices."""
+    for prefix, layer in model.named_sublayers(include_self=True):
+        for name, parameter in [*layer._parameters.items()]:
+            if parameter is None:
+                continue
+            axis = split_axis(f"{prefix}.{name}")
+            placements = [
+                dist.Shard(axis)
+                if dimension == "mp" and axis is not None
+                else dist.Replicate()
+                for dimension in mesh.dim_names
+            ]
+            placed = dist.shard_tensor(parameter, mesh, placements)
+            setattr(layer, name, placed)
 
 
 @dataclasses.dataclass(frozen=True)

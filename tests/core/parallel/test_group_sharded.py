@@ -6,6 +6,7 @@ The function itself refuses CPUs, so that the classes are made here.
 """
 
 import types
+from unittest import mock
 
 import numpy as np
 import paddle
@@ -14,11 +15,16 @@ import pytest
 from core.parallel import test_clips, training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, assert_same_run
+from paddle.base import core
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2,
+    group_sharded_stage2,
+    group_sharded_stage3,
+)
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.lab.gloo.group_sharded import group_sharded_on_cpu
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.rank_weights import initialize_weights
@@ -45,6 +51,27 @@ class OutlierClip(ClipGradBase):
         return self.clip(params_grads)
 
 
+def group_sharded_on_cpu(model, optimizer, stage):
+    """Do what `group_sharded_parallel` does, with the same classes."""
+    place = {"group": dist.get_group(), "device": "cpu"}
+    with (
+        mock.patch.object(core, "is_compiled_with_cuda", return_value=True),
+        mock.patch.object(paddle, "get_device", return_value="cpu:0"),
+    ):
+        if stage == 3:
+            model = group_sharded_stage3.GroupShardedStage3(
+                model, optimizer, segment_size=SEGMENT_SIZE, **place
+            )
+            return model, optimizer
+        optimizer = group_sharded_optimizer_stage2.GroupShardedOptimizerStage2(
+            model.parameters(), optimizer, **place
+        )
+        model = group_sharded_stage2.GroupShardedStage2(
+            model, optimizer, **place
+        )
+        return model, optimizer
+
+
 def train(stage, clip_settings=training.ADAGC, num_steps=training.NUM_STEPS):
     """The run of ``training.train``; losses, state, summary and weights."""
     config = DecoderConfig(**UNTIED)
@@ -56,9 +83,7 @@ def train(stage, clip_settings=training.ADAGC, num_steps=training.NUM_STEPS):
         1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=outliers
     )
     names = {key: p.name for key, p in model.named_parameters()}
-    model, optimizer = group_sharded_on_cpu(
-        model, optimizer, stage, SEGMENT_SIZE
-    )
+    model, optimizer = group_sharded_on_cpu(model, optimizer, stage)
     clip.bind(model)
     losses = []
     for step in range(num_steps):
@@ -135,9 +160,7 @@ def refused(stage):
     optimizer = paddle.optimizer.AdamW(
         parameters=model.parameters(), grad_clip=clip
     )
-    model, optimizer = group_sharded_on_cpu(
-        model, optimizer, stage, SEGMENT_SIZE
-    )
+    model, optimizer = group_sharded_on_cpu(model, optimizer, stage)
     model(paddle.ones([1, 20])).sum().backward()
     with pytest.raises((RuntimeError, ValueError)) as error:
         optimizer.step()

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is timed does what it says, and each table has its rows."""
+"""What is timed and counted is what it says; each table has its rows."""
 
 import math
 from pathlib import Path
@@ -22,6 +22,7 @@ from paddle_adagc.lab.benchmark.clip_step import (
     make_pairs,
     recipe_shapes,
 )
+from paddle_adagc.lab.benchmark.counts import WIDTHS, count_on_gpu, gpu_table
 from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.shapes import model_size
 from paddle_adagc.lab.train.parse import load_config
@@ -130,3 +131,21 @@ def test_host_time_leaves_nothing_replaced():
         assert host_time.paddle.device.get_device() == "gpu:0"
     assert before == (host_time.kernels.BACKENDS, host_time.host.CUDA)
     assert host_time.paddle.device.get_device() == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("num_tensors", "operations"), [(196, 5), (219, 5), (747, 6), (3828, 12)]
+)
+@pytest.mark.parametrize(("share", "passes"), [(0.0, 1), (0.1, 1.2), (1.0, 3)])
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_kernels_are_a_few_launches_and_read_what_they_scale(
+    num_tensors, operations, share, passes, dtype
+):
+    shapes = equal_shapes(num_tensors, 10_000_000)
+    reference, operators, fused = count_on_gpu(shapes, share, dtype)
+    assert fused.operations == operations
+    assert fused.bytes_per_value == pytest.approx(passes * WIDTHS[dtype])
+    assert reference.operations == 3 * num_tensors
+    assert operators.operations > reference.operations
+    table = gpu_table({dtype: [reference, operators, fused]})
+    assert table.count("\n") == 2 + 3

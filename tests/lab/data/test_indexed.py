@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
 from paddle_adagc.lab.data.config import DataConfig
@@ -178,24 +176,3 @@ def test_an_index_that_cannot_be_is_named(prefix, place, value):
         ValueError, match=r"tokens\.idx is (cut short, or no|damaged)"
     ):
         IndexedTokens(prefix)
-
-
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    documents=st.lists(
-        st.lists(st.integers(0, 99_999), min_size=1, max_size=20),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_any_documents_survive_the_round_trip(tmp_path, documents):
-    path = str(tmp_path / "any")
-    write_indexed_dataset(path, documents, vocab_size=100_000)
-    source = IndexedTokens(path)
-    for number, document in enumerate(documents):
-        part = source.documents(number, number + 1)
-        assert part.tokens.tolist() == document

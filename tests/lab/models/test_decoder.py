@@ -13,6 +13,7 @@ from paddle_adagc.lab.models.decoder import (
     DecoderForCausalLM,
     adjust_correction_biases,
 )
+from paddle_adagc.lab.models.rank_weights import quantized_parameters
 
 TINY = {
     "vocab_size": 32,
@@ -46,13 +47,14 @@ VARIANTS = {
         "moe_layers": [1],
     },
 }
+FLOAT8 = {**EXPERTS, "float8_linears": ["attention", "mlp", "experts"]}
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 
 
 def build(name, seed=0, **options):
     paddle.seed(seed)
     return DecoderForCausalLM(
-        DecoderConfig(**{**TINY, **VARIANTS[name], **options})
+        DecoderConfig(**{**TINY, **VARIANTS.get(name, FLOAT8), **options})
     )
 
 
@@ -116,7 +118,7 @@ def test_loss_and_gradients_equal_those_of_the_general_path(name, monkeypatch):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
 
-@every_variant
+@pytest.mark.parametrize("name", [*VARIANTS, "float8"])
 def test_save_and_load(name, tmp_path):
     model = build(name)
     for layer in model.sublayers():
@@ -125,6 +127,8 @@ def test_save_and_load(name, tmp_path):
             layer.e_score_correction_bias.set_value(bias)
     model.save_pretrained(str(tmp_path))
     again = DecoderForCausalLM.from_pretrained(str(tmp_path))
+    assert again.config.float8_linears == model.config.float8_linears
+    assert quantized_parameters(again) == quantized_parameters(model)
     model.eval()
     again.eval()
     np.testing.assert_array_equal(
@@ -159,7 +163,7 @@ def test_router_loss_is_added_in_training_only():
     assert float(loss) == pytest.approx(parts["lm_loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["llama", "ernie"])
+@pytest.mark.parametrize("name", ["llama", "ernie", "float8"])
 def test_recompute_gives_the_same_gradients(name):
     grads = []
     for recompute in (False, True):
