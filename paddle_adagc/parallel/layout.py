@@ -277,7 +277,8 @@ def refuse_shuffled(layers: Iterable[tuple[str, paddle.nn.Layer]]) -> None:
 
 def refuse_freed(what: str, parameter: Tensor) -> None:
     """Refuse a parameter without memory, whose values ``what`` reads."""
-    if not (parameter.is_dist() or parameter._is_initialized()):
+    has_memory = parameter.is_dist() or parameter._is_initialized()
+    if not has_memory and 0 not in parameter.shape:
         raise ValueError(
             f"{what} reads the weights of {parameter.name}, whose memory is "
             "freed (PaddleFleet's FP8 does so: clear_param_storage, "
