@@ -217,6 +217,9 @@ class Figure:
     differences."""
 
     rows: Annotated[tuple[FigureRow, ...], Field(min_length=1)]
+    headline: bool = True
+    """Its rows stand in the READMEs' table and in the page's answers."""
+
     margin: Positive | None = None
     """Of the shaded band. Default: that of the file's ``margins``."""
 

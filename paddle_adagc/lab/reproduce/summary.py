@@ -146,11 +146,11 @@ class Summary:
         }
 
     def rows(self, measure: str) -> list[Estimate]:
-        """All rows of the figures of a measure."""
+        """All rows of the headline figures of a measure."""
         return [
             row
             for figure, rows in self.figures.values()
-            if figure.measure == measure
+            if figure.measure == measure and figure.headline
             for row in rows
         ]
 
@@ -194,7 +194,7 @@ class Summary:
         }
 
     def table(self, head: Sequence[str], names: dict[str, str]) -> str:
-        """Every row of every figure; measures are called as in ``names``."""
+        """Every row of the headline figures; ``names`` calls the measures."""
         rows = [
             [
                 r.row.label,
@@ -203,9 +203,9 @@ class Summary:
                 r.change,
                 r.text,
             ]
-            for _, estimates in self.figures.values()
+            for figure, estimates in self.figures.values()
             for r in estimates
-            if r.measure in names
+            if r.measure in names and figure.headline
         ]
         return markdown_table(head, rows, left=2)
 
@@ -279,7 +279,7 @@ def results_page(
     """Four answers and a line per claim of the paper."""
     answers = summary.answers()
     starts = [
-        f"{v.claim.claim} **{v.label}**"
+        f"{v.claim.claim} **{v.label.capitalize()}.**"
         for v in verdicts
         if v.claim.id.startswith("gamma-start") and v.label != "not run"
     ]
@@ -321,8 +321,8 @@ then AdaGC's, on the same seeds. Bars and parentheses are 95% limits.
 ## With which values?
 
 The defaults are the paper's: `lambda_rel` 1.04, `beta` 0.99, `lambda_abs` 1,
-`t_start` 100. Other values of these were not judged here. In short runs the
-start of gamma seems to matter more; see the price below. {start}
+`t_start` 100. Other values of these were not judged here. gamma's start was:
+the price of calm runs and the protection hang on it; see what you lose. {start}
 
 ## What do I gain?
 
@@ -340,11 +340,18 @@ clean run instead of the method's own, so that the price of calm steps counts.
 
 ![Validation loss of calm runs by recipe](images/price-calm.svg)
 
-Shaded: differences below 0.01 nat count as none. One development seed points at
-gamma's start, not at the clip at 1.04: gamma starts at the smallest norm of the
-warm-up and may grow by 0.04% a step. Where norms rise several times after it,
-as on the mixture-of-experts proxies, gamma stays on that ceiling for the whole
-run, and nearly every tensor is clipped at nearly every step. More:
+Shaded: differences below 0.01 nat count as none. gamma starts at the smallest
+norm of the warm-up and may grow by 0.04% a step. Where norms rise several times
+after it, as on the mixture-of-experts proxies, gamma stays on that ceiling for
+the whole of these short runs, and nearly every tensor is clipped at nearly
+every step. Other starts, on other seeds:
+
+![Validation loss of calm runs by the start of gamma](images/price-start.svg)
+![Damage of faults by the start of gamma](images/damage-start.svg)
+
+`lambda_abs` and `constant 1.0` start gamma at 1, far above a tensor's norm;
+until it has fallen, outliers below it pass. So the low start is the price and
+the protection. More:
 [limitations](limitations.md#what-adagc-as-written-does-not-do).
 
 ## What did the paper claim, and what did we see?

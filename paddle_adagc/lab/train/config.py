@@ -129,10 +129,6 @@ class RecordConfig:
     moments: Flag = False
     """Norms of the optimizer's moments of every tensor; needs ``tensors``."""
 
-    max_gb: Positive = 20.0
-    """A run whose record would become larger is refused at its start: 20 bytes
-    per tensor and step, and some 420 per step."""
-
     @model_validator(mode="after")
     def _check_moments(self) -> Self:
         if self.moments and not self.tensors:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,14 +103,20 @@ class StepRecorder:
         return self._config.train.max_steps * (_ROW_BYTES + block)
 
     def _check_size(self) -> None:
-        cap = self._config.record.max_gb
-        if self.num_bytes > cap * 1e9:
+        folder = Path(self._config.train.output_dir)
+        # What the run has recorded already lies there.
+        room = sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
+        places = (folder, *folder.absolute().parents)
+        disk = next(place for place in places if place.exists())
+        room += shutil.disk_usage(disk).free
+        if self.num_bytes > room:
             raise ValueError(
                 f"the record would become {self.num_bytes / 1e9:,.1f} GB "
                 f"({self._config.train.max_steps:,} steps, "
-                f"{len(self.tensor_names):,} tensors in each), above "
-                f"record.max_gb={cap:g}: set record.tensors=false and "
-                "record.moments=false, or raise record.max_gb"
+                f"{len(self.tensor_names):,} tensors in each), more than the "
+                f"{room / 1e9:,.1f} GB free at {disk}: set "
+                "record.tensors=false and record.moments=false, or give "
+                "another train.output_dir"
             )
 
     def open(self, first_step: int) -> None:

@@ -8,10 +8,12 @@ import io
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import termios
 from collections import Counter
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -50,13 +52,17 @@ def test_plain_lines_without_a_terminal(tmp_path, capsys):
     assert len(lines) <= 8
 
 
-def test_a_record_above_the_cap_is_refused_before_anything_changes(tmp_path):
+def test_a_record_without_room_is_refused_before_anything_changes(
+    tmp_path, monkeypatch
+):
     values = runs.make_values(tmp_path / "run")
     _, before = runs.run(values)
-    values["record"]["max_gb"] = 1e-6
-    config = parse_config(values)
-    with pytest.raises(ValueError, match=r"12 tensors in each.*max_gb=1e-06"):
-        run_pretraining(config, overwrite=True)
+    values["train"]["max_steps"] = 10**7
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: SimpleNamespace(free=10**6)
+    )
+    with pytest.raises(ValueError, match=r"12 tensors in each.*0\.0 GB free"):
+        run_pretraining(parse_config(values), overwrite=True)
     assert RunRecord.load(tmp_path / "run").run == before.run
 
 

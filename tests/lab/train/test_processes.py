@@ -44,6 +44,7 @@ def test_reading_errors_are_not_called_writing_errors(
 
 
 def _lose_a_rank():
+    dist.barrier()  # both have joined
     with processes.lost_ranks():
         if dist.get_rank():
             os._exit(0)
