@@ -173,8 +173,12 @@ class Summary:
     def as_json(self) -> list[dict[str, Any]]:
         """Rows of all figures for an independent check."""
         return [
-            {"file": file, "rows": [row.as_json() for row in rows]}
-            for file, (_, rows) in self.figures.items()
+            {
+                "file": file,
+                "headline": figure.headline,
+                "rows": [row.as_json() for row in rows],
+            }
+            for file, (figure, rows) in self.figures.items()
         ]
 
     def answers(self) -> dict[str, str]:
