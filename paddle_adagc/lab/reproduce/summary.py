@@ -282,14 +282,10 @@ def results_page(
 ) -> str:
     """Four answers and a line per claim of the paper."""
     answers = summary.answers()
-    starts = [
-        f"{v.claim.claim} **{v.label.capitalize()}.**"
+    answers["start"] = "\n".join(
+        f"- [{v.claim.claim}](results/claims.md#{v.claim.id}) **{v.label}**"
         for v in verdicts
         if v.claim.id.startswith("gamma-start") and v.label != "not run"
-    ]
-    answers["start"] = " ".join(starts) or (
-        "The [start of gamma](method.md#the-start-of-gamma) has an experiment, "
-        "whose runs are not finished."
     )
     rows = [
         [
@@ -325,8 +321,10 @@ then AdaGC's, on the same seeds. Bars and parentheses are 95% limits.
 ## With which values?
 
 The defaults are the paper's: `lambda_rel` 1.04, `beta` 0.99, `lambda_abs` 1,
-`t_start` 100. Other values of these were not judged here. gamma's start was:
-the price of calm runs and the protection hang on it; see what you lose. {start}
+`t_start` 100. What you lose in calm runs, and how well you are protected,
+depends on how gamma starts. What was said before the runs, and what they showed:
+
+{start}
 
 ## What do I gain?
 
