@@ -186,7 +186,7 @@ def _read_tar(path):
 
 
 def _make_results(folder):
-    cell = results.CellResult(
+    cell = results.RunResult(
         method="AdaGC", seed=1, measures={"steps": 5.0, "gap": math.inf}
     )
     experiment = results.ExperimentResult(name="a", title="A", cells=[cell])

@@ -21,7 +21,7 @@ from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
 from paddle_adagc.lab.reproduce.pool import PooledResults
-from paddle_adagc.lab.reproduce.results import CellResult, longest, paired
+from paddle_adagc.lab.reproduce.results import RunResult, longest, paired
 from paddle_adagc.lab.reproduce.statistics import (
     Rate,
     clustered_rate_p,
@@ -39,7 +39,7 @@ deviation with a power of 0.79, with 5 of 0.43."""
 
 EVENTS, JUDGED = "events_1000", "judged_1000"
 
-Runs = Sequence[CellResult]
+Runs = Sequence[RunResult]
 _UNITS = {
     measure.name: f" {unit[1]}"
     for measure in run_measures()
@@ -166,7 +166,7 @@ def compare(condition: Condition, source: PooledResults) -> list[Comparison]:
     return found
 
 
-def judged(runs: Runs) -> list[CellResult]:
+def judged(runs: Runs) -> list[RunResult]:
     """Return the longest run of every seed that has judged steps."""
     return [
         run

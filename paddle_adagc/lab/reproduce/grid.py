@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grids of paired runs: methods x seeds, with and without faults.
 
-A grid is a YAML file, typed and checked as :class:`TargetConfig`. Every cell is
-a run directory of its own. Its name is a digest of the cell's config, so that
-a cell that several grids ask for exists once.
+A grid is a YAML file, typed and checked as :class:`TargetConfig`. Every run has
+a directory of its own. Its name is a digest of the run's config, so that a run
+that several grids ask for exists once.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def load_target(path: str | os.PathLike[str]) -> TargetConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class PlannedRun:
     """One run of a grid."""
 
     experiment: str
@@ -203,14 +203,14 @@ class Cell:
         return f"{method}-seed{self.seed}" + "-clean" * self.is_clean_twin
 
 
-def make_cells(
+def make_runs(
     experiment: ExperimentConfig,
     grid_file: str | os.PathLike[str],
     store: str | os.PathLike[str],
     *,
     max_steps: int | None = None,
     num_seeds: int | None = None,
-) -> list[Cell]:
+) -> list[PlannedRun]:
     """All runs of an experiment, seed by seed.
 
     Args:
@@ -230,7 +230,7 @@ def make_cells(
     twins = [(faults, False)]
     if faults and experiment.twins:
         twins.insert(0, ([], True))
-    cells = []
+    runs = []
     for seed in experiment.seeds[:num_seeds]:
         for method, changes in experiment.all_methods.items():
             for its_faults, is_clean_twin in twins:
@@ -238,10 +238,12 @@ def make_cells(
                 values["faults"] = its_faults
                 values["train"] |= {"seed": seed, "visualdl": False}
                 config = in_store(parse_config(values), store)
-                cells.append(
-                    Cell(experiment.name, method, seed, is_clean_twin, config)
+                runs.append(
+                    PlannedRun(
+                        experiment.name, method, seed, is_clean_twin, config
+                    )
                 )
-    return cells
+    return runs
 
 
 def base_values(

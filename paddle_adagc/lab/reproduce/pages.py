@@ -22,11 +22,15 @@ from paddle_adagc.lab.reproduce.comparisons import (
     judged,
     rate_of,
 )
-from paddle_adagc.lab.reproduce.pool import Catalogue, PooledResults, Setting
+from paddle_adagc.lab.reproduce.pool import (
+    Catalogue,
+    JoinedExperiment,
+    PooledResults,
+)
 from paddle_adagc.lab.reproduce.results import (
     RESULTS,
-    CellResult,
     ExperimentResult,
+    RunResult,
     TargetResult,
     longest,
     merge_results,
@@ -322,11 +326,11 @@ class Pages:
         order = dict.fromkeys([*targets_of(claims), *catalogue.targets])
         self._tables = [
             (
-                ERNIE_PAGE if "ernie" in setting.first.config else RUNS_PAGE,
+                ERNIE_PAGE if "ernie" in joined.first.config else RUNS_PAGE,
                 table,
             )
-            for setting in catalogue.settings([*order])
-            if (table := _table(setting, source)).cells
+            for joined in catalogue.joined([*order])
+            if (table := _table(joined, source)).all_runs
         ]
 
     def results_page(self) -> str:
@@ -423,37 +427,41 @@ class Pages:
             table_markdown(experiment, 3)
             for result in self._results.values()
             for experiment in result.experiments
-            if experiment.cells and not experiment.cells[0].num_steps
+            if experiment.all_runs and not experiment.all_runs[0].num_steps
         ]
 
     def _effort(self) -> str:
         """How many runs there are, how long they took, and of which code."""
-        cells = {
-            cell.run_id: cell
+        runs = {
+            run.run_id: run
             for result in self._results.values()
             for experiment in result.experiments
-            for cell in experiment.cells
-            if cell.num_steps
+            for run in experiment.all_runs
+            if run.num_steps
         }.values()
-        hours = sum(map(_seconds, cells)) / 3600
+        hours = sum(map(_seconds, runs)) / 3600
         commits = sorted(
-            {one for c in cells for one in (c.commit or "unknown").split(", ")}
+            {
+                one
+                for run in runs
+                for one in (run.commit or "unknown").split(", ")
+            }
         )
         paddles = sorted(
-            {c.versions.get("paddlepaddle", "unknown") for c in cells}
+            {run.versions.get("paddlepaddle", "unknown") for run in runs}
         )
         return (
-            f"{len(cells)} runs, {hours:.1f} core-hours (median time of a "
+            f"{len(runs)} runs, {hours:.1f} core-hours (median time of a "
             "step, times the steps); paddlepaddle "
             f"{', '.join(paddles)}; commits {', '.join(commits)}."
         )
 
 
-def _seconds(cell: CellResult) -> float:
+def _seconds(run: RunResult) -> float:
     """Time of a run's steps, without what other jobs took from them."""
-    if "step_ms" not in cell.measures:
-        return cell.timings.get("elapsed_seconds", 0.0)
-    return cell.measures["step_ms"] * cell.num_steps / 1000
+    if "step_ms" not in run.measures:
+        return run.timings.get("elapsed_seconds", 0.0)
+    return run.measures["step_ms"] * run.num_steps / 1000
 
 
 def made_files(pages: Pages, docs: Path, results_dir: Path) -> dict[Path, str]:
@@ -472,17 +480,17 @@ def made_files(pages: Pages, docs: Path, results_dir: Path) -> dict[Path, str]:
     }
 
 
-def _table(setting: Setting, source: PooledResults) -> ExperimentResult:
-    """Return the pooled runs of a setting; methods without any are left out."""
+def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:
+    """Return pooled runs; methods without any are left out."""
     return ExperimentResult(
-        name=setting.first.name,
-        title=setting.first.title,
-        description=setting.first.description,
-        paper=setting.paper,
-        cells=[
-            dataclasses.replace(run, method=method, is_clean_twin=False)
-            for method, arm in setting.arms.items()
-            for run in source.pool.runs(arm)
+        name=joined.first.name,
+        title=joined.first.title,
+        description=joined.first.description,
+        paper=joined.paper,
+        all_runs=[
+            dataclasses.replace(run, method=name, is_clean_twin=False)
+            for name, method in joined.methods.items()
+            for run in source.pool.runs(method)
         ],
     )
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All runs of all results, found by what they trained and not by who asked.
 
-A rule asks for an :class:`Arm`, the config of one method in one experiment; the
-pool answers with every run of that config, whatever its seed and whichever
+A rule asks for a :class:`Method`, its config in one experiment; the pool
+answers with every run of that config, whatever its seed and whichever
 target ordered it. Under a constant schedule a run of fewer steps is a prefix of
 a longer one, so runs of all lengths answer; otherwise the length has to match.
 """
@@ -25,16 +25,16 @@ from paddle_adagc.lab.reproduce.grid import (
     as_json,
     base_values,
     load_target,
-    make_cells,
+    make_runs,
 )
-from paddle_adagc.lab.reproduce.results import CellResult, TargetResult
+from paddle_adagc.lab.reproduce.results import RunResult, TargetResult
 from paddle_adagc.lab.train.parse import parse_config
 
 _PER_RUN = ("train.seed", "data.seed", "train.max_steps", "train.output_dir")
 
 
 @dataclasses.dataclass(frozen=True)
-class Arm:
+class Method:
     """Runs that differ in nothing but the seed."""
 
     signature: str
@@ -45,12 +45,12 @@ class Arm:
     """Whether the schedule is constant, so that shorter runs are prefixes."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Arm:
-        """Return the arm of a run's config with dotted keys.
+    def of(cls, config: Mapping[str, Any]) -> Method:
+        """Return what a run's config with dotted keys is a run of.
 
         Arguments of the clip that equal its defaults do not count, so
         ``{"clip.name": "adagc"}`` and the same with ``clip.beta`` 0.99 are one
-        arm.
+        method.
         """
         kept = {
             key: value
@@ -63,8 +63,8 @@ class Arm:
             is_constant=config.get("schedule.kind") == "constant",
         )
 
-    def takes(self, other: Arm) -> bool:
-        """Whether a run of ``other`` counts as one of this arm."""
+    def takes(self, other: Method) -> bool:
+        """Whether a run of ``other`` counts as one of this method."""
         return self.signature == other.signature and (
             self.is_constant or self.num_steps == other.num_steps
         )
@@ -84,38 +84,40 @@ def _is_default(key: str, value: Any, config: Mapping[str, Any]) -> bool:
 
 
 @dataclasses.dataclass
-class Setting:
+class JoinedExperiment:
     """Experiments that train the same but for the method, as one."""
 
     first: ExperimentConfig
-    """The first of them, which names the setting."""
+    """The first of them, which names the joined one."""
 
-    arms: dict[str, Arm] = dataclasses.field(default_factory=dict)
+    methods: dict[str, Method] = dataclasses.field(default_factory=dict)
     """By method; the first is the reference."""
 
     paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """The paper's values: label -> method -> value."""
 
-    def has_room_for(self, arms: Mapping[str, Arm]) -> bool:
-        """Whether no name would stand for two arms."""
+    def has_room_for(self, methods: Mapping[str, Method]) -> bool:
+        """Whether no name would stand for two methods."""
         return all(
-            name not in self.arms or self.arms[name].takes(arm)
-            for name, arm in arms.items()
+            name not in self.methods or self.methods[name].takes(method)
+            for name, method in methods.items()
         )
 
     def add(
-        self, arms: Mapping[str, Arm], paper: Mapping[str, Mapping[str, float]]
+        self,
+        methods: Mapping[str, Method],
+        paper: Mapping[str, Mapping[str, float]],
     ) -> None:
         """Add the methods that are not there yet, whatever their names."""
-        for name, arm in arms.items():
-            if not any(known.takes(arm) for known in self.arms.values()):
-                self.arms[name] = arm
+        for name, method in methods.items():
+            if not any(known.takes(method) for known in self.methods.values()):
+                self.methods[name] = method
         for label, values in paper.items():
             self.paper.setdefault(label, {}).update(values)
 
 
 class Catalogue:
-    """What the grids define: arms by target, experiment and method; settings.
+    """What the grids define: the methods of each target's experiments.
 
     ``grid_files`` are by target.
     """
@@ -128,24 +130,24 @@ class Catalogue:
             for target, path in self._files.items()
             for experiment in load_target(path).experiments
         }
-        self._arms: dict[tuple[str, str], dict[str, Arm]] = {}
+        self._methods: dict[tuple[str, str], dict[str, Method]] = {}
 
     def __contains__(self, key: tuple[str, str]) -> bool:
         """Whether a target has an experiment of that name."""
         return key in self._experiments
 
-    def arm(self, target: str, experiment: str, method: str) -> Arm:
-        """Return the arm of a method; a ValueError names what is not there."""
-        arms = self.arms(target, experiment)
-        if method not in arms:
+    def method(self, target: str, experiment: str, name: str) -> Method:
+        """Return a method; a ValueError names what is not there."""
+        methods = self.methods(target, experiment)
+        if name not in methods:
             raise ValueError(
-                f"{target}, {experiment}: no method {method!r}"
-                f"{suggestion(method, arms)}"
+                f"{target}, {experiment}: no method {name!r}"
+                f"{suggestion(name, methods)}"
             )
-        return arms[method]
+        return methods[name]
 
-    def arms(self, target: str, experiment: str) -> dict[str, Arm]:
-        """All arms of an experiment by method, without the clean twins."""
+    def methods(self, target: str, experiment: str) -> dict[str, Method]:
+        """All methods of an experiment by name, without the clean twins."""
         key = (target, experiment)
         if key not in self._experiments:
             names = [name for its, name in self._experiments if its == target]
@@ -153,18 +155,18 @@ class Catalogue:
                 f"{target} has no experiment {experiment!r}"
                 f"{suggestion(experiment, names)}"
             )
-        if key not in self._arms:
-            cells = make_cells(
+        if key not in self._methods:
+            runs = make_runs(
                 self._experiments[key], self._files[target], "", num_seeds=1
             )
-            self._arms[key] = {
-                cell.method: Arm.of(flatten(as_json(cell.config)))
-                for cell in cells
-                if not cell.is_clean_twin
+            self._methods[key] = {
+                run.method: Method.of(flatten(as_json(run.config)))
+                for run in runs
+                if not run.is_clean_twin
             }
-        return self._arms[key]
+        return self._methods[key]
 
-    def settings(self, targets: Sequence[str]) -> list[Setting]:
+    def joined(self, targets: Sequence[str]) -> list[JoinedExperiment]:
         """Return these targets' experiments in order, alike ones as one.
 
         Two are alike if they train the same but for the clip and no method of
@@ -176,50 +178,52 @@ class Catalogue:
             for key in self._experiments
             if key[0] == target
         ]
-        found: dict[tuple[str, int], list[Setting]] = {}
-        settings = []
+        found: dict[tuple[str, int], list[JoinedExperiment]] = {}
+        joined = []
         for target, name in keys:
             experiment = self._experiments[target, name]
             base = self._base(target, experiment)
             length = 0 if base.is_constant else base.num_steps
             alike = found.setdefault((base.signature, length), [])
-            arms = self.arms(target, name)
-            setting = next((s for s in alike if s.has_room_for(arms)), None)
-            if setting is None:
-                setting = Setting(experiment)
-                alike.append(setting)
-                settings.append(setting)
-            setting.add(arms, experiment.paper)
-        return settings
+            methods = self.methods(target, name)
+            one = next(
+                (one for one in alike if one.has_room_for(methods)), None
+            )
+            if one is None:
+                one = JoinedExperiment(experiment)
+                alike.append(one)
+                joined.append(one)
+            one.add(methods, experiment.paper)
+        return joined
 
-    def _base(self, target: str, experiment: ExperimentConfig) -> Arm:
+    def _base(self, target: str, experiment: ExperimentConfig) -> Method:
         """Return the config that the methods change, without its clip."""
         values = base_values(experiment, self._files[target])
         values["faults"] = experiment.faults
         config = flatten(as_json(parse_config(values)))
-        return Arm.of({k: v for k, v in config.items() if k[:5] != "clip."})
+        return Method.of({k: v for k, v in config.items() if k[:5] != "clip."})
 
 
 class Pool:
     """Every run once, whichever results hold it."""
 
     def __init__(self, results: Iterable[TargetResult]) -> None:
-        self._runs: dict[str, list[tuple[Arm, CellResult]]] = {}
+        self._runs: dict[str, list[tuple[Method, RunResult]]] = {}
         known: set[str] = set()
         for result in results:
             for experiment in result.experiments:
-                for cell in experiment.cells:
-                    if not cell.num_steps or cell.run_id in known:
+                for run in experiment.all_runs:
+                    if not run.num_steps or run.run_id in known:
                         continue
-                    known.add(cell.run_id)
-                    arm = Arm.of({**experiment.config, **cell.config})
-                    runs = self._runs.setdefault(arm.signature, [])
-                    runs.append((arm, cell))
+                    known.add(run.run_id)
+                    method = Method.of({**experiment.config, **run.config})
+                    runs = self._runs.setdefault(method.signature, [])
+                    runs.append((method, run))
 
-    def runs(self, arm: Arm) -> list[CellResult]:
-        """Return runs of an arm, of all seeds, lengths and processors."""
-        runs = self._runs.get(arm.signature, [])
-        return [cell for run, cell in runs if arm.takes(run)]
+    def runs(self, method: Method) -> list[RunResult]:
+        """Return runs of a method, of all seeds, lengths and processors."""
+        runs = self._runs.get(method.signature, [])
+        return [run for its, run in runs if method.takes(its)]
 
 
 class PooledResults:
@@ -234,11 +238,13 @@ class PooledResults:
 
     def runs(
         self, target: str, experiment: str, method: str
-    ) -> list[CellResult]:
+    ) -> list[RunResult]:
         """Every run of a method's config, whoever ordered it."""
         if (target, experiment) not in self._catalogue:
             return []
-        return self.pool.runs(self._catalogue.arm(target, experiment, method))
+        return self.pool.runs(
+            self._catalogue.method(target, experiment, method)
+        )
 
     def numbers(
         self, target: str, experiment: str, method: str, measure: str

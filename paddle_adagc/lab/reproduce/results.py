@@ -44,7 +44,7 @@ _CHECKSUM = "lines_sha256"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CellResult:
+class RunResult:
     """One run, or one repetition of a timing, in numbers."""
 
     method: str
@@ -109,24 +109,24 @@ class ExperimentResult:
     """The paper's values: label -> method -> value."""
 
     skip_steps: int = 0
-    cells: list[CellResult] = dataclasses.field(default_factory=list)
+    all_runs: list[RunResult] = dataclasses.field(default_factory=list)
 
     @property
     def methods(self) -> list[str]:
         """In the order of the grid; the first is the reference."""
-        return [*dict.fromkeys(cell.method for cell in self.cells)]
+        return [*dict.fromkeys(run.method for run in self.all_runs)]
 
     @property
-    def runs(self) -> list[CellResult]:
-        """All cells but the clean twins."""
-        return [cell for cell in self.cells if not cell.is_clean_twin]
+    def runs(self) -> list[RunResult]:
+        """All but the clean twins."""
+        return [run for run in self.all_runs if not run.is_clean_twin]
 
     @property
     def seeds(self) -> list[int]:
         """Seeds of any method, in order."""
         return sorted({run.seed for run in self.runs})
 
-    def runs_of(self, method: str) -> list[CellResult]:
+    def runs_of(self, method: str) -> list[RunResult]:
         """The runs of a method, without clean twins."""
         return [run for run in self.runs if run.method == method]
 
@@ -161,12 +161,12 @@ class TargetResult:
         return next((e for e in self.experiments if e.name == name), None)
 
 
-def longest(runs: Iterable[CellResult]) -> list[CellResult]:
+def longest(runs: Iterable[RunResult]) -> list[RunResult]:
     """One run of every seed, in the order of the seeds.
 
     It is the longest; of several the one whose processor was recorded.
     """
-    found: dict[int, CellResult] = {}
+    found: dict[int, RunResult] = {}
     for run in runs:
         known = found.get(run.seed)
         if known is None or _rank(run) > _rank(known):
@@ -175,17 +175,17 @@ def longest(runs: Iterable[CellResult]) -> list[CellResult]:
 
 
 def paired(
-    runs: Sequence[CellResult],
-    others: Sequence[CellResult],
+    runs: Sequence[RunResult],
+    others: Sequence[RunResult],
     measure: str | None = None,
-) -> list[tuple[CellResult, CellResult]]:
+) -> list[tuple[RunResult, RunResult]]:
     """One pair of every seed that two methods have, in the order of the seeds.
 
     The two of a pair have the same length and come from the same model of
     processor; both have the measure. Of several such pairs the one is taken
     whose runs :func:`longest` prefers.
     """
-    found: dict[int, tuple[CellResult, CellResult]] = {}
+    found: dict[int, tuple[RunResult, RunResult]] = {}
     for run in runs:
         for other in others:
             if (run.seed, run.num_steps, run.cpu_model) != (
@@ -204,7 +204,7 @@ def paired(
     return [found[seed] for seed in sorted(found)]
 
 
-def _rank(run: CellResult) -> tuple[int, bool, str]:
+def _rank(run: RunResult) -> tuple[int, bool, str]:
     cpu = run.cpu_model
     return run.num_steps, cpu != RECORDED_BEFORE, cpu
 
@@ -216,49 +216,47 @@ def with_derived(experiment: ExperimentResult) -> ExperimentResult:
     GlobalGC instead of the method's own; ``skip_steps``, the recorded ones.
     """
     references = {
-        (cell.seed, cell.cpu_model): decode_losses(cell.series["loss"])
-        for cell in experiment.cells
-        if cell.is_clean_twin and cell.method == "GlobalGC" and cell.series
+        (run.seed, run.cpu_model): decode_losses(run.series["loss"])
+        for run in experiment.all_runs
+        if run.is_clean_twin and run.method == "GlobalGC" and run.series
     }
-    cells = []
-    for cell in experiment.cells:
+    runs = []
+    for run in experiment.all_runs:
         found = {"skip_steps": float(experiment.skip_steps)}
-        if cell.series:
-            loss, kept = decode_losses(cell.series["loss"]), _kept(cell)
+        if run.series:
+            loss, kept = decode_losses(run.series["loss"]), _kept(run)
             kept[: experiment.skip_steps] = False
             mass = spike_mass(loss[kept])
-            has_diverged = cell.status == "diverged"
+            has_diverged = run.status == "diverged"
             if mass is not None or has_diverged:
                 found["spike_mass"] = math.inf if has_diverged else mass or 0.0
-            clean = references.get((cell.seed, cell.cpu_model))
-            if clean is not None and cell.series.get("faults"):
-                found["excess_area_global"] = _area(cell, loss, clean)
-        if cell.num_steps:
-            cell = dataclasses.replace(
-                cell, measures={**cell.measures, **found}
-            )
-        cells.append(cell)
-    return dataclasses.replace(experiment, cells=cells)
+            clean = references.get((run.seed, run.cpu_model))
+            if clean is not None and run.series.get("faults"):
+                found["excess_area_global"] = _area(run, loss, clean)
+        if run.num_steps:
+            run = dataclasses.replace(run, measures={**run.measures, **found})
+        runs.append(run)
+    return dataclasses.replace(experiment, all_runs=runs)
 
 
-def _kept(cell: CellResult) -> np.ndarray:
+def _kept(run: RunResult) -> np.ndarray:
     """Whether each step's loss says something about the model."""
-    kept = np.ones(cell.series["loss"]["num_steps"], bool)
-    for first, last in cell.series["left_out"]:
+    kept = np.ones(run.series["loss"]["num_steps"], bool)
+    for first, last in run.series["left_out"]:
         kept[first : last + 1] = False
     return kept
 
 
-def _area(cell: CellResult, loss: np.ndarray, clean: np.ndarray) -> float:
+def _area(run: RunResult, loss: np.ndarray, clean: np.ndarray) -> float:
     """Sum of ``loss - clean`` from the first fault on."""
-    size = len(clean) if cell.status == "diverged" else len(loss)
+    size = len(clean) if run.status == "diverged" else len(loss)
     size = min(size, len(clean))
     own = np.full(size, np.nan)
     own[: len(loss)] = loss[:size]
     judged = np.isfinite(clean[:size])
-    kept = _kept(cell)[:size]
+    kept = _kept(run)[:size]
     judged[: len(kept)] &= kept
-    judged[: cell.series["faults"][0][0]] = False
+    judged[: run.series["faults"][0][0]] = False
     above = np.where(np.isfinite(own), own - clean[:size], np.inf)
     return float(above[judged].sum())
 
@@ -280,24 +278,24 @@ def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
 
 
 def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
-    if not any(cell.num_steps for cell in new.cells):
+    if not any(run.num_steps for run in new.all_runs):
         return new
-    known = {(cell.run_id, cell.is_clean_twin) for cell in new.cells}
+    known = {(run.run_id, run.is_clean_twin) for run in new.all_runs}
     common = {
         key: value
         for key, value in new.config.items()
         if key in old.config and old.config[key] == value
     }
-    cells = []
+    runs = []
     for experiment in (old, new):
-        for cell in experiment.cells:
-            is_newer = (cell.run_id, cell.is_clean_twin) in known
+        for run in experiment.all_runs:
+            is_newer = (run.run_id, run.is_clean_twin) in known
             if experiment is old and is_newer:
                 continue
-            full = {**experiment.config, **cell.config}
+            full = {**experiment.config, **run.config}
             own = {k: v for k, v in full.items() if k not in common}
-            cells.append(dataclasses.replace(cell, config=own))
-    return dataclasses.replace(new, config=common, cells=cells)
+            runs.append(dataclasses.replace(run, config=own))
+    return dataclasses.replace(new, config=common, all_runs=runs)
 
 
 def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
@@ -305,12 +303,12 @@ def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
     lines: list[dict[str, Any]] = []
     for experiment in result.experiments:
         fields = dataclasses.asdict(experiment)
-        cells = fields.pop("cells")
+        runs = fields.pop("all_runs")
         lines.append({"kind": "experiment", **fields})
-        for cell in cells:
+        for run in runs:
             filled = {
                 key: value
-                for key, value in cell.items()
+                for key, value in run.items()
                 if value or key in ("method", "seed", "measures")
             }
             lines.append({"kind": "cell", **filled})
@@ -364,7 +362,7 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
             elif kind == "cell" and result is not None:
                 measures = fields["measures"]
                 fields["measures"] = {n: float(measures[n]) for n in measures}
-                result.experiments[-1].cells.append(CellResult(**fields))
+                result.experiments[-1].all_runs.append(RunResult(**fields))
             else:
                 raise ValueError(f"a line of kind {kind!r} out of place")
         except (

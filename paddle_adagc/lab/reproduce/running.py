@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run the cells of a grid: in parallel, resumable, with their progress."""
+"""Run the runs of a grid: in parallel, resumable, with their progress."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from paddle_adagc.lab.record.files import update_run_json
-from paddle_adagc.lab.reproduce.grid import Cell, as_json
+from paddle_adagc.lab.reproduce.grid import PlannedRun, as_json
 
 ENDED = ("finished", "diverged")
 SECONDS = 15.0
 """Least time between two plain lines of progress."""
 
-RunCell = Callable[[Cell, threading.Event], None]
+Runner = Callable[[PlannedRun, threading.Event], None]
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-def run_cells(
-    cells: Sequence[Cell], num_jobs: int, run: RunCell | None = None
+def run_all(
+    runs: Sequence[PlannedRun], num_jobs: int, runner: Runner | None = None
 ) -> None:
-    """Run the cells that have not ended yet, in order.
+    """Run the runs that have not ended yet, in order.
 
-    Cells with the same run directory are one run.
+    Runs with the same directory are one.
 
     Args:
-        cells: The first ones are begun first.
-        num_jobs: Cells at a time.
-        run: Runs one cell until an event is set; by default in a process of
+        runs: The first ones are begun first.
+        num_jobs: Runs at a time.
+        runner: Runs one until an event is set; by default in a process of
             its own.
 
     Raises:
         RuntimeError: A run failed; its log is named.
     """
-    once = {cell.directory: cell for cell in cells}
-    todo = [cell for cell in once.values() if not has_ended(cell)]
+    once = {run.directory: run for run in runs}
+    todo = [run for run in once.values() if not has_ended(run)]
     if not todo:
         return
     stop = threading.Event()
@@ -58,8 +58,8 @@ def run_cells(
     ):
         try:
             futures = {
-                pool.submit(run or run_process, cell, stop): cell
-                for cell in todo
+                pool.submit(runner or run_process, run, stop): run
+                for run in todo
             }
             pending = {*futures}
             while pending:
@@ -76,18 +76,18 @@ def run_cells(
 
 
 def _steps_so_far(
-    futures: dict[concurrent.futures.Future[None], Cell],
+    futures: dict[concurrent.futures.Future[None], PlannedRun],
     pending: set[concurrent.futures.Future[None]],
 ) -> tuple[int, int, int]:
     """Return steps made, steps of all runs, runs that have ended."""
     num_steps = total = 0
-    for future, cell in futures.items():
-        length = cell.config.train.max_steps
+    for future, run in futures.items():
+        length = run.config.train.max_steps
         total += length
         if future not in pending:
             num_steps += length
         elif future.running():
-            num_steps += _num_steps(cell.directory)
+            num_steps += _num_steps(run.directory)
     return num_steps, total, len(futures) - len(pending)
 
 
@@ -152,8 +152,8 @@ class Progress:
         print(line, file=sys.stderr, flush=True)
 
 
-def run_process(cell: Cell, stop: threading.Event) -> None:
-    """Run a cell by ``python -m paddle_adagc.lab.cli.pretrain``.
+def run_process(run: PlannedRun, stop: threading.Event) -> None:
+    """Run a run by ``python -m paddle_adagc.lab.cli.pretrain``.
 
     Under a constant schedule it continues a shorter run of the same config.
     Its ``run.json`` then also has the ``commit`` (several if the run was
@@ -162,11 +162,11 @@ def run_process(cell: Cell, stop: threading.Event) -> None:
     Raises:
         RuntimeError: The run failed; its log is named.
     """
-    directory = cell.directory
+    directory = run.directory
     directory.parent.mkdir(parents=True, exist_ok=True)
-    continue_shorter(cell)
+    continue_shorter(run)
     config_file = directory.with_name(directory.name + ".yaml")
-    values = json.loads(json.dumps(cell.config.to_dict()))
+    values = json.loads(json.dumps(run.config.to_dict()))
     OmegaConf.save(OmegaConf.create(values), config_file)
     log_file = directory.with_name(directory.name + ".log")
     command = [
@@ -181,7 +181,7 @@ def run_process(cell: Cell, stop: threading.Event) -> None:
     _add_facts(directory, code_commit, time.monotonic() - begin)
     if code is None:
         return
-    if code not in (0, 1) or not has_ended(cell):
+    if code not in (0, 1) or not has_ended(run):
         tail = log_file.read_text(errors="replace").strip().splitlines()[-1:]
         raise RuntimeError(
             f"run {directory} failed (exit status {code}): "
@@ -234,13 +234,13 @@ def run_until(
                 process.wait()
 
 
-def has_ended(cell: Cell) -> bool:
+def has_ended(run: PlannedRun) -> bool:
     """Whether the run is there, made with the same config."""
-    run_file = cell.directory / "run.json"
+    run_file = run.directory / "run.json"
     if not run_file.exists():
         return False
-    run = json.loads(run_file.read_text())
-    return run.get("status") in ENDED and run["config"] == as_json(cell.config)
+    its = json.loads(run_file.read_text())
+    return its.get("status") in ENDED and its["config"] == as_json(run.config)
 
 
 def commit() -> str | None:
@@ -266,35 +266,35 @@ def _git(*arguments: str) -> str:
     ).stdout.strip()
 
 
-def continue_shorter(cell: Cell) -> Path | None:
-    """Give a cell that has not begun the longest run that it would repeat.
+def continue_shorter(run: PlannedRun) -> Path | None:
+    """Give a run that has not begun the longest run that it would repeat.
 
     Under a constant schedule a longer run continues a shorter one: a finished
     run in the same store whose config differs in ``train.max_steps`` alone.
-    Its directory is copied; the cell's process then resumes from its last
+    Its directory is copied; the run's process then resumes from its last
     checkpoint.
 
     Returns:
         The directory of the shorter run; None without one, or where the
-        schedule is not constant or the cell has begun.
+        schedule is not constant or the run has begun.
     """
-    config = as_json(cell.config)
-    if config["schedule"]["kind"] != "constant" or cell.directory.exists():
+    config = as_json(run.config)
+    if config["schedule"]["kind"] != "constant" or run.directory.exists():
         return None
     shorter = {
-        run["config"]["train"]["max_steps"]: path.parent
-        for path in cell.directory.parent.glob("*/run.json")
-        if _is_shorter(run := json.loads(path.read_text()), config)
+        its["config"]["train"]["max_steps"]: path.parent
+        for path in run.directory.parent.glob("*/run.json")
+        if _is_shorter(its := json.loads(path.read_text()), config)
         and any(path.parent.glob("checkpoint-*"))
     }
     if not shorter:
         return None
     source = shorter[max(shorter)]
-    copying = cell.directory.with_name(f".{cell.directory.name}.tmp")
+    copying = run.directory.with_name(f".{run.directory.name}.tmp")
     shutil.rmtree(copying, ignore_errors=True)
     shutil.copytree(source, copying)
     update_run_json(copying, config=config, status="running")
-    copying.rename(cell.directory)
+    copying.rename(run.directory)
     return source
 
 

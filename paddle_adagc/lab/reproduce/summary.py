@@ -22,7 +22,7 @@ from paddle_adagc.lab.reproduce.comparisons import (
     rate_of,
 )
 from paddle_adagc.lab.reproduce.pool import PooledResults
-from paddle_adagc.lab.reproduce.results import CellResult, paired
+from paddle_adagc.lab.reproduce.results import RunResult, paired
 from paddle_adagc.lab.reproduce.statistics import (
     paired_differences,
     rate_ratio,
@@ -51,8 +51,8 @@ class Estimate:
     high: float
     """Its 95% limits."""
 
-    runs: list[CellResult]
-    others: list[CellResult]
+    runs: list[RunResult]
+    others: list[RunResult]
 
     @property
     def text(self) -> str:
@@ -322,7 +322,7 @@ then AdaGC's, on the same seeds. Bars and parentheses are 95% limits.
 
 The defaults are the paper's: `lambda_rel` 1.04, `beta` 0.99, `lambda_abs` 1,
 `t_start` 100. What you lose in calm runs, and how well you are protected,
-depends on how gamma starts. What was said before the runs, and what they showed:
+depends on how gamma starts. What was said before the runs, and what came out:
 
 {start}
 

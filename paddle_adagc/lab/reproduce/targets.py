@@ -23,25 +23,25 @@ from paddle_adagc.lab.report.judged import JudgedRun, judged_steps
 from paddle_adagc.lab.report.measures import stored_numbers
 from paddle_adagc.lab.reproduce.claims import Claim, targets_of
 from paddle_adagc.lab.reproduce.grid import (
-    Cell,
     ExperimentConfig,
+    PlannedRun,
     digest,
     load_target,
-    make_cells,
+    make_runs,
 )
 from paddle_adagc.lab.reproduce.pages import target_markdown, verdicts_markdown
 from paddle_adagc.lab.reproduce.pool import Catalogue, PooledResults
 from paddle_adagc.lab.reproduce.results import (
     RESULTS,
-    CellResult,
     ExperimentResult,
+    RunResult,
     TargetResult,
     decode_losses,
     encode_losses,
     merge_results,
     write_results,
 )
-from paddle_adagc.lab.reproduce.running import RunCell, run_cells
+from paddle_adagc.lab.reproduce.running import Runner, run_all
 from paddle_adagc.lab.reproduce.timing import gpu_hours, run_timing
 from paddle_adagc.lab.reproduce.verdicts import Verdict, judge
 from paddle_adagc.stability.spike_score import group_events
@@ -79,7 +79,7 @@ class Reproduction:
         committed: Results by target whose runs the verdicts take, too.
         num_jobs: Runs at a time.
         say: Gets a text for people before and after an experiment.
-        run: Runs one cell; by default in a process of its own.
+        run: Runs one; by default in a process of its own.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Reproduction:
         committed: Mapping[str, TargetResult] | None = None,
         num_jobs: int = 1,
         say: Callable[[str], None] = lambda text: None,
-        run: RunCell | None = None,
+        run: Runner | None = None,
     ) -> None:
         self._targets = {path.stem: load_target(path) for path in grid_files}
         self._files = {path.stem: path for path in grid_files}
@@ -111,10 +111,10 @@ class Reproduction:
         ``max_steps`` is the length of every run instead of the configs'.
         """
         store = self._output_dir / STORE
-        grids: dict[str, list[tuple[ExperimentConfig, list[Cell]]]] = {}
+        grids: dict[str, list[tuple[ExperimentConfig, list[PlannedRun]]]] = {}
         for name, target in self._targets.items():
             make = functools.partial(
-                make_cells,
+                make_runs,
                 grid_file=self._files[name],
                 store=store,
                 max_steps=max_steps,
@@ -122,18 +122,18 @@ class Reproduction:
             grids[name] = [(e, make(e)) for e in target.experiments]
         timings = {name: self._time(name) for name in grids}
         number, total = 0, sum(map(len, grids.values()))
-        for name, runs in grids.items():
-            for config, cells in runs:
+        for name, planned in grids.items():
+            for config, runs in planned:
                 number += 1
                 self._say(f"{number} of {total}: {config.title}")
-                run_cells(cells, self._num_jobs, self._run)
-                self._say(_early_text(config, cells, self._output_dir / name))
+                run_all(runs, self._num_jobs, self._run)
+                self._say(_early_text(config, runs, self._output_dir / name))
         cuts = []
         if max_steps is not None:
             cuts.append(f"Every run has {max_steps:,} steps.")
         return [
-            self._write(name, runs, timings[name], cuts)
-            for name, runs in grids.items()
+            self._write(name, planned, timings[name], cuts)
+            for name, planned in grids.items()
         ]
 
     def _time(self, name: str) -> list[ExperimentResult]:
@@ -148,15 +148,15 @@ class Reproduction:
     def _write(
         self,
         name: str,
-        runs: Sequence[tuple[ExperimentConfig, Sequence[Cell]]],
+        planned: Sequence[tuple[ExperimentConfig, Sequence[PlannedRun]]],
         timings: Sequence[ExperimentResult],
         cuts: Sequence[str],
     ) -> Finished:
         """Write ``report.html``, ``tables.md``, ``figures/``, the results."""
         directory, title = self._output_dir / name, self._targets[name].title
         experiments = {
-            config.name: load_experiment(config, cells, directory)
-            for config, cells in runs
+            config.name: load_experiment(config, runs, directory)
+            for config, runs in planned
         }
         result = TargetResult(
             target=name,
@@ -167,7 +167,7 @@ class Reproduction:
                     summarise_experiment(
                         experiments[config.name], config.name, config.paper
                     )
-                    for config, _ in runs
+                    for config, _ in planned
                 ),
                 *timings,
             ],
@@ -211,15 +211,15 @@ class Reproduction:
 
 
 def load_experiment(
-    config: ExperimentConfig, cells: Sequence[Cell], directory: Path
+    config: ExperimentConfig, runs: Sequence[PlannedRun], directory: Path
 ) -> Experiment:
-    """Load finished cells, each linked to by a name that people can read."""
+    """Load finished runs, each linked to by a name that people can read."""
     folder = directory / config.name
-    longest = max(cell.config.train.max_steps for cell in cells)
+    longest = max(run.config.train.max_steps for run in runs)
     records: dict[bool, dict[str, list[RunRecord]]] = {False: {}, True: {}}
-    for cell in cells:
-        record = RunRecord.load(_linked(cell, folder))
-        of_method = records[cell.is_clean_twin].setdefault(cell.method, [])
+    for run in runs:
+        record = RunRecord.load(_linked(run, folder))
+        of_method = records[run.is_clean_twin].setdefault(run.method, [])
         of_method.append(record)
     return Experiment(
         title=config.title,
@@ -233,22 +233,22 @@ def load_experiment(
     )
 
 
-def _linked(cell: Cell, folder: Path) -> Path:
-    """Link to the cell's run directory by a name that people can read.
+def _linked(run: PlannedRun, folder: Path) -> Path:
+    """Link to the run's run directory by a name that people can read.
 
     Raises:
         FileExistsError: Something else has that name.
     """
-    link = folder / cell.name
+    link = folder / run.name
     folder.mkdir(parents=True, exist_ok=True)
     if link.is_symlink():
         link.unlink()
     elif link.exists():
         raise FileExistsError(
-            f"{link} is in the way of a link to {cell.directory}: remove it, "
+            f"{link} is in the way of a link to {run.directory}: remove it, "
             "or choose another --output"
         )
-    link.symlink_to(os.path.relpath(cell.directory, folder))
+    link.symlink_to(os.path.relpath(run.directory, folder))
     return link
 
 
@@ -285,20 +285,20 @@ def summarise_experiment(
         config=common,
         paper=paper or {},
         skip_steps=experiment.skip_steps,
-        cells=[
-            _cell_result(method, judged, is_twin, {*common, *_SEEDS})
+        all_runs=[
+            _run_result(method, judged, is_twin, {*common, *_SEEDS})
             for method, judged, is_twin in rows
         ],
     )
 
 
-def _cell_result(
+def _run_result(
     method: str, judged: JudgedRun, is_clean_twin: bool, left_out: set[str]
-) -> CellResult:
+) -> RunResult:
     """Return a run's line, without the options that are ``left_out``."""
     run, facts = judged.run, judged.run.run
     options = flatten(judged.config)
-    return CellResult(
+    return RunResult(
         method=method,
         seed=facts["seed"],
         is_clean_twin=is_clean_twin,
@@ -338,10 +338,10 @@ def _series(run: RunRecord) -> dict[str, Any]:
 
 
 def _early_text(
-    config: ExperimentConfig, cells: Sequence[Cell], directory: Path
+    config: ExperimentConfig, runs: Sequence[PlannedRun], directory: Path
 ) -> str:
     """Draw an experiment's loss; return what came out, as text."""
-    experiment = load_experiment(config, cells, directory)
+    experiment = load_experiment(config, runs, directory)
     picture = _save_loss(experiment, directory / FIGURES / config.name)
     return "\n".join(
         f"  {line}"

@@ -17,7 +17,7 @@ from typing import Any
 
 from paddle_adagc.files import atomic_write, atomic_write_json
 from paddle_adagc.lab.reproduce.grid import TimingConfig, digest
-from paddle_adagc.lab.reproduce.results import CellResult, ExperimentResult
+from paddle_adagc.lab.reproduce.results import ExperimentResult, RunResult
 from paddle_adagc.lab.reproduce.running import commit, run_until
 from paddle_adagc.lab.train.parse import load_config
 
@@ -73,14 +73,14 @@ def gpu_hours() -> ExperimentResult:
     from paddle_adagc.lab.models.shapes import model_size
     from paddle_adagc.lab.plan.costs import Interconnect, compare
 
-    cells = []
+    runs = []
     for comparison in compare(Interconnect()):
         run = comparison.run
         size = model_size(preset(run.preset))
         saved = run.global_gc_hours - run.adagc_hours
         for prediction in comparison.predictions:
-            cells.append(
-                CellResult(
+            runs.append(
+                RunResult(
                     method=f"{run.model}, {prediction.layout}",
                     seed=0,
                     commit=commit(),
@@ -112,7 +112,7 @@ def gpu_hours() -> ExperimentResult:
             '"DP" may be plain data parallelism, or sharding of whole tensors '
             "(V1) or of slices (V2). Nothing was run on a GPU."
         ),
-        cells=cells,
+        all_runs=runs,
     )
 
 
@@ -171,8 +171,8 @@ def _as_result(
             f"turn on the same batches; a repetition is the median of "
             f"{timing.steps} steps."
         ),
-        cells=[
-            CellResult(
+        all_runs=[
+            RunResult(
                 method=method,
                 seed=repetition,
                 key=key,

@@ -18,7 +18,7 @@ from paddle_adagc.lab.reproduce.comparisons import (
     rate_text,
 )
 from paddle_adagc.lab.reproduce.pool import PooledResults
-from paddle_adagc.lab.reproduce.results import CellResult
+from paddle_adagc.lab.reproduce.results import RunResult
 from paddle_adagc.lab.reproduce.statistics import ALPHA, ONE_SIDED, holm
 
 REPRODUCED = "reproduced"
@@ -297,7 +297,7 @@ def _what_is_missing(comparison: Comparison) -> list[str]:
 
 def _controls(
     claim: Claim, source: PooledResults
-) -> dict[tuple[str, str], list[CellResult]]:
+) -> dict[tuple[str, str], list[RunResult]]:
     """Return the controls' judged runs by experiment and method."""
     places = dict.fromkeys(
         (c.target or "", c.experiment or "")

@@ -38,13 +38,13 @@ def test_shipped_claims_name_what_the_grids_have():
             experiment = condition.experiment
             if experiment == PLAN:
                 assert set(condition.methods) <= set(plan.methods)
-                assert condition.measure in plan.cells[0].measures
+                assert condition.measure in plan.all_runs[0].measures
                 continue
             if experiment in timed:
                 assert set(condition.methods) <= {"GlobalGC", "AdaGC"}
                 continue
-            arms = catalogue.arms(condition.target, experiment)
-            others = catalogue.arms(
+            arms = catalogue.methods(condition.target, experiment)
+            others = catalogue.methods(
                 condition.target, condition.to_experiment or experiment
             )
             assert {*condition.methods} <= {*arms}, claim.id
@@ -81,7 +81,7 @@ def test_every_paper_target_has_the_control_beside_adagc():
 
 def test_arms_are_the_same_whoever_asks():
     catalogue = Catalogue(GRIDS)
-    first = catalogue.arm("table-spike-score", "llama-low-noise", "AdaGC")
+    first = catalogue.method("table-spike-score", "llama-low-noise", "AdaGC")
     for target, experiment, method in (
         ("ablation-locality", "llama-low-noise", "AdaGC"),
         ("figure-loss-spikes", "beta2-0.999", "AdaGC"),
@@ -91,25 +91,25 @@ def test_arms_are_the_same_whoever_asks():
             "lambda_rel 1.04, beta 0.99",
         ),
     ):
-        assert catalogue.arm(target, experiment, method).takes(first)
-    other = catalogue.arm("figure-loss-spikes", "beta2-0.95", "AdaGC")
+        assert catalogue.method(target, experiment, method).takes(first)
+    other = catalogue.method("figure-loss-spikes", "beta2-0.95", "AdaGC")
     assert not other.takes(first)
     with pytest.raises(ValueError, match="did you mean 'AdaGC'"):
-        catalogue.arm("table-spike-score", "llama-low-noise", "AdaCG")
+        catalogue.method("table-spike-score", "llama-low-noise", "AdaCG")
     with pytest.raises(ValueError, match="no experiment 'lama-low-noise'"):
-        catalogue.arm("table-spike-score", "lama-low-noise", "AdaGC")
+        catalogue.method("table-spike-score", "lama-low-noise", "AdaGC")
 
 
 def test_alike_experiments_are_one_setting():
-    settings = Catalogue(GRIDS).settings(["table-spike-score", "ablation-init"])
+    settings = Catalogue(GRIDS).joined(["table-spike-score", "ablation-init"])
     (llama,) = (s for s in settings if s.first.name == "llama-low-noise")
-    assert {"GlobalGC", "AdaGC", "SPAM"} - {*llama.arms} == {"SPAM"}
-    assert {"Clippy", "no warm-up"} <= {*llama.arms}
+    assert {"GlobalGC", "AdaGC", "SPAM"} - {*llama.methods} == {"SPAM"}
+    assert {"Clippy", "no warm-up"} <= {*llama.methods}
     faults = [
         s for s in settings if s.first.name.startswith("ernie-moe-faults")
     ]
     assert len(faults) == 2
-    first, second = (s.arms["GlobalGC"] for s in faults)
+    first, second = (s.methods["GlobalGC"] for s in faults)
     assert not first.takes(second)
 
 

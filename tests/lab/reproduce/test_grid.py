@@ -13,7 +13,7 @@ from paddle_adagc.lab.reproduce.grid import (
     as_json,
     digest,
     load_target,
-    make_cells,
+    make_runs,
 )
 
 EXPERIMENTS = Path(__file__).parents[3] / "configs/experiments"
@@ -27,7 +27,7 @@ def grid_file(write_grid):
 
 def cells_of(path, **limits):
     (experiment,) = load_target(path).experiments
-    return make_cells(experiment, path, path.parent / "cells", **limits)
+    return make_runs(experiment, path, path.parent / "cells", **limits)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_shipped_grids_are_valid(path, tmp_path):
     target = load_target(path)
     assert target.title
     for experiment in target.experiments:
-        cells = make_cells(experiment, path, tmp_path)
+        cells = make_runs(experiment, path, tmp_path)
         assert len({cell.name for cell in cells}) == len(cells)
         assert len({cell.directory for cell in cells}) == len(cells)
 

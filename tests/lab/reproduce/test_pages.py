@@ -22,8 +22,8 @@ from paddle_adagc.lab.reproduce.pages import (
 )
 from paddle_adagc.lab.reproduce.pool import Catalogue
 from paddle_adagc.lab.reproduce.results import (
-    CellResult,
     ExperimentResult,
+    RunResult,
     TargetResult,
     read_results,
     write_results,
@@ -32,7 +32,7 @@ from paddle_adagc.lab.reproduce.results import (
 
 def result(target="t", events=(0, 0, 0)):
     cells = [
-        CellResult(
+        RunResult(
             method=method,
             seed=seed,
             key=f"{method}{seed}",
@@ -55,7 +55,7 @@ def result(target="t", events=(0, 0, 0)):
         )
     ]
     experiment = ExperimentResult(
-        name="e", title="Low noise", description="Text.", cells=cells
+        name="e", title="Low noise", description="Text.", all_runs=cells
     )
     return TargetResult(target=target, title="Spikes", experiments=[experiment])
 
@@ -123,13 +123,13 @@ def test_collecting_adds_to_what_is_committed(tmp_path):
     with pytest.raises(FileNotFoundError, match="run one first"):
         collect_results(tmp_path, results, ["t"])
     more = result()
-    for i, cell in enumerate(more.experiments[0].cells):
+    for i, cell in enumerate(more.experiments[0].all_runs):
         cell.measures["final_loss"] = 9.0
         object.__setattr__(cell, "key", f"new{i}")
     write_results(tmp_path / "out/t/results.jsonl", more)
     collect_results(tmp_path / "out", results, ["t"])
     (experiment,) = read_results(results / "t.jsonl").experiments
-    assert len(experiment.cells) == 12
+    assert len(experiment.all_runs) == 12
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from lab.report.conftest import Spec, make_directory, make_experiment
 
-from paddle_adagc.lab.reproduce.pool import Arm, Pool
+from paddle_adagc.lab.reproduce.pool import Method, Pool
 from paddle_adagc.lab.reproduce.results import (
     LAST_CODE,
-    CellResult,
     ExperimentResult,
+    RunResult,
     TargetResult,
     decode_losses,
     encode_losses,
@@ -38,7 +38,7 @@ CONFIG = {"schedule.kind": "constant", "train.max_steps": 2500, "a": 1}
 def cell(
     key, method="A", seed=1, steps=2500, config=None, cpu=None, **measures
 ):
-    return CellResult(
+    return RunResult(
         method=method,
         seed=seed,
         key=key,
@@ -50,7 +50,7 @@ def cell(
 
 def result(*cells, target="t", config=CONFIG):
     experiment = ExperimentResult(
-        name="e", title="E", config=config, cells=[*cells]
+        name="e", title="E", config=config, all_runs=[*cells]
     )
     return TargetResult(target=target, title="T", experiments=[experiment])
 
@@ -65,9 +65,9 @@ def test_every_file_is_searched_and_a_run_counts_once():
         target="u",
     )
     pool = Pool([first, second])
-    runs = pool.runs(Arm.of({**CONFIG, **adagc}))
+    runs = pool.runs(Method.of({**CONFIG, **adagc}))
     assert [run.key for run in runs] == ["x", "y", "z"]
-    strict = Arm.of({**CONFIG, **adagc, "clip.beta": 0.98})
+    strict = Method.of({**CONFIG, **adagc, "clip.beta": 0.98})
     assert pool.runs(strict) == []
 
 
@@ -87,7 +87,7 @@ def test_lengths_pool_under_a_constant_schedule_alone():
                 )
             ]
         )
-        arm = Arm.of({**CONFIG, "schedule.kind": kind})
+        arm = Method.of({**CONFIG, "schedule.kind": kind})
         assert [run.key for run in pool.runs(arm)] == expected
 
 
@@ -124,13 +124,13 @@ def test_merging_keeps_all_runs_and_their_configs():
     new = result(cell("x", loss=3), cell("z", seed=3), config=config)
     merged = merge_results(old, new)
     (experiment,) = merged.experiments
-    assert {c.key: c.config.get("a") for c in experiment.cells} == {
+    assert {c.key: c.config.get("a") for c in experiment.all_runs} == {
         "x": 2,
         "y": 1,
         "z": 2,
     }
     assert "a" not in experiment.config
-    x, y = (Pool([merged]).runs(Arm.of({**CONFIG, "a": a})) for a in (2, 1))
+    x, y = (Pool([merged]).runs(Method.of({**CONFIG, "a": a})) for a in (2, 1))
     assert [run.key for run in x] == ["x", "z"]
     assert x[0].measures["loss"] == 3
     assert [run.key for run in y] == ["y"]
@@ -177,7 +177,7 @@ def summarise(tmp_path):
             TargetResult(target="t", title="T", experiments=[result]),
         )
         (read,) = read_results(path).experiments
-        return read.cells[0]
+        return read.all_runs[0]
 
     return make
 

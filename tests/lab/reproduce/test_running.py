@@ -19,13 +19,13 @@ from paddle_adagc.lab.reproduce.grid import (
     as_json,
     in_store,
     load_target,
-    make_cells,
+    make_runs,
 )
 from paddle_adagc.lab.reproduce.running import (
     SECONDS,
     Progress,
     continue_shorter,
-    run_cells,
+    run_all,
     run_process,
 )
 
@@ -37,16 +37,16 @@ def cells(write_grid, tmp_path):
     """The cells of a tiny grid."""
     path = write_grid()
     (experiment,) = load_target(path).experiments
-    return make_cells(experiment, path, tmp_path / "cells")
+    return make_runs(experiment, path, tmp_path / "cells")
 
 
 @pytest.mark.slow
 def test_run_that_fails_is_reported_with_its_log(write_grid, tmp_path):
     path = write_grid("grid.yaml", {"changes": {"model": {"vocab_size": 100}}})
     (experiment,) = load_target(path).experiments
-    cells = make_cells(experiment, path, tmp_path)
+    cells = make_runs(experiment, path, tmp_path)
     with pytest.raises(RuntimeError, match=r"vocab_size=100.*\.log"):
-        run_cells(cells[:1], 1)
+        run_all(cells[:1], 1)
 
 
 def test_running_cell_is_stopped(cells):
@@ -68,7 +68,7 @@ def test_runs_are_stopped_with_the_command(cells):
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with pytest.raises(SystemExit, match="143"):
-            run_cells(cells, 1, run)
+            run_all(cells, 1, run)
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert stopped == cells[:1]
@@ -94,7 +94,7 @@ def cell_of(write_grid, tmp_path):
     path = write_grid("grid.yaml", {"changes": CONSTANT})
 
     def make(steps, store="cells", **changes):
-        first = make_cells(load_target(path).experiments[0], path, tmp_path)[0]
+        first = make_runs(load_target(path).experiments[0], path, tmp_path)[0]
         train = dataclasses.replace(first.config.train, max_steps=steps)
         config = dataclasses.replace(first.config, train=train, **changes)
         config = in_store(config, tmp_path / store)

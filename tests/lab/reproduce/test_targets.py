@@ -74,7 +74,7 @@ def test_results_and_verdicts_follow_from_the_runs(
     assert part == done.result.experiments[0]
     assert part.seeds == [*range(3, 11)]
     assert part.methods == ["GlobalGC", "AdaGC"]
-    first = part.cells[0]
+    first = part.all_runs[0]
     assert (first.commit, first.config["clip.name"]) == ("abc", "global_norm")
     assert first.timings == {"wall_seconds": 10.0, "elapsed_seconds": 10.0}
     assert (tmp_path / "out" / STORE / first.key).is_dir()

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from paddle_adagc.lab.reproduce.claims import Claim, Condition
-from paddle_adagc.lab.reproduce.results import CellResult
+from paddle_adagc.lab.reproduce.results import RunResult
 from paddle_adagc.lab.reproduce.verdicts import (
     COMPUTED,
     CONTRADICTED,
@@ -31,7 +31,7 @@ class Runs:
         self._numbers = numbers or {}
         self._runs = {
             name.replace("_", " "): [
-                CellResult(
+                RunResult(
                     method=name,
                     seed=seed,
                     key=f"{name}{seed}",

@@ -19,7 +19,7 @@ from paddle_adagc.lab.reproduce import verify as checks
 from paddle_adagc.lab.reproduce.results import TargetResult, write_results
 from paddle_adagc.lab.reproduce.targets import summarise_experiment
 from paddle_adagc.lab.reproduce.verify import verify
-from paddle_adagc.lab.reproduce.verify.runs import read_cells
+from paddle_adagc.lab.reproduce.verify.runs import read_runs
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def with_series(tmp_path):
         experiments=[summarise_experiment(experiment, "e")],
     )
     write_results(results / "t.jsonl", result)
-    cell = result.experiments[0].cells[0]
+    cell = result.experiments[0].all_runs[0]
     key, spikes = cell.key, cell.measures["spikes_1000"]
     table = {"page": "results.md", "title": "T", "rows": {"AdaGC": [key]}}
     report = {"tables": [table], "figures": [], "verdicts": []}
@@ -203,7 +203,7 @@ def test_spikes_and_excess_follow_from_the_losses(with_series, capsys):
     assert verify(*with_series) == 0
     count = int(capsys.readouterr().out.split()[0])
     assert count > 20
-    (faulty, _) = read_cells(with_series[0])
+    (faulty, _) = read_runs(with_series[0])
     assert faulty["measures"]["spikes_1000"] > 0
     assert faulty["measures"]["events_above_0.5"] == 2
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from paddle_adagc.lab.reproduce.verify.runs import Cell, Check, cpu
+from paddle_adagc.lab.reproduce.verify.runs import Check, StoredRun, cpu
 
 MASS_WINDOW = 101
 
 
-def check_losses(lines: list[Cell]) -> Iterator[Check]:
+def check_losses(lines: list[StoredRun]) -> Iterator[Check]:
     """Compare the measures that follow from a line's losses and its twin's."""
     series = [cell for cell in lines if cell.get("series")]
     twins = {place(cell): cell for cell in series if cell["twin"]}
@@ -34,7 +34,7 @@ def check_losses(lines: list[Cell]) -> Iterator[Check]:
             yield name, stored, cell["measures"].get("spike_mass")
 
 
-def derive(lines: list[Cell]) -> None:
+def derive(lines: list[StoredRun]) -> None:
     """Add the measures that older lines lack: mass, area over GlobalGC."""
     clean = {
         (c["file"], c["experiment"], c["seed"], cpu(c)): c
@@ -80,12 +80,14 @@ def medians(values: list[float]) -> list[float]:
     return found
 
 
-def place(cell: Cell) -> tuple[str, str, str, int]:
+def place(cell: StoredRun) -> tuple[str, str, str, int]:
     """Return what a run shares with its clean twin."""
     return cell["file"], cell["experiment"], cell["method"], cell["seed"]
 
 
-def from_series(cell: Cell, clean: Cell | None) -> dict[str, float | None]:
+def from_series(
+    cell: StoredRun, clean: StoredRun | None
+) -> dict[str, float | None]:
     """Measures that follow from a line's own losses, and its twin's."""
     loss = decode(cell["series"]["loss"])
     bad = covered(cell["series"]["left_out"])
@@ -160,7 +162,7 @@ def runs_of(marked: list[int], gap: int) -> list[list[int]]:
 
 
 def excess(
-    cell: Cell, loss: np.ndarray, clean: np.ndarray, bad: set[int]
+    cell: StoredRun, loss: np.ndarray, clean: np.ndarray, bad: set[int]
 ) -> dict[str, float | None]:
     """Area, largest value and events of the loss over its twin's."""
     size = len(clean) if cell.get("status") == "diverged" else len(loss)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from paddle_adagc.lab.reproduce.verify.runs import Cell
+from paddle_adagc.lab.reproduce.verify.runs import StoredRun
 
 Tests = dict[str, float]
 """``p_for``, ``p_against``, ``p_equal`` and ``p_fewer``, as far as tested."""
@@ -18,9 +18,9 @@ Tests = dict[str, float]
 
 def tests_of(
     comparison: dict[str, Any],
-    first: list[Cell],
-    second: list[Cell],
-    beside: list[Cell],
+    first: list[StoredRun],
+    second: list[StoredRun],
+    beside: list[StoredRun],
 ) -> Tests:
     """The p-values of a comparison; ``beside`` are unpaired runs."""
     expect, measure = comparison["expect"], comparison["measure"]
@@ -60,7 +60,7 @@ def within(d: np.ndarray, margin: float) -> float:
     return max(sign_flip(d - margin, "less"), sign_flip(d + margin, "greater"))
 
 
-def bound_tests(comparison: dict[str, Any], runs: list[Cell]) -> Tests:
+def bound_tests(comparison: dict[str, Any], runs: list[StoredRun]) -> Tests:
     """Of runs, which all have to keep it; of one number; of repetitions."""
     bound, margin = comparison["bound"], comparison.get("margin")
     if runs:
@@ -84,9 +84,9 @@ def bound_tests(comparison: dict[str, Any], runs: list[Cell]) -> Tests:
 
 def event_tests(
     comparison: dict[str, Any],
-    first: list[Cell],
-    second: list[Cell],
-    beside: list[Cell],
+    first: list[StoredRun],
+    second: list[StoredRun],
+    beside: list[StoredRun],
 ) -> Tests:
     """Of spike events: the larger of the pooled and the clustered p."""
     k1, t1 = counts(first)
@@ -126,7 +126,7 @@ def fewer_events(
     return float(stats.poisson.cdf(events.sum(), mean))
 
 
-def counts(runs: list[Cell]) -> tuple[np.ndarray, np.ndarray]:
+def counts(runs: list[StoredRun]) -> tuple[np.ndarray, np.ndarray]:
     """Events and judged steps of runs."""
     return (
         np.array([c["measures"]["events_1000"] for c in runs]),
@@ -135,7 +135,7 @@ def counts(runs: list[Cell]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def differences(
-    pairs: list[tuple[Cell, Cell]], measure: str, times: float = 1.0
+    pairs: list[tuple[StoredRun, StoredRun]], measure: str, times: float = 1.0
 ) -> np.ndarray:
     """First minus ``times`` second; NaN is infinite, infinite ones equal."""
     found = []

@@ -14,9 +14,9 @@ from scipy import stats
 
 from paddle_adagc.lab.reproduce.verify.p_values import counts, differences
 from paddle_adagc.lab.reproduce.verify.runs import (
-    Cell,
     Check,
     Runs,
+    StoredRun,
     run_id,
     steps,
 )
@@ -42,7 +42,7 @@ def check_extents(
         yield f"{page}, {title}: seeds and steps", seen, expected
 
 
-def extent(cells: list[Cell]) -> list[str | None]:
+def extent(cells: list[StoredRun]) -> list[str | None]:
     """Number of seeds, the seeds, steps, skipped steps, first judged ones."""
     seeds = sorted({c["seed"] for c in cells})
     lengths = [min(map(steps, cells)), max(map(steps, cells))]
@@ -100,7 +100,7 @@ def check_figures(
 
 
 def limits(
-    measure: str, pairs: list[tuple[Cell, Cell]]
+    measure: str, pairs: list[tuple[StoredRun, StoredRun]]
 ) -> tuple[float, float, float]:
     """A ratio or a mean difference with its 95% limits."""
     first, second = ([*side] for side in zip(*pairs, strict=True))
@@ -143,7 +143,7 @@ def row_text(measure: str, value: float, low: float, high: float) -> str:
     return f"{value:{spec}} ({low:{spec}}, {high:{spec}})"
 
 
-def change_text(measure: str, pairs: list[tuple[Cell, Cell]]) -> str:
+def change_text(measure: str, pairs: list[tuple[StoredRun, StoredRun]]) -> str:
     """The reference's events or mean, then the method's."""
     first, second = ([*side] for side in zip(*pairs, strict=True))
     if measure == "spike_events":

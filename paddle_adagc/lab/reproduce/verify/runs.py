@@ -21,7 +21,7 @@ CLIP_DEFAULTS: dict[str, dict[str, float]] = {
     "value": {"lambda_abs": 0.001},
 }
 
-Cell = dict[str, Any]
+StoredRun = dict[str, Any]
 Check = tuple[str, Any, Any]
 """What is compared, the value that stands there, the recomputed one."""
 
@@ -35,14 +35,14 @@ class Runs:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.lines = [*read_cells(folder)]
+        self.lines = [*read_runs(folder)]
         runs = [c for c in self.lines if steps(c)]
         self._first = {copy_of(c): c for c in reversed(runs)}
         self.runs = [*self._first.values()]
         own_first = sorted(self.runs, key=lambda c: c["twin"])
         self._by_id = {run_id(c): c for c in reversed(own_first)}
 
-    def of(self, ids: Iterable[str]) -> list[Cell]:
+    def of(self, ids: Iterable[str]) -> list[StoredRun]:
         """Return the runs of these ids."""
         return [self._by_id[name] for name in ids]
 
@@ -56,15 +56,15 @@ class Runs:
                     other = first["measures"].get(measure, value)
                     yield f"{name}: copies' {measure}", value, other
 
-    def timed(self, title: str) -> dict[str, list[Cell]]:
+    def timed(self, title: str) -> dict[str, list[StoredRun]]:
         """Return the timings of an experiment by method."""
-        found: dict[str, list[Cell]] = {}
+        found: dict[str, list[StoredRun]] = {}
         for cell in self.lines:
             if cell["title"] == title and not steps(cell):
                 found.setdefault(cell["method"], []).append(cell)
         return found
 
-    def longest(self, own: Cell) -> list[str]:
+    def longest(self, own: StoredRun) -> list[str]:
         """Return the id of the best run of every seed of a config."""
         best = {
             cell["seed"]: cell
@@ -74,15 +74,15 @@ class Runs:
         return [run_id(best[seed]) for seed in sorted(best)]
 
     def pairs(
-        self, first: list[Cell], second: list[Cell], measure: str
-    ) -> list[tuple[Cell, Cell]]:
+        self, first: list[StoredRun], second: list[StoredRun], measure: str
+    ) -> list[tuple[StoredRun, StoredRun]]:
         """Return every seed's best pair, whatever the rows show."""
         if not (first and second) or not steps(first[0]):
             by_seed = {c["seed"]: c for c in second}
             return [
                 (c, by_seed[c["seed"]]) for c in first if c["seed"] in by_seed
             ]
-        found: dict[int, tuple[Cell, Cell]] = {}
+        found: dict[int, tuple[StoredRun, StoredRun]] = {}
         ones, others = (
             [
                 c
@@ -100,7 +100,7 @@ class Runs:
         return [found[seed] for seed in sorted(found)]
 
 
-def read_cells(folder: Path) -> Iterator[Cell]:
+def read_runs(folder: Path) -> Iterator[StoredRun]:
     """Every cell line with its experiment's config and title."""
     for path in sorted(folder.glob("*.jsonl")):
         if path.name in NO_CELLS:
@@ -128,7 +128,7 @@ def read_cells(folder: Path) -> Iterator[Cell]:
                 }
 
 
-def steps(cell: Cell) -> int:
+def steps(cell: StoredRun) -> int:
     """Length of a run, 0 for a timing."""
     return int(cell["measures"].get("steps", 0))
 
@@ -136,7 +136,7 @@ def steps(cell: Cell) -> int:
 _VECTORS = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"))
 
 
-def cpu(cell: Cell) -> str:
+def cpu(cell: StoredRun) -> str:
     """Its processor's model and vectors, "" if the line has none."""
     machine = cell.get("machine", {})
     if "instruction_sets" not in machine:
@@ -148,22 +148,22 @@ def cpu(cell: Cell) -> str:
     return model
 
 
-def run_id(cell: Cell) -> str:
+def run_id(cell: StoredRun) -> str:
     """Return a run's key, and its processor if the line has one."""
     return " on ".join(filter(None, (cell["key"], cpu(cell))))
 
 
-def rank(cell: Cell) -> tuple[int, str]:
+def rank(cell: StoredRun) -> tuple[int, str]:
     """Order of the runs of a seed: by length, then with a processor."""
     return steps(cell), cpu(cell)
 
 
-def copy_of(cell: Cell) -> tuple[str, bool]:
+def copy_of(cell: StoredRun) -> tuple[str, bool]:
     """Return what the copies of a run in several files share."""
     return run_id(cell), cell["twin"]
 
 
-def is_one_config(first: Cell, second: Cell) -> bool:
+def is_one_config(first: StoredRun, second: StoredRun) -> bool:
     """Whether two runs differ in the seed alone, and in steps if they may."""
     constant = first["config"].get("schedule.kind") == "constant"
     return bool(

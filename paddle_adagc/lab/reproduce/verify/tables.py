@@ -17,7 +17,7 @@ from paddle_adagc.lab.reproduce.verify.p_values import (
     differences,
     sign_flip,
 )
-from paddle_adagc.lab.reproduce.verify.runs import Cell, Check, Runs
+from paddle_adagc.lab.reproduce.verify.runs import Check, Runs, StoredRun
 
 # Column: measure, "list", "range" or "spread", formats of value and difference.
 COLUMNS: dict[str, tuple[str, str, str, str | None]] = {
@@ -95,7 +95,7 @@ def check_row(
     place: str,
     cells: list[tuple[str, str]],
     method: str,
-    shown: dict[str, list[Cell]],
+    shown: dict[str, list[StoredRun]],
     runs: Runs,
 ) -> Iterator[Check]:
     """Compare a method's cells; the first method is the reference."""
@@ -171,7 +171,7 @@ def number_text(value: float | None, spec: str) -> str:
 
 
 def difference_text(
-    own: list[Cell], reference: list[Cell], label: str, runs: Runs
+    own: list[StoredRun], reference: list[StoredRun], label: str, runs: Runs
 ) -> str:
     """Paired differences as a cell of a table."""
     measure, _, _, signed = COLUMNS[label]
@@ -183,7 +183,7 @@ def difference_text(
     return f"{shown.replace('± +', '± ')} (p {sign_flip(d, 'two-sided'):.2g})"
 
 
-def rate_text(runs: list[Cell]) -> str:
+def rate_text(runs: list[StoredRun]) -> str:
     """Events per 1,000 judged steps with their exact 95% limits."""
     known = [
         c

@@ -23,9 +23,9 @@ from paddle_adagc.lab.reproduce.verify.prose import (
     mean_limits,
 )
 from paddle_adagc.lab.reproduce.verify.runs import (
-    Cell,
     Check,
     Runs,
+    StoredRun,
     run_id,
 )
 
@@ -80,7 +80,7 @@ def check_verdicts(
         yield from check_evidence(verdict, both, runs, pages)
 
 
-def sides(comparison: dict[str, Any], runs: Runs) -> list[list[Cell]]:
+def sides(comparison: dict[str, Any], runs: Runs) -> list[list[StoredRun]]:
     """Return the runs of both sides and the unpaired; absent: none."""
     names = ("keys", "other_keys", "beside_keys")
     return [runs.of(comparison.get(name, ())) for name in names]
@@ -177,7 +177,7 @@ def short_texts(verdict: Verdict, tests: list[Tests], runs: Runs) -> set[str]:
     return found
 
 
-def bound_texts(c: dict[str, Any], cells: list[Cell]) -> set[str]:
+def bound_texts(c: dict[str, Any], cells: list[StoredRun]) -> set[str]:
     """Of a bound, or of events that should occur."""
     if c["expect"] == "occurs":
         k, t = counts(cells)
@@ -309,7 +309,7 @@ def numbers_of(evidence: str) -> list[str]:
     ]
 
 
-def count_text(runs: list[Cell]) -> str:
+def count_text(runs: list[StoredRun]) -> str:
     """``"1 in 14,000 judged steps (0 / 1)"``."""
     events, judged = counts(runs)
     shown = " / ".join(f"{n:,.0f}" for n in events)
