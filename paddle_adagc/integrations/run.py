@@ -121,7 +121,7 @@ def _run(
         settings["missing_state"] = options.missing_state
     from paddle_adagc import make_clip
 
-    made = make_clip(**clip)
+    made = str(make_clip(**clip)).removesuffix(", 0 steps")
     notes.append(f"clips with {made}")
     for note in notes if options.check else ():
         print(f"adagc-run: {note}")
