@@ -10,21 +10,22 @@ is a ``_build_grad_clip`` (PaddleFleet), where checkpoints are written
 from __future__ import annotations
 
 import inspect
-import math
 import os
-import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.experts import global_expert_names
+from paddle_adagc.integrations.logs import (
+    add_histograms,
+    clip_logs,
+    clip_summary,
+)
 from paddle_adagc.integrations.muon_slices import muon_units
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
@@ -54,7 +55,7 @@ class ClippingMixin(Trainer):
     all. Every training log gets ``clip_...`` numbers of the last step, over all
     ranks, from :meth:`TensorScalingClip.summary`; the backends in ``report_to``
     also get :func:`histograms of the tensors
-    <paddle_adagc.integrations.trainer.add_histograms>`.
+    <paddle_adagc.integrations.logs.add_histograms>`.
 
     Args:
         *args: Arguments of the Trainer.
@@ -457,95 +458,3 @@ def save_clip(clip: ClipGradBase, args: Any, step: int) -> None:
     is_kept = not is_in_flash or step % args.save_steps == 0
     if is_kept and dist.get_rank() == 0:
         save_state(state, Path(args.output_dir) / name)
-
-
-def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
-    """Summarise the last step, tensors included; every rank has to call it.
-
-    A clip without a summary has an empty one.
-    """
-    if not isinstance(clip, TensorScalingClip):
-        return {}
-    summary = clip.summary(tensors=True)
-    del summary["step"]
-    return summary
-
-
-def clip_logs(summary: dict[str, Any]) -> dict[str, float]:
-    """Name the numbers of a summary as they stand in a log."""
-    numbers = {
-        name: len(value) if name == "stuck" else value
-        for name, value in summary.items()
-        if name not in ("lowest_h", "tensors")
-    }
-    return {
-        f"clip_{name}": value if isinstance(value, int) else _short(value)
-        for name, value in numbers.items()
-    }
-
-
-def _short(value: float) -> float:
-    """Round to 4 digits."""
-    return float(f"{value:.4g}")
-
-
-_QUANTITIES = ("norm", "gamma", "h")
-_LOWEST = "train/clip_lowest_h"
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
-
-
-def add_histograms(
-    callbacks: Iterable[Any], summary: Mapping[str, Any], step: int
-) -> None:
-    """Write histograms of norm, gamma and h over the layers, and a table.
-
-    Tensors whose names differ in numbers alone are one group: the tag
-    ``clip_norm/layers.N.mlp.up.weight`` holds a value per layer, of an MoE one
-    per layer and expert. A tensor that is a group alone gets a curve instead,
-    since VisualDL shows no histogram of one value. Values that are not finite
-    are left out.
-
-    Of a Trainer's callbacks the writers for VisualDL, TensorBoard and Weights &
-    Biases are used. The table ``train/clip_lowest_h`` has the tensors of the
-    summary's ``lowest_h``.
-    """
-    bars, points = _bars_and_points(summary.get("tensors", {}))
-    lowest = [(k, _short(h)) for k, h in summary.get("lowest_h", {}).items()]
-    rows = [("tensor", "h"), ("---", "---:"), *lowest]
-    table = "\n".join(f"| {key} | {h} |" for key, h in rows)
-    for callback in callbacks if bars or points else ():
-        for name in ("vdl_writer", "tb_writer"):
-            writer = getattr(callback, name, None)
-            if writer is not None:
-                for tag, values in bars.items():
-                    writer.add_histogram(tag, values, step)
-                for tag, value in points.items():
-                    writer.add_scalar(tag, value, step)
-                if lowest:
-                    writer.add_text(_LOWEST, table, step)
-        wandb = getattr(callback, "_wandb", None)
-        if wandb is not None:
-            shown = {tag: wandb.Histogram(v) for tag, v in bars.items()}
-            if lowest:
-                shown[_LOWEST] = wandb.Table(["tensor", "h"], [*lowest])
-            wandb.log({**shown, **points, "train/global_step": step})
-
-
-def _bars_and_points(
-    tensors: Mapping[str, Mapping[str, float]],
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return, by tag, the values of groups and those of single tensors."""
-    groups: dict[str, list[str]] = {}
-    for key in tensors:
-        groups.setdefault(_NUMBER.sub("N", key), []).append(key)
-    bars: dict[str, np.ndarray] = {}
-    points: dict[str, float] = {}
-    for group, keys in groups.items():
-        for name in _QUANTITIES:
-            values = [tensors[key].get(name, math.nan) for key in keys]
-            finite = [value for value in values if math.isfinite(value)]
-            if len(keys) > 1 and finite:
-                bars[f"train/clip_{name}/{group}"] = np.array(finite)
-            elif finite:
-                points[f"train/clip_{name}/{keys[0]}"] = finite[0]
-    return bars, points

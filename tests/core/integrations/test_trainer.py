@@ -16,10 +16,10 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC, save_state
 from paddle_adagc.integrations import trainer
+from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.trainer import (
     ClippingCallback,
     ClippingMixin,
-    add_histograms,
     load_clip,
     take_over_clipping,
 )
