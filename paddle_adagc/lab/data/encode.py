@@ -18,6 +18,7 @@ from paddle_adagc.lab.data.indexed import token_dtype
 from paddle_adagc.lab.data.sources import Source
 from paddle_adagc.lab.data.tokenizers import Encode, Tokenizer
 
+
 def token_schema(vocab_size: int) -> pa.Schema:
     """Columns of :meth:`Encoder.__call__`, a row for each line."""
     tokens = pa.from_numpy_dtype(token_dtype(vocab_size))

@@ -3,10 +3,10 @@
 """Memory-mapped ``.bin``/``.idx`` datasets, and the manifest beside them.
 
 The format is that of PaddleNLP's ``create_pretraining_data.py`` and of
-Megatron-LM, ``.lsm`` loss masks included. PaddleNLP's ``causal_dataset`` is
-not used: there, sample ``i`` depends on the length of the run, the index that
-it caches on disk survives a rewritten dataset, and a rank waits for ever for
-an index file that an interrupted run left broken.
+Megatron-LM. PaddleNLP's ``causal_dataset`` is not used: there, sample ``i``
+depends on the length of the run, the index that it caches on disk survives a
+rewritten dataset, and a rank waits for ever for an index file that an
+interrupted run left broken.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from paddle_adagc.lab.checksums import check_seal, sampled_sha256, sha256
 
@@ -39,16 +38,6 @@ _FIX = "copy the dataset again, or remove the manifest and prepare it again"
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """uint16 for vocabularies below 65,500, int32 above."""
     return _DTYPES[8 if vocab_size < _MAX_UINT16_VOCAB else 4]
-
-
-class TokenRange(NamedTuple):
-    """Consecutive documents of a memory-mapped dataset."""
-
-    tokens: np.ndarray
-    """``[num_tokens]``, the file's dtype; a view of the file, not a copy."""
-
-    loss_mask: np.ndarray | None
-    """``[num_tokens]`` uint8, 0 where a token has no loss; None: all have."""
 
 
 class IndexedTokens:
@@ -87,33 +76,25 @@ class IndexedTokens:
         self.boundaries = np.unique(np.concatenate(places))
         """``[num_documents + 1]`` int64: first token of each document that is
         not empty, and the end."""
-        self._tokens = self._map(".bin", dtype)
-        has_mask = os.path.isfile(prefix + ".lsm")
-        self._loss_mask = self._map(".lsm", np.uint8) if has_mask else None
-
-    def _map(self, suffix: str, dtype: DTypeLike) -> np.ndarray:
-        path = Path(self.prefix + suffix)
-        needed = self.num_tokens * np.dtype(dtype).itemsize
+        path = Path(prefix + ".bin")
+        needed = self.num_tokens * dtype.itemsize
         if path.stat().st_size < needed:
             raise ValueError(
-                f"{path} has {path.stat().st_size} bytes, but "
-                f"{self.prefix}.idx describes {needed}: {_COPY}"
+                f"{path} has {path.stat().st_size} bytes, but {prefix}.idx "
+                f"describes {needed}: {_COPY}"
             )
         mapped = np.memmap(path, dtype, mode="r", shape=(self.num_tokens,))
-        return np.asarray(mapped)  # slices of a plain array are cheaper
+        self._tokens = np.asarray(mapped)  # its slices are cheaper
 
-    def documents(self, first: int, stop: int) -> TokenRange:
-        """Return documents ``first`` to ``stop - 1`` as one range."""
-        part = slice(*self.boundaries[[first, stop]].tolist())
-        mask = self._loss_mask
-        mask = None if mask is None else mask[part]
-        return TokenRange(self._tokens[part], mask)
+    def documents(self, first: int, stop: int) -> np.ndarray:
+        """Return the tokens of documents ``first`` to ``stop - 1``, a view."""
+        return self._tokens[slice(*self.boundaries[[first, stop]].tolist())]
 
-    def all(self) -> TokenRange:
-        """Return all documents as one range."""
+    def all(self) -> np.ndarray:
+        """Return the tokens of all documents."""
         return self.documents(0, len(self.boundaries) - 1)
 
-    def split(self, fraction: float) -> tuple[TokenRange, TokenRange]:
+    def split(self, fraction: float) -> tuple[np.ndarray, np.ndarray]:
         """Hold out the last ``fraction`` of the documents, at least one."""
         count = len(self.boundaries) - 1
         if count < 2:
@@ -215,8 +196,7 @@ def write_indexed_dataset(
     behind. A dataset that is there already is replaced.
     """
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    for suffix in (".idx", ".lsm"):
-        Path(prefix + suffix).unlink(missing_ok=True)
+    Path(f"{prefix}.idx").unlink(missing_ok=True)
     dtype = token_dtype(vocab_size)
     lengths: list[int] = []
     with open(prefix + ".bin", "wb") as file:

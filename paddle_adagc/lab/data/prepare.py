@@ -106,14 +106,11 @@ def _prefixes(output: str) -> dict[str, str]:
 
 
 def _dataset_files(output: str) -> list[Path]:
-    """Return the files that a dataset may consist of, without the manifest.
-
-    A loss mask (``.lsm``) of another dataset would be read with the new files.
-    """
+    """Return the files that a dataset may consist of, without the manifest."""
     return [
         Path(prefix + ending)
         for prefix in _prefixes(output).values()
-        for ending in (".bin", ".idx", ".lsm")
+        for ending in (".bin", ".idx")
     ]
 
 
@@ -168,7 +165,7 @@ def _encode_source(source: Source, folder: Path, encoder: Encoder) -> str:
         lines = read_lines(source)
         with (
             temporary_path(path) as temporary,
-            pa.ipc.new_stream(str(temporary), schema) as file,
+            pa.ipc.new_file(str(temporary), schema) as file,
         ):
             while batch := [*itertools.islice(lines, _BATCH)]:
                 file.write_table(encoder(batch, source))
@@ -274,7 +271,7 @@ def _tables(parts: Sequence[str]) -> Iterator[pa.Table]:
     """Read part by part: there may be more of them than open files."""
     for part in parts:
         with pa.memory_map(part) as file:
-            yield pa.ipc.open_stream(file).read_all()
+            yield pa.ipc.open_file(file).read_all()
 
 
 def _count_documents(parts: Sequence[str]) -> dict[str, Any]:
