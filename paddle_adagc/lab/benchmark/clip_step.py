@@ -119,7 +119,7 @@ def contenders(pairs: Pairs, clipped: np.ndarray) -> dict[str, Contender]:
 
     def adagc() -> Contender:
         model = paddle.nn.ParameterList([parameter for parameter, _ in pairs])
-        clip = ClipGradByAdaGC(t_start=0)
+        clip: Any = ClipGradByAdaGC(t_start=0)
         clip.bind(model)
         keys = [name for name, _ in model.named_parameters()]
         start = dict(zip(keys, gamma, strict=True))
