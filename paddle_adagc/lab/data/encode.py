@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -56,16 +56,6 @@ class Encoder:
     text_field: str
     validation_fraction: float
     on_error: Literal["stop", "skip"]
-
-    def identity(self) -> list[Any]:
-        """Return everything that the tokens of a text depend on."""
-        return [
-            self.tokenizer.identity(),
-            self.tokenizer.library_version(),
-            self.text_field,
-            self.validation_fraction,
-            self.on_error,
-        ]
 
     def __call__(
         self, lines: Sequence[tuple[str, bytes]], source: Source

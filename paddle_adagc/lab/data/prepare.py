@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tqdm import tqdm
 
 import paddle_adagc
@@ -88,7 +89,15 @@ def prepare(
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
     with _work_folder(folder, config.output):
-        parts = _tokenise(config, tokenizer, sources, folder)
+        encoder = Encoder(
+            tokenizer,
+            config.text_field,
+            config.validation_fraction,
+            config.on_error,
+        )
+        facts = [settings, tokenizer.library_version()]
+        calls = [(encoder, facts, source, folder) for source in sources]
+        parts = _run(_encode_source, calls, config.num_workers)
         manifest = settings | _count_documents(parts)
         manifest["inputs"] = [source.record() for source in sources]
         manifest |= _write_splits(config, parts, tokenizer, folder)
@@ -142,23 +151,15 @@ def _work_folder(folder: Path, output: str) -> Iterator[None]:
             ) from error
 
 
-def _tokenise(
-    config: PrepareConfig,
-    tokenizer: Tokenizer,
-    sources: Sequence[Source],
-    folder: Path,
-) -> list[str]:
-    """Return Arrow files with a row of :func:`token_schema` for each line."""
-    fraction = config.validation_fraction
-    encoder = Encoder(tokenizer, config.text_field, fraction, config.on_error)
-    calls = [(source, folder, encoder) for source in sources]
-    return _run(_encode_source, calls, config.num_workers)
+def _encode_source(
+    encoder: Encoder, facts: Sequence[Any], source: Source, folder: Path
+) -> str:
+    """Encode a source, if that was not done; gives the Arrow file.
 
-
-def _encode_source(source: Source, folder: Path, encoder: Encoder) -> str:
-    """Encode a source, if that was not done; gives the file."""
-    facts = [encoder.identity(), source]
-    key = hashlib.sha256(repr(facts).encode()).hexdigest()
+    It has a row of :func:`token_schema` for each line. The tokens depend on the
+    source and these facts.
+    """
+    key = hashlib.sha256(repr([*facts, source]).encode()).hexdigest()
     path = folder / f"{key}.arrow"
     if not path.exists():
         schema = token_schema(encoder.tokenizer.vocab_size)
@@ -290,9 +291,7 @@ def _count_documents(parts: Sequence[str]) -> dict[str, Any]:
 
 def _sizes(table: pa.Table) -> np.ndarray:
     """Return the rows' numbers of tokens, int32."""
-    chunks = table["tokens"].chunks
-    sizes = [np.diff(chunk.offsets.to_numpy()) for chunk in chunks]
-    return np.concatenate([np.zeros(0, np.int32), *sizes])
+    return pc.list_value_length(table["tokens"]).to_numpy()
 
 
 def _is_in(table: pa.Table, split: str) -> np.ndarray:
