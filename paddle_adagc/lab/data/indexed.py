@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -53,8 +53,7 @@ class IndexedTokens:
         if missing:
             raise FileNotFoundError(
                 f"{' and '.join(missing)} not found: the prefix is the path "
-                "without .bin and .idx; tools/prepare_data.py, "
-                "write_indexed_dataset or PaddleNLP's "
+                "without .bin and .idx; tools/prepare_data.py or PaddleNLP's "
                 "create_pretraining_data.py makes both files"
             )
         if os.path.getsize(prefix + ".bin") == 0:
@@ -182,50 +181,6 @@ def write_index(
     for start in range(0, num_documents + 1, _BLOCK):
         stop = min(start + _BLOCK, num_documents + 1)
         file.write(np.arange(start, stop, dtype="<i8").tobytes())
-
-
-def write_indexed_dataset(
-    prefix: str,
-    documents: Iterable[Sequence[int] | np.ndarray],
-    *,
-    vocab_size: int,
-) -> None:
-    """Write token lists as ``prefix.bin`` and ``prefix.idx``.
-
-    ``prefix.idx`` comes last, so that an interrupted call leaves no dataset
-    behind. A dataset that is there already is replaced.
-    """
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{prefix}.idx").unlink(missing_ok=True)
-    dtype = token_dtype(vocab_size)
-    lengths: list[int] = []
-    with open(prefix + ".bin", "wb") as file:
-        for document in documents:
-            tokens = np.asarray(document)
-            _check_document(len(lengths), tokens, vocab_size)
-            file.write(tokens.astype(dtype).tobytes())
-            lengths.append(len(tokens))
-    if not lengths:
-        raise ValueError("documents is empty: give at least one")
-    sizes = [np.array(lengths, np.int32)]
-    with open(prefix + ".idx", "wb") as file:
-        write_index(
-            file, lambda: sizes, num_documents=len(lengths), dtype=dtype
-        )
-
-
-def _check_document(number: int, tokens: np.ndarray, vocab_size: int) -> None:
-    if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
-        raise ValueError(
-            f"document {number} is {tokens.dtype} of shape "
-            f"{list(tokens.shape)}: give a non-empty list of integers"
-        )
-    outside = tokens[(tokens < 0) | (tokens >= vocab_size)]
-    if outside.size:
-        raise ValueError(
-            f"document {number} has token {outside[0]} outside "
-            f"[0, {vocab_size}): give the tokenizer's vocab_size"
-        )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from helpers import write_indexed_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
@@ -26,7 +27,6 @@ from paddle_adagc.lab.data.datasets import (
     distinct_windows,
     random_bits,
 )
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 
 ROOT = Path(paddle_adagc.__file__).parents[1]
 

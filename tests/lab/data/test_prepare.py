@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import write_indexed_dataset
 from lab.train.runs import make_values
 from lab.train.runs import run as train_run
 from paddlenlp.data.indexed_dataset import make_builder
@@ -23,7 +24,6 @@ from paddlenlp.data.indexed_dataset import make_builder
 from paddle_adagc.lab.data import prepare as prepare_run
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 
 ROOT = Path(__file__).parents[3]
 

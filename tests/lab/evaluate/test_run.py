@@ -6,8 +6,8 @@ import statistics
 
 import numpy as np
 import pytest
+from helpers import write_indexed_dataset
 
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.evaluate.run import (
     PRESETS,
     TASKS,
