@@ -120,11 +120,9 @@ class IndexedTokens:
 
 
 def _read_index(path: str) -> tuple[np.dtype[Any], np.ndarray, np.ndarray]:
-    """Read an ``.idx``.
+    """Read an ``.idx``: type of the tokens, sizes of the sentences, documents.
 
-    Returns:
-        Type of the tokens; int32 sizes of the sentences; int64 first sentence
-        of each document, and the end.
+    Sizes are int32; a document is its first sentence, int64; the end follows.
     """
     size, start = os.path.getsize(path), len(MAGIC) + _HEADER.size
     with open(path, "rb") as file:
