@@ -123,7 +123,7 @@ def _make_bare_dataset(folder):
 def _read_dataset(path):
     prefix = str(path.parent / "corpus")
     check_dataset(prefix, verify=True)
-    return IndexedTokens(prefix).all().tokens.sum()
+    return IndexedTokens(prefix).all().sum()
 
 
 def _read_hf_config(path):

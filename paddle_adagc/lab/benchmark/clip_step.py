@@ -4,17 +4,14 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import gc
-import itertools
 import math
 import random
 import statistics
-import types
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -52,10 +49,6 @@ experts, and so the number of tensors, are the full model's."""
 
 _VOCABULARY = 1000
 _MIB = 2**20
-_VALUES = 32_000_000
-_NUM_TENSORS = (10, 100, 1000, 10_000)
-_NUM_VALUES = (1_000_000, 8_000_000, 64_000_000)
-_SHARES = (0.0, 0.1, 0.5, 1.0)
 _FAR = 10.0
 """Gradients have a norm of about 1: thresholds of the tensors left alone."""
 
@@ -76,12 +69,6 @@ def recipe_shapes(name: str) -> list[Shape]:
     ]
 
 
-def equal_shapes(num_tensors: int, num_values: int) -> list[Shape]:
-    """As many square tensors of about the same number of values in all."""
-    side = max(1, round(math.sqrt(num_values / num_tensors)))
-    return [(side, side)] * num_tensors
-
-
 def make_pairs(shapes: Iterable[Shape], dtype: str = "float32") -> Pairs:
     """Parameters, and random gradients of these shapes, each of norm about 1.
 
@@ -98,147 +85,92 @@ def make_pairs(shapes: Iterable[Shape], dtype: str = "float32") -> Pairs:
     ]
 
 
-class Contender(abc.ABC):
-    """One way to clip gradients of norm about 1; the ``clipped`` are scaled."""
+class Contender(NamedTuple):
+    """One way to do what is timed."""
 
-    name: str
+    step: Callable[[], Any]
+    prepare: Callable[[Any], None]
+    """Called before each step, untimed, with what the round gives."""
 
-    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
-        self.pairs = pairs
-        self.clipped = clipped
 
-    def prepare(self, originals: Sequence[Tensor]) -> None:
-        """Before each step, untimed: the gradients as they were.
+def contenders(pairs: Pairs, clipped: np.ndarray) -> dict[str, Contender]:
+    """Ways to clip these gradients of norm about 1; the ``clipped`` are scaled.
 
-        An optimizer asks each pair these two questions right before it calls
-        its clip: so Python's objects are in the processor's cache, values not.
-        """
-        for (_, gradient), original in zip(self.pairs, originals, strict=True):
+    - AdaGC in its adaptive phase, also through Paddle's operators alone, as
+      without a compiler;
+    - Paddle's clips: GlobalGC, which scales every tensor, and a fixed threshold
+      per tensor, which has no 16-bit kernel on a CPU;
+    - a loop that asks the device for every tensor's norm, as the
+      ``ClipGradByAdaptiveNorm`` of Paddle's develop branch does;
+    - the memory floor: one read of all gradients, one read-write of those that
+      are clipped, over one contiguous block each, by BLAS and NumPy.
+
+    Each is prepared with the gradients as they were.
+    """
+    gamma = np.where(clipped, _NEAR, _FAR)
+
+    def restore(originals: Sequence[Tensor]) -> None:
+        for (_, gradient), original in zip(pairs, originals, strict=True):
             paddle.assign(original, gradient)
-        for parameter, gradient in self.pairs:
+        # An optimizer asks this right before it calls its clip: so Python's
+        # objects are in the processor's cache, values not.
+        for parameter, gradient in pairs:
             parameter.stop_gradient, gradient.is_selected_rows()
 
-    @abc.abstractmethod
-    def step(self) -> Any:
-        """Make the step that is timed."""
-
-
-class AdaGC(Contender):
-    """ClipGradByAdaGC in its adaptive phase."""
-
-    name = "AdaGC"
-
-    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
-        super().__init__(pairs, clipped)
+    def adagc() -> Contender:
         model = paddle.nn.ParameterList([parameter for parameter, _ in pairs])
-        self._clip = ClipGradByAdaGC(t_start=0)
-        self._clip.bind(model)
-        gamma = np.where(clipped, _NEAR, _FAR)
+        clip: Any = ClipGradByAdaGC(t_start=0)
+        clip.bind(model)
         keys = [name for name, _ in model.named_parameters()]
-        self._state = {
-            "step": 1,
-            "gamma": dict(zip(keys, gamma, strict=True)),
-            "config": {},
-        }
+        start = dict(zip(keys, gamma, strict=True))
 
-    def prepare(self, originals: Sequence[Tensor]) -> None:
-        """Also the thresholds of the first step."""
-        self._clip.set_state_dict(self._state)
-        super().prepare(originals)
+        def prepare(originals: Sequence[Tensor]) -> None:
+            clip.set_state_dict({"step": 1, "gamma": start, "config": {}})
+            restore(originals)
 
-    def step(self) -> Any:
-        return self._clip(self.pairs)
+        return Contender(functools.partial(clip, pairs), prepare)
 
-
-class AdaGCByOperators(AdaGC):
-    """The same through Paddle's operators alone, as without a compiler."""
-
-    name = "AdaGC, operators only"
-
-    def step(self) -> Any:
+    def by_operators() -> Any:
         with mock.patch.object(kernels, "BACKENDS", (OperatorTensors,)):
-            return super().step()
+            return slow.step()
 
-
-class ByNorm(Contender):
-    """Paddle's ``ClipGradByNorm``: a fixed threshold per tensor."""
-
-    name = "ClipGradByNorm"
-    _kind: Any = paddle.nn.ClipGradByNorm
-
-    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
-        super().__init__(pairs, clipped)
-        self._clip = self._kind(_NEAR)
-
-    def step(self) -> Any:
-        return self._clip(self.pairs)
-
-
-class GlobalGC(ByNorm):
-    """Paddle's ``ClipGradByGlobalNorm``, which scales every tensor.
-
-    It has no 16-bit norms on a CPU: there by Paddle's own switch to float32.
-    """
-
-    name = REFERENCE
-    _kind = paddle.nn.ClipGradByGlobalNorm
-
-    def step(self) -> Any:
+    def global_gc() -> Any:
+        # No 16-bit norms on a CPU: there by Paddle's own switch to float32.
         previous = _clip_by_global_norm_using_mp_type(True)
         try:
-            return super().step()
+            return by_global_norm(pairs)
         finally:
             _clip_by_global_norm_using_mp_type(previous)
 
-
-class WaitingLoop(Contender):
-    """A loop that asks the device for every tensor's norm in every step.
-
-    As the ``ClipGradByAdaptiveNorm`` of Paddle's develop branch does.
-    """
-
-    name = "loop that waits per tensor"
-
-    def step(self) -> Any:
-        """Norm, comparison on the host, scaling where it is needed."""
-        for (_, gradient), is_clipped in zip(
-            self.pairs, self.clipped, strict=True
-        ):
+    def waiting_loop() -> None:
+        for (_, gradient), threshold in zip(pairs, gamma.tolist(), strict=True):
             norm = _C_ops.squared_l2_norm(dense_float(gradient)).sqrt()
-            threshold = _NEAR if is_clipped else _FAR
             if norm > threshold:
                 gradient.multiply_((threshold / norm).astype(gradient.dtype))
 
+    def floor() -> None:
+        np.dot(whole, whole)
+        np.multiply(part, np.float32(1.0), out=part)
 
-class MemoryFloor(Contender):
-    """One read of all gradients, one read-write of those that are clipped.
-
-    Over one contiguous block each, by BLAS (``dot``) and NumPy, as float32.
-    """
-
-    name = FLOOR
-
-    def __init__(self, pairs: Pairs, clipped: np.ndarray) -> None:
-        super().__init__(pairs, clipped)
-        sizes = np.array([int(np.prod(g.shape)) for _, g in pairs])
-        # Two 16-bit values are as many bytes as one of float32.
-        share = pairs[0][1].element_size() / 4
-        self._all = np.ones(int(share * sizes.sum()), np.float32)
-        self._part = self._all[: int(share * sizes[clipped].sum())]
-
-    def step(self) -> Any:
-        np.dot(self._all, self._all)
-        np.multiply(self._part, np.float32(1.0), out=self._part)
-
-
-CONTENDERS: tuple[type[Contender], ...] = (
-    MemoryFloor,
-    AdaGC,
-    AdaGCByOperators,
-    GlobalGC,
-    ByNorm,
-    WaitingLoop,
-)
+    slow = adagc()
+    by_global_norm = paddle.nn.ClipGradByGlobalNorm(_NEAR)
+    by_norm = paddle.nn.ClipGradByNorm(_NEAR)
+    sizes = np.array([int(np.prod(g.shape)) for _, g in pairs])
+    # Two 16-bit values are as many bytes as one of float32.
+    share = pairs[0][1].element_size() / 4
+    whole = np.ones(int(share * sizes.sum()), np.float32)
+    part = whole[: int(share * sizes[clipped].sum())]
+    found = {
+        FLOOR: Contender(floor, restore),
+        "AdaGC": adagc(),
+        "AdaGC, operators only": Contender(by_operators, slow.prepare),
+        REFERENCE: Contender(global_gc, restore),
+        "ClipGradByNorm": Contender(lambda: by_norm(pairs), restore),
+        "loop that waits per tensor": Contender(waiting_loop, restore),
+    }
+    if share < 1 and paddle.device.get_device() == "cpu":
+        del found["ClipGradByNorm"]
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,15 +214,9 @@ def compare(
     clipped = np.zeros(len(pairs), bool)
     clipped[: round(clipped_share * len(pairs))] = True
     np.random.default_rng(0).shuffle(clipped)
-    # Paddle has no kernel for ByNorm in 16 bits on a CPU.
-    is_able = dtype == "float32" or paddle.device.get_device() != "cpu"
-    contenders = {
-        kind.name: kind(pairs, clipped)
-        for kind in CONTENDERS
-        if is_able or kind is not ByNorm
-    }
+    competing = contenders(pairs, clipped)
     rounds = tqdm(range(repetitions + 1), leave=False, unit="round")
-    seconds = take_turns(contenders, (originals for _ in rounds), 1)
+    seconds = take_turns(competing, (originals for _ in rounds), 1)
     return [
         Row(
             contender=name,
@@ -303,7 +229,7 @@ def compare(
             operator_calls=_operator_calls(contender, originals),
             peak_bytes=_peak_bytes(contender, originals),
         )
-        for name, contender in contenders.items()
+        for name, contender in competing.items()
     ]
 
 
@@ -320,16 +246,16 @@ def compare_units(repetitions: int) -> dict[str, float]:
         for shape in stacks
         for _ in range(shape[0])
     ]
-    contenders = {}
+    competing = {}
     for name, parameters in (("fused", fused), ("apart", apart)):
         clip: Any = ClipGradByAdaGC(t_start=0)
         units = {".": "experts"} if name == "fused" else None
         clip.bind(paddle.nn.ParameterList(parameters), units)
         pairs = [(p, paddle.ones(p.shape)) for p in parameters]
-        contenders[name] = types.SimpleNamespace(
-            prepare=lambda _: None, step=functools.partial(clip, pairs)
+        competing[name] = Contender(
+            functools.partial(clip, pairs), lambda _: None
         )
-    times = take_turns(contenders, range(repetitions + 3), 3)
+    times = take_turns(competing, range(repetitions + 3), 3)
     first, second = (1e3 * statistics.median(times[x]) for x in times)
     return {
         "num_tensors": len(apart),
@@ -341,12 +267,11 @@ def compare_units(repetitions: int) -> dict[str, float]:
 
 
 def take_turns(
-    contenders: Mapping[str, Any], rounds: Iterable[Any], num_untimed: int
+    contenders: Mapping[str, Contender], rounds: Iterable[Any], num_untimed: int
 ) -> dict[str, list[float]]:
     """Time one step of each contender in every round, in random order.
 
-    Python's garbage collector runs before, and not within. Each contender has
-    ``prepare``, which is given the round, and, timed, ``step``. The first
+    Python's garbage collector runs before, and not within. The first
     ``num_untimed`` rounds do not count. Gives name -> seconds of each round.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
@@ -415,26 +340,3 @@ def to_markdown(rows: Sequence[Row]) -> str:
             for row in rows
         ],
     )
-
-
-def growth(repetitions: int) -> str:
-    """How the times grow, as a pipe table.
-
-    With the number of tensors and of values at 10% of the tensors clipped, and
-    with that share.
-    """
-    cases = itertools.chain(
-        (("tensors", equal_shapes(n, _VALUES), 0.1) for n in _NUM_TENSORS),
-        (("values", equal_shapes(1000, n), 0.1) for n in _NUM_VALUES),
-        (("share", equal_shapes(1000, _VALUES), s) for s in _SHARES),
-    )
-    lines = []
-    for what, shapes, share in cases:
-        rows = compare(shapes, share, repetitions)
-        size = f"{rows[0].num_values / 1e6:.1f}M"
-        count = f"{rows[0].num_tensors:,}"
-        times = [f"{1e3 * statistics.median(r.seconds):.1f}" for r in rows]
-        lines.append([what, count, size, f"{share:.0%}", *times])
-    names = [kind.name for kind in CONTENDERS]
-    head = ["grows", "tensors", "values", "clipped", *names]
-    return markdown_table(head, lines) + "\nMedians in ms.\n"

@@ -61,13 +61,8 @@ def use(backend: str) -> Iterator[None]:
 def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
     """Time AdamW's step without a clip, and the clip alone by each backend.
 
-    Args:
-        num_tensors: Of one value each, on the CPU.
-        repetitions: Rounds in which each has a turn; more come first.
-
-    Returns:
-        Name -> ``ms``, the median, and ``of_adamw``, the median of the ratios
-        in single rounds.
+    The tensors have one value each and lie on the CPU. Gives name -> ``ms``,
+    the median, and ``of_adamw``, the median of the ratios in single rounds.
     """
     parameters = [
         paddle.create_parameter([1], "float32") for _ in range(num_tensors)

@@ -13,7 +13,12 @@ import paddle
 from tqdm import tqdm
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.lab.benchmark.clip_step import REFERENCE, ratios, take_turns
+from paddle_adagc.lab.benchmark.clip_step import (
+    REFERENCE,
+    Contender,
+    ratios,
+    take_turns,
+)
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.markdown import markdown_table
@@ -49,7 +54,7 @@ def compare(config: RunConfig, num_steps: int) -> list[Row]:
     Every copy sees the same batches; the order within a round is random. The
     run's own clip is not used, and AdaGC's warm-up is not timed.
     """
-    copies = {name: _Copy(config, clip) for name, clip in CLIPS.items()}
+    copies = {name: _copy(config, clip) for name, clip in CLIPS.items()}
     total = _T_START + num_steps
     batches = tqdm(
         _batches(config, total), total=total, leave=False, unit="step"
@@ -80,33 +85,29 @@ def to_markdown(rows: Sequence[Row]) -> str:
     )
 
 
-class _Copy:
-    """A model with its optimizer and clip."""
+def _copy(config: RunConfig, settings: dict[str, Any] | None) -> Contender:
+    """Steps of a model with its optimizer and clip."""
+    with paddle.utils.unique_name.guard():
+        model = make_task(config).build_model()
+    model.train()
+    clip = None if settings is None else make_clip(**settings)
+    if isinstance(clip, TensorScalingClip):
+        clip.bind(model)
+    optimizer = make_optimizer(
+        config.optimizer,
+        model,
+        config.schedule.learning_rate,
+        grad_clip=clip,
+        multi_precision=False,
+    )
+    batch: dict[str, paddle.Tensor] = {}
 
-    def __init__(
-        self, config: RunConfig, settings: dict[str, Any] | None
-    ) -> None:
-        with paddle.utils.unique_name.guard():
-            self._model = make_task(config).build_model()
-        self._model.train()
-        clip = None if settings is None else make_clip(**settings)
-        if isinstance(clip, TensorScalingClip):
-            clip.bind(self._model)
-        self._optimizer = make_optimizer(
-            config.optimizer,
-            self._model,
-            config.schedule.learning_rate,
-            grad_clip=clip,
-            multi_precision=False,
-        )
+    def step() -> None:
+        model(**batch)[0].backward()
+        optimizer.step()
+        optimizer.clear_grad()
 
-    def prepare(self, batch: dict[str, paddle.Tensor]) -> None:
-        self._batch = batch
-
-    def step(self) -> None:
-        self._model(**self._batch)[0].backward()
-        self._optimizer.step()
-        self._optimizer.clear_grad()
+    return Contender(step, batch.update)
 
 
 def _batches(

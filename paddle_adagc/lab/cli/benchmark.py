@@ -55,8 +55,6 @@ _CLIP = """
 --shares SHARE    shares of the tensors that are clipped (default: 0.1 1)
 --dtype           dtype of the gradients (default: float32)
 --repetitions N   timings per clip (default: 15)
---no-growth       leave out how the time grows with tensors, values and share,
-                  as --json does
 """
 _UNITS = """
 --repetitions N   timings of each (default: 40)
@@ -193,9 +191,6 @@ def _clip(options: argparse.Namespace) -> list[dict[str, Any]]:
                 clip_step.to_markdown(rows),
                 counts.gpu_table(on_gpu),
             )
-    if not (options.no_growth or options.json):
-        print("\nGrowth of the time\n")
-        print(clip_step.growth(options.repetitions))
     return found
 
 

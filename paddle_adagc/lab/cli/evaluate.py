@@ -65,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.tasks and not options.perplexity:
         parser.error("nothing to score: give --tasks or --perplexity")
+    if min(options.num_fewshot) < 0:
+        parser.error(f"--num-fewshot {min(options.num_fewshot)}: not below 0")
     return command.exit_status(parser, _evaluate, options)
 
 
@@ -73,7 +75,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.evaluate.run import (
-        EvaluationConfig,
         default_output,
         evaluate,
         to_markdown,
@@ -85,11 +86,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     logging.getLogger("lm_eval").setLevel(level)
     paddlenlp_logger.set_level("WARNING")
     output = output or default_output(options.model)
-    for name in ("tasks", "num_fewshot"):
-        given[name] = tuple(given[name])
-    config = EvaluationConfig(**given, shows_bar=sys.stderr.isatty())
     check_output_file("--output", output)
-    result = evaluate(config)
+    result = evaluate(**given, shows_bar=sys.stderr.isatty())
     print(json.dumps(result, indent=1) if as_json else to_markdown(result))
     atomic_write_json(output, result, indent=1)
     if not as_json:

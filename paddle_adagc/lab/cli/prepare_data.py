@@ -9,8 +9,8 @@ r"""Tokenise a corpus into a memory-mapped dataset for pretraining.
 
 It writes OUTPUT.bin and OUTPUT.idx, with --validation-fraction also
 OUTPUT_validation.bin and .idx, and a manifest, OUTPUT.manifest.json. The same
-command resumes after a kill. It needs disk space for the text once more and for
-the tokens twice. To train on the result:
+command resumes after a kill. It needs disk space for the tokens twice. To train
+on the result:
 
     data: {kind: mmap, prefix: OUTPUT, validation_prefix: OUTPUT_validation}
 """
@@ -65,12 +65,7 @@ _HUB_OPTIONS = """
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0: the dataset is there; 2: bad settings or bad input; 3: it cannot be
-        written; 130: stopped by the keyboard.
-    """
+    """Run the command; 130: stopped by the keyboard."""
     parser = make_parser("prepare_data", __doc__)
     add_options(
         parser,

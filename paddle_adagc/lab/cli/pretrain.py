@@ -81,14 +81,7 @@ overrides key=value  change a value of the config, for example
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0: finished, or a sound recipe; 1: the loss ended above its first value
-        or stopped being finite; 2: bad settings; 3: the run's directory cannot
-        be written to; 4: another process is gone; 128 and a signal's number:
-        stopped by it.
-    """
+    """Run the command; gives the exit status that stands above."""
     parser = make_parser("pretrain", __doc__)
     add_options(parser, _OPTIONS, overrides={"nargs": "*"})
     options = parser.parse_intermixed_args(arguments)
@@ -115,11 +108,7 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, of_ernie: bool) -> int:
-    """Print the plan of a config, or all of its mistakes.
-
-    Returns:
-        0: it is sound, whatever is missing here; 2: it is not.
-    """
+    """Print the plan of a config, or all of its mistakes."""
     from paddle_adagc.lab.paddleformers.recipe import (
         PLANNED,
         read_run_config,

@@ -51,12 +51,7 @@ _REPORT_OPTIONS = """
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0: done; 1: ``report --check`` found a page out of date, or ``verify``
-        a difference; 2: bad arguments or files, or a run that failed.
-    """
+    """Run the command; 1: ``report --check`` or ``verify`` found something."""
     given = sys.argv[1:] if arguments is None else arguments
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
     own = [argument for argument in given if _is_path(argument)]

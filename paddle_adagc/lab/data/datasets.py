@@ -26,9 +26,6 @@ from paddle_adagc.lab.data.indexed import (
     manifest_tokenizer,
 )
 
-IGNORED_LABEL = -100
-"""Label of a position that has no loss."""
-
 _MASK = 2**64 - 1
 
 
@@ -107,9 +104,8 @@ class TokenDataset(Dataset):
     """Windows of one token stream; sample ``i`` starts at ``order[i]``.
 
     Samplers should not shuffle: ``shuffle=False`` and a start index are enough
-    to resume. Windows may cross document boundaries. A position has no loss
-    where ``loss_mask`` is 0. Without a ``vocab_size`` the smallest is found
-    when it is first asked for.
+    to resume. Windows may cross document boundaries. Without a ``vocab_size``
+    the smallest is found when it is first asked for.
     """
 
     def __init__(
@@ -119,7 +115,6 @@ class TokenDataset(Dataset):
         *,
         seq_length: int,
         vocab_size: int | None = None,
-        loss_mask: np.ndarray | None = None,
         fingerprint: dict[str, str | int] | None = None,
     ) -> None:
         super().__init__()
@@ -127,7 +122,6 @@ class TokenDataset(Dataset):
         self.tokens = tokens
         self.order = order
         self.seq_length = seq_length
-        self.loss_mask = loss_mask
         self.fingerprint = fingerprint or {}
         self._vocab_size = vocab_size
 
@@ -148,17 +142,12 @@ class TokenDataset(Dataset):
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """Read ``input_ids`` and ``labels``, each int64 ``[seq_length]``.
 
-        A label is the token after its input, or :data:`IGNORED_LABEL`. The
-        two may share memory.
+        A label is the token after its input. The two may share memory.
         """
         start = self.order[check_index(index, len(self))]
         stop = start + self.seq_length + 1
         window = self.tokens[start:stop].astype(np.int64)
-        labels = window[1:]
-        if self.loss_mask is not None:
-            keep = self.loss_mask[start + 1 : stop]
-            labels = np.where(keep, labels, IGNORED_LABEL)
-        return {"input_ids": window[:-1], "labels": labels}
+        return {"input_ids": window[:-1], "labels": window[1:]}
 
 
 def check_index(index: int, num_samples: int) -> int:
@@ -213,7 +202,6 @@ class _Part(NamedTuple):
     """The training or the validation part of the data."""
 
     tokens: np.ndarray
-    loss_mask: np.ndarray | None
     vocab_size: int | None
     fingerprint: dict[str, str | int]
 
@@ -221,7 +209,7 @@ class _Part(NamedTuple):
 def _split_corpus(config: DataConfig) -> tuple[_Part, _Part]:
     source = corpus.load_stdlib_corpus()
     train, held_out = source.split(config.validation_fraction, config.seed)
-    facts = None, corpus.VOCAB_SIZE, source.fingerprint()
+    facts = corpus.VOCAB_SIZE, source.fingerprint()
     return _Part(train.tokens, *facts), _Part(held_out.tokens, *facts)
 
 
@@ -240,8 +228,8 @@ def _open_mmap(config: DataConfig) -> tuple[_Part, _Part]:
         if other != f"{prefix}_validation":
             other_size = manifest_tokenizer(other).get("vocab_size")
     return (
-        _Part(*parts[0], size, source.fingerprint()),
-        _Part(*parts[1], other_size, held_out.fingerprint()),
+        _Part(parts[0], size, source.fingerprint()),
+        _Part(parts[1], other_size, held_out.fingerprint()),
     )
 
 

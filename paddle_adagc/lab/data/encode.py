@@ -8,8 +8,8 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +17,6 @@ import pyarrow as pa
 from paddle_adagc.lab.data.indexed import token_dtype
 from paddle_adagc.lab.data.sources import Source
 from paddle_adagc.lab.data.tokenizers import Encode, Tokenizer
-
-LINES = pa.schema(
-    {
-        "line": pa.int64(),  # from 1
-        "raw": pa.large_binary(),
-        "fault": pa.string(),  # why the source cannot be read from here on
-    }
-)
 
 
 def token_schema(vocab_size: int) -> pa.Schema:
@@ -40,15 +32,20 @@ def token_schema(vocab_size: int) -> pa.Schema:
     )
 
 
-def read_lines(source: Source) -> Iterator[dict[str, Any]]:
-    """Yield the lines that are not white space, as :data:`LINES`."""
+def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines that are not white space, each after its place.
+
+    A source that cannot be read to its end is refused by file and line.
+    """
     number = 0
     try:
         for number, raw in enumerate(source.lines(), start=1):
             if raw and not raw.isspace():
-                yield {"line": number, "raw": raw, "fault": None}
+                yield f"{source.name}, line {number}", raw
     except ValueError as error:
-        yield {"line": number + 1, "raw": b"", "fault": str(error)}
+        raise ValueError(
+            f"{source.name}, line {number + 1}: {error}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,34 +57,19 @@ class Encoder:
     validation_fraction: float
     on_error: Literal["stop", "skip"]
 
-    def identity(self) -> list[Any]:
-        """Return everything that the tokens of a text depend on."""
-        return [
-            self.tokenizer.identity(),
-            self.tokenizer.library_version(),
-            self.text_field,
-            self.validation_fraction,
-            self.on_error,
-        ]
-
     def __call__(
-        self, lines: pa.Table, name: str, text_format: str
+        self, lines: Sequence[tuple[str, bytes]], source: Source
     ) -> pa.Table:
-        """Encode :data:`LINES` of a source to rows of :func:`token_schema`.
+        """Encode lines of :func:`read_lines` to rows of :func:`token_schema`.
 
-        A source that cannot be read to its end, and with ``on_error="stop"`` a
-        bad document, is refused by file and line.
+        With ``on_error="stop"`` a bad document is refused by file and line.
         """
         texts: list[str] = []
         faults: list[str | None] = []
-        rows = lines.to_pylist()
-        places = [f"{name}, line {row['line']}" for row in rows]
-        for place, row in zip(places, rows, strict=True):
-            if row["fault"] is not None:
-                raise ValueError(f"{place}: {row['fault']}")
+        for place, raw in lines:
             text, fault = "", None
             try:
-                text = self._read(row["raw"], text_format)
+                text = self._read(raw, source.text_format)
             except (ValueError, RecursionError) as error:
                 fault = f"{place}: {error}"
             texts.append(text)
@@ -98,7 +80,7 @@ class Encoder:
         )
         for index in np.flatnonzero(ends > 1):
             faults[index] = (
-                f"{places[index]}: the document {texts[index][:60]!r} holds "
+                f"{lines[index][0]}: the document {texts[index][:60]!r} holds "
                 "the token that ends a document"
             )
             texts[index] = ""

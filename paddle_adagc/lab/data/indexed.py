@@ -3,10 +3,10 @@
 """Memory-mapped ``.bin``/``.idx`` datasets, and the manifest beside them.
 
 The format is that of PaddleNLP's ``create_pretraining_data.py`` and of
-Megatron-LM, ``.lsm`` loss masks included. PaddleNLP's ``causal_dataset`` is
-not used: there, sample ``i`` depends on the length of the run, the index that
-it caches on disk survives a rewritten dataset, and a rank waits for ever for
-an index file that an interrupted run left broken.
+Megatron-LM. PaddleNLP's ``causal_dataset`` is not used: there, sample ``i``
+depends on the length of the run, the index that it caches on disk survives a
+rewritten dataset, and a rank waits for ever for an index file that an
+interrupted run left broken.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from paddle_adagc.lab.checksums import check_seal, sampled_sha256, sha256
 
@@ -41,16 +40,6 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return _DTYPES[8 if vocab_size < _MAX_UINT16_VOCAB else 4]
 
 
-class TokenRange(NamedTuple):
-    """Consecutive documents of a memory-mapped dataset."""
-
-    tokens: np.ndarray
-    """``[num_tokens]``, the file's dtype; a view of the file, not a copy."""
-
-    loss_mask: np.ndarray | None
-    """``[num_tokens]`` uint8, 0 where a token has no loss; None: all have."""
-
-
 class IndexedTokens:
     """A memory-mapped dataset as one stream of tokens.
 
@@ -64,8 +53,7 @@ class IndexedTokens:
         if missing:
             raise FileNotFoundError(
                 f"{' and '.join(missing)} not found: the prefix is the path "
-                "without .bin and .idx; tools/prepare_data.py, "
-                "write_indexed_dataset or PaddleNLP's "
+                "without .bin and .idx; tools/prepare_data.py or PaddleNLP's "
                 "create_pretraining_data.py makes both files"
             )
         if os.path.getsize(prefix + ".bin") == 0:
@@ -87,33 +75,25 @@ class IndexedTokens:
         self.boundaries = np.unique(np.concatenate(places))
         """``[num_documents + 1]`` int64: first token of each document that is
         not empty, and the end."""
-        self._tokens = self._map(".bin", dtype)
-        has_mask = os.path.isfile(prefix + ".lsm")
-        self._loss_mask = self._map(".lsm", np.uint8) if has_mask else None
-
-    def _map(self, suffix: str, dtype: DTypeLike) -> np.ndarray:
-        path = Path(self.prefix + suffix)
-        needed = self.num_tokens * np.dtype(dtype).itemsize
+        path = Path(prefix + ".bin")
+        needed = self.num_tokens * dtype.itemsize
         if path.stat().st_size < needed:
             raise ValueError(
-                f"{path} has {path.stat().st_size} bytes, but "
-                f"{self.prefix}.idx describes {needed}: {_COPY}"
+                f"{path} has {path.stat().st_size} bytes, but {prefix}.idx "
+                f"describes {needed}: {_COPY}"
             )
         mapped = np.memmap(path, dtype, mode="r", shape=(self.num_tokens,))
-        return np.asarray(mapped)  # slices of a plain array are cheaper
+        self._tokens = np.asarray(mapped)  # its slices are cheaper
 
-    def documents(self, first: int, stop: int) -> TokenRange:
-        """Return documents ``first`` to ``stop - 1`` as one range."""
-        part = slice(*self.boundaries[[first, stop]].tolist())
-        mask = self._loss_mask
-        mask = None if mask is None else mask[part]
-        return TokenRange(self._tokens[part], mask)
+    def documents(self, first: int, stop: int) -> np.ndarray:
+        """Return the tokens of documents ``first`` to ``stop - 1``, a view."""
+        return self._tokens[slice(*self.boundaries[[first, stop]].tolist())]
 
-    def all(self) -> TokenRange:
-        """Return all documents as one range."""
+    def all(self) -> np.ndarray:
+        """Return the tokens of all documents."""
         return self.documents(0, len(self.boundaries) - 1)
 
-    def split(self, fraction: float) -> tuple[TokenRange, TokenRange]:
+    def split(self, fraction: float) -> tuple[np.ndarray, np.ndarray]:
         """Hold out the last ``fraction`` of the documents, at least one."""
         count = len(self.boundaries) - 1
         if count < 2:
@@ -140,11 +120,9 @@ class IndexedTokens:
 
 
 def _read_index(path: str) -> tuple[np.dtype[Any], np.ndarray, np.ndarray]:
-    """Read an ``.idx``.
+    """Read an ``.idx``: type of the tokens, sizes of the sentences, documents.
 
-    Returns:
-        Type of the tokens; int32 sizes of the sentences; int64 first sentence
-        of each document, and the end.
+    Sizes are int32; a document is its first sentence, int64; the end follows.
     """
     size, start = os.path.getsize(path), len(MAGIC) + _HEADER.size
     with open(path, "rb") as file:
@@ -201,51 +179,6 @@ def write_index(
     for start in range(0, num_documents + 1, _BLOCK):
         stop = min(start + _BLOCK, num_documents + 1)
         file.write(np.arange(start, stop, dtype="<i8").tobytes())
-
-
-def write_indexed_dataset(
-    prefix: str,
-    documents: Iterable[Sequence[int] | np.ndarray],
-    *,
-    vocab_size: int,
-) -> None:
-    """Write token lists as ``prefix.bin`` and ``prefix.idx``.
-
-    ``prefix.idx`` comes last, so that an interrupted call leaves no dataset
-    behind. A dataset that is there already is replaced.
-    """
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    for suffix in (".idx", ".lsm"):
-        Path(prefix + suffix).unlink(missing_ok=True)
-    dtype = token_dtype(vocab_size)
-    lengths: list[int] = []
-    with open(prefix + ".bin", "wb") as file:
-        for document in documents:
-            tokens = np.asarray(document)
-            _check_document(len(lengths), tokens, vocab_size)
-            file.write(tokens.astype(dtype).tobytes())
-            lengths.append(len(tokens))
-    if not lengths:
-        raise ValueError("documents is empty: give at least one")
-    sizes = [np.array(lengths, np.int32)]
-    with open(prefix + ".idx", "wb") as file:
-        write_index(
-            file, lambda: sizes, num_documents=len(lengths), dtype=dtype
-        )
-
-
-def _check_document(number: int, tokens: np.ndarray, vocab_size: int) -> None:
-    if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
-        raise ValueError(
-            f"document {number} is {tokens.dtype} of shape "
-            f"{list(tokens.shape)}: give a non-empty list of integers"
-        )
-    outside = tokens[(tokens < 0) | (tokens >= vocab_size)]
-    if outside.size:
-        raise ValueError(
-            f"document {number} has token {outside[0]} outside "
-            f"[0, {vocab_size}): give the tokenizer's vocab_size"
-        )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a config to a dataset: lines, tokens, files.
 
-Hugging Face ``datasets`` keeps the lines, and then the tokens, in Arrow files
-below ``<output>.parts``: a later call finds what an earlier one has finished.
+The tokens of each source are an Arrow file below ``<output>.parts``: a later
+call finds what an earlier one has finished.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -22,22 +23,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tqdm import tqdm
 
 import paddle_adagc
 from paddle_adagc.files import TEMPORARY, temporary_path
 from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
 from paddle_adagc.lab.data.config import PrepareConfig
-from paddle_adagc.lab.data.encode import (
-    LINES,
-    Encoder,
-    read_lines,
-    token_schema,
-)
+from paddle_adagc.lab.data.encode import Encoder, read_lines, token_schema
 from paddle_adagc.lab.data.indexed import (
     check_dataset,
     read_manifest,
@@ -46,12 +43,6 @@ from paddle_adagc.lab.data.indexed import (
 )
 from paddle_adagc.lab.data.sources import Source, find_files, find_shards
 from paddle_adagc.lab.data.tokenizers import Tokenizer, find_tokenizer
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-PART = 10_000
-"""Lines that a worker encodes, and a killed command need not encode again."""
 
 _BATCH = 200
 """Lines that are encoded at a time; bounds a worker's memory."""
@@ -98,7 +89,15 @@ def prepare(
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
     with _work_folder(folder, config.output):
-        parts = _tokenise(config, tokenizer, sources, folder)
+        encoder = Encoder(
+            tokenizer,
+            config.text_field,
+            config.validation_fraction,
+            config.on_error,
+        )
+        facts = [settings, tokenizer.library_version()]
+        calls = [(encoder, facts, source, folder) for source in sources]
+        parts = _run(_encode_source, calls, config.num_workers)
         manifest = settings | _count_documents(parts)
         manifest["inputs"] = [source.record() for source in sources]
         manifest |= _write_splits(config, parts, tokenizer, folder)
@@ -116,14 +115,11 @@ def _prefixes(output: str) -> dict[str, str]:
 
 
 def _dataset_files(output: str) -> list[Path]:
-    """Return the files that a dataset may consist of, without the manifest.
-
-    A loss mask (``.lsm``) of another dataset would be read with the new files.
-    """
+    """Return the files that a dataset may consist of, without the manifest."""
     return [
         Path(prefix + ending)
         for prefix in _prefixes(output).values()
-        for ending in (".bin", ".idx", ".lsm")
+        for ending in (".bin", ".idx")
     ]
 
 
@@ -155,129 +151,60 @@ def _work_folder(folder: Path, output: str) -> Iterator[None]:
             ) from error
 
 
-def _tokenise(
-    config: PrepareConfig,
-    tokenizer: Tokenizer,
-    sources: Sequence[Source],
-    folder: Path,
-) -> list[str]:
-    """Return Arrow files with a row of :func:`token_schema` for each line."""
-    from datasets import disable_progress_bars
-
-    disable_progress_bars()
-    fraction = config.validation_fraction
-    encoder = Encoder(tokenizer, config.text_field, fraction, config.on_error)
-    reads = [(source, folder) for source in sources]
-    with _workers(config.num_workers) as run:
-        num_lines = run(_count_lines, reads, "reading")
-        parts = [
-            (source, folder, encoder, range(start, min(start + PART, number)))
-            for source, number in zip(sources, num_lines, strict=True)
-            for start in range(0, number, PART)
-        ]
-        return run(_encode_part, parts, "tokenising")
-
-
-def _read_source(source: Source, folder: Path) -> Dataset:
-    """Read a source as :data:`LINES`, or find what was read before."""
-    import datasets
-    from datasets.exceptions import DatasetGenerationError
-
-    features = datasets.Features.from_arrow_schema(LINES)
-    try:
-        lines = datasets.Dataset.from_generator(
-            read_lines,
-            features=features,
-            cache_dir=str(folder),
-            gen_kwargs={"source": source},
-        )
-    except DatasetGenerationError as error:
-        raise error.__cause__ or error from None
-    except ValueError:  # the source has no lines
-        return datasets.Dataset(LINES.empty_table())
-    written = lines.info.splits["train"].num_examples
-    if len(lines) != written:
-        raise ValueError(
-            f"{folder} is damaged ({len(lines):,} of {written:,} lines): "
-            "remove it and run again"
-        )
-    return lines
-
-
-def _count_lines(source: Source, folder: Path) -> int:
-    return len(_read_source(source, folder))
-
-
-def _encode_part(
-    source: Source, folder: Path, encoder: Encoder, part: range
+def _encode_source(
+    encoder: Encoder, facts: Sequence[Any], source: Source, folder: Path
 ) -> str:
-    """Encode some lines of a source, if that was not done; gives the file."""
-    import datasets
+    """Encode a source, if that was not done; gives the Arrow file.
 
-    lines = _read_source(source, folder).select(part)
-    facts = [encoder.identity(), source, lines._fingerprint]
-    key = hashlib.sha256(repr(facts).encode()).hexdigest()
+    It has a row of :func:`token_schema` for each line. The tokens depend on the
+    source and these facts.
+    """
+    key = hashlib.sha256(repr([*facts, source]).encode()).hexdigest()
     path = folder / f"{key}.arrow"
     if not path.exists():
         schema = token_schema(encoder.tokenizer.vocab_size)
-        with temporary_path(path) as temporary:  # whole after a power loss
-            lines.with_format("arrow").map(
-                functools.partial(
-                    encoder, name=source.name, text_format=source.text_format
-                ),
-                batched=True,
-                batch_size=_BATCH,
-                remove_columns=lines.column_names,
-                features=datasets.Features.from_arrow_schema(schema),
-                cache_file_name=str(temporary),
-                new_fingerprint=key,
-            )
+        lines = read_lines(source)
+        with (
+            temporary_path(path) as temporary,
+            pa.ipc.new_file(str(temporary), schema) as file,
+        ):
+            while batch := [*itertools.islice(lines, _BATCH)]:
+                file.write_table(encoder(batch, source))
     return str(path)
 
 
-@contextlib.contextmanager
-def _workers(count: int) -> Iterator[Callable[..., list[Any]]]:
-    """Give a function that runs a task on all arguments, a tuple for each.
+def _run(
+    task: Callable[..., str], calls: Sequence[tuple], num_workers: int
+) -> list[str]:
+    """Call ``task`` with each of the tuples; results, and errors, in order.
 
-    Results, and errors, come in order. The processes end with this one, which
-    alone takes Ctrl-C; one worker is this process.
+    The workers end with this process, which alone takes Ctrl-C; one worker is
+    this process.
     """
-    pool: concurrent.futures.ProcessPoolExecutor | None = None
-    if count > 1:
-        context = multiprocessing.get_context("forkserver")
-        pool = concurrent.futures.ProcessPoolExecutor(
-            count, context, _begin_worker
-        )
-
-    def run(
-        task: Callable[..., Any], arguments: Sequence[tuple], what: str
-    ) -> list[Any]:
-        calls: list[Callable[[], Any]] = [
-            functools.partial(task, *values) for values in arguments
-        ]
-        if pool is not None:
-            calls = [pool.submit(call).result for call in calls]
-        bar = tqdm(calls, what, unit="part", disable=None)
-        try:
-            return [call() for call in bar]
-        except concurrent.futures.BrokenExecutor as error:
-            raise RuntimeError(
-                f"a worker died while {what}: out of memory? Run the same "
-                "command again to go on, with fewer --workers"
-            ) from error
-
+    count = min(num_workers, len(calls))
+    show = functools.partial(tqdm, desc="tokenising", unit="file", disable=None)
+    if count <= 1:
+        return [task(*values) for values in show(calls)]
+    pool = concurrent.futures.ProcessPoolExecutor(
+        count,
+        multiprocessing.get_context("forkserver"),
+        _begin_worker,
+        (num_workers // count,),
+    )
     try:
-        yield run
+        done = [pool.submit(task, *values) for values in calls]
+        return [future.result() for future in show(done)]
+    except concurrent.futures.BrokenExecutor as error:
+        raise RuntimeError(
+            "a worker died: out of memory? Run the same command again to go "
+            "on, with fewer --workers"
+        ) from error
     finally:
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
-def _begin_worker() -> None:
-    from datasets import disable_progress_bars
-
-    disable_progress_bars()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one thread
+def _begin_worker(num_threads: int) -> None:
+    os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # of `tokenizers`
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -345,7 +272,7 @@ def _tables(parts: Sequence[str]) -> Iterator[pa.Table]:
     """Read part by part: there may be more of them than open files."""
     for part in parts:
         with pa.memory_map(part) as file:
-            yield pa.ipc.open_stream(file).read_all()
+            yield pa.ipc.open_file(file).read_all()
 
 
 def _count_documents(parts: Sequence[str]) -> dict[str, Any]:
@@ -364,9 +291,7 @@ def _count_documents(parts: Sequence[str]) -> dict[str, Any]:
 
 def _sizes(table: pa.Table) -> np.ndarray:
     """Return the rows' numbers of tokens, int32."""
-    chunks = table["tokens"].chunks
-    sizes = [np.diff(chunk.offsets.to_numpy()) for chunk in chunks]
-    return np.concatenate([np.zeros(0, np.int32), *sizes])
+    return pc.list_value_length(table["tokens"]).to_numpy()
 
 
 def _is_in(table: pa.Table, split: str) -> np.ndarray:

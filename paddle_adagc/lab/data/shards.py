@@ -147,10 +147,7 @@ def read_samples(path: str | os.PathLike[str]) -> Iterator[Sample]:
 
     webdataset, which would run ``pipe:...`` as a shell command, only groups the
     files. A shard is not compressed, so that it needs no more memory than its
-    size.
-
-    Raises:
-        ValueError: The shard is damaged.
+    size. A ValueError names a damaged one.
     """
     name = str(Path(path).absolute())
     with _open_tar(name) as archive:

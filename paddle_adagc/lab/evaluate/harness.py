@@ -36,8 +36,6 @@ def find_tasks(
     The harness' own files are read only if needed.
     """
     if include_path is not None:
-        if not os.path.isdir(include_path):
-            raise FileNotFoundError(f"there is no directory {include_path}")
         own = TaskManager(
             include_path=str(include_path), include_defaults=False
         )

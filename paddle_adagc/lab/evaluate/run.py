@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import paddle_adagc
-from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
 from paddle_adagc.lab.data.tokenizers import TextTokenizer
@@ -125,156 +124,98 @@ def matching_preset(config: DecoderConfig) -> str | None:
     return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """Settings of an evaluation."""
+def evaluate(
+    model: str | os.PathLike[str],
+    *,
+    tasks: Sequence[str] = (),
+    num_fewshot: Sequence[int] = (0, 2),
+    include_path: str | None = None,
+    limit: int | None = None,
+    perplexity: bool = False,
+    data: str | None = None,
+    validation_size: int | None = None,
+    tokenizer: str | None = None,
+    adds_special_tokens: bool = False,
+    batch_size: int = 8,
+    max_length: int | None = None,
+    verify: bool = False,
+    shows_bar: bool = False,
+) -> dict[str, Any]:
+    """Score a saved decoder; gives what JSON can hold.
 
-    model: str | os.PathLike[str]
-    """See :func:`paddle_adagc.lab.evaluate.saved.load_saved`."""
-
-    tasks: tuple[str, ...] = ()
-    """Tasks of lm-evaluation-harness; ``"paper"`` stands for the paper's."""
-
-    num_fewshot: tuple[int, ...] = (0, 2)
-    """Solved examples before each question; the paper has 0 and 2."""
-
-    include_path: str | None = None
-    """Directory with your own task files."""
-
-    limit: int | None = None
-    """Examples of each task; default: all of them."""
-
-    perplexity: bool = False
-    """Measure the perplexity of validation data."""
-
-    data: str | None = None
-    """Run config (YAML) whose ``data`` section names the data; default: the
-    data that the run was trained with."""
-
-    validation_size: int | None = None
-    """Validation samples, instead of the config's ``validation_size``."""
-
-    tokenizer: str | None = None
-    """See :func:`paddle_adagc.lab.evaluate.saved.SavedDecoder.tokenizer`."""
-
-    adds_special_tokens: bool = False
-    """See :class:`paddle_adagc.lab.data.tokenizers.TextTokenizer`."""
-
-    batch_size: int = 8
-    """Sequences at a time."""
-
-    max_length: int | None = None
-    """Tokens that the model sees at once; default: all of its positions."""
-
-    verify: bool = False
-    """See :func:`paddle_adagc.lab.evaluate.saved.load_saved`."""
-
-    shows_bar: bool = False
-    """Show progress bars."""
-
-    def __post_init__(self) -> None:
-        if not self.tasks and not self.perplexity:
-            raise ValueError("nothing to score: give tasks or the perplexity")
-        if any(number < 0 for number in self.num_fewshot):
-            raise ValueError(f"num_fewshot={self.num_fewshot}: not below 0")
-
-
-def evaluate(config: EvaluationConfig) -> dict[str, Any]:
-    """Score a decoder; gives what JSON can hold.
-
-    As asked for ``perplexity`` (``loss`` in nats a token) and ``tasks`` (see
+    The arguments are the options of ``tools/evaluate.py``. As asked for
+    ``perplexity`` (``loss`` in nats a token) and ``tasks`` (see
     :func:`paddle_adagc.lab.evaluate.harness.evaluate_tasks`).
     """
-    if config.tasks:
-        check_installed("lm_eval", "eval")
-    data = None if config.data is None else load_config(config.data).data
-    saved = load_saved(config.model, verify=config.verify)
-    tokenizer = saved.tokenizer(config.tokenizer)
-    if config.tasks and tokenizer is None:
+    data_config = None if data is None else load_config(data).data
+    saved = load_saved(model, verify=verify)
+    tokenizer = saved.tokenizer(tokenizer)
+    if tasks and tokenizer is None:
         raise ValueError(
             f"{saved.directory} does not say which tokenizer its data had: "
             "give one"
         )
-    scorer = Scorer(build_decoder(saved), config.batch_size, config.max_length)
+    scorer = Scorer(build_decoder(saved), batch_size, max_length)
     trained = saved.run.get("config", {})
     result: dict[str, Any] = {
-        "model": str(config.model),
+        "model": str(model),
         "checkpoint": str(saved.directory),
         "step": saved.step,
         "clip": trained.get("clip", {}).get("name"),
         "paper_model": matching_preset(saved.config),
         "settings": {
             "tokenizer": tokenizer,
-            "adds_special_tokens": config.adds_special_tokens,
-            "batch_size": config.batch_size,
+            "adds_special_tokens": adds_special_tokens,
+            "batch_size": batch_size,
             "max_length": scorer.max_length,
             "trained_length": trained.get("data", {}).get("seq_length"),
-            "limit": config.limit,
+            "limit": limit,
         },
         "versions": {"paddle_adagc": paddle_adagc.__version__},
     }
-    if config.perplexity:
-        result["perplexity"] = _perplexity(config, data, saved, scorer)
-    if config.tasks:
-        assert tokenizer is not None
-        text = TextTokenizer(
-            tokenizer, config.adds_special_tokens, saved.document_end
+    if perplexity:
+        data_config = data_config or _trained_with(saved)
+        if validation_size is not None:
+            data_config = dataclasses.replace(
+                data_config, validation_size=validation_size
+            )
+        _, dataset = build_datasets(data_config, 1)
+        found = measure_perplexity(
+            scorer.model, dataset, batch_size, shows_bar=shows_bar
         )
-        result["tasks"] = _run_tasks(config, scorer, text)
+        result["perplexity"] = {
+            **found._asdict(),
+            "perplexity": found.perplexity,
+            "data": dataclasses.asdict(data_config),
+        }
+    if tasks:
+        from paddle_adagc.lab.evaluate import harness
+
+        assert tokenizer is not None
+        text = TextTokenizer(tokenizer, adds_special_tokens, saved.document_end)
+        names: list[str] = []
+        for name in tasks:
+            names += TASKS if name == PAPER else [name]
+        manager = harness.find_tasks(names, include_path)
+        lm = harness.DecoderLM(scorer, text, shows_bar=shows_bar)
+        result["tasks"] = [
+            score
+            for number in num_fewshot
+            for score in harness.evaluate_tasks(
+                lm, names, manager, num_fewshot=number, limit=limit
+            )
+        ]
         result["versions"]["lm_eval"] = importlib.metadata.version("lm_eval")
     return result
 
 
-def _perplexity(
-    config: EvaluationConfig,
-    data: DataConfig | None,
-    saved: SavedDecoder,
-    scorer: Scorer,
-) -> dict[str, Any]:
-    """Measure it on the given data, or else on the run's."""
-    if data is None and saved.run:
-        data = DataConfig(**saved.data)
-    if data is None:
+def _trained_with(saved: SavedDecoder) -> DataConfig:
+    if not saved.run:
         raise ValueError(
             f"{saved.directory} does not say which data it was trained with: "
             "give --data CONFIG, a run config whose data section does"
         )
-    if config.validation_size is not None:
-        size = config.validation_size
-        data = dataclasses.replace(data, validation_size=size)
-    _, dataset = build_datasets(data, 1)
-    found = measure_perplexity(
-        scorer.model, dataset, config.batch_size, shows_bar=config.shows_bar
-    )
-    return {
-        "loss": found.loss,
-        "perplexity": found.perplexity,
-        "num_tokens": found.num_tokens,
-        "data": dataclasses.asdict(data),
-    }
-
-
-def _run_tasks(
-    config: EvaluationConfig, scorer: Scorer, tokenizer: TextTokenizer
-) -> list[dict[str, Any]]:
-    from paddle_adagc.lab.evaluate.harness import (
-        DecoderLM,
-        evaluate_tasks,
-        find_tasks,
-    )
-
-    tasks: list[str] = []
-    for name in config.tasks:
-        tasks += TASKS if name == PAPER else [name]
-    manager = find_tasks(tasks, config.include_path)
-    model = DecoderLM(scorer, tokenizer, shows_bar=config.shows_bar)
-    return [
-        score
-        for number in config.num_fewshot
-        for score in evaluate_tasks(
-            model, tasks, manager, num_fewshot=number, limit=config.limit
-        )
-    ]
+    return DataConfig(**saved.data)
 
 
 def to_markdown(result: dict[str, Any]) -> str:

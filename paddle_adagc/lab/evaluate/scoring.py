@@ -16,11 +16,7 @@ from paddle.io import BatchSampler, DataLoader
 from tqdm import tqdm
 
 from paddle_adagc.checks import check_integer
-from paddle_adagc.lab.data.datasets import (
-    IGNORED_LABEL,
-    TokenDataset,
-    collate_batch,
-)
+from paddle_adagc.lab.data.datasets import TokenDataset, collate_batch
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 
 Tokens = Sequence[int]
@@ -189,7 +185,7 @@ def measure_perplexity(
     *,
     shows_bar: bool = False,
 ) -> Perplexity:
-    """Average the loss over all labels of a dataset that are not ignored."""
+    """Average the loss over all labels of a dataset."""
     if dataset.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"the data has token {dataset.vocab_size - 1}, the model "
@@ -201,13 +197,8 @@ def measure_perplexity(
         dataset, batch_sampler=sampler, collate_fn=collate_batch
     )
     for batch in tqdm(loader, "perplexity", disable=not shows_bar):
-        labels = batch["labels"]
-        counted = labels != IGNORED_LABEL
         logits = model(batch["input_ids"])
-        losses = -log_probabilities(logits, labels.clip(min=0))
-        kept = losses[counted].astype("float64")
-        total += float(kept.sum())
-        count += int(counted.sum())
-    if not count:
-        raise ValueError("the dataset has no label that counts")
+        found = log_probabilities(logits, batch["labels"])
+        total -= float(found.astype("float64").sum())
+        count += found.size
     return Perplexity(total / count, count)

@@ -8,7 +8,6 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 
-from paddle_adagc.lab.data.datasets import IGNORED_LABEL
 from paddle_adagc.lab.models.attention import Attention
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.layers import (
@@ -32,6 +31,9 @@ from paddle_adagc.lab.models.pretrained import (
     PretrainedModel,
     register_base_model,
 )
+
+IGNORED_LABEL = -100
+"""Label of a position that has no loss."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

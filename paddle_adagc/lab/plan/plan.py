@@ -240,14 +240,10 @@ def plan_run(
 ) -> Plan:
     """Plan the run of a config file, without its tensors and its GPUs.
 
-    Args:
-        path: Run config or recipe for PaddleFormers.
-        overrides: ``key=value``.
-        num_gpus: Number of GPUs, instead of the config's; see `resized`.
-        interconnect: Links of the cluster.
-        recompute: Layers keep their input and recompute the rest.
-        sizes_to_grow: Numbers of GPUs to compare; default :data:`SIZES`.
-            Numbers that the layout does not fit on are left out.
+    ``num_gpus`` changes the layout, see :func:`resized`. With ``recompute``
+    layers keep their input and recompute the rest. ``sizes_to_grow`` are the
+    numbers of GPUs to compare, default :data:`SIZES`; those that the layout
+    does not fit on are left out.
     """
     config = read_run_config(path, overrides)
     if num_gpus is not None:

@@ -54,11 +54,7 @@ class Flight:
     ``[num_steps]``: seed, offset, and on a CPU the engine's numbers."""
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all, into a run that is there.
-
-        Raises:
-            FileNotFoundError: The run's folder was moved or removed.
-        """
+        """Write the file, whole or not at all, into a run that is there."""
         content = io.BytesIO()
         np.savez_compressed(content, **dataclasses.asdict(self))
         path.parent.mkdir(exist_ok=True)

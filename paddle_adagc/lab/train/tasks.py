@@ -53,7 +53,7 @@ from paddle_adagc.lab.models.rank_weights import (
 )
 from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
 from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.models.vision_text.zero_shot import retrieval_accuracy
+from paddle_adagc.lab.models.vision_text.retrieval import retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.processes import gather
 

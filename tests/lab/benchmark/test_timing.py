@@ -10,15 +10,10 @@ import pytest
 
 from paddle_adagc.lab.benchmark import clip_step, host_time, training_step
 from paddle_adagc.lab.benchmark.clip_step import (
-    CONTENDERS,
+    FLOOR,
     LISTS,
-    AdaGC,
-    AdaGCByOperators,
-    ByNorm,
-    GlobalGC,
-    MemoryFloor,
-    WaitingLoop,
-    equal_shapes,
+    REFERENCE,
+    contenders,
     make_pairs,
     recipe_shapes,
 )
@@ -30,6 +25,11 @@ from paddle_adagc.lab.train.parse import load_config
 CONFIG = Path(__file__).parents[3] / "configs/proxy/llama_low_noise.yaml"
 
 
+def equal_shapes(num_tensors, num_values):
+    side = round(math.sqrt(num_values / num_tensors))
+    return [(side, side)] * num_tensors
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_have_the_full_model_s_number_of_tensors(name):
     shapes = recipe_shapes(name)
@@ -37,11 +37,13 @@ def test_lists_have_the_full_model_s_number_of_tensors(name):
     assert 1e8 < sum(map(math.prod, shapes)) < 5e8
 
 
-@pytest.mark.parametrize("kind", [AdaGC, AdaGCByOperators, WaitingLoop])
-def test_per_tensor_contenders_scale_what_they_are_told_to(kind):
+@pytest.mark.parametrize(
+    "name", ["AdaGC", "AdaGC, operators only", "loop that waits per tensor"]
+)
+def test_per_tensor_contenders_scale_what_they_are_told_to(name):
     pairs = make_pairs(equal_shapes(4, 40_000))
     clipped = np.array([True, False, True, False])
-    contender = kind(pairs, clipped)
+    contender = contenders(pairs, clipped)[name]
     for _ in range(2):  # prepare brings the thresholds back
         before = [float(g.norm()) for _, g in pairs]
         contender.prepare([g.clone() for _, g in pairs])
@@ -52,25 +54,39 @@ def test_per_tensor_contenders_scale_what_they_are_told_to(kind):
             gradient.scale_(1 / float(gradient.norm()))
 
 
-@pytest.mark.parametrize("kind", [GlobalGC, ByNorm])
-def test_paddle_s_clips_scale(kind):
+@pytest.mark.parametrize("name", [REFERENCE, "ClipGradByNorm"])
+def test_paddle_s_clips_scale(name):
     pairs = make_pairs(equal_shapes(4, 40_000))
     before = [float(g.norm()) for _, g in pairs]
-    contender = kind(pairs, np.array([True] * 4))
+    contender = contenders(pairs, np.array([True] * 4))[name]
     contender.prepare([g.clone() for _, g in pairs])
     for (_, gradient), old in zip(contender.step(), before, strict=True):
         assert float(gradient.norm()) < old
 
 
-def test_floor_touches_the_share_that_is_clipped():
-    pairs = make_pairs([(4, 3), (5,), (2, 2), (6, 1)])
-    floor = MemoryFloor(pairs, np.array([True, False, False, True]))
-    assert (floor._all.size, floor._part.size) == (12 + 5 + 4 + 6, 12 + 6)
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 1), ("bfloat16", 2)])
+def test_floor_touches_the_share_that_is_clipped(monkeypatch, dtype, width):
+    pairs = make_pairs([(4, 3), (6,), (2, 2), (6, 1)], dtype)
+    found = contenders(pairs, np.array([True, False, False, True]))
+    assert ("ClipGradByNorm" in found) == (dtype == "float32")
+    sizes = []
+    monkeypatch.setattr(np, "dot", lambda a, b: sizes.append((a.size, b.size)))
+    monkeypatch.setattr(np, "multiply", lambda a, b, out: sizes.append(a.size))
+    found[FLOOR].step()
+    whole = (12 + 6 + 4 + 6) // width
+    assert sizes == [(whole, whole), (12 + 6) // width]
 
 
 def test_comparison_has_a_row_per_contender():
     rows = clip_step.compare(equal_shapes(20, 2000), 0.25, 3)
-    assert [row.contender for row in rows] == [kind.name for kind in CONTENDERS]
+    assert [row.contender for row in rows] == [
+        "memory floor",
+        "AdaGC",
+        "AdaGC, operators only",
+        "GlobalGC",
+        "ClipGradByNorm",
+        "loop that waits per tensor",
+    ]
     by_name = {row.contender: row for row in rows}
     for row in rows:
         assert len(row.seconds) == 3

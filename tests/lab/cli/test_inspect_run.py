@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import write_indexed_dataset
 
 pytest.importorskip("paddlenlp")
 from lab.train.runs import make_values, run
@@ -14,7 +15,6 @@ from lab.train.runs import make_values, run
 from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 
 
 @pytest.fixture

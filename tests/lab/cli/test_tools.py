@@ -156,17 +156,6 @@ runs RUN  directories
     assert "--long-name N  a number, 3\n" in parser.format_help()
 
 
-def test_collectives_refuse_a_config_before_any_worker(
-    tmp_path, monkeypatch, capsys
-):
-    pytest.importorskip("paddlenlp")
-    path = str(tmp_path / "nope.yaml")
-    monkeypatch.setattr("paddle_adagc.lab.benchmark.collectives.measure", None)
-    assert main_of("benchmark")(["collectives", "--config", path]) == 2
-    error = capsys.readouterr().err
-    assert error.endswith(f": there is no config file {path}\n")
-
-
 def test_the_page_of_the_config_is_what_its_generator_prints():
     assert (ROOT / "docs/config.md").read_text("utf-8") == config_page.page()
 

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from paddle_adagc.lab.data import prepare as prepare_run
 from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.indexed import IndexedTokens
+from paddle_adagc.lab.data.prepare import prepare
 
 WORDS = ["ada", "clips", "every", "gradient", "früh", "東京", "🙂", "spike"]
 
@@ -45,9 +45,8 @@ def jsonl(tmp_path, documents, to_jsonl):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Prepare with small parts; gives the manifest."""
-    monkeypatch.setattr(prepare_run, "PART", 50)
+def run(tmp_path):
+    """Prepare with one worker; gives the manifest."""
 
     def run_prepare(*inputs, output="out", **values):
         values = {"tokenizer": "bytes", "num_workers": 1, **values}
@@ -56,7 +55,7 @@ def run(tmp_path, monkeypatch):
             output=str(tmp_path / output),
             **values,
         )
-        return prepare_run.prepare(config)[0]
+        return prepare(config)[0]
 
     return run_prepare
 
@@ -66,7 +65,7 @@ def read_texts(tmp_path):
     """The documents of a dataset of bytes."""
 
     def read(output="out"):
-        tokens = IndexedTokens(str(tmp_path / output)).all().tokens
+        tokens = IndexedTokens(str(tmp_path / output)).all()
         text = tokens.astype("uint8").tobytes().decode()
         assert text.endswith("\0")
         return text.split("\0")[:-1]

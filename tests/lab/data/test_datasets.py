@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from helpers import write_indexed_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
@@ -18,7 +19,6 @@ import paddle_adagc
 from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import (
-    IGNORED_LABEL,
     EpochOrder,
     RandomOrder,
     TokenDataset,
@@ -27,7 +27,6 @@ from paddle_adagc.lab.data.datasets import (
     distinct_windows,
     random_bits,
 )
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 
 ROOT = Path(paddle_adagc.__file__).parents[1]
 
@@ -137,17 +136,6 @@ def test_fixed_sequences_are_few_and_all_drawn():
     assert len(rows) == 64
     starts = np.sort(train.order.starts)
     assert (np.diff(starts) >= 32).all()
-
-
-def test_loss_masks_become_ignored_labels():
-    mask = np.array([0, 1, 0, 1, 1, 0], np.uint8)
-    dataset = TokenDataset(
-        np.arange(10, 16, dtype=np.uint16), (0, 1), seq_length=4, loss_mask=mask
-    )
-    assert dataset[0]["labels"].tolist() == [11, IGNORED_LABEL, 13, 14]
-    assert dataset[1]["labels"].tolist() == [IGNORED_LABEL, 13, 14, -100]
-    assert dataset[1]["input_ids"].tolist() == [11, 12, 13, 14]
-    assert dataset[1]["labels"].dtype == np.int64
 
 
 def test_the_vocabulary_holds_every_token(config):

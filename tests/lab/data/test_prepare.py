@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from helpers import write_indexed_dataset
 from lab.train.runs import make_values
 from lab.train.runs import run as train_run
 from paddlenlp.data.indexed_dataset import make_builder
@@ -24,7 +24,6 @@ from paddlenlp.data.indexed_dataset import make_builder
 from paddle_adagc.lab.data import prepare as prepare_run
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,34 +62,42 @@ def test_files_are_those_of_paddlenlps_builder(
     assert read_files() == read_files("theirs") == read_files("ours")
 
 
-def test_workers_and_parts_do_not_matter(
-    jsonl, run, read_files, tokenizer_json, monkeypatch
+def test_workers_do_not_matter(
+    tmp_path, documents, to_jsonl, run, read_files, tokenizer_json
 ):
+    folder = write_folder(tmp_path, to_jsonl, documents, 5)
     values = {"tokenizer": str(tokenizer_json), "validation_fraction": 0.2}
-    run(jsonl, output="a", **values)
-    run(jsonl, output="b", num_workers=3, **values)
-    monkeypatch.setattr(prepare_run, "PART", 10_000)
-    run(jsonl, output="c", num_workers=2, **values)
+    run(folder, output="a", **values)
     assert sorted(read_files("a")) == [
         ".bin",
         ".idx",
         "_validation.bin",
         "_validation.idx",
     ]
-    assert read_files("a") == read_files("b") == read_files("c")
+    for workers in (3, 12):
+        run(folder, output=f"{workers}", num_workers=workers, **values)
+        assert read_files("a") == read_files(f"{workers}")
 
 
-def test_there_may_be_more_parts_than_open_files(
-    tmp_path, documents, run, read_texts, monkeypatch
-):
-    monkeypatch.setattr(prepare_run, "PART", 1)
+def write_folder(tmp_path, to_jsonl, documents, count):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(count):
+        path = folder / f"{number:02}.jsonl"
+        path.write_bytes(to_jsonl(documents[number::count]))
+    return folder
+
+
+def test_there_may_be_more_files_than_open_files(tmp_path, run, read_texts):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(200):
+        (folder / f"{number:03}.txt").write_text(f"line {number}\n")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    path = tmp_path / "lines.txt"
-    path.write_text("".join(f"line {n}\n" for n in range(200)))
     few = len(os.listdir("/proc/self/fd")) + 60
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
     try:
-        run(path)
+        run(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert read_texts() == [f"line {n}" for n in range(200)]
@@ -129,66 +136,55 @@ def test_a_finished_dataset_is_left_alone(jsonl, run, read_files, tmp_path):
 
 
 @pytest.fixture
-def stopped(jsonl, run):
-    """A call that a bad line at the end of the text has stopped."""
-    content = jsonl.read_bytes()
-    jsonl.write_bytes(content + b"[]\n")
-    with pytest.raises(ValueError, match="line 401"):
-        run(jsonl)
-    return content
+def stopped(tmp_path, jsonl, run):
+    """The inputs of a call that a bad line of the second has stopped."""
+    bad = tmp_path / "z.jsonl"
+    bad.write_text('{"text": "last"}\n[]\n')
+    with pytest.raises(ValueError, match="line 2"):
+        run(jsonl, bad)
+    (part,) = (tmp_path / "out.parts").glob("*.arrow")
+    return jsonl, bad, part
 
 
-def test_unfinished_work_is_not_mixed(
-    jsonl, run, stopped, tmp_path, read_files
-):
-    assert count_parts(tmp_path) == 8
-    jsonl.write_bytes(stopped.replace(b"0 ", b"9 "))
-    run(jsonl)
-    run(jsonl, output="b")
+def test_unfinished_work_is_not_mixed(stopped, run, tmp_path, read_files):
+    jsonl, bad, _ = stopped
+    jsonl.write_bytes(jsonl.read_bytes().replace(b"0 ", b"9 "))
+    bad.write_text('{"text": "last"}\n')
+    run(jsonl, bad)
+    run(jsonl, bad, output="b")
     assert read_files() == read_files("b")
     assert not (tmp_path / "out.parts").exists()
 
 
-@pytest.mark.usefixtures("stopped")
-def test_bad_documents_can_be_skipped_after_all(jsonl, run, read_files):
-    manifest = run(jsonl, on_error="skip")
+def test_bad_documents_can_be_skipped_after_all(stopped, run, read_files):
+    jsonl, bad, _ = stopped
+    manifest = run(jsonl, bad, on_error="skip")
     assert (manifest["num_bad"], manifest["on_error"]) == (1, "skip")
-    run(jsonl, output="b", on_error="skip")
+    run(jsonl, bad, output="b", on_error="skip")
     assert read_files() == read_files("b")
 
 
-@pytest.mark.usefixtures("stopped")
-def test_lines_that_a_power_loss_took_are_missed(jsonl, run, tmp_path):
-    (path,) = (tmp_path / "out.parts/generator").rglob("*.arrow")
-    table = pa.ipc.open_stream(path.read_bytes()).read_all()
-    with pa.ipc.new_stream(str(path), table.schema) as file:
-        file.write_table(table.slice(0, 300))
-    with pytest.raises(ValueError, match=r"300 of 401 lines.*remove it"):
-        run(jsonl)
+def test_what_was_done_is_not_done_again(stopped, run):
+    jsonl, bad, part = stopped
+    stamp = part.stat().st_mtime_ns
+    with pytest.raises(ValueError, match="line 2"):
+        run(jsonl, bad)
+    assert part.stat().st_mtime_ns == stamp
 
 
-def test_what_was_done_is_not_done_again(jsonl, run, tmp_path):
-    broken = tmp_path / "z.jsonl.gz"
-    broken.write_bytes(b"no gzip")
-    times = []
-    for _ in range(2):
-        with pytest.raises(ValueError, match="gzip"):
-            run(jsonl, broken)
-        parts = (tmp_path / "out.parts").glob("*.arrow")
-        times.append({part: part.stat().st_mtime_ns for part in parts})
-    assert len(times[0]) == 8
-    assert times[0] == times[1]
+def test_a_damaged_part_is_named(stopped, run):
+    jsonl, bad, part = stopped
+    bad.write_text('{"text": "last"}\n')
+    part.write_bytes(part.read_bytes()[:-900])
+    with pytest.raises(ValueError, match=r"is damaged.*remove it"):
+        run(jsonl, bad)
 
 
 @pytest.mark.slow
 def test_kills_lose_and_double_nothing(
     tmp_path, documents, to_jsonl, run, read_files, tokenizer_json
 ):
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for number in range(40):
-        path = folder / f"{number:02}.jsonl"
-        path.write_bytes(to_jsonl(documents[number::40]))
+    folder = write_folder(tmp_path, to_jsonl, documents, 40)
     values = {"tokenizer": str(tokenizer_json), "validation_fraction": 0.1}
     run(folder, output="whole", **values)
     arguments = [folder, "--output", tmp_path / "out"]
@@ -330,11 +326,8 @@ def die(signal_number):
 
 
 def test_a_dead_worker_is_noticed():
-    with (
-        prepare_run._workers(2) as run,
-        pytest.raises(RuntimeError, match="a worker died while reading"),
-    ):
-        run(die, [(signal.SIGKILL,)], "reading")
+    with pytest.raises(RuntimeError, match="a worker died"):
+        prepare_run._run(die, [(signal.SIGKILL,)] * 2, 2)
 
 
 @pytest.mark.usefixtures("stopped")

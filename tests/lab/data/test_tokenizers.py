@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parents[1] / "models/vision_text/golden"
 def documents_of(tmp_path):
     source = IndexedTokens(str(tmp_path / "out"))
     return [
-        source.documents(n, n + 1).tokens.tolist()
+        source.documents(n, n + 1).tolist()
         for n in range(len(source.boundaries) - 1)
     ]
 

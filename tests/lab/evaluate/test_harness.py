@@ -171,5 +171,3 @@ def test_command_refuses(runs, tmp_path, command, capsys):
     assert "did you mean 'python_next'" in capsys.readouterr().err
     assert run([model, *local, str(tmp_path / "none")]) == 2
     assert "there is no directory" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run([model])

@@ -6,12 +6,11 @@ import statistics
 
 import numpy as np
 import pytest
+from helpers import write_indexed_dataset
 
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.evaluate.run import (
     PRESETS,
     TASKS,
-    EvaluationConfig,
     evaluate,
     matching_preset,
     paper_accuracies,
@@ -59,12 +58,9 @@ def test_perplexity_of_other_data(runs, tmp_path):
         },
     }
     (tmp_path / "config.yaml").write_text(json.dumps(config))
-    settings = EvaluationConfig(
-        model=runs("mixtral"),
-        perplexity=True,
-        data=str(tmp_path / "config.yaml"),
+    result = evaluate(
+        runs("mixtral"), perplexity=True, data=str(tmp_path / "config.yaml")
     )
-    result = evaluate(settings)
     assert result["perplexity"]["num_tokens"] == 5 * 16
     assert result["perplexity"]["loss"] > np.log(256) - 0.5  # random bytes
     assert f"of {prefix}." in to_markdown(result)
@@ -126,13 +122,17 @@ def test_the_paper_s_numbers_stand_beside():
     assert "paper" not in to_markdown({**result, "paper_model": None})
 
 
-def test_refuses_settings(tmp_path):
-    with pytest.raises(ValueError, match="nothing to score"):
-        EvaluationConfig(model="m")
-    with pytest.raises(ValueError, match="num_fewshot"):
-        EvaluationConfig(model="m", tasks=("t",), num_fewshot=(-1,))
-    with pytest.raises(FileNotFoundError, match="no directory"):
-        evaluate(EvaluationConfig(model=tmp_path / "none", perplexity=True))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to score"),
+        (["--perplexity", "--num-fewshot", "0", "-1"], "-1: not below 0"),
+    ],
+)
+def test_refuses_settings(command, capsys, options, message):
+    with pytest.raises(SystemExit):
+        command("evaluate")(["run", *options])
+    assert message in capsys.readouterr().err
 
 
 # The tables' own averages.

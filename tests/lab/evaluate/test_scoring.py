@@ -128,34 +128,25 @@ def test_refuses_pairs(model, pair, message):
 
 def test_perplexity_is_the_mean_over_all_labels(model):
     tokens = np.random.default_rng(0).integers(0, 256, 200)
-    mask = np.random.default_rng(1).integers(0, 2, 200)
-    dataset = TokenDataset(
-        tokens, tuple(range(0, 170, 17)), seq_length=17, loss_mask=mask
-    )
+    starts = tuple(range(0, 170, 17))
+    dataset = TokenDataset(tokens, starts, seq_length=17)
     found = measure_perplexity(model, dataset, batch_size=4)
     losses = []
     for start in dataset.order:
         logits = literal_logits(model, tokens[start : start + 17].tolist())
         for position, row in enumerate(logits):
-            label = start + position + 1
-            if mask[label]:
-                shifted = row - row.max()
-                loss = np.log(np.exp(shifted).sum()) - shifted[tokens[label]]
-                losses.append(loss)
+            shifted = row - row.max()
+            label = tokens[start + position + 1]
+            losses.append(np.log(np.exp(shifted).sum()) - shifted[label])
     assert found.num_tokens == len(losses)
     assert found.loss == pytest.approx(np.mean(losses), abs=1e-6)
     assert found.perplexity == pytest.approx(math.exp(np.mean(losses)))
 
 
 def test_perplexity_refuses_other_tokens(model):
-    for count, options, message in (
-        (400, {"vocab_size": 400}, "token 399"),
-        (200, {"loss_mask": np.zeros(200)}, "no label"),
-    ):
-        tokens = np.arange(count)
-        dataset = TokenDataset(tokens, (0,), seq_length=8, **options)
-        with pytest.raises(ValueError, match=message):
-            measure_perplexity(model, dataset)
+    dataset = TokenDataset(np.arange(400), (0,), seq_length=8, vocab_size=400)
+    with pytest.raises(ValueError, match="token 399"):
+        measure_perplexity(model, dataset)
 
 
 def test_perplexity_of_a_run_is_the_loss_of_its_last_evaluation(runs):

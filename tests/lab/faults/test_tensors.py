@@ -226,8 +226,6 @@ def test_unknown_tensor():
         hit_names(trained_model(), fault)
     with pytest.raises(ValueError, match="nothing for gradient_nan to hit"):
         apply_to_gradients(make_fault("gradient_nan"), [])
-    with pytest.raises(ValueError, match="random_tokens is no fault of grad"):
-        hit_names(trained_model(), make_fault("random_tokens"))
 
 
 def forward(model):
@@ -331,16 +329,13 @@ def test_recomputation_sees_the_same_fault():
         np.testing.assert_array_equal(values, results[1][name])
 
 
-def test_bad_activation_fault():
-    for fault, message in (
-        (make_fault("activation_nan", tensor="heads"), "did you mean 'head'"),
-        (make_fault("gradient_nan"), "gradient_nan is no fault of activ"),
+def test_unknown_layer():
+    fault = make_fault("activation_nan", tensor="heads")
+    with (
+        pytest.raises(ValueError, match="did you mean 'head'"),
+        activation_fault(fault, trained_model()),
     ):
-        with (
-            pytest.raises(ValueError, match=message),
-            activation_fault(fault, trained_model()),
-        ):
-            pass
+        pass
 
 
 @pytest.fixture
@@ -382,10 +377,3 @@ def test_what_fits_is_accepted(two_linears, accepted):
 def test_what_does_not_fit_is_named(two_linears, refused, message):
     with pytest.raises(ValueError, match=message):
         check_faults([at_step_1("gradient_nan"), refused], two_linears, 10)
-
-
-def test_optimizer_step_sees_the_fault():
-    model = trained_model()
-    hit_names(model, make_fault("gradient_nan", tensor="head.bias"))
-    paddle.optimizer.SGD(0.1, parameters=model.parameters()).step()
-    assert int(paddle.isnan(model.head.bias).sum()) == 1

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import write_indexed_dataset
 
 from paddle_adagc.lab.cli.pretrain import main
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.paddleformers.recipe import batch_change
 from paddle_adagc.lab.plan.check import check_fine_tuning, check_recipe
 from paddle_adagc.lab.train.parse import load_config

@@ -73,59 +73,6 @@ def test_equals_the_table_counted_on_real_processes(name):
     assert table.splitlines()[2:] == counted
 
 
-def num_tensors(kind, config):
-    """Number of the model's tensors of a kind."""
-    shapes = make_task(config).tensor_shapes()
-    experts = [key for key in shapes if ".experts." in key]
-    split = [
-        key for key in shapes if "norm" not in key and ".gate.weight" not in key
-    ]
-    return {
-        "all": len(shapes),
-        "dense": len(shapes) - len(experts),
-        "experts of a rank": len(experts) // 2,
-        "split": len(split),
-    }[kind]
-
-
-# Per layout what an adaptive step does: (group, kind of tensors summed). Two
-# stages of a pipeline sum their own tensors.
-SUMMED = {
-    "DP2": [],
-    "PP2": [],
-    "V1 x2": [],
-    "TP2": [("model", "split")],
-    "SP with TP2": [("model", "split")],
-    "TP2 x DP2": [("model", "split")],
-    "TP2 x V1": [("model", "split")],
-    "TP2 x PP2": [("model", "split")],
-    "V2 x2": [("sharding", "all")],
-    "PP2 x V2": [("sharding", "all")],
-    "TP2 x V2": [("sharding", "all"), ("model", "split")],
-    "EP2": [("sharding", "dense")],
-    "EP2 x V2 x4": [
-        ("sharding", "dense"),
-        ("moe_sharding", "experts of a rank"),
-    ],
-}
-
-
-@pytest.mark.parametrize("name", SUMMED)
-def test_collectives_of_a_step(name):
-    config = in_layout(name, SMALL)
-    sizes = Counter()
-    for plan in dry_run.plan_ranks(config):
-        adaptive = plan.steps[dry_run.ADAGC]
-        assert [c.group for c in adaptive] == [g for g, _ in SUMMED[name]]
-        sizes.update({c.group: c.num_bytes for c in adaptive})
-        warm_up = plan.steps[dry_run.ADAGC_WARM_UP]
-        assert warm_up[: len(adaptive)] == adaptive
-        scalar = [c.num_bytes for c in warm_up[len(adaptive) :]]
-        assert scalar == ([] if name == "DP2" else [24])
-        assert {c.name for c in warm_up} <= {"all_reduce"}
-    assert sizes == {g: 4 * num_tensors(k, config) for g, k in SUMMED[name]}
-
-
 def train_a_rank(name, overrides):
     """What both clips communicate in two steps, and the rank's tensors."""
     from paddle_adagc.lab.benchmark.collectives import record_communication

@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 import pytest
+from helpers import write_indexed_dataset
 from lab.train import runs
 
 from paddle_adagc.lab.cli.pretrain import main
-from paddle_adagc.lab.data.indexed import write_indexed_dataset
 from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.optimizers import learning_rate
