@@ -65,7 +65,9 @@ def measure(norm: np.ndarray, clipped: np.ndarray) -> dict[str, float]:
 def main() -> int:
     """Print the table; 1 if the run is not accepted."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python tools/late_phase.py",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("run", help="run directory that recorded tensors")
     parser.add_argument("--start", type=int, default=0, help="first step")

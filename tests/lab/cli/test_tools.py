@@ -19,11 +19,12 @@ TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
 # These have tests of their own: tests/core/kernels, tests/test_versions.py,
-# tests/test_mutate.py, tests/soak.
+# tests/test_late_phase.py, tests/test_mutate.py, tests/soak.
 ALONE = {
     "check_gpu",
     "check_versions",
     "checkout",
+    "late_phase",
     "mutate",
     "research_module",
     "soak_cells",
