@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import paddle
@@ -194,18 +193,3 @@ def load_golden(path):
         if key.startswith("weight:")
     }
     return options, weights, arrays
-
-
-def write_indexed_dataset(prefix, documents, *, vocab_size):
-    """Write token lists as ``prefix.bin`` and ``prefix.idx``."""
-    from paddle_adagc.lab.data.indexed import token_dtype, write_index
-
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    dtype = token_dtype(vocab_size)
-    arrays = [np.asarray(document, dtype) for document in documents]
-    sizes = np.array([len(array) for array in arrays], np.int32)
-    np.concatenate(arrays).tofile(f"{prefix}.bin")
-    with open(f"{prefix}.idx", "wb") as file:
-        write_index(
-            file, lambda: [sizes], num_documents=len(sizes), dtype=dtype
-        )

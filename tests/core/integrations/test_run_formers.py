@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import TINY_LLAMA, run_python, write_indexed_dataset
+from helpers import TINY_LLAMA, run_python
+from indexed import write_indexed_dataset
 
 from paddle_adagc import load_state
 from paddle_adagc.lab.data.tokenizers import byte_tokenizer

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import write_indexed_dataset
+from indexed import write_indexed_dataset
 
 pytest.importorskip("paddlenlp")
 from lab.train.runs import make_values, run

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from helpers import write_indexed_dataset
 from hypothesis import given
 from hypothesis import strategies as st
+from indexed import write_indexed_dataset
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 import paddle_adagc

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import write_indexed_dataset
+from indexed import write_indexed_dataset
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
 from paddle_adagc.lab.data.config import DataConfig

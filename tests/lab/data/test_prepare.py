@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import write_indexed_dataset
+from indexed import write_indexed_dataset
 from lab.train.runs import make_values
 from lab.train.runs import run as train_run
 from paddlenlp.data.indexed_dataset import make_builder

@@ -6,7 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from helpers import write_indexed_dataset
+from indexed import write_indexed_dataset
 
 from paddle_adagc.lab.evaluate.run import (
     PRESETS,

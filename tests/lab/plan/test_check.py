@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import write_indexed_dataset
+from indexed import write_indexed_dataset
 
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.paddleformers.recipe import batch_change

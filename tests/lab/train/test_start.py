@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers import write_indexed_dataset
+from indexed import write_indexed_dataset
 from lab.train import runs
 
 from paddle_adagc.lab.cli.pretrain import main

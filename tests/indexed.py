@@ -1,0 +1,22 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of token lists for tests."""
+
+from pathlib import Path
+
+import numpy as np
+
+from paddle_adagc.lab.data.indexed import token_dtype, write_index
+
+
+def write_indexed_dataset(prefix, documents, *, vocab_size):
+    """Write token lists as ``prefix.bin`` and ``prefix.idx``."""
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+    dtype = token_dtype(vocab_size)
+    arrays = [np.asarray(document, dtype) for document in documents]
+    sizes = np.array([len(array) for array in arrays], np.int32)
+    np.concatenate(arrays).tofile(f"{prefix}.bin")
+    with open(f"{prefix}.idx", "wb") as file:
+        write_index(
+            file, lambda: [sizes], num_documents=len(sizes), dtype=dtype
+        )
