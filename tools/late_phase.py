@@ -4,7 +4,7 @@
 
     python tools/pretrain.py configs/proxy/late_phase.yaml
     python tools/pretrain.py configs/proxy/late_phase.yaml \
-        schedule.learning_rate=3e-4 train.batch_size=512 train.max_steps=4200 \
+        schedule.learning_rate=3e-4 train.batch_size=512 train.max_steps=9000 \
         --fork outputs/late_phase_512
     python tools/late_phase.py outputs/late_phase_512 --start 3000
 
