@@ -188,11 +188,9 @@ def test_fused_step_has_the_bits_of_the_rule(
         fused = adaptive_step(
             squared,
             gamma,
-            None,
             count,
             lambda_rel=lambda_rel,
             beta=beta,
-            lambda_dev=0.0,
             zeroes_nonfinite=zeroes_nonfinite,
         )
     norm = rule.square_root(squared)
