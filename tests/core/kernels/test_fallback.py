@@ -64,6 +64,7 @@ def test_switch(monkeypatch):
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
     monkeypatch.setattr(ctypes, "CDLL", None)
     assert_operators()
+    assert runtime.why_not(0) == "PADDLE_ADAGC_NATIVE=0"
 
 
 def test_gpu_build_without_a_driver_warns_once(monkeypatch, caplog):
@@ -162,6 +163,12 @@ def test_the_stream_has_two_names(monkeypatch):
     assert runtime.current_stream(1) == 8
     library._get_current_raw_stream = lambda device: 40 + device
     assert runtime.current_stream(1) == 41
+
+
+def test_a_paddle_without_either_uses_operators(monkeypatch, caplog, cuda):
+    monkeypatch.setattr(runtime, "libpaddle", types.SimpleNamespace())
+    assert_operators()
+    assert "_get_current_stream" in caplog.text
 
 
 def test_this_paddle_has_one_of_them():
