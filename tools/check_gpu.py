@@ -118,7 +118,6 @@ def launch_rule(
     rule: Any,
     squared_norm: Any,
     gamma: Any,
-    deviation: Any = None,
 ) -> dict[str, np.ndarray]:
     """Start the fused rule; read what it gives.
 
@@ -129,15 +128,12 @@ def launch_rule(
             0.
         squared_norm: float32 ``[num_tensors]``, on the device.
         gamma: The same.
-        deviation: The same, or None.
 
     Returns:
-        float64 ``norm``, ``h``, ``gamma`` and ``count``; ``deviation`` and
-        ``lost`` where there are any.
+        float64 ``norm``, ``h``, ``gamma`` and ``count``; ``lost`` if any are.
     """
     kinds = {"norm": "float32", "h": "float32", "gamma": "float32"}
     kinds |= {"count": "int32"}
-    kinds |= {} if deviation is None else {"deviation": "float32"}
     kinds |= {} if rule.h_of_nonfinite else {"lost": "bool"}
     (count,) = gamma.shape
     got = {n: framework.empty(count, kind) for n, kind in kinds.items()}
@@ -150,9 +146,7 @@ def launch_rule(
         rule,
         squared_norm.data_ptr(),
         [
-            gamma.data_ptr(),
-            None if deviation is None else deviation.data_ptr(),
-            *(at["norm"], at["h"], at["gamma"], at.get("deviation")),
+            *(gamma.data_ptr(), at["norm"], at["h"], at["gamma"]),
             *(at.get("lost"), before.data_ptr(), at["count"]),
         ],
     )
@@ -185,7 +179,7 @@ def check_step(module: Any, framework: Torch) -> dict[str, Any]:
     gamma[5] = 1.0
     held = framework.tensor(gamma, "float32")
     squares = lists.squared_norms()
-    rule = tables.Rule(1.04, 0.99, 1 - 0.99, 0.0, 0.0)
+    rule = tables.Rule(1.04, 1 - 0.99, 0.0)
     got = launch_rule(module, framework, rule, squares, held)
     with np.errstate(all="ignore"):
         h = np.minimum(1.04 * gamma / norms, 1)
@@ -294,14 +288,13 @@ def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
         AssertionError: They differ.
     """
     rng = np.random.default_rng(0)
-    squares, old, spread = rng.lognormal(size=(3, 3828)).astype(np.float32)
+    squares, old = rng.lognormal(size=(2, 3828)).astype(np.float32)
     squares[:3], old[3:5] = (0, np.inf, np.nan), np.inf
     squares[4:8], old[6:9] = 1e-40, 1e-41  # subnormal
-    variants = [*itertools.product((1, 513, 3828), (0.99, 0), (0, 3), (0, 1))]
-    for count, beta, lambda_dev, h_of_nonfinite in variants:
-        rule = tables.Rule(1.04, beta, 1 - beta, lambda_dev, h_of_nonfinite)
+    variants = [*itertools.product((1, 513, 3828), (0.99, 0), (0, 1))]
+    for count, beta, h_of_nonfinite in variants:
+        rule = tables.Rule(1.04, 1 - beta, h_of_nonfinite)
         vectors = [squares[:count], old[:count]]
-        vectors += [spread[:count]] if lambda_dev else []
         wanted = expected_of_rule(rule, *vectors)
         held = [framework.tensor(v.astype(float), "float32") for v in vectors]
         got = launch_rule(module, framework, rule, *held)
@@ -309,34 +302,29 @@ def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
         for name, values in wanted.items():
             same = np.array_equal(got[name], values, equal_nan=True)
             assert same, (
-                f"{name} differs: {count} tensors, beta {beta}, lambda_dev "
-                f"{lambda_dev}, h of Inf {h_of_nonfinite}"
+                f"{name} differs: {count} tensors, beta {beta}, "
+                f"h of Inf {h_of_nonfinite}"
             )
     return {"check": "rule", "variants": len(variants)}
 
 
 def expected_of_rule(
-    rule: Any,
-    squares: np.ndarray,
-    old: np.ndarray,
-    deviation: np.ndarray | None = None,
+    rule: Any, squares: np.ndarray, old: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return what :func:`launch_rule` should; all is float32."""
-    rel, beta, rest, dev, h_of_nonfinite = (
+    rel, rest, h_of_nonfinite = (
         np.float32(getattr(rule, name)) for name, _ in rule._fields_
     )
     with np.errstate(all="ignore"):
         norm = np.sqrt(squares.astype(np.float64)).astype(np.float32)
         lost = ~np.isfinite(norm)
-        threshold = rel * old
-        if deviation is not None:
-            threshold = np.fmax(threshold, old + dev * deviation)
         one, zero = np.float32(1), np.float32(0)
-        h = np.where(lost, zero, np.fmin(threshold / norm, one))
+        h = np.where(lost, zero, np.fmin(rel * old / norm, one))
         clipped = h * norm
-        change = clipped - old
         is_observed = np.isfinite(clipped) & (clipped > 0)
-        average = np.where(np.isfinite(old), old + rest * change, clipped)
+        average = np.where(
+            np.isfinite(old), old + rest * (clipped - old), clipped
+        )
         found = {
             "norm": norm,
             "h": np.where(lost, h_of_nonfinite, h),
@@ -345,10 +333,6 @@ def expected_of_rule(
         }
         if not h_of_nonfinite:
             found["lost"] = lost
-        if deviation is not None:
-            spread = beta * deviation + rest * np.abs(change)
-            is_known = is_observed & np.isfinite(old)
-            found["deviation"] = np.where(is_known, spread, deviation)
     return found
 
 

@@ -292,11 +292,9 @@ class ClipGradByAdaGC(TensorScalingClip):
         done = adaptive_step(
             squared_norm,
             state["gamma"],
-            None,
             self._nonfinite.count(squared_norm.shape[0]),
             lambda_rel=self.lambda_rel,
             beta=self.beta,
-            lambda_dev=0.0,
             zeroes_nonfinite=self.nonfinite == "zero",
         )
         if done is None:

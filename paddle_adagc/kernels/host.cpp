@@ -203,13 +203,15 @@ extern "C" {
 
 // One pass over pairs of known parameter and gradient, in any order; without
 // pairs of None or of need_clip=False. Of pair i, index[i] says which parameter
-// it has (-1: left out). Its gradient and descriptor go to `where` of that. A
-// gradient on a device of type `told` is marked as written to. Gives the number
-// of pairs read: fewer than count at one that is no such pair.
+// it has (-1: left out). Its gradient and descriptor go to `where` of that,
+// below length; elsewhere is no tensor. A gradient on a device of type `told` is
+// marked as written to. Gives the number of pairs read: fewer than count at one
+// that is no such pair.
 int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
                          void* const* known, const int64_t* where,
                          int64_t num_known, int64_t told, int64_t* index,
-                         void* gradients, Descriptor* out) {
+                         void* gradients, int64_t length, Descriptor* out) {
+  std::fill(out, out + length, Descriptor{nullptr, 0, -1, 0});
   Pair block[kBlock];
   int64_t at = 0, num_skipped = 0;
   for (int64_t i = 0; i < count; ++i) {

@@ -70,8 +70,14 @@ class PairReader:
         self._slots = slots
         ids = [id(ref()) for ref in self._alive]
         self._ids = np.array(ids, np.uint64)
-        self._index: Mapping[int, int] | None = None
-        self._where = np.array(slots, np.int64)
+        self._order = np.arange(len(slots))
+        self._place(None, slots)
+
+    def _place(
+        self, index: Mapping[int, int] | None, places: list[int]
+    ) -> None:
+        self._index, self._where = index, np.array(places, np.int64)
+        self._addresses = self._ids.ctypes.data, self._where.ctypes.data
 
     def _forget_dead(self) -> None:
         """Forget those whose identity another tensor may get."""
@@ -121,23 +127,22 @@ class PairReader:
             places = self._slots
             if index is not None:
                 places = [index.get(slot, -1) for slot in self._slots]
-            self._index, self._where = index, np.array(places, np.int64)
+            self._place(index, places)
         found = np.empty(len(pairs), np.int64)
         gradients: list[Tensor | None] = [None] * length
-        descriptors = np.full(length, host.NO_TENSOR)
+        descriptors = np.empty(length, host.DESCRIPTOR)
         num_read = read_pairs(
-            *(pairs, len(pairs)),
-            *(self._ids.ctypes.data, self._where.ctypes.data, len(self._ids)),
-            *(host.CUDA, found.ctypes.data, gradients, descriptors.ctypes.data),
+            *(pairs, len(pairs), *self._addresses, len(self._order)),
+            *(host.CUDA, found.ctypes.data, gradients, length),
+            descriptors.ctypes.data,
         )
         if num_read < len(pairs):
             return None
-        slots, is_clipped = self._slots, found >= 0
-        if not is_clipped.all():
+        slots = self._slots
+        if not np.array_equal(found, self._order):
+            is_clipped = found >= 0
             pairs = [*itertools.compress(pairs, is_clipped)]
-            found = found[is_clipped]
-        if len(found) != len(slots) or (found != np.arange(len(slots))).any():
-            slots = [slots[i] for i in found.tolist()]
+            slots = [slots[i] for i in found[is_clipped].tolist()]
         return KnownPairs(pairs, slots, gradients, descriptors)
 
 
@@ -153,7 +158,7 @@ def _reader() -> Callable[..., int] | None:
     read_pairs.restype = count
     read_pairs.argtypes = [
         *(pointer, thing, count, pointer, pointer, count, count),
-        *(pointer, thing, pointer),
+        *(pointer, thing, count, pointer),
     ]
     functions = [getattr(ctypes.pythonapi, name) for name in _FUNCTIONS]
     addresses = [ctypes.cast(f, pointer).value for f in functions]

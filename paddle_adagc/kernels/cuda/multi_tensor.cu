@@ -305,9 +305,7 @@ KERNEL(kBlocks) store_addresses(
 
 struct Rule {  // as in rule.py, of which this is the fast twin
   float lambda_rel;
-  float beta;
   float one_minus_beta;
-  float lambda_dev;
   float h_of_nonfinite;
 };
 
@@ -315,21 +313,18 @@ __device__ inline bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// deviation may be null, and lost, which says whose gradient becomes 0.
+// lost, which says whose gradient becomes 0, may be null.
 KERNEL(kBlocks) adaptive_step(
     const float* squared_norm, int num_tensors, const Rule rule,
-    const float* gamma, const float* deviation, float* norm_out, float* h_out,
-    float* gamma_out, float* deviation_out, bool* lost, const int* count,
-    int* count_out) {
+    const float* gamma, float* norm_out, float* h_out, float* gamma_out,
+    bool* lost, const int* count, int* count_out) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= num_tensors) return;
   const float norm =
       static_cast<float>(sqrt(static_cast<double>(squared_norm[i])));
   const float old = gamma[i];
   const bool is_sound = is_finite(norm);
-  float threshold = rule.lambda_rel * old;
-  if (deviation != nullptr)
-    threshold = fmaxf(threshold, old + rule.lambda_dev * deviation[i]);
+  const float threshold = rule.lambda_rel * old;
   const float h = is_sound ? fminf(threshold / norm, 1.0f) : 0.0f;
   const float clipped = h * norm;
   const bool is_observed = is_finite(clipped) && clipped > 0.0f;
@@ -338,11 +333,6 @@ KERNEL(kBlocks) adaptive_step(
   norm_out[i] = norm;
   h_out[i] = is_sound ? h : rule.h_of_nonfinite;
   gamma_out[i] = is_observed ? observed : old;
-  if (deviation != nullptr) {
-    const float spread = rule.beta * deviation[i] +
-                         rule.one_minus_beta * fabsf(clipped - old);
-    deviation_out[i] = is_observed && is_finite(old) ? spread : deviation[i];
-  }
   if (lost != nullptr) lost[i] = !is_sound;
   count_out[i] = count[i] + !is_sound;
 }

@@ -45,13 +45,7 @@ class Rule(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_float)
-        for name in (
-            "lambda_rel",
-            "beta",
-            "one_minus_beta",
-            "lambda_dev",
-            "h_of_nonfinite",
-        )
+        for name in ("lambda_rel", "one_minus_beta", "h_of_nonfinite")
     ]
 
 
@@ -240,9 +234,9 @@ def launch_adaptive_step(
         num_tensors: Length of the vectors.
         rule: Its numbers.
         squared_norm: Address of the squared norms, float32.
-        pointers: Addresses of gamma, deviation, norm, h, new gamma, new
-            deviation (all float32), lost (bool), count of non-finite norms
-            before and after (int32). The deviations may be None, and lost.
+        pointers: Addresses of gamma, norm, h, new gamma (all float32), lost
+            (bool, may be None), count of non-finite norms before and after
+            (int32).
     """
     module.launch(
         "adaptive_step",

@@ -176,7 +176,6 @@ class AdaptiveStep(NamedTuple):
     norm: Tensor
     h: Tensor
     gamma: Tensor
-    deviation: Tensor | None
     lost: Tensor | None
     """bool; whose gradient becomes 0."""
 
@@ -187,50 +186,44 @@ class AdaptiveStep(NamedTuple):
 def adaptive_step(
     squared_norm: Tensor,
     gamma: Tensor,
-    deviation: Tensor | None,
     num_nonfinite: Tensor,
     *,
     lambda_rel: float,
     beta: float,
-    lambda_dev: float,
     zeroes_nonfinite: bool,
 ) -> AdaptiveStep | None:
     """Apply :mod:`paddle_adagc.rule` on the current NVIDIA GPU, with its bits.
 
     The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
-    each norm was not finite, int32; ``deviation`` is None without
-    ``lambda_dev``. A tensor with a non-finite norm is ``lost`` if
-    ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if this
-    is no NVIDIA GPU, has no kernels, or a vector is of no tensors or lies
+    each norm was not finite, int32. A tensor with a non-finite norm is ``lost``
+    if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if
+    this is no NVIDIA GPU, has no kernels, or a vector is of no tensors or lies
     elsewhere: Paddle's operators then move it.
     """
     device = current_device()
     module = None if device is None else load_module(device)
-    kept = (squared_norm, gamma, deviation, num_nonfinite)
-    if device is None or module is None or not _lie_there(kept):
+    before = (squared_norm, gamma, num_nonfinite)
+    if device is None or module is None or not _lie_there(before):
         return None
     norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
-    new_deviation = None if deviation is None else paddle.empty_like(deviation)
     lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
     count = paddle.empty_like(num_nonfinite)
-    before, after = (gamma, deviation), (norm, h, new_gamma, new_deviation)
-    vectors = (*before, *after, lost, num_nonfinite, count)
+    vectors = (gamma, norm, h, new_gamma, lost, num_nonfinite, count)
     h_of_nonfinite = 0.0 if zeroes_nonfinite else 1.0
     launch_adaptive_step(
         module,
         current_stream(device),
         gamma.shape[0],
-        Rule(lambda_rel, beta, 1.0 - beta, lambda_dev, h_of_nonfinite),
+        Rule(lambda_rel, 1.0 - beta, h_of_nonfinite),
         squared_norm.data_ptr(),
         [None if vector is None else vector.data_ptr() for vector in vectors],
     )
-    return AdaptiveStep(norm, h, new_gamma, new_deviation, lost, count)
+    return AdaptiveStep(norm, h, new_gamma, lost, count)
 
 
-def _lie_there(vectors: Sequence[Tensor | None]) -> bool:
+def _lie_there(vectors: Sequence[Tensor]) -> bool:
     """Whether all vectors hold something and lie on the current GPU."""
-    known = [vector for vector in vectors if vector is not None]
-    descriptors = describe(known)
+    descriptors = describe(vectors)
     return bool(
         (descriptors["device"] == current_memory()).all()
         and (descriptors["size"] > 0).all()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import statistics
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -59,10 +60,13 @@ def use(backend: str) -> Iterator[None]:
 
 
 def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
-    """Time AdamW's step without a clip, and the clip alone by each backend.
+    """Time the clip by each backend, right after AdamW's step without a clip.
+
+    Two parts of the kernels' step follow: what it costs whatever the number of
+    tensors, and Paddle's answer to where the gradients lie.
 
     The tensors have one value each and lie on the CPU. Gives name -> ``ms``,
-    the median, and ``of_adamw``, the median of the ratios in single rounds.
+    the median, and ``of_adamw``, the median of its ratios to the step before.
     """
     parameters = [
         paddle.create_parameter([1], "float32") for _ in range(num_tensors)
@@ -70,35 +74,48 @@ def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
     optimizer = paddle.optimizer.AdamW(parameters=parameters)
     paddle.add_n(parameters).backward()
     pairs = [(p, p.grad) for p in parameters]
-    clips = {name: ClipGradByAdaGC(t_start=1) for name in BACKENDS}
-    seconds: dict[str, list[float]] = {ADAMW: [], **{n: [] for n in clips}}
+    gradients = [gradient for _, gradient in pairs]
+    turns: dict[str, tuple[str, Callable[[], Any]]] = {
+        name: (name, functools.partial(ClipGradByAdaGC(t_start=1), pairs))
+        for name in BACKENDS
+    }
+    clip = functools.partial(ClipGradByAdaGC(t_start=1), pairs[:1])
+    turns["CUDA kernels, 1 of them"] = "CUDA kernels", clip
+    turns["DLPack exchange alone"] = (
+        "CUDA kernels",
+        functools.partial(host.describe, gradients),
+    )
+    seconds: dict[str, list[tuple[float, float]]] = {n: [] for n in turns}
     gc.collect()
     gc.disable()
     try:
         for _ in range(repetitions + _UNTIMED):
-            begun = time.thread_time()
-            optimizer.step()
-            seconds[ADAMW].append(time.thread_time() - begun)
-            for name, clip in clips.items():
+            for name, (backend, turn) in turns.items():
+                loop = _seconds(optimizer.step)
                 for parameter, gradient in pairs:  # as AdamW does before it
                     parameter.stop_gradient, gradient.is_selected_rows()
-                with use(name):
-                    begun = time.thread_time()
-                    clip(pairs)
-                    seconds[name].append(time.thread_time() - begun)
+                with use(backend):
+                    seconds[name].append((_seconds(turn), loop))
     finally:
         gc.enable()
-    loop = seconds[ADAMW][_UNTIMED:]
+    timed = {name: times[_UNTIMED:] for name, times in seconds.items()}
+    timed[ADAMW] = [
+        (loop, loop) for times in timed.values() for _, loop in times
+    ]
     return {
         name: {
-            "ms": 1e3 * statistics.median(times[_UNTIMED:]),
-            "of_adamw": statistics.median(
-                mine / theirs
-                for mine, theirs in zip(times[_UNTIMED:], loop, strict=True)
-            ),
+            "ms": 1e3 * statistics.median(mine for mine, _ in timed[name]),
+            "of_adamw": statistics.median(a / b for a, b in timed[name]),
         }
-        for name, times in seconds.items()
+        for name in (ADAMW, *turns)
     }
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    """Processor time of this thread."""
+    begun = time.thread_time()
+    function()
+    return time.thread_time() - begun
 
 
 def to_markdown(found: dict[int, dict[str, dict[str, float]]]) -> str:

@@ -353,8 +353,9 @@ every step. Other starts, on other seeds:
 
 `lambda_abs` and `constant 1.0` start gamma at 1, far above a tensor's norm;
 until it has fallen, outliers below it pass. So the low start is the price and
-the protection. The price fades with the length of a run; these proxies cannot
-say [how much is left](limitations.md#what-adagc-as-written-does-not-do) at full size.
+the protection. The price fades with the length of a run. How much is left at
+full size, these proxies cannot say. More:
+[limitations](limitations.md#what-adagc-as-written-does-not-do).
 
 ## What did the paper claim, and what did we see?
 

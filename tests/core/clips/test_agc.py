@@ -10,6 +10,8 @@ from reference.clips import agc
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.parallel.topology import Axis, Topology
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 
 def test_embedding_rows_and_the_final_layer_after_bind():
     model = paddle.nn.Layer()

@@ -31,10 +31,9 @@ RULES = [
     if isinstance(clip, type) and issubclass(clip, TensorScalingClip)
 ]
 every_clip = pytest.mark.parametrize("make", RULES)
-on_every_backend = pytest.mark.usefixtures("backend")
+pytestmark = pytest.mark.usefixtures("backend")
 
 
-@on_every_backend
 @every_clip
 def test_pairs_keep_their_places(make):
     first, free, missing, last = make_parameters([[2]] * 4)
@@ -65,7 +64,6 @@ def kept_of(clip, key):
     return [float(numbers[key]) for numbers in values if key in numbers]
 
 
-@on_every_backend
 @pytest.mark.parametrize("make", [*RULES, partial(ClipGradByAdaGC, t_start=0)])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20])
 def test_non_finite_gradient_becomes_zero(make, value):
@@ -89,7 +87,6 @@ def test_non_finite_gradient_becomes_zero(make, value):
     assert clipped[0].any()
 
 
-@on_every_backend
 @pytest.mark.parametrize("make", [*RULES, partial(ClipGradByAdaGC, t_start=0)])
 def test_non_finite_gradient_is_propagated(make):
     clip = make(nonfinite="propagate")
@@ -140,7 +137,6 @@ STARTS = [
 ]
 
 
-@on_every_backend
 @pytest.mark.parametrize("make", [*RULES, *STARTS])
 @pytest.mark.parametrize("nonfinite", ["zero", "propagate"])
 def test_step_does_not_wait_for_the_device(monkeypatch, make, nonfinite):

@@ -12,6 +12,8 @@ from paddle_adagc.clips.global_clips import (
     ClipGradByZClip,
 )
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 
 def test_adagc_s_state_is_refused():
     clip, adagc = ClipGradByGlobalAdaGC(), ClipGradByAdaGC()

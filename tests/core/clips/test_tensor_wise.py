@@ -8,6 +8,7 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 
+pytestmark = pytest.mark.usefixtures("backend")
 SHAPES = [[8, 4], [4], [2, 2]]
 
 

@@ -14,6 +14,7 @@ from paddle_adagc.clips.global_clips import (
 )
 from paddle_adagc.state import load_state, save_state
 
+pytestmark = pytest.mark.usefixtures("backend")
 NUM_TENSORS, T_START = 12, 40
 
 
@@ -100,7 +101,6 @@ def test_calm_warm_up_is_the_letter_bit_for_bit():
     np.testing.assert_array_equal(robust, strict)
 
 
-@pytest.mark.usefixtures("backend")
 def test_equals_the_numpy_twin():
     rng = np.random.default_rng(5)
     num_replaced = 0

@@ -64,6 +64,7 @@ def test_switch(monkeypatch):
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
     monkeypatch.setattr(ctypes, "CDLL", None)
     assert_operators()
+    assert runtime.why_not(0) == "PADDLE_ADAGC_NATIVE=0"
 
 
 def test_gpu_build_without_a_driver_warns_once(monkeypatch, caplog):
@@ -164,6 +165,12 @@ def test_the_stream_has_two_names(monkeypatch):
     assert runtime.current_stream(1) == 41
 
 
+def test_a_paddle_without_either_uses_operators(monkeypatch, caplog, cuda):
+    monkeypatch.setattr(runtime, "libpaddle", types.SimpleNamespace())
+    assert_operators()
+    assert "_get_current_stream" in caplog.text
+
+
 def test_this_paddle_has_one_of_them():
     names = ("_get_current_raw_stream", "_get_current_stream")
     assert any(hasattr(runtime.libpaddle, name) for name in names)
@@ -188,16 +195,11 @@ def test_a_gpu_older_than_nvrtc_is_named():
 
 def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
     backends.use_cuda(monkeypatch)
-    rule = {
-        "lambda_rel": 1.0,
-        "beta": 0.9,
-        "lambda_dev": 0.0,
-        "zeroes_nonfinite": True,
-    }
+    rule = {"lambda_rel": 1.0, "beta": 0.9, "zeroes_nonfinite": True}
 
     def step(size):
         ones, zeros = paddle.ones([size]), paddle.zeros([size], "int32")
-        return adaptive_step(ones, ones, None, zeros, **rule)
+        return adaptive_step(ones, ones, zeros, **rule)
 
     assert step(2) is not None
     assert step(0) is None
