@@ -122,7 +122,7 @@ def _run(
     from paddle_adagc import make_clip
 
     made = make_clip(**clip)
-    notes.append(f"clips with {made}")
+    notes.append(f"clips with {made!r}")
     for note in notes if options.check else ():
         print(f"adagc-run: {note}")
     if options.check:
