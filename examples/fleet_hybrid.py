@@ -5,7 +5,8 @@
     python -m paddle.distributed.launch --nproc_per_node 2 \\
         examples/fleet_hybrid.py
 
-On a machine without GPUs ``enable()`` lets fleet run on CPU processes.
+On a machine without GPUs ``enable()`` lets fleet run on CPU processes; it comes
+with ``pip install -e .``.
 """
 
 import numpy as np

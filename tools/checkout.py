@@ -9,7 +9,8 @@ from pathlib import Path
 found = importlib.util.find_spec("paddle_adagc")
 paths = found.submodule_search_locations if found else None
 if not any((Path(path) / "lab").is_dir() for path in paths or ()):
+    extra = "formers" if importlib.util.find_spec("paddleformers") else "nlp"
     sys.exit(
         "the laboratory is not installed ('pip install .' leaves it out): "
-        f"pip install -e '{Path(__file__).resolve().parents[1]}[nlp]'"
+        f"pip install -e '{Path(__file__).resolve().parents[1]}[{extra}]'"
     )

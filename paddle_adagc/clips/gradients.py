@@ -160,8 +160,8 @@ class NonFiniteTreatment:
         Raises:
             FloatingPointError: A norm is not finite here or on another rank.
         """
-        lost = np.flatnonzero(~np.isfinite(norm.numpy()))
-        found = reducer.tell_everyone([keys[int(i)] for i in lost])
+        lost = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
+        found = reducer.tell_everyone(bool(lost), lost)
         names: dict[str, list[str]] = {}
         for rank, its_names in enumerate(found):
             for name in its_names:

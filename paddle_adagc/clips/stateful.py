@@ -41,6 +41,7 @@ from paddle_adagc.parallel.agreement import (
     compare_with_other_ranks,
     gather_state,
     refuse_unknown_owners,
+    warn_of_lost,
 )
 from paddle_adagc.parallel.auto import Meshes
 from paddle_adagc.parallel.layout import (
@@ -180,6 +181,7 @@ class StatefulClip(ClipGradBase):
         self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
+        self._told: dict[str, int] = {}  # lost until the last summary
         self._stuck = StuckTensors()
         self._has_loaded = False
         self._ranks = OtherRanks(type(self).__name__)
@@ -340,14 +342,17 @@ class StatefulClip(ClipGradBase):
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
         """
-        keys = self._table.keys
-        observed = {keys[slot] for slot in self._observed}
         quantities = self._rule_state.quantities
-        with unchecked():
-            counts = self._nonfinite.count(len(keys)).tolist()
-        lost = {k: n for k, n in zip(keys, counts, strict=True) if n}
-        state = gather_state(self._state(), observed, quantities, lost)
+        state = gather_state(self._state(), *self._met_and_lost(), quantities)
         return state.to_dict()
+
+    @unchecked()
+    def _met_and_lost(self) -> tuple[set[str], dict[str, int]]:
+        """Return the tensors met, and in how many steps which were lost."""
+        keys = self._table.keys
+        counts = self._nonfinite.count(len(keys)).tolist()
+        lost = {k: n for k, n in zip(keys, counts, strict=True) if n}
+        return {keys[slot] for slot in self._observed}, lost
 
     def set_state_dict(
         self,
@@ -431,6 +436,11 @@ class StatefulClip(ClipGradBase):
         numbers. It makes one gather of a few numbers per tensor; steps without
         it cost nothing.
 
+        Under fleet a warning names tensors whose gradients held Inf or NaN on
+        some of the ranks with copies of them alone, since the last summary.
+        Without fleet nothing tells which ranks hold copies, and only
+        :meth:`full_state_dict` compares them.
+
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.
 
@@ -449,8 +459,21 @@ class StatefulClip(ClipGradBase):
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._stuck.see(step, rows)
+        self._compare_lost()
         summary = {"step": step, **step_summary(rows), "stuck": stuck}
         return summary | ({"tensors": by_tensor(rows)} if tensors else {})
+
+    def _compare_lost(self) -> None:
+        """Warn of Inf and NaN since the last call on some ranks alone."""
+        met, lost = self._met_and_lost()
+        news = {
+            key: n - self._told.get(key, 0)
+            for key, n in lost.items()
+            if n != self._told.get(key)
+        }
+        self._told = lost
+        found = self._known_reducer().tell_everyone(bool(news), (met, news))
+        warn_of_lost(found)
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""

@@ -189,8 +189,8 @@ _OF_A_COUNT = 0.01
 def gather_state(
     state: ClipState,
     observed: Collection[str],
-    quantities: Sequence[Quantity],
     lost: Mapping[str, int],
+    quantities: Sequence[Quantity],
 ) -> ClipState:
     """Merge all ranks' states; every rank has to call it. See :func:`merge`.
 
@@ -200,10 +200,22 @@ def gather_state(
         return state
     parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
     dist.all_gather_object(parts, (state.to_numpy(), observed, lost))
-    for key in sorted({key for _, _, lost in parts for key in lost}):
+    warn_of_lost([part[1:] for part in parts])
+    return merge([part[:2] for part in parts], quantities)
+
+
+def warn_of_lost(
+    parts: Sequence[tuple[Collection[str], Mapping[str, int]]],
+) -> None:
+    """Name tensors that were Inf or NaN in more steps on some of their ranks.
+
+    ``parts``: by rank, the keys whose gradients it has met, and key -> number
+    of steps with Inf or NaN, if any.
+    """
+    for key in sorted({key for _, lost in parts for key in lost}):
         counts = {
             rank: lost.get(key, 0)
-            for rank, (_, observed, lost) in enumerate(parts)
+            for rank, (observed, lost) in enumerate(parts)
             if key in observed
         }
         if len({*counts.values()}) > 1:
@@ -214,7 +226,6 @@ def gather_state(
                 key,
                 counts,
             )
-    return merge([part[:2] for part in parts], quantities)
 
 
 def merge(

@@ -310,17 +310,18 @@ class Reducer:
         """Whether the flag is set on any rank; waits for all of them."""
         return _any_rank(flag, self._world)
 
-    def tell_everyone(self, found: list[T]) -> list[list[T]]:
-        """Give what ranks found to all, data-parallel ranks included.
+    def tell_everyone(self, is_news: bool, value: T) -> list[T]:
+        """Give all ranks' values to all, if they are news on any of them.
 
-        One all-reduce of one number; if a rank found something, one gather.
+        Data-parallel ranks are included. One all-reduce of one number; if there
+        are news, one gather.
         """
-        if not _any_rank(bool(found), self._everyone):
+        if not _any_rank(is_news, self._everyone):
             return []
         if self._everyone is None:
-            return [found]
-        values: list[list[T]] = []
-        dist.all_gather_object(values, found, group=self._everyone)
+            return [value]
+        values: list[T] = []
+        dist.all_gather_object(values, value, group=self._everyone)
         return values
 
 

@@ -188,6 +188,7 @@ def _train(options: argparse.Namespace) -> int:
     from paddle.distributed.fleet.utils.log_util import set_log_level
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
+    from paddle_adagc.lab.record.files import mark_stopped
     from paddle_adagc.lab.train.console import summarise_run
     from paddle_adagc.lab.train.optimizers import unfinished_warm_up
     from paddle_adagc.lab.train.processes import (
@@ -223,6 +224,7 @@ def _train(options: argparse.Namespace) -> int:
             print(stopped)
         return stopped.exit_status
     except LostRankError as lost:
+        mark_stopped(config.train.output_dir)
         print(f"\n{lost}", file=sys.stderr)
         return 4
     ending = from_first_process(lambda: summarise_run(config.train.output_dir))

@@ -187,6 +187,13 @@ def lock_run(directory: str | os.PathLike[str]) -> Iterator[None]:
                 os.rmdir(directory)
 
 
+def mark_stopped(directory: str | os.PathLike[str]) -> None:
+    """Take ``"running"`` out of ``run.json``, unless a process does run it."""
+    with contextlib.suppress(OSError), lock_run(directory):
+        if read_run_json(directory).get("status") == "running":
+            update_run_json(directory, status="stopped")
+
+
 def _release_in_child() -> None:
     for descriptor in _HELD:
         os.close(descriptor)

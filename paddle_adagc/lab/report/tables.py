@@ -249,7 +249,7 @@ def conclusion(experiments: Sequence[Experiment]) -> list[str]:
     if any(len(experiment.seeds) < 3 for experiment in experiments):
         sentences.append(
             "Fewer than 3 seeds are an illustration, not a result: "
-            "docs/results.md has 8."
+            "docs/results.md has more."
         )
     return sentences
 

@@ -46,7 +46,7 @@ def test_the_failing_rank_shows_its_traceback_and_ends_the_others():
         run_on_ranks(_fail_on_rank_one, 2)
 
 
-def _meet_nan_on_rank_one(nonfinite):
+def _meet_nan_on_rank_one(nonfinite, calls):
     start_fleet(dp=2)
     model = paddle.nn.Linear(1, 1)
     clip = ClipGradByAdaGC(nonfinite=nonfinite)
@@ -57,18 +57,25 @@ def _meet_nan_on_rank_one(nonfinite):
     grad = paddle.full([1, 1], math.nan if dist.get_rank() else 1.0)
     try:
         clip([(model.weight, grad)])
-        clip.full_state_dict()
+        for call in calls:
+            getattr(clip, call)()
     except FloatingPointError as error:
         said.append(str(error))
     return said
 
 
 @pytest.mark.parametrize(
-    ("nonfinite", "message"),
-    [("raise", "1 tensors .* step 0: weight on rank 1"), ("zero", "'weight'")],
+    ("nonfinite", "calls", "message"),
+    [
+        ("raise", [], "1 tensors .* step 0: weight on rank 1"),
+        ("zero", ["full_state_dict"], "'weight'.* {0: 0, 1: 1}"),
+        ("zero", ["summary", "summary"], "'weight'.* {0: 0, 1: 1}"),
+    ],
 )
-def test_data_parallel_ranks_hear_of_one_rank_s_nan(nonfinite, message):
-    first, second = run_on_ranks(_meet_nan_on_rank_one, 2, nonfinite=nonfinite)
+def test_data_parallel_ranks_hear_of_one_rank_s_nan(nonfinite, calls, message):
+    first, second = run_on_ranks(
+        _meet_nan_on_rank_one, 2, nonfinite=nonfinite, calls=calls
+    )
     assert first == second
     assert re.search(message, *first)
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of a run: append, cut back, read as arrays."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -17,6 +18,7 @@ from paddle_adagc.lab.record.files import (
     RunWriter,
     check_record,
     lock_run,
+    mark_stopped,
     update_run_json,
 )
 
@@ -61,6 +63,23 @@ def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
     with lock_run(tmp_path):
         pass
     assert f"no lock on {tmp_path}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("is_locked", "before", "after"),
+    [
+        (False, "running", "stopped"),
+        (False, "finished", "finished"),
+        (True, "running", "running"),
+    ],
+)
+def test_only_a_run_that_nothing_runs_is_marked(
+    is_locked, before, after, tmp_path
+):
+    update_run_json(tmp_path, status=before)
+    with lock_run(tmp_path) if is_locked else contextlib.nullcontext():
+        mark_stopped(tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == after
 
 
 def test_round_trip(tmp_path):
