@@ -76,11 +76,9 @@ def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
     pairs = [(p, p.grad) for p in parameters]
     gradients = [gradient for _, gradient in pairs]
     turns: dict[str, tuple[str, Callable[[], Any]]] = {
-        name: (name, functools.partial(ClipGradByAdaGC(t_start=1), pairs))
-        for name in BACKENDS
+        name: (name, _step_of(pairs)) for name in BACKENDS
     }
-    clip = functools.partial(ClipGradByAdaGC(t_start=1), pairs[:1])
-    turns["CUDA kernels, 1 of them"] = "CUDA kernels", clip
+    turns["CUDA kernels, 1 of them"] = "CUDA kernels", _step_of(pairs[:1])
     turns["DLPack exchange alone"] = (
         "CUDA kernels",
         functools.partial(host.describe, gradients),
@@ -109,6 +107,11 @@ def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
         }
         for name in (ADAMW, *turns)
     }
+
+
+def _step_of(pairs: Any) -> Callable[[], Any]:
+    clip: Any = ClipGradByAdaGC(t_start=1)
+    return functools.partial(clip, pairs)
 
 
 def _seconds(function: Callable[[], Any]) -> float:
