@@ -269,10 +269,13 @@ def _versions(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _tables(parts: Sequence[str]) -> Iterator[pa.Table]:
-    """Read part by part: there may be more of them than open files."""
+    """Read 10,000 lines at a time; there may be more parts than open files."""
     for part in parts:
         with pa.memory_map(part) as file:
-            yield pa.ipc.open_file(file).read_all()
+            reader = pa.ipc.open_file(file)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+            while group := [*itertools.islice(batches, 10_000 // _BATCH)]:
+                yield pa.Table.from_batches(group)
 
 
 def _count_documents(parts: Sequence[str]) -> dict[str, Any]:
