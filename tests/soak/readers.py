@@ -186,10 +186,10 @@ def _read_tar(path):
 
 
 def _make_results(folder):
-    cell = results.RunResult(
+    run = results.RunResult(
         method="AdaGC", seed=1, measures={"steps": 5.0, "gap": math.inf}
     )
-    experiment = results.ExperimentResult(name="a", title="A", cells=[cell])
+    experiment = results.ExperimentResult(name="a", title="A", all_runs=[run])
     result = results.TargetResult(
         target="t", title="T", experiments=[experiment]
     )

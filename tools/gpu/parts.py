@@ -244,7 +244,6 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
             make code that the driver refuses.
     """
     cuda = driver.Driver(ctypes.CDLL(DRIVER))
-    cuda.use_context(0)
     nvrtc = driver.load_nvrtc(cuda_major)
     compiler = driver.Compiler(nvrtc)
     target = compiler.target(cuda.capability(0))
@@ -253,7 +252,7 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
     start = time.perf_counter()
     image, _ = compiler.compile(source, target, options)
     compiled = time.perf_counter()
-    module = cuda.load(image)
+    module = cuda.load(image, cuda.context(0))
     facts = {
         "driver": cuda.version,
         "target": target,

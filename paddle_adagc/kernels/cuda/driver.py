@@ -173,17 +173,25 @@ class Driver:
         self.call(read, ctypes.byref(minor), _MINOR, handle)
         return 10 * major.value + minor.value
 
-    def use_context(self, device: int) -> None:
-        """Make the device's primary context current, which is Paddle's."""
+    def context(self, device: int) -> ctypes.c_void_p:
+        """Return the device's primary context, which is Paddle's."""
         context, handle = ctypes.c_void_p(), self._handle(device)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
-        self.call("cuCtxSetCurrent", context)
+        return context
 
-    def load(self, image: bytes) -> Module:
-        """Load a cubin or PTX into the current context."""
+    def use_context(self, context: ctypes.c_void_p) -> None:
+        """Make a context this thread's, if another one is."""
+        current = ctypes.c_void_p()
+        self.call("cuCtxGetCurrent", ctypes.byref(current))
+        if current.value != context.value:
+            self.call("cuCtxSetCurrent", context)
+
+    def load(self, image: bytes, context: ctypes.c_void_p) -> Module:
+        """Load a cubin or PTX into a context, which becomes current."""
+        self.use_context(context)
         module = ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), image)
-        return Module(self, module)
+        return Module(self, module, context)
 
     def _handle(self, device: int) -> ctypes.c_int:
         handle = ctypes.c_int()
@@ -194,10 +202,20 @@ class Driver:
 class Module:
     """Loaded kernels; made by :meth:`Driver.load`."""
 
-    def __init__(self, driver: Driver, module: ctypes.c_void_p) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        module: ctypes.c_void_p,
+        context: ctypes.c_void_p,
+    ) -> None:
         self._driver = driver
         self._module = module
+        self._context = context
         self._functions: dict[str, ctypes.c_void_p] = {}
+
+    def make_current(self) -> None:
+        """Launch into the module's device from now on, in this thread."""
+        self._driver.use_context(self._context)
 
     def launch(
         self, name: str, grid: int, block: int, stream: int, *arguments: Any

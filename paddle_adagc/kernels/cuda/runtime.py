@@ -55,7 +55,10 @@ def _stream_reader() -> Callable[[int], int]:
 def load_module(device: int) -> driver.Module | None:
     """Return a device's kernels; None, after a warning, without any."""
     found = _find(device)
-    return None if isinstance(found, str) else found
+    if isinstance(found, str):
+        return None
+    found.make_current()
+    return found
 
 
 def why_not(device: int) -> str:
@@ -81,8 +84,7 @@ def _load(device: int) -> driver.Module | str:
     try:
         _stream_reader()
         cuda = driver.Driver(ctypes.CDLL(DRIVER))
-        cuda.use_context(device)
-        return _load_kernels(cuda, cuda.capability(device))
+        return _load_kernels(cuda, device)
     # Whatever is wrong with driver, compiler or cache: no step ends by it.
     except Exception as error:
         logger.warning(
@@ -93,11 +95,11 @@ def _load(device: int) -> driver.Module | str:
         return str(error) or type(error).__name__
 
 
-def _load_kernels(cuda: driver.Driver, capability: int) -> driver.Module:
+def _load_kernels(cuda: driver.Driver, device: int) -> driver.Module:
     """Load the kernels, compiled when they are not in the cache."""
     major = str(paddle.version.cuda()).split(".")[0]
     compiler = driver.Compiler(driver.load_nvrtc(major))
-    target = compiler.target(capability)
+    target = compiler.target(cuda.capability(device))
     source = SOURCE.read_text()
     options = (*driver.OPTIONS, *DEFINES)
     parts = (source, target, *options, str(compiler.version))
@@ -110,4 +112,4 @@ def _load_kernels(cuda: driver.Driver, capability: int) -> driver.Module:
         image = host.keep(f"cuda-{name}", make)
     except OSError:  # the cache cannot be used
         image = make()
-    return cuda.load(image)
+    return cuda.load(image, cuda.context(device))

@@ -197,13 +197,13 @@ def adaptive_step(
     The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
     each norm was not finite, int32. A tensor with a non-finite norm is ``lost``
     if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if
-    this is no NVIDIA GPU, has no kernels, or a vector is of no tensors or lies
-    elsewhere: Paddle's operators then move it.
+    this is no NVIDIA GPU, has no kernels, or a vector is of no tensors, of
+    another dtype or lies elsewhere: Paddle's operators then move it.
     """
     device = current_device()
     module = None if device is None else load_module(device)
     before = (squared_norm, gamma, num_nonfinite)
-    if device is None or module is None or not _lie_there(before):
+    if device is None or module is None or not _fit(before):
         return None
     norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
     lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
@@ -221,10 +221,17 @@ def adaptive_step(
     return AdaptiveStep(norm, h, new_gamma, lost, count)
 
 
-def _lie_there(vectors: Sequence[Tensor]) -> bool:
-    """Whether all vectors hold something and lie on the current GPU."""
+def _fit(vectors: Sequence[Tensor]) -> bool:
+    """Whether all are alike in size, not empty, and on the current GPU.
+
+    All are float32 but the last, the int32 counts.
+    """
+    kinds = [vector.dtype for vector in vectors]
     descriptors = describe(vectors)
+    sizes = descriptors["size"]
     return bool(
-        (descriptors["device"] == current_memory()).all()
-        and (descriptors["size"] > 0).all()
+        kinds == [paddle.float32] * (len(vectors) - 1) + [paddle.int32]
+        and (descriptors["device"] == current_memory()).all()
+        and (sizes == sizes[0]).all()
+        and sizes[0] > 0
     )

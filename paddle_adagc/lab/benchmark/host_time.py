@@ -41,11 +41,14 @@ def use(backend: str) -> Iterator[None]:
     nothing = ctypes.CDLL(None).Py_IsNone  # returns 0 for what these get
     calls = types.SimpleNamespace(
         cuInit=nothing,
+        cuCtxGetCurrent=nothing,
         cuModuleGetFunction=nothing,
         cuLaunchKernel=nothing,
         cuMemcpyHtoDAsync_v2=nothing,
     )
-    module = driver.Module(driver.Driver(calls), ctypes.c_void_p())
+    module = driver.Module(
+        driver.Driver(calls), ctypes.c_void_p(), ctypes.c_void_p()
+    )
     patch = mock.patch.object
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context

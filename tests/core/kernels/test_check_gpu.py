@@ -32,7 +32,8 @@ def tool():
 
 def module_of(tool, cuda):
     cuda.emulated_reset()
-    return tool.parts.driver.Driver(cuda).load(b"emulated sm_90")
+    found = tool.parts.driver.Driver(cuda)
+    return found.load(b"emulated sm_90", found.context(0))
 
 
 def on_cpu(tool, name, has_waited=False):

@@ -204,8 +204,31 @@ def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
     assert step(2) is not None
     assert step(0) is None
     assert runtime.load_module(0) is not None
+    ones, counts = paddle.ones([2]), paddle.zeros([2], "int32")
+    wrong = [
+        (ones.astype("float64"), ones, counts),
+        (ones, ones.astype("float16"), counts),
+        (ones, ones, counts.astype("int64")),
+        (ones, paddle.ones([3]), counts),
+    ]
+    assert [adaptive_step(*vectors, **rule) for vectors in wrong] == [None] * 4
     monkeypatch.setattr(host, "CUDA", CUDA)  # the vectors lie elsewhere
     assert step(2) is None
+
+
+def test_kernels_run_in_the_context_of_their_device(monkeypatch):
+    cuda = backends.use_cuda(monkeypatch)
+    first, second = runtime.load_module(0), runtime.load_module(1)
+    assert None not in (first, second)
+    ones, counts = paddle.ones([2]), paddle.zeros([2], "int32")
+    rule = {"lambda_rel": 1.0, "beta": 0.9, "zeroes_nonfinite": True}
+    assert adaptive_step(ones, ones, counts, **rule) is not None
+    foreign = ctypes.c_void_p(1)
+    cuda.cuCtxSetCurrent(foreign)
+    assert adaptive_step(ones, ones, counts, **rule) is not None
+    cuda.cuCtxSetCurrent(foreign)
+    with pytest.raises(driver.CudaError, match=r"launch of .* \(201\)"):
+        second.launch("adaptive_step", 1, 1, 0)
 
 
 def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(cuda):

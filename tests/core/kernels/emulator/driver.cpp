@@ -65,6 +65,16 @@ std::map<std::string, int>& failures() {
   return all;
 }
 
+// A context is the address of its device; a function knows its module, which is
+// the context that it was loaded into.
+char devices[8];
+void* current = nullptr;
+
+struct Function {
+  void* context;
+  const std::pair<const std::string, Launch>* kernel;
+};
+
 // Counts the call; gives the code that it is to return.
 int called(const char* name) {
   ++counts()[name];
@@ -81,6 +91,7 @@ void emulated_failure(const char* name, int code) { failures()[name] = code; }
 void emulated_reset() {
   counts().clear();
   failures().clear();
+  current = nullptr;
 }
 
 int cuInit(unsigned) { return called("cuInit"); }
@@ -101,29 +112,33 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   return called("cuDeviceGetAttribute");
 }
 int cuCtxGetCurrent(void** context) {
-  *context = nullptr;
+  *context = current;
   return called("cuCtxGetCurrent");
 }
-int cuDevicePrimaryCtxRetain(void** context, int) {
-  *context = &counts();
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = &devices[device];
   return called("cuDevicePrimaryCtxRetain");
 }
-int cuCtxSetCurrent(void*) { return called("cuCtxSetCurrent"); }
+int cuCtxSetCurrent(void* context) {
+  const int code = called("cuCtxSetCurrent");
+  if (code == 0) current = context;
+  return code;
+}
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
   *free = *total = size_t{1} << 30;
   return called("cuMemGetInfo");
 }
 int cuModuleLoadData(void** module, const void* image) {
-  *module = nullptr;
+  *module = current;
   const int code = called("cuModuleLoadData");
   const bool is_sound =
       std::strncmp(static_cast<const char*>(image), "emulated ", 9) == 0;
   return code != 0 || is_sound ? code : 200;  // CUDA_ERROR_INVALID_IMAGE
 }
-int cuModuleGetFunction(void** function, void*, const char* name) {
+int cuModuleGetFunction(void** function, void* module, const char* name) {
   const auto found = kernels().find(name);
   if (found == kernels().end()) return 500;
-  *function = &*found;
+  *function = new Function{module, &*found};  // as long as the process
   return called("cuModuleGetFunction");
 }
 int cuMemcpyHtoDAsync_v2(unsigned long long target, const void* source,
@@ -134,8 +149,9 @@ int cuMemcpyHtoDAsync_v2(unsigned long long target, const void* source,
 int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned,
                    unsigned block, unsigned, unsigned, unsigned, void*,
                    void** arguments, void**) {
-  const auto& [name, launch] =
-      *static_cast<std::pair<const std::string, Launch>*>(function);
+  const auto* its = static_cast<Function*>(function);
+  if (its->context != current) return 201;  // CUDA_ERROR_INVALID_CONTEXT
+  const auto& [name, launch] = *its->kernel;
   const int code = called("cuLaunchKernel");
   ++counts()[name];
   emulator::body = [&launch = launch, arguments] { launch(arguments); };
