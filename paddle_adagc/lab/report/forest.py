@@ -88,11 +88,15 @@ def forest_svg(
             f'<text class="s" x="{RIGHT + 8}" y="{y + 4}">'
             f"{html.escape(row.text)}</text>",
         ]
-    ticks = (0.01, 0.1, 1, 10, 100) if is_ratio else (-reach / 2, 0, reach / 2)
+    unit = 10 ** math.floor(math.log10(reach))
+    side = max(t * unit for t in (0.5, 1, 2, 5) if t * unit <= 0.8 * reach)
+    ticks = [(0.0, "0"), *((t, f"{t:+g}") for t in (-side, side))]
+    if is_ratio:
+        ticks = [(t, f"{t:g}") for t in (0.01, 0.1, 1, 10, 100)]
     marks += [
         f'<text class="s" x="{place(tick):.1f}" y="{bottom + 14}" '
-        f'text-anchor="middle">{tick:{"g" if is_ratio else "+.2g"}}</text>'
-        for tick in ticks
+        f'text-anchor="middle">{text}</text>'
+        for tick, text in ticks
     ]
     marks += [
         f'<text class="s" x="{x:.1f}" y="{bottom + 30}" text-anchor="{anchor}">'
