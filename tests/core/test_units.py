@@ -461,6 +461,13 @@ def test_muon_orthogonalises_each_unit(declares):
         np.testing.assert_allclose(mine, single.numpy(), atol=1e-6)
 
 
+can_free = pytest.mark.skipif(
+    not hasattr(paddle.Tensor, "_clear_to_zero_allocation"),
+    reason="Paddle 3.1 cannot free a weight so",
+)
+
+
+@can_free
 def test_weights_without_storage_and_in_sonicmoe_s_layout():
     """PaddleFleet's FP8 frees weights; SonicMoE shuffles gate and up."""
     states = []
@@ -512,6 +519,7 @@ def test_parts_are_refused_while_a_layer_interleaves_them():
     assert len(whole.state_dict()["gamma"]) == 2
 
 
+@can_free
 @pytest.mark.parametrize("shape", [[3, 4], [2, 3, 4]])
 def test_freed_weights_are_refused_by_what_reads_them(shape):
     """By AGC, and by the optimizers of this package."""

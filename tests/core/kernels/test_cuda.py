@@ -152,6 +152,7 @@ def with_random_gaps(step, arrays):
     return [None if step and rng.random() < 0.4 else array for array in arrays]
 
 
+@pytest.mark.filterwarnings("ignore:ClipGradByAdaGC was called for some")
 @pytest.mark.parametrize("has_units", [False, True])
 def test_missing_gradients_cost_no_copy_to_the_device(
     monkeypatch, cuda, has_units
