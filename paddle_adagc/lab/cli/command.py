@@ -39,6 +39,7 @@ _NOISE = (
 
 _NO_FLAGS = {
     "config": "name the config without a flag",
+    "verify": "--verify-first compares all of the data, then trains",
     "resume": "the same command resumes a run",
     "resume_from_checkpoint": "the same command resumes a run",
     "gpus": "python -m paddle.distributed.launch starts a process per GPU",
@@ -100,6 +101,7 @@ def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
         prog=f"python tools/{name}.py",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
 
 
