@@ -433,8 +433,8 @@ class StatefulClip(ClipGradBase):
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and all get the same
-        numbers. It makes one gather of a few numbers per tensor; steps without
-        it cost nothing.
+        numbers. It makes one gather of a few numbers per tensor, and one
+        all-reduce of a number; steps without it cost nothing.
 
         Under fleet a warning names tensors whose gradients held Inf or NaN on
         some of the ranks with copies of them alone, since the last summary.

@@ -137,10 +137,10 @@ def collectives_of_clips():
 
 
 @pytest.mark.slow
-def test_one_gather_for_a_summary_and_none_in_the_steps_between():
+def test_two_collectives_for_a_summary_and_none_in_the_steps_between():
     for name, counts in run_on_ranks(collectives_of_clips, 2)[0].items():
-        for step in SUMMARIZED:
-            assert counts.pop(f"summary {step}") == 1, name
+        for step in SUMMARIZED:  # the tensors; was one Inf or NaN somewhere?
+            assert counts.pop(f"summary {step}") == 2, name
         if isinstance(make_clip(name), TensorScalingClip):
             later = [counts.get(step) for step in range(2, NUM_STEPS)]
             assert len({*later}) == 1, (name, counts)

@@ -362,8 +362,9 @@ int main() {
       int one = 1;
       float* out = &sum;
       auto run = [](const char* name, int grid, std::vector<void*> arguments) {
-        cuLaunchKernel(&*kernels().find(name), grid, 1, 1, kThreads, 1, 1, 0,
-                       nullptr, arguments.data(), nullptr);
+        Function function{current, &*kernels().find(name)};
+        cuLaunchKernel(&function, grid, 1, 1, kThreads, 1, 1, 0, nullptr,
+                       arguments.data(), nullptr);
       };
       int grid = chunks.size(), count = grid;
       run("partial_norm_float32", grid, {&addresses, &segments, &chunk, &sums});
