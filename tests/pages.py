@@ -1,8 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of the documentation, and what stands on them."""
+"""Pages of the documentation, and what stands on them; tools."""
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -33,3 +35,13 @@ def blocks(page, language):
 def prose(page):
     """A page's text without its code blocks."""
     return BLOCK.sub("", page.read_text("utf-8"))
+
+
+def load_tool(name):
+    """Import the module ``tools/NAME.py``."""
+    path = ROOT / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module

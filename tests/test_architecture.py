@@ -7,7 +7,6 @@ those under ``TYPE_CHECKING``. What an import loads is seen in a process.
 """
 
 import ast
-import functools
 import graphlib
 import importlib
 import importlib.util
@@ -51,9 +50,8 @@ def read_sources():
     sources = {}
     for path in (ROOT / LIBRARY).rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        sources[".".join(p for p in parts if p != "__init__")] = path.read_text(
-            "utf-8"
-        )
+        module = ".".join(part for part in parts if part != "__init__")
+        sources[module] = path.read_text("utf-8")
     return sources
 
 
@@ -61,11 +59,6 @@ def is_type_checking(node):
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith(
         "TYPE_CHECKING"
     )
-
-
-@functools.cache
-def names_in(source, package):
-    return [*imported_names(ast.parse(source), package)]
 
 
 def imported_names(node, package, is_inside=False):
@@ -110,7 +103,7 @@ def imports_of(sources):
     for module, source in sources.items():
         is_package = any(name.startswith(f"{module}.") for name in sources)
         package = module if is_package else module.rpartition(".")[0]
-        names = names_in(source, package)
+        names = imported_names(ast.parse(source), package)
         found[module] = {(target(name), inside) for name, inside in names}
     return found
 
@@ -172,88 +165,9 @@ def circles(imports):
         yield f"circle: {' <- '.join(error.args[1])}"
 
 
-def problems(sources):
-    imports = imports_of(sources)
-    checks = (library_problems, lab_problems, circles)
-    return sorted(line for check in checks for line in check(imports))
-
-
-@pytest.fixture(scope="module")
-def sources():
-    return read_sources()
-
-
-def test_the_walls_stand(sources):
-    assert problems(sources) == []
-
-
-@pytest.mark.parametrize(
-    ("module", "line", "problem"),
-    [
-        (
-            "paddle_adagc.rule",
-            "from paddle_adagc.lab.data import corpus",
-            "paddle_adagc.rule is the library's and imports "
-            "paddle_adagc.lab.data.corpus",
-        ),
-        (
-            "paddle_adagc.rule",
-            "def f():\n    import matplotlib.pyplot",
-            "paddle_adagc.rule is the library's and imports matplotlib",
-        ),
-        (
-            "paddle_adagc.integrations.trainer",
-            "from paddlenlp.trainer import Trainer",
-            "paddle_adagc.integrations.trainer is the library's and "
-            "imports paddlenlp",
-        ),
-        (
-            "paddle_adagc.lab.models.moe",
-            "from ..train.config import RunConfig",
-            "paddle_adagc.lab.models.moe imports "
-            "paddle_adagc.lab.train.config, which is not below it",
-        ),
-        (
-            "paddle_adagc.lab.gloo.rendezvous",
-            "import paddle_adagc.lab.data.corpus",
-            "paddle_adagc.lab.gloo.rendezvous imports "
-            "paddle_adagc.lab.data.corpus, which is not below it",
-        ),
-    ],
-)
-def test_a_hole_is_found(sources, module, line, problem):
-    changed = sources | {module: f"{sources[module]}\n{line}\n"}
-    assert problem in problems(changed)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from paddle_adagc.clips.adagc import ClipGradByAdaGC",
-        "def f():\n    from paddle_adagc import ClipGradByAdaGC",
-    ],
-)
-def test_a_circle_is_found(sources, line):
-    rule = "paddle_adagc.rule"
-    (found,) = circles(
-        imports_of(sources | {rule: f"{sources[rule]}\n{line}\n"})
-    )
-    assert found.startswith("circle: ")
-    assert rule in found
-
-
-def test_imports_for_types_do_not_count(sources):
-    rule = "paddle_adagc.rule"
-    lines = "if TYPE_CHECKING:\n    from paddle_adagc.lab.train import run\n"
-    changed = sources | {rule: f"{sources[rule]}\n{lines}"}
-    assert problems(changed) == problems(sources)
-
-
-def test_a_new_room_needs_a_level(sources):
-    changed = sources | {"paddle_adagc.lab.new.room": ""}
-    assert "paddle_adagc.lab.new.room: give its room a level" in problems(
-        changed
-    )
+@pytest.mark.parametrize("check", [library_problems, lab_problems, circles])
+def test_the_walls_stand(check):
+    assert sorted(check(imports_of(read_sources()))) == []
 
 
 def test_one_function_unpickles():

@@ -228,14 +228,15 @@ def test_configs_load(page, tmp_path):
 
 
 def table(page, first):
-    """Cells of the table whose header begins with this cell."""
-    lines = prose(page).splitlines()
-    start = next(i for i, x in enumerate(lines) if x.startswith(f"| {first} |"))
+    """Rows of the tables whose header begins with this cell."""
     rows = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    for block in re.findall(r"(?:^\|.*\n)+", page.read_text("utf-8"), re.M):
+        header, _, *lines = (
+            [cell.strip() for cell in line.strip("|\n").split("|")]
+            for line in block.splitlines()
+        )
+        rows += lines if header[0] == first else []
+    assert rows, f"{page.name}: no table {first}"
     return rows
 
 
@@ -279,18 +280,6 @@ PAGE = ROOT / "docs/parallelism.md"
 _NAMED = re.compile(r"`(test_\w+)\.py(?:::(test_\w+)|\[([^]`]+)\])`")
 
 
-def tables():
-    """Rows of the page's tables, by the first header."""
-    found = {}
-    for block in re.findall(r"(?:^\|.*\n)+", PAGE.read_text("utf-8"), re.M):
-        header, _, *lines = (
-            [cell.strip() for cell in line.strip("|\n").split("|")]
-            for line in block.splitlines()
-        )
-        found.setdefault(header[0], []).extend(lines)
-    return found
-
-
 def cases(module):
     """Names of all cases of a module's parametrized tests."""
     marks = [
@@ -323,16 +312,16 @@ def test_named_tests_exist():
 
 
 def test_what_works_names_a_test():
-    for way, status, tests, _ in tables()["way"]:
+    for way, status, tests, _ in table(PAGE, "way"):
         if status.startswith(("works", "refused", "made", "simulated")):
             assert "test_" in tests, way
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_count_is_shown_and_used(name):
-    ways = tables()["way"]
+    ways = table(PAGE, "way")
     assert any(name in row[3].split(", ") for row in ways)
-    assert name in {row[0] for row in tables()["layout"]}
+    assert name in {row[0] for row in table(PAGE, "layout")}
 
 
 def test_ci_runs_tests_that_exist():

@@ -2,24 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What AdaGC would clip of a run's norms."""
 
-import importlib.util
-import sys
-
 import numpy as np
 import pytest
-from pages import ROOT
+from pages import ROOT, load_tool
 
 
 @pytest.fixture
 def measure(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    spec = importlib.util.spec_from_file_location(
-        "late_phase", ROOT / "tools/late_phase.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module.measure
+    return load_tool("late_phase").measure
 
 
 def clipped_share(variation):

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tree for PaddleFleet's ``Research/AdaGC``."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 import tomllib
 import yaml
 from helpers import run_python
-from pages import ROOT, blocks
+from pages import ROOT, blocks, load_tool
 
 from paddle_adagc.lab.reproduce.verify.tables import read_tables
 
@@ -26,10 +25,7 @@ FEW = (
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("research_module", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("research_module")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every Python snippet of README and docs runs."""
 
+import importlib
 import os
 
 import paddle
@@ -75,32 +76,18 @@ _ARGUMENTS = {
 }
 
 
-def run_paddlenlp(code):
-    """Run a snippet for PaddleNLP's Trainer."""
-    pytest.importorskip("paddlenlp")
-    from paddlenlp.trainer import TrainingArguments
-    from paddlenlp.transformers import LlamaConfig, LlamaForCausalLM
-
-    names = {
-        "model": LlamaForCausalLM(LlamaConfig(**TINY_LLAMA)),
-        "args": TrainingArguments("out", **_ARGUMENTS),
-        "train_dataset": Tokens(),
-    }
-    exec(code, names)
-    assert names.get("callback", names["trainer"]).clip.num_steps == 3
-
-
-def run_paddleformers(code):
-    """Run a snippet for PaddleFormers' Trainer."""
-    pytest.importorskip("paddleformers")
-    from paddleformers.transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(**TINY_LLAMA)
+def run_trainer(code, library):
+    """Run a snippet for the Trainer of PaddleNLP or PaddleFormers."""
+    transformers = pytest.importorskip(f"{library}.transformers")
+    config = transformers.LlamaConfig(**TINY_LLAMA)
     config.fuse_rms_norm = False  # that kernel needs a GPU
     names = {
-        "model": LlamaForCausalLM(config),
+        "model": transformers.LlamaForCausalLM(config),
         "train_dataset": Tokens(),
     }
+    if library == "paddlenlp":
+        arguments = importlib.import_module("paddlenlp.trainer")
+        names["args"] = arguments.TrainingArguments("out", **_ARGUMENTS)
     exec(code, names)
     assert names.get("callback", names["trainer"]).clip.num_steps == 3
 
@@ -182,12 +169,10 @@ def test_snippets_for_trainers_and_fleet_run(kind, tmp_path, monkeypatch):
     for code in snippets:
         if kind == "fleet":
             check_fleet(code, tmp_path)
+        elif kind == "auto-parallel":
+            check_auto_parallel(code)
         else:
-            {
-                "paddlenlp": run_paddlenlp,
-                "paddleformers": run_paddleformers,
-                "auto-parallel": check_auto_parallel,
-            }[kind](code)
+            run_trainer(code, kind)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

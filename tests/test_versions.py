@@ -2,24 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of Pythons and Paddles, and the ranges that follow from it."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pages import ROOT, load_tool
 
-ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "tools" / "check_versions.py"
 
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("check_versions", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("check_versions")
 
 
 def passed(tool, what):

@@ -24,10 +24,18 @@ def count(calls, one_group=""):
     return after(calls, one_group).num_steps
 
 
-def test_a_call_without_gradients_is_a_step():
-    assert count([[]] * 3) == 3
-    assert count([[], [0], [0], [], [0], [], [0]]) == 7
-    assert count([[], [0], []]) == 3
+@pytest.mark.parametrize(
+    ("calls", "num_steps"),
+    [
+        ([[]] * 3, 3),  # a call without gradients is a step
+        ([[], [0], [0], [], [0], [], [0]], 7),
+        ([[], [0], []], 3),
+        # Groups make up a step until a tensor comes by again.
+        ([[0, 1], [2], [0, 1], [2], [0], [1, 2]], 3),
+    ],
+)
+def test_number_of_steps(calls, num_steps):
+    assert count(calls) == num_steps
 
 
 @pytest.mark.parametrize(
@@ -126,10 +134,6 @@ def test_a_group_that_is_added_to_others_joins_their_steps():
     counts = in_groups([[[], [0]]] * 3 + [[[], [0], [2]]] * 5)
     assert [c.num_steps for c in counts[-3:]] == [7, 8, 9]  # one too many
     assert counts[-1].seen.keys() == {0, 2}
-
-
-def test_groups_make_up_a_step_until_a_tensor_comes_by_again():
-    assert count([[0, 1], [2], [0, 1], [2], [0], [1, 2]]) == 3
 
 
 @pytest.mark.parametrize(

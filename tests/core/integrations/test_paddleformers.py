@@ -202,13 +202,6 @@ def test_a_format_that_one_process_cannot_load_is_warned_of(
     assert len(found) == warns
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_max_grad_norm_is_not_used_and_that_is_said(way, tmp_path):
-    with pytest.warns(UserWarning, match=r"max_grad_norm=0.5 is not used"):
-        trainer, _ = make_trainer(way, tmp_path, max_grad_norm=0.5)
-    assert trainer.args.max_grad_norm == 0
-
-
 def train_on_this_rank(way, folder, checkpoint=None, **arguments):
     """Train and return the class of the clip in use, steps, and gammas."""
     paddle.device.synchronize = lambda: None  # it knows no CPU

@@ -188,12 +188,6 @@ def test_a_wrong_missing_state_is_refused(tmp_path):
         make_trainer(tmp_path, missing_state="begin")
 
 
-def test_no_checkpoint_to_resume_from_is_said(tmp_path):
-    trainer = make_trainer(tmp_path)
-    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
-        trainer.train(resume_from_checkpoint=True)
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_max_grad_norm_is_not_used_and_that_is_said(tmp_path, way):
     with pytest.warns(UserWarning, match=r"max_grad_norm=0.5 is not used"):

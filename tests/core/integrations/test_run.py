@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import yaml
+from helpers import run_python
 
 from paddle_adagc import load_state
 from paddle_adagc.integrations import run
@@ -72,15 +73,10 @@ def job(tmp_path):
     return tmp_path, configure
 
 
-def adagc_run(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "paddle_adagc.integrations.run", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+def adagc_run(folder, *words, path=()):
+    module = ("-m", "paddle_adagc.integrations.run")
+    path = os.pathsep.join([*path, *sys.path])
+    return run_python(folder, *module, *words, PYTHONPATH=path)
 
 
 def test_a_script_of_paddlenlp_s_trainer(job):
@@ -197,23 +193,10 @@ def test_a_command_without_a_trainer_is_an_error(tmp_path):
 
 
 def test_the_user_s_own_sitecustomize_runs_as_well(tmp_path):
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("print('mine')\n")
+    (tmp_path / "sitecustomize.py").write_text("print('mine')\n")
     script = "import os, sys; sys.path.insert(0, 'x')"
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "paddle_adagc.integrations.run"),
-            *(sys.executable, "-c", script),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(own), *sys.path]),
-        },
-    )
+    words = (sys.executable, "-c", script)
+    ended = adagc_run(None, *words, path=[str(tmp_path)])
     assert "mine" in ended.stdout.split("\n")
 
 

@@ -52,11 +52,16 @@ def ranks(monkeypatch):
     return answer
 
 
-def test_the_state_of_another_rank_serves(ranks, tmp_path):
-    save_state(clip_of(3).state_dict(), tmp_path / "other")
-    ranks(trainer.load_state(tmp_path / "other"))
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("other", [True, False])
+def test_the_state_of_one_rank_serves_all(ranks, tmp_path, knows, other):
+    """Some ranks may know of no checkpoint."""
+    save_state(clip_of(3).state_dict(), tmp_path)
+    missing = FileNotFoundError("none") if knows else None
+    ranks(trainer.load_state(tmp_path) if other else missing)
     clip = ClipGradByAdaGC(t_start=1)
-    load_clip(clip, tmp_path / "mine", "raise")
+    mine = tmp_path / "mine" if knows else None
+    load_clip(clip, mine if other else tmp_path, "raise")
     assert clip.num_steps == 3
 
 
@@ -66,7 +71,10 @@ def test_no_rank_has_a_state(ranks, tmp_path):
     with pytest.raises(FileNotFoundError, match="missing_state='start'"):
         load_clip(clip, tmp_path, "raise")
     load_clip(clip, tmp_path, "start")
+    ranks(None)  # nor a checkpoint
+    load_clip(clip, None, "raise")
     assert clip.num_steps == 0
+    assert load_clip(object(), tmp_path, "raise") is None  # no clip of ours
 
 
 def test_different_and_damaged_states_are_refused(ranks, tmp_path):
@@ -80,12 +88,18 @@ def test_different_and_damaged_states_are_refused(ranks, tmp_path):
         load_clip(ClipGradByAdaGC(), tmp_path, "start")
 
 
-@pytest.mark.parametrize(("max_steps", "warns"), [(-1, 0), (1, 1), (6, 0)])
-def test_a_run_that_ends_in_the_warm_up_is_warned_of(max_steps, warns):
+@pytest.mark.parametrize(
+    ("clip", "max_steps", "warns"),
+    [
+        *((ClipGradByAdaGC(t_start=5), n, n == 1) for n in (-1, 1, 6)),
+        (paddle.nn.ClipGradByNorm(1.0), 1, False),
+    ],
+)
+def test_a_run_that_ends_in_the_warm_up_is_warned_of(clip, max_steps, warns):
     args = types.SimpleNamespace(max_grad_norm=1.0, max_steps=max_steps)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        take_over_clipping(args, ClipGradByAdaGC(t_start=5))
+        take_over_clipping(args, clip)
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == warns
     assert all("t_start=5, and max_steps=1" in text for text in messages)
@@ -128,17 +142,6 @@ def test_mixin_and_callback_together_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match="leave ClippingCallback out"):
         Both(tmp_path, clip=ClipGradByAdaGC())
-
-
-def test_a_clip_without_a_warm_up_is_not_warned_of():
-    args = types.SimpleNamespace(max_grad_norm=0.0, max_steps=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        take_over_clipping(args, paddle.nn.ClipGradByNorm(1.0))
-
-
-def test_other_clips_have_no_state(tmp_path):
-    assert load_clip(object(), tmp_path, "raise") is None
 
 
 def resumed(folder, missing_state):
@@ -238,21 +241,6 @@ def test_weights_and_biases_gets_all_at_once():
     assert logged[0]["train/global_step"] == 9
     assert logged[0]["train/clip_norm/layers.N.up.weight"] == 4.0
     assert logged[0]["train/clip_norm/head.weight"] == 5.0
-
-
-def test_ranks_that_know_of_no_checkpoint(ranks, tmp_path):
-    save_state(clip_of(3).state_dict(), tmp_path)
-    ranks(trainer.load_state(tmp_path))
-    clip = ClipGradByAdaGC(t_start=1)
-    load_clip(clip, None, "raise")
-    assert clip.num_steps == 3
-    ranks(None)
-    clip = ClipGradByAdaGC(t_start=1)
-    load_clip(clip, tmp_path, "raise")
-    assert clip.num_steps == 3
-    clip = ClipGradByAdaGC(t_start=1)
-    load_clip(clip, None, "raise")
-    assert clip.num_steps == 0
 
 
 class Trainer:

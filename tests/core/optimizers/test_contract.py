@@ -181,14 +181,30 @@ def rounded(array):
 
 
 @every_optimizer
-def test_master_weights_follow_a_float32_run(name):
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "grad",
+        pytest.param(
+            "main_grad",
+            marks=pytest.mark.skipif(
+                paddle.__version__ < "3.3",
+                reason="Paddle's step reads it from 3.3 on",
+            ),
+        ),
+    ],
+)
+def test_master_weights_follow_a_float32_run(name, attribute):
     parameters, optimizer = fresh(name, "bfloat16", multi_precision=True)
     masters, twin = fresh(name)
     for master, start in zip(masters, draw_weights(), strict=True):
         master.set_value(paddle.to_tensor(rounded(start)).astype("float32"))
+    dtype = "bfloat16" if attribute == "grad" else "float32"
     for step in range(10):
         gradients = [rounded(g) for g in draw_gradients(step)]
-        set_gradients(parameters, gradients)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            value = paddle.to_tensor(gradient).astype(dtype)
+            setattr(parameter, attribute, value)
         set_gradients(masters, gradients)
         optimizer.step()
         twin.step()
@@ -212,23 +228,6 @@ def test_low_precision_without_master_weights_warns_and_rounds(name):
         run(optimizer, parameters, range(3))
     assert all(np.isfinite(w).all() for w in values(parameters))
     assert "master_weights" not in optimizer.state_dict()
-
-
-@every_optimizer
-@pytest.mark.skipif(
-    paddle.__version__ < "3.3", reason="Paddle's step reads it from 3.3 on"
-)
-def test_main_grad(name):
-    parameters, optimizer = fresh(name, "bfloat16", multi_precision=True)
-    others, twin = fresh(name, "bfloat16", multi_precision=True)
-    for step in range(4):
-        gradients = [rounded(g) for g in draw_gradients(step)]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.main_grad = paddle.to_tensor(gradient).astype("float32")
-        optimizer.step()
-        set_gradients(others, gradients)
-        twin.step()
-    assert_equal(values(parameters), values(others))
 
 
 @every_optimizer
@@ -337,17 +336,15 @@ def test_muon_takes_the_matrices_that_it_is_told():
     parameters = make_weights()
     names = [parameter.name for parameter in parameters]
     optimizer = Muon(
-        0.01,
-        parameters=parameters,
-        is_matrix_fun=lambda name: name == names[1],
+        0.01, parameters=parameters, is_matrix_fun=lambda n: n == names[1]
     )
     run(optimizer, parameters, range(1))
     assert [*optimizer._accumulators["momentum"]] == [names[1]]
-    assert [*optimizer._accumulators["moment1"]] == [
-        names[0],
-        names[2],
-        names[3],
-    ]
+    adamw = [*optimizer._accumulators["moment1"]]
+    assert adamw == [name for name in names if name != names[1]]
+    optimizer = Muon(0.01, parameters=parameters, is_matrix_fun=lambda n: True)
+    with pytest.raises(ValueError, match=r"\[6\].*matrices alone"):
+        run(optimizer, parameters, range(1))
 
 
 @pytest.mark.parametrize(
@@ -383,31 +380,26 @@ def test_sparse_gradients_are_refused():
         (lambda p: Lion(0.1, beta1=1.0, parameters=p), "beta1.*1.0"),
         (lambda p: Lion(0.1, weight_decay=-1.0, parameters=p), "-1.0"),
         (lambda p: Lion(0.1, parameters=[{"params": p, "beta3": 1}]), "beta"),
-        (
-            lambda p: Lion(0.1, parameters=[{"params": p, "beta1": 2.0}]),
-            "beta1.*2.0",
-        ),
+        (lambda p: Lion(0.1, parameters=[{"params": p, "beta1": 2.0}]), "2.0"),
         (lambda p: Muon(0.1, scaling="moonlight", parameters=p), "spectral"),
         (lambda p: Muon(0.1, num_iterations=0, parameters=p), "at least 1"),
         (lambda p: Muon(0.1, momentum=1.5, parameters=p), "momentum.*1.5"),
         (lambda p: SPAM(0.1, clip_start=500, parameters=p), "clip_start=500"),
         (lambda p: SPAM(0.1, epsilon=0.0, parameters=p), "epsilon.*0.0"),
+        (lambda p: SPAM(0.1, warmup_steps=1.5, parameters=p), "warmup_steps"),
+        (lambda p: ClippedAdamW(0.1, Lion, parameters=p), "no clip of updates"),
         (lambda p: AGC(form="papers"), "did you mean 'paper'"),
         (lambda p: AGC(form="paper", epsilon=0.1), "epsilon=0.1"),
         (lambda p: Clippy(lambda_abs=0.0), "lambda_abs.*0.0"),
         (lambda p: RMSClip(threshold=-1.0), "threshold.*-1.0"),
+        (lambda p: Lion(0.1, beta3=0.9, parameters=p), "unexpected .*'beta3'"),
     ],
 )
 def test_wrong_arguments_are_refused(make_wrong, match):
-    with pytest.raises(ValueError, match=match):
+    of_type = ("warmup_steps", "no clip of updates", "unexpected .*'beta3'")
+    error = TypeError if match in of_type else ValueError
+    with pytest.raises(error, match=match):
         make_wrong(make_parameters([[2]]))
-
-
-def test_wrong_types_are_refused():
-    with pytest.raises(TypeError, match="no clip of updates"):
-        ClippedAdamW(0.1, ClipGradByAdaGC(), parameters=make_parameters([[2]]))
-    with pytest.raises(TypeError, match="warmup_steps"):
-        SPAM(0.1, warmup_steps=1.5, parameters=make_parameters([[2]]))
 
 
 def test_static_graphs_are_refused():
@@ -418,15 +410,6 @@ def test_static_graphs_are_refused():
             Lion(0.1, parameters=parameters)
     finally:
         paddle.disable_static()
-
-
-def test_muon_refuses_a_vector_as_a_matrix():
-    parameters = make_weights()
-    optimizer = Muon(
-        0.01, parameters=parameters, is_matrix_fun=lambda name: True
-    )
-    with pytest.raises(ValueError, match=r"\[6\].*matrices alone"):
-        run(optimizer, parameters, range(1))
 
 
 ADAM = ("beta1", "beta2", "epsilon", "weight_decay")
@@ -455,5 +438,3 @@ def test_arguments_of_every_optimizer_are_named():
         parameters = inspect.signature(kind).parameters
         assert {*parameters} > {*shared, "name"}
         assert "shared" not in parameters
-    with pytest.raises(TypeError, match=r"unexpected .*'beta3'"):
-        Lion(0.1, beta3=0.9, parameters=make_parameters([[2]]))

@@ -26,38 +26,33 @@ SMALL = {
 }
 
 
-def left_to_adamw(**options):
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, {"model.embed_tokens.weight", "lm_head.weight"}),
+        ({"tie_word_embeddings": True}, {"model.embed_tokens.weight"}),
+        (
+            {
+                "moe_num_experts": 4,
+                "moe_top_k": 2,
+                "moe_intermediate_size": 4,
+                "moe_num_shared_experts": 1,
+                "moe_layers": [1],
+            },
+            {
+                "model.embed_tokens.weight",
+                "model.layers.1.mlp.gate.weight",  # the router
+                "lm_head.weight",
+            },
+        ),
+    ],
+    ids=["dense", "tied", "experts"],
+)
+def test_hidden_matrices_of_a_decoder(options, left):
     model = DecoderForCausalLM(DecoderConfig(**SMALL, **options))
     is_matrix = hidden_matrices(model)
-    return {key for key, p in model.named_parameters() if not is_matrix(p.name)}
-
-
-def is_vector(key):
-    return "norm" in key
-
-
-def test_hidden_matrices_of_a_dense_decoder():
-    left = {key for key in left_to_adamw() if not is_vector(key)}
-    assert left == {"model.embed_tokens.weight", "lm_head.weight"}
-    left = left_to_adamw(tie_word_embeddings=True)
-    assert {key for key in left if not is_vector(key)} == {
-        "model.embed_tokens.weight"
-    }
-
-
-def test_hidden_matrices_of_experts_without_their_router():
-    left = left_to_adamw(
-        moe_num_experts=4,
-        moe_top_k=2,
-        moe_intermediate_size=4,
-        moe_num_shared_experts=1,
-        moe_layers=[1],
-    )
-    assert {key for key in left if not is_vector(key)} == {
-        "model.embed_tokens.weight",
-        "model.layers.1.mlp.gate.weight",
-        "lm_head.weight",
-    }
+    others = {k for k, p in model.named_parameters() if not is_matrix(p.name)}
+    assert {key for key in others if "norm" not in key} == left
 
 
 def test_hidden_matrices_of_clip():
@@ -80,14 +75,8 @@ def test_hidden_matrices_of_clip():
 
 def test_routers_of_paddlenlp_s_models_are_no_hidden_matrices():
     transformers = pytest.importorskip("paddlenlp.transformers")
-    options = {
-        "vocab_size": 16,
-        "hidden_size": 8,
-        "intermediate_size": 12,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
+    options = {**SMALL, "num_hidden_layers": 1, "num_key_value_heads": 2}
+    del options["qk_norm"]
     models = [
         transformers.MixtralForCausalLM(
             transformers.MixtralConfig(num_local_experts=2, **options)

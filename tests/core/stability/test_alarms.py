@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from paddle_adagc.stability import WATCHES, Alarm, Monitor, Watch
+from paddle_adagc.stability import WATCHES, Monitor, Watch
 
 NAMES = ("loss", "global_grad_norm", "step_seconds")
 
@@ -213,9 +213,3 @@ def test_an_event_goes_on_over_exactly_the_gap():
         (step, {"nonfinite": float(step in (0, 5, 11))}) for step in range(20)
     )
     assert [(a.start, a.end) for a in monitor.alarms] == [(0, 5), (11, 11)]
-
-
-def test_alarms_survive_json():
-    alarm = Alarm("loss", 1, 2, 3.0, 1, 0.5, 9.0)
-    values = json.loads(json.dumps(alarm.__dict__))
-    assert Alarm(**values) == alarm

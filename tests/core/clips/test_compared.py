@@ -1,0 +1,173 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the compared clips have of their own: AGC, tensor-wise, global norms."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import clip_arrays, gammas, make_parameters
+from reference.clips import agc
+
+from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.clips.global_clips import (
+    ClipGradByGlobalAdaGC,
+    ClipGradByZClip,
+)
+from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.parallel.topology import Axis, Topology
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+def test_embedding_rows_and_the_final_layer_after_bind():
+    model = paddle.nn.Layer()
+    model.embed = paddle.nn.Embedding(4, 3)
+    model.lm_head = paddle.nn.Linear(3, 4, bias_attr=False)
+    clip = ClipGradByAGC()
+    clip.bind(model)
+    rng = np.random.default_rng(0)
+    grads = [rng.normal(size=p.shape) for p in model.parameters()]
+    got = clip_arrays(clip, model.parameters(), grads)
+    weights = [model.embed.weight.numpy()]
+    (expected,) = agc(embeddings=[0])(weights, grads[:1])
+    np.testing.assert_allclose(got[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(got[1], grads[1].astype("float32"))
+
+
+def test_metrics_give_the_share_of_the_norm_that_is_left():
+    clip = ClipGradByAGC(0.5)
+    (parameter,) = make_parameters([[1, 2]])
+    parameter.set_value(paddle.to_tensor([[2.0, 100.0]]))
+    clip_arrays(clip, [parameter], [np.array([[3.0, 4.0]])])
+    (tensor,) = clip.metrics()["tensors"].values()
+    assert tensor["h"] == pytest.approx(np.sqrt(1 + 16) / 5)
+
+
+def test_float64_units_within_the_bound_keep_their_bits():
+    (parameter,) = make_parameters([[2, 2]], "float64")
+    parameter.set_value(paddle.to_tensor([[1e-9, 1e9], [1e-9, 1e9]], "float64"))
+    values = np.full([2, 2], 1.123456789012345)
+    gradient = paddle.to_tensor(values)
+    ClipGradByAGC()([(parameter, gradient)])
+    np.testing.assert_array_equal(gradient.numpy()[:, 1], values[:, 1])
+    assert np.linalg.norm(gradient.numpy()[:, 0]) < 1e-4
+
+
+@pytest.mark.parametrize("split_axis", [None, -2])
+def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
+    topology = Topology(model=Axis(0, 2))
+    monkeypatch.setattr(
+        "paddle_adagc.clips.stateful.read_topology", lambda: topology
+    )
+    model = paddle.nn.Linear(2, 3)
+    model.weight.is_distributed = True
+    clip = ClipGradByAGC()
+    if split_axis is None:
+        with pytest.raises(ValueError, match=r"weight is split.*split_axis"):
+            clip.bind(model)
+    else:
+        model.weight.split_axis = split_axis
+        clip.bind(model)
+        assert clip._table.layout[0].split_axis == 0
+
+
+def test_keys_left_alone_have_to_be_the_model_s():
+    model = paddle.nn.Sequential(paddle.nn.Linear(2, 3), paddle.nn.ReLU())
+    ClipGradByAGC(unclipped=["0.weight"]).bind(model)
+    ClipGradByAGC().bind(model)  # no language model, nothing is left alone
+    with pytest.raises(ValueError, match=r"'0\.weights'.*mean '0\.weight'"):
+        ClipGradByAGC(unclipped=["0.weights"]).bind(model)
+    clip = ClipGradByAGC(unclipped=["0.weight"])
+    with pytest.raises(RuntimeError, match="bind"):
+        clip_arrays(clip, model.parameters(), [np.ones([2, 3]), np.ones(3)])
+
+
+def test_only_clipped_tensors_count():
+    model = paddle.nn.Sequential(
+        paddle.nn.Linear(3, 2), paddle.nn.Linear(2, 5, bias_attr=False)
+    )
+    model[0].bias.need_clip = False
+    model[1].weight.stop_gradient = True
+    clip = ClipGradByTensorWiseGC(1.0)
+    clip.bind(model)
+    pairs = [
+        (model[0].weight, paddle.ones([3, 2])),
+        (model[0].bias, paddle.ones([2])),
+    ]
+    clip(pairs)
+    np.testing.assert_allclose(np.linalg.norm(pairs[0][1].numpy()), 1.0, 1e-6)
+    np.testing.assert_array_equal(pairs[1][1].numpy(), [1.0, 1.0])
+
+
+def test_layer_unfrozen_after_bind_takes_another_bind():
+    model = paddle.nn.Linear(2, 2)
+    model.bias.stop_gradient = True
+    clip = ClipGradByTensorWiseGC(1.0)
+    clip.bind(model)
+    clip([(model.weight, paddle.ones([2, 2]))])
+    model.bias.stop_gradient = False
+    gradients = [paddle.full([2, 2], 9.0), paddle.full([2], 9.0)]
+    pairs = [*zip(model.parameters(), gradients, strict=True)]
+    with pytest.raises(RuntimeError, match=r"bias was frozen.*bind\(model\)"):
+        clip(pairs)
+    assert (gradients[1].numpy() == 9.0).all()
+    clip.bind(model)
+    clip(pairs)
+    norms = [np.linalg.norm(g.numpy()) for g in gradients]
+    np.testing.assert_allclose(norms, [4 / 6, 2 / 6], rtol=1e-6)
+
+
+def test_a_tensor_seen_later_joins_the_total():
+    clip = ClipGradByTensorWiseGC(1.0)
+    first, second = make_parameters([[4], [4]])
+    (alone,) = clip_arrays(clip, [first], [np.full(4, 5.0)])
+    np.testing.assert_allclose(np.linalg.norm(alone), 1.0, rtol=1e-6)
+    both = clip_arrays(clip, [first, second], [np.full(4, 5.0)] * 2)
+    np.testing.assert_allclose(np.linalg.norm(both, axis=1), 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lost", [np.nan, np.inf, 3e38])
+def test_norm_without_a_lost_tensor_is_no_observation(lost):
+    parameters = make_parameters([[2], [2]])
+    clip = ClipGradByGlobalAdaGC(t_start=3, lambda_abs=100.0)
+    usual = [np.array([30.0, 40.0]), np.array([0.1, 0.0])]
+    for step in range(6):
+        arrays = usual if step % 2 == 0 else [np.full(2, lost), usual[1]]
+        clip_arrays(clip, parameters, arrays)
+    np.testing.assert_allclose(gammas(clip), [50.0], rtol=1e-4)
+
+
+def kept_by(clip):
+    state = clip.state_dict()
+    return {k: float(state[k]["global"]) for k in ("count", "mean", "variance")}
+
+
+def test_a_step_without_gradient_is_no_observation():
+    clip = ClipGradByZClip(warmup_steps=2, max_grad_norm=None)
+    parameters = make_parameters([[2]])
+    for value in (1.0, 0.0, 3.0):
+        (out,) = clip_arrays(clip, parameters, [np.array([value, 0.0])])
+        np.testing.assert_array_equal(out, [value, 0.0])
+    assert kept_by(clip) == {"count": 2.0, "mean": 2.0, "variance": 1.0}
+
+
+def test_state_of_format_2_loads():
+    clip = ClipGradByZClip()
+    norm = {"count": 30.0, "mean": 0.5, "variance": 0.25}
+    clip.set_state_dict({"step": 40, "norm": norm, "config": {}})
+    assert clip.num_steps == 40
+    assert kept_by(clip) == norm
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 8])
+def test_zclip_does_not_observe_a_norm_without_a_lost_tensor(warmup_steps):
+    parameters = make_parameters([[1], [1]])
+    clip, untouched = (
+        ClipGradByZClip(warmup_steps=warmup_steps) for _ in range(2)
+    )
+    for step in range(6):
+        usual = [np.array([3.0 + 0.1 * step]), np.array([4.0])]
+        clip_arrays(clip, parameters, usual)
+        clip_arrays(untouched, parameters, usual)
+        clip_arrays(clip, parameters, [np.array([np.nan]), usual[1]])
+    assert kept_by(clip) == kept_by(untouched)
