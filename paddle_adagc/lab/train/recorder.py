@@ -407,11 +407,8 @@ class Watcher:
         }
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume; alarms of a version with other rules start afresh."""
-        try:
-            self._monitor.set_state_dict(state["monitor"])
-        except ValueError as error:
-            logger.warning("alarms start afresh: %s", error)
+        """Resume."""
+        self._monitor.set_state_dict(state["monitor"])
         self._earlier_total = self._last_total = state["nonfinite_total"]
         self._gammas = dict(state["gammas"])
 

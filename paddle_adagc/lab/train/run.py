@@ -19,7 +19,6 @@ from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.record.files import lock_run
 from paddle_adagc.lab.record.machine import processor_facts
-from paddle_adagc.lab.train import checkpoints
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import (
     Stopped,
@@ -39,7 +38,6 @@ def run_pretraining(
     change_data: bool = False,
     fork: Fork | None = None,
     verify: bool = False,
-    add_checksums: bool = False,
 ) -> str:
     """Train as ``config`` says, or resume a killed run.
 
@@ -54,8 +52,6 @@ def run_pretraining(
         fork: Checkpoint of another run, from which this one starts.
         verify: Compare all of the data, and of an ended run's record, with
             their checksums; otherwise sizes and samples.
-        add_checksums: Trust checkpoints of an earlier version, which have no
-            checksums, as they are now.
 
     Returns:
         ``"finished"``, ``"diverged"`` if the loss stopped being finite, or
@@ -70,9 +66,6 @@ def run_pretraining(
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
-        if add_checksums:
-            source = fork.source if fork else directory
-            from_first_process(lambda: checkpoints.add_checksums(source))
         if status := from_first_process(lambda: start.read(verify=verify)):
             if is_first_process():
                 print(

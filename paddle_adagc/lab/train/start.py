@@ -24,7 +24,6 @@ from paddle_adagc.lab.train.checkpoints import (
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.resharding import check_layout_file
 from paddle_adagc.lab.train.tasks import make_task
 
 _FREE = (
@@ -159,8 +158,6 @@ class Start:
         """Refuse a checkpoint of another layout or length; return its step."""
         step = _saved_step(checkpoint)
         self._check_length(step)
-        if any(change.key.startswith("parallel") for change in changes):
-            check_layout_file(checkpoint)
         return step
 
     def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:

@@ -293,9 +293,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
             self.recorder.resume_monitor(facts["monitor"])
-            self.recorder.has_diverged = facts.get("has_diverged", False)
-            if "alarms" in facts:
-                self.recorder.watcher.set_state_dict(facts["alarms"])
+            self.recorder.watcher.set_state_dict(facts["alarms"])
             self._reshards = must_reshard(checkpoint, self.config.parallel)
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()

@@ -16,7 +16,6 @@ from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
@@ -185,18 +184,6 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path):
         runs.run(values)
     write_data(seed=0)
     assert runs.run(values)[0] == "finished"
-
-
-def test_a_checkpoint_of_an_earlier_version_keeps_its_layout(copied, tmp_path):
-    (copied / "checkpoint-12" / LAYOUT).unlink()
-    values = constant("", max_steps=14)
-    record = runs.run_in(copied, values)
-    whole = runs.run_in(tmp_path / "whole", values)
-    np.testing.assert_array_equal(record.loss, whole.loss)
-    checkpoint = copied / "checkpoint-14"
-    (checkpoint / LAYOUT).unlink()
-    with pytest.raises(ValueError, match=r"has no layout\.json"):
-        check_layout_file(checkpoint)
 
 
 def test_a_fork_without_a_change_is_the_run(source, tmp_path):
