@@ -19,7 +19,7 @@ from typing import Any
 from paddle_adagc.files import atomic_write_json, sync
 from paddle_adagc.lab import checksums
 from paddle_adagc.lab.models.safe_pickle import check_pickle
-from paddle_adagc.lab.record.files import NAMES, TENSORS, read_run_json
+from paddle_adagc.lab.record.files import read_run_json
 from paddle_adagc.state import STATE_FILE, read_state
 
 COMPLETE = "complete.json"
@@ -107,14 +107,8 @@ def find_checkpoint_fault(
 
 
 def _record_fault(directory: Path, record: Mapping[str, Any]) -> str | None:
-    """Compare the beginnings of the record's files with their checksums.
-
-    A run that had recorded no tensors may have begun to since.
-    """
-    has_tensors = record.get(TENSORS, {}).get("bytes", 1) > 0
+    """Compare the beginnings of the record's files with their checksums."""
     for name, wanted in record.items():
-        if name == NAMES and not has_tensors:
-            continue
         path = directory / name
         size = path.stat().st_size if path.is_file() else 0
         if size < wanted["bytes"]:

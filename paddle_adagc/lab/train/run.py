@@ -18,7 +18,7 @@ from paddle_adagc.lab.data.indexed import check_dataset
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.record.files import lock_run
-from paddle_adagc.lab.record.machine import processor_facts
+from paddle_adagc.lab.processor import processor_facts
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import (
     Stopped,

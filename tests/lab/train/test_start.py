@@ -60,35 +60,6 @@ def test_logs_and_checkpoints_may_change(tmp_path):
     assert runs.checkpoint_names(tmp_path / "run") == names
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_recording_may_begin_or_end(first, tmp_path, capsys):
-    """Also if the run is killed before it has saved another checkpoint."""
-    _, whole = runs.run(constant(tmp_path / "whole"))
-    values = constant(tmp_path / "run", keep_checkpoints=9)
-    values["record"] = {"tensors": first, "moments": first}
-    with runs.interrupted_at(6):
-        runs.run(values)
-    values["record"] = {"tensors": not first, "moments": not first}
-    with runs.interrupted_at(7):
-        runs.run(values)
-    status, record = runs.run(values)
-    assert status == "finished"
-    np.testing.assert_array_equal(record.loss, whole.loss)
-    has_tensors = [first] * 4 + [not first] * 8
-    for quantity in ("norm", "moment1"):
-        known = np.isfinite(record.tensors[quantity]).all(axis=1)
-        assert known.tolist() == has_tensors
-        np.testing.assert_array_equal(
-            record.tensors[quantity][known], whole.tensors[quantity][known]
-        )
-    says = f"from step 4 on: record.tensors: {first} -> {not first}"
-    assert says in capsys.readouterr().out
-    changed = {"record.tensors": [first, not first]}
-    changed["record.moments"] = changed["record.tensors"]
-    assert record.run["changes"] == [{"step": 4, "changed": changed}]
-    assert runs.run(values)[0] == "finished"
-
-
 def test_a_finished_run_is_extended(copied, tmp_path):
     values = constant("", max_steps=20)
     record = runs.run_in(copied, values)
