@@ -22,8 +22,7 @@ from paddle_adagc.lab.faults.batch import (
     apply_to_pairs,
     repeated_samples,
 )
-from paddle_adagc.lab.faults.config import FaultConfig
-from paddle_adagc.lab.faults.schedule import Fault, FaultSchedule
+from paddle_adagc.lab.faults.config import Fault, FaultConfig, FaultSchedule
 from paddle_adagc.lab.faults.tensors import (
     activation_fault,
     apply_to_gradients,

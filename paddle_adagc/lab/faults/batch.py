@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paddle_adagc.lab.faults.schedule import Fault
+from paddle_adagc.lab.faults.config import Fault
 
 REPEATED_BATCH = "repeated_batch"
 
@@ -29,9 +29,6 @@ def apply_to_batch(
     the whole batch. ``part`` is the index of the micro-batch or the
     data-parallel rank, which are corrupted differently.
     """
-    token = fault.config.token
-    if token is None:
-        token = int(fault.burst_rng().integers(vocab_size))
     inputs, targets = np.array(input_ids, np.int64), np.array(labels, np.int64)
     valid = targets >= 0
     rng = fault.step_rng(part)
@@ -46,7 +43,7 @@ def apply_to_batch(
     if fault.kind == "shuffled_labels":
         targets[valid] = rng.permutation(targets[valid])
         return inputs, targets
-    targets[valid] = token
+    targets[valid] = token = int(fault.burst_rng().integers(vocab_size))
     if fault.kind == "repeated_token":
         inputs[...] = token
     return inputs, targets
@@ -90,24 +87,17 @@ def apply_to_pairs(
     stay; ``end_token`` and those above it are not drawn.
     """
     captions = np.array(input_ids, np.int64)
-    kind, token = fault.kind, fault.config.token
     rng = fault.step_rng(0)
-    if kind == "shuffled_labels":
+    if fault.kind == "shuffled_labels":
         return captions[rng.permutation(len(captions))]
-    if kind == "constant_labels":
-        if token is not None:
-            raise ValueError(
-                f"constant_labels with token={token}: image-text pairs have "
-                "captions as labels; leave it out"
-            )
+    if fault.kind == "constant_labels":
         return np.repeat(captions[:1], len(captions), axis=0)
     num_words = min(vocab_size, end_token)
-    if token is None:
-        token = int(fault.burst_rng().integers(num_words))
     places = np.arange(captions.shape[1])
     end = (captions == end_token).argmax(axis=1)[:, None]
     words = (places > 0) & (places < end)
-    if kind == "repeated_token":
+    if fault.kind == "repeated_token":
+        token = int(fault.burst_rng().integers(num_words))
         return np.where(words, token, captions)
     drawn = rng.integers(num_words, size=captions.shape)
     hit = hit_places(fault, rng, captions.shape)

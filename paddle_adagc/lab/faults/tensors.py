@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paddle_adagc.checks import suggestion
-from paddle_adagc.lab.faults.config import FaultConfig
-from paddle_adagc.lab.faults.schedule import Fault
+from paddle_adagc.lab.faults.config import Fault, FaultConfig
 
 if TYPE_CHECKING:
     from paddle import Tensor
@@ -44,10 +43,9 @@ def apply_to_gradients(
 ) -> list[str]:
     """Corrupt gradients in place, between backward and the optimizer step.
 
-    The gradient is ``main_grad`` where the parameter has one, else ``grad``; of
-    a sparse (SelectedRows) gradient the stored rows are corrupted. The choice
-    by the seed is among all trainable parameters, by name: it does not depend
-    on which of them have a gradient. Gives the sorted names of those hit.
+    The gradient is ``main_grad`` where the parameter has one, else ``grad``.
+    The choice by the seed is among all trainable parameters, by name: it does
+    not depend on which of them have a gradient. Gives the sorted names hit.
     """
     import paddle
 
@@ -64,8 +62,6 @@ def apply_to_gradients(
             gradient = parameters[name].grad
         if gradient is None:
             continue
-        if gradient.is_selected_rows():
-            gradient = gradient._get_tensor_from_selected_rows()
         with paddle.no_grad():
             gradient.set_value(_corrupted(gradient, fault, part))
         hit.append(name)
@@ -122,13 +118,9 @@ def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
     return chosen
 
 
-def check_faults(
-    faults: Sequence[FaultConfig], model: Layer, num_words: int
-) -> None:
+def check_faults(faults: Sequence[FaultConfig], model: Layer) -> None:
     """Refuse faults that could not be injected."""
     for fault in faults:
-        if fault.token is not None and fault.token >= num_words:
-            raise ValueError(f"token {fault.token} is not below {num_words}")
         if fault.tensor is None:
             continue
         if fault.target == "gradient":

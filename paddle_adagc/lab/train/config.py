@@ -312,6 +312,8 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without some defaults, as they make a run's digest."""
         values = dataclasses.asdict(self)
+        for fault in values["faults"]:  # keys that digests were made with
+            fault |= {"stop": None, "token": None}
         if not self.train.report_to:
             del values["train"]["report_to"]
         if self.parallel.num_processes == 1:

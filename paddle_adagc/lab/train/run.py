@@ -17,8 +17,8 @@ import paddle_adagc
 from paddle_adagc.lab.data.indexed import check_dataset
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.record.files import lock_run
 from paddle_adagc.lab.processor import processor_facts
+from paddle_adagc.lab.record.files import lock_run
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import (
     Stopped,
@@ -111,7 +111,7 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
     train_dataset, eval_dataset = task.build_datasets(num_samples)
     clip = make_clip(**config.clip)
     model = task.build_model()
-    check_faults(config.faults, model, task.num_words)
+    check_faults(config.faults, model)
     return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 

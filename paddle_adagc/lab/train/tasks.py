@@ -74,9 +74,6 @@ class PretrainTask(abc.ABC):
     label_names: tuple[str, ...] = ("labels",)
     """Entries of a batch that PaddleNLP's Trainer needs to evaluate a loss."""
 
-    num_words: int
-    """Number of token ids, from 0, that a fault may put into a batch."""
-
     sample_length: str  # length of a sample in tokens, for people
     num_tokens: int | None = None
     """Tokens of a sample, for rates; None: count samples."""
@@ -177,7 +174,6 @@ class LanguageTask(PretrainTask):
             tensor_parallel_degree=config.parallel.tp,
             sequence_parallel=config.parallel.sequence_parallel,
         )
-        self.num_words = self.model_config.vocab_size
         self.num_tokens = config.data.seq_length
         self.sample_length = f"{self.num_tokens:,}"
         # Experts are balanced over a micro-batch.
@@ -337,7 +333,6 @@ class ImageTextTask(PretrainTask):
         _refuse_unsupported(config)
         model = CLIPConfig.from_fields(config.model, PRESETS)
         self.model_config = model
-        self.num_words = min(model.vocab_size, model.end_token)
         self.sample_length = (
             f"{model.num_patches} patches and {model.context_length}"
         )

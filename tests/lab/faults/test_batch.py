@@ -98,8 +98,6 @@ def test_repeated_batch_is_that_of_the_burst_s_first_step():
 def test_repeated_token():
     inputs, labels = corrupt(make_fault("repeated_token"), make_batch())
     assert np.unique(np.stack([inputs, labels])).size == 1
-    chosen, _ = corrupt(make_fault("repeated_token", token=9), make_batch())
-    assert (chosen == 9).all()
 
 
 def test_constant_labels_keep_the_inputs_and_one_token_over_the_burst():
@@ -110,8 +108,6 @@ def test_constant_labels_keep_the_inputs_and_one_token_over_the_burst():
         np.testing.assert_array_equal(inputs, batch[0])
         labels_by_step.append(labels)
     assert np.unique(labels_by_step).size == 1
-    _, zeros = corrupt(make_fault("constant_labels", token=0), batch)
-    assert not zeros.any()
 
 
 def test_shuffled_labels_permute_the_whole_batch():
@@ -165,7 +161,6 @@ def test_words_change_and_start_length_and_end_stay(kind):
     assert (result[words] != CAPTIONS[words]).any()
     assert result[words].max() < END
     assert (len(set(result[words])) == 1) == (kind == "repeated_token")
-    assert set(corrupted("repeated_token", token=4)[words]) == {4}
 
 
 def test_noise_changes_a_share_of_the_words():
@@ -192,8 +187,3 @@ def test_the_seed_and_the_step_decide():
     np.testing.assert_array_equal(first, corrupted("random_tokens"))
     assert (first != corrupted("random_tokens", seed=1)).any()
     assert (first != corrupted("random_tokens", step=4)).any()
-
-
-def test_labels_that_are_captions_are_no_token():
-    with pytest.raises(ValueError, match="token=3"):
-        corrupted("constant_labels", token=3)

@@ -16,23 +16,17 @@ def hit_steps(config, num_steps=40):
 
 def test_listed_steps():
     config = FaultConfig(kind="gradient_nan", steps=(9, 3), duration=2)
-    assert config.steps == (3, 9)
     assert hit_steps(config) == [3, 4, 9, 10]
     assert [config.burst_start(s) for s in (3, 4, 9, 10)] == [3, 3, 9, 9]
 
 
 def test_periodic_steps():
-    config = FaultConfig(
-        kind="random_tokens", start=5, every=10, stop=25, duration=3
-    )
-    assert hit_steps(config) == [5, 6, 7, 15, 16, 17]
+    config = FaultConfig(kind="random_tokens", start=5, every=10, duration=3)
+    assert hit_steps(config, 20) == [5, 6, 7, 15, 16, 17]
     assert config.burst_start(17) == 15
-    # The last burst begins before the stop and is not cut by it.
-    late = FaultConfig(kind="random_tokens", start=5, stop=6, duration=3)
-    assert hit_steps(late) == [5, 6, 7]
 
 
-def test_start_alone_is_one_burst_and_no_stop_goes_on():
+def test_start_alone_is_one_burst():
     assert hit_steps(FaultConfig(kind="gradient_inf", start=7)) == [7]
     forever = FaultConfig(kind="gradient_inf", start=0, every=1)
     assert hit_steps(forever) == list(range(40))
@@ -72,18 +66,16 @@ def test_values_are_converted():
         ({"kind": "gradient_nan", "step": [1]}, "'step'.*mean 'steps'"),
         ({"kind": "gradient_nan"}, "either steps or start"),
         ({"kind": "gradient_nan", "steps": [1], "start": 1}, "either steps"),
-        ({"kind": "gradient_nan", "steps": []}, "at least one step"),
-        ({"kind": "gradient_nan", "steps": "12"}, "at least one step"),
+        ({"kind": "gradient_nan", "steps": []}, "steps must not be empty"),
+        ({"kind": "gradient_nan", "steps": "12"}, "steps must be a list"),
         ({"kind": "gradient_nan", "steps": [1, 1]}, "overlap at steps 1"),
         (NAN | {"steps": [1, 3], "duration": 3}, "3 overlap at steps 1 and 3"),
         ({"kind": "gradient_nan", "steps": [1], "every": 5}, "every=5"),
-        ({"kind": "gradient_nan", "start": 5, "stop": 5}, "stop .* got 5"),
         (NAN | {"start": 5, "every": 2, "duration": 3}, "3 overlap at every=2"),
         ({"kind": "gradient_scale", "start": 5}, "needs magnitude"),
         (NAN | {"start": 5, "magnitude": 2.0}, "no magnitude, got magn.*=2.0"),
         ({"kind": "random_tokens", "start": 5, "tensor": "*"}, "no tensor"),
         ({"kind": "gradient_nan", "start": 5, "tensor": ""}, "got ''"),
-        ({"kind": "gradient_nan", "start": 5, "token": 3}, "takes no token"),
         ({"kind": "token_noise", "start": 5}, "needs fraction"),
         ({"kind": "token_noise", "start": 5, "fraction": 0.0}, "than 0, got 0"),
         ({"kind": "token_noise", "start": 5, "fraction": 1.5}, "most 1, got 1"),

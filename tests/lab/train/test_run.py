@@ -81,7 +81,7 @@ def test_gradient_accumulation_is_one_large_batch(tmp_path):
 
 def test_faults_are_injected_and_recorded(tmp_path):
     faults = [
-        {"kind": "repeated_token", "steps": [6], "token": 7},
+        {"kind": "repeated_token", "steps": [6]},
         {**SCALED_HEAD, "steps": [8]},
         *runs.nan_at(9, tensor="*mlp.up_proj*"),
         {"kind": "activation_scale", "steps": [10], "magnitude": 10.0},
