@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import paddle
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
@@ -33,36 +32,7 @@ class _Step:
     learning_rate: float
     samples: list[int]
     losses: list[Any]
-    rng: list[Any]
     tensors: Snapshot | Rows | None = None
-
-    def to_host(self) -> None:
-        self.losses = [float(loss) for loss in self.losses]
-        if isinstance(self.tensors, Snapshot):
-            self.tensors, _ = self.tensors.rows()
-
-    def worst(self, before: _Step | None) -> list[tuple[float, str, int]]:
-        """Return the highest norms, over gamma before the step if there is one.
-
-        Those that are not finite count as infinite.
-        """
-        if not isinstance(self.tensors, Rows):
-            return []
-        norm = ratio = self.tensors.columns["norm"]
-        gamma = None if before is None else before.column("gamma")
-        if gamma is not None and len(gamma) == len(norm):
-            with np.errstate(all="ignore"):
-                ratio = np.where(np.isfinite(gamma), norm / gamma, 1.0)
-        ratio = np.where(np.isfinite(norm), ratio, np.inf)
-        highest = np.argsort(-ratio, kind="stable")[:_NUM_WORST]
-        return [
-            (float(ratio[i]), self.tensors.keys[i], self.step) for i in highest
-        ]
-
-    def column(self, name: str) -> np.ndarray | None:
-        if not isinstance(self.tensors, Rows):
-            return None
-        return self.tensors.columns.get(name)
 
 
 class FlightRecorder:
@@ -91,9 +61,7 @@ class FlightRecorder:
         The lists of its samples (first, and the one after the last) and of its
         losses, on the device, may change later.
         """
-        if self._steps.maxlen:
-            rng = paddle.get_rng_state()
-            self._steps.append(_Step(step, learning_rate, samples, losses, rng))
+        self._steps.append(_Step(step, learning_rate, samples, losses))
 
     def end(self) -> None:
         """Take what the clip knows of the step that was begun last."""
@@ -103,7 +71,9 @@ class FlightRecorder:
     def to_host(self) -> None:
         """Copy what is still on the device; waits for it."""
         for step in self._steps:
-            step.to_host()
+            step.losses = [float(loss) for loss in step.losses]
+            if isinstance(step.tensors, Snapshot):
+                step.tensors, _ = step.tensors.rows()
 
     def worst_tensors(self, first: int, last: int) -> str:
         """Say which norms of the steps are highest, over gamma if there is one.
@@ -114,7 +84,7 @@ class FlightRecorder:
         found: list[tuple[float, str, int]] = []
         for before, step in itertools.pairwise([None, *self._steps]):
             if step is not None and first <= step.step <= last:
-                found += step.worst(before)
+                found += _worst(step, before)
         everywhere = sorted(itertools.chain(*gather(found)))
         worst_of = {key: (ratio, step) for ratio, key, step in everywhere}
         worst = sorted(worst_of.items(), key=lambda item: -item[1][0])
@@ -122,7 +92,7 @@ class FlightRecorder:
             f"{short_name(key)} {ratio:.3g} at step {step}"
             for key, (ratio, step) in worst[:_NUM_WORST]
         ]
-        has_gamma = any(s.column("gamma") is not None for s in self._steps)
+        has_gamma = any("gamma" in _columns(step) for step in self._steps)
         what = "highest norm over gamma" if has_gamma else "highest norm"
         return f"{what}: {', '.join(texts)}" if texts else ""
 
@@ -144,38 +114,49 @@ class FlightRecorder:
             logger.warning("the flight record was not written: %s", other)
 
     def _flight(self, reason: str) -> Flight:
-        rows = [s.tensors for s in self._steps if isinstance(s.tensors, Rows)]
+        steps = self._steps
+        rows = [s.tensors for s in steps if isinstance(s.tensors, Rows)]
         names = rows[-1].keys if rows else []
+        shape = (len(steps), len(names))
+        tables = {
+            name: np.full(shape, np.nan, np.float32)
+            for name in ("norm", "h", "gamma")
+        }
+        for i, step in enumerate(steps):
+            for name, column in _columns(step).items():
+                if name in tables:
+                    tables[name][i, : len(column)] = column
         return Flight(
             reason=np.array(reason),
             tensor_names=np.array(names, "U"),
-            step=np.array([s.step for s in self._steps], np.int64),
-            samples=np.array([s.samples for s in self._steps], np.int64),
-            learning_rate=np.array([s.learning_rate for s in self._steps]),
-            loss=np.array([_mean(s.losses) for s in self._steps]),
-            rng=np.array([_text(s.rng) for s in self._steps], "S"),
-            **{
-                name: self._column(name, len(names))
-                for name in ("norm", "h", "gamma")
-            },
+            step=np.array([s.step for s in steps], np.int64),
+            samples=np.array([s.samples for s in steps], np.int64),
+            learning_rate=np.array([s.learning_rate for s in steps]),
+            loss=np.array(
+                [np.mean(s.losses) if s.losses else math.nan for s in steps]
+            ),
+            **tables,
         )
 
-    def _column(self, name: str, num_tensors: int) -> np.ndarray:
-        table = np.full((len(self._steps), num_tensors), np.nan, np.float32)
-        for row, step in zip(table, self._steps, strict=True):
-            if (column := step.column(name)) is not None:
-                row[: len(column)] = column
-        return table
+
+def _columns(step: _Step | None) -> dict[str, np.ndarray]:
+    is_known = step is not None and isinstance(step.tensors, Rows)
+    return step.tensors.columns if is_known else {}
 
 
-def _mean(losses: list[float]) -> float:
-    return sum(losses) / len(losses) if losses else math.nan
+def _worst(step: _Step, before: _Step | None) -> list[tuple[float, str, int]]:
+    """Return the highest norms, over gamma before the step if there is one.
 
-
-def _text(states: list[Any]) -> str:
-    """Return generators' states: seed, offset, the engine's numbers."""
-    parts = [state.__getstate__()[1:] for state in states]
-    return "; ".join(
-        f"{seed} {offset} {bytes(engine).decode()}"
-        for seed, offset, engine in parts
-    )
+    Those that are not finite count as infinite.
+    """
+    if not isinstance(step.tensors, Rows):
+        return []
+    norm = ratio = step.tensors.columns["norm"]
+    gamma = _columns(before).get("gamma")
+    if gamma is not None and len(gamma) == len(norm):
+        with np.errstate(all="ignore"):
+            ratio = np.where(np.isfinite(gamma), norm / gamma, 1.0)
+    ratio = np.where(np.isfinite(norm), ratio, np.inf)
+    highest = np.argsort(-ratio, kind="stable")[:_NUM_WORST]
+    keys = step.tensors.keys
+    return [(float(ratio[i]), keys[i], step.step) for i in highest]

@@ -172,6 +172,14 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     train, data = values.get("train"), values.get("data", {})
     if isinstance(train, Mapping) and isinstance(data, Mapping):
         values["data"] = {"seed": train.get("seed", 0), **data}
+    if isinstance(faults := values.get("faults"), list):
+        # A run's record has None for what its faults do not take.
+        values["faults"] = [
+            {k: v for k, v in fault.items() if v is not None}
+            if isinstance(fault, Mapping)
+            else fault
+            for fault in faults
+        ]
     return RunConfig(**values)
 
 

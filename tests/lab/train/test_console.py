@@ -1,17 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a run prints: plain lines, a bar on a terminal, how it ended."""
+"""What a run prints: lines while it trains, and how it ended."""
 
 import contextlib
-import fcntl
 import io
-import os
-import pty
 import re
 import shutil
-import struct
 import subprocess
-import termios
 from collections import Counter
 from types import SimpleNamespace
 from unittest import mock
@@ -91,29 +86,6 @@ def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
     last = out.splitlines()[-1]
     assert re.match(r"the loss (ended at .* above|is not finite)", last)
     assert "lower schedule.learning_rate" in last
-
-
-@pytest.mark.slow
-def test_a_bar_on_a_terminal(tmp_path):
-    terminal, end = pty.openpty()
-    size = struct.pack("HHHH", 40, 120, 0, 0)  # tqdm draws nothing in 0 x 0
-    fcntl.ioctl(end, termios.TIOCSWINSZ, size)
-    process = runs.start(
-        runs.make_values(tmp_path / "run"), tmp_path, stdout=end
-    )
-    os.close(end)
-    seen = b""
-    while True:
-        try:
-            part = os.read(terminal, 4096)
-        except OSError:  # the other end is closed
-            break
-        seen += part
-    assert process.wait(60) == 0
-    assert b"12/12" in seen
-    assert b"\r" in seen.replace(b"\r\n", b"")
-    lines = seen.decode().replace("\r", "\n").splitlines()
-    assert sum(bool(LINE.fullmatch(line.strip())) for line in lines) == 4
 
 
 def test_ending_names_losses_spikes_and_tensors(tmp_path):
