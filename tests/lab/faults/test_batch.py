@@ -39,10 +39,9 @@ def corrupt(fault, batch, **options):
     return apply_to_batch(fault, *batch, vocab_size=VOCAB, **options)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_reproducible_and_leaves_its_input(kind, dtype):
-    batch = [array.astype(dtype) for array in make_batch()]
+def test_every_kind_is_reproducible_and_leaves_its_input(kind):
+    batch = [array.astype(np.int32) for array in make_batch()]
     kept = [array.copy() for array in batch]
     first = corrupt(make_fault(kind), batch)
     second = corrupt(make_fault(kind), batch)
@@ -180,10 +179,3 @@ def test_captions_are_exchanged():
     assert (result != CAPTIONS).any()
     constant = corrupted("constant_labels")
     assert {tuple(row) for row in constant} == {tuple(CAPTIONS[0])}
-
-
-def test_the_seed_and_the_step_decide():
-    first = corrupted("random_tokens")
-    np.testing.assert_array_equal(first, corrupted("random_tokens"))
-    assert (first != corrupted("random_tokens", seed=1)).any()
-    assert (first != corrupted("random_tokens", step=4)).any()

@@ -209,10 +209,7 @@ def test_main_grad_goes_before_grad():
     assert wide(leaf.grad).tolist() == [[1.0] * 2] * 2
 
 
-def test_unknown_tensor():
-    fault = make_fault("gradient_nan", tensor="hiden.weight")
-    with pytest.raises(ValueError, match=r"mean 'hidden\.weight'"):
-        hit_names(trained_model(), fault)
+def test_a_model_without_parameters():
     with pytest.raises(ValueError, match="nothing for gradient_nan to hit"):
         apply_to_gradients(make_fault("gradient_nan"), [])
 
@@ -259,12 +256,6 @@ def test_activation_fault_ends_with_the_context():
         forward(model)
     assert hit == ["embed", "hidden", "head"]
     np.testing.assert_array_equal(forward(model).numpy(), clean)
-
-
-def test_activation_fault_ends_with_a_failed_forward_pass():
-    model = trained_model()
-    clean = forward(model).numpy()
-    fault = make_fault("activation_nan", tensor="*")
     with pytest.raises(TypeError), activation_fault(fault, model):
         model()
     np.testing.assert_array_equal(forward(model).numpy(), clean)
@@ -281,9 +272,8 @@ def test_activation_choice_is_seeded_among_leaf_layers():
     assert seen == {(), ("0.embed",), ("0.hidden",), ("0.head",)}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("container", [tuple, list])
-def test_first_floating_output_of_several(dtype, container):
+def test_first_floating_output_of_several(container):
     class Several(paddle.nn.Layer):
         def forward(self, x):
             return container([None, x.astype("int64"), x, x])
@@ -291,7 +281,7 @@ def test_first_floating_output_of_several(dtype, container):
     model = paddle.nn.Sequential(Several())
     fault = make_fault("activation_scale", tensor="0", magnitude=4.0)
     with activation_fault(fault, model) as hit, paddle.no_grad():
-        output = model(tensor_of([1.0, 2.0], dtype))
+        output = model(tensor_of([1.0, 2.0], "bfloat16"))
     assert hit == ["0"]
     assert type(output) is container
     assert output[0] is None
@@ -318,49 +308,29 @@ def test_recomputation_sees_the_same_fault():
         np.testing.assert_array_equal(values, results[1][name])
 
 
-def test_unknown_layer():
-    fault = make_fault("activation_nan", tensor="heads")
-    with (
-        pytest.raises(ValueError, match="did you mean 'head'"),
-        activation_fault(fault, trained_model()),
-    ):
-        pass
-
-
-@pytest.fixture
-def two_linears():
-    layers = paddle.nn.Sequential(
-        ("first", paddle.nn.Linear(2, 2)), ("second", paddle.nn.Linear(2, 2))
-    )
-    layers.second.bias.stop_gradient = True
-    return layers
-
-
 def at_step_1(kind, **options):
     return FaultConfig(kind=kind, steps=(1,), **options)
 
 
 @pytest.mark.parametrize(
-    "accepted",
+    ("kind", "tensor"),
     [
+        ("gradient_nan", "third.weight"),
+        ("gradient_nan", "second.bias"),  # not trained
+        ("gradient_nan", "first"),
+        ("activation_nan", "first.weight"),
+    ],
+)
+def test_what_does_not_fit_is_named(kind, tensor):
+    layers = paddle.nn.Sequential(
+        ("first", paddle.nn.Linear(2, 2)), ("second", paddle.nn.Linear(2, 2))
+    )
+    layers.second.bias.stop_gradient = True
+    fits = [
         at_step_1("gradient_nan"),
         at_step_1("gradient_nan", tensor="first.weight"),
         at_step_1("activation_nan", tensor="second"),
-    ],
-)
-def test_what_fits_is_accepted(two_linears, accepted):
-    check_faults([accepted], two_linears)
-
-
-@pytest.mark.parametrize(
-    ("refused", "message"),
-    [
-        (at_step_1("gradient_nan", tensor="third.weight"), "third"),
-        (at_step_1("gradient_nan", tensor="second.bias"), "second"),
-        (at_step_1("gradient_nan", tensor="first"), "first"),
-        (at_step_1("activation_nan", tensor="first.weight"), "first"),
-    ],
-)
-def test_what_does_not_fit_is_named(two_linears, refused, message):
-    with pytest.raises(ValueError, match=message):
-        check_faults([at_step_1("gradient_nan"), refused], two_linears)
+    ]
+    check_faults(fits, layers)
+    with pytest.raises(ValueError, match=f"matches tensor='{tensor}'.* mean"):
+        check_faults([*fits, at_step_1(kind, tensor=tensor)], layers)

@@ -188,14 +188,13 @@ def test_what_is_appended_is_counted_and_hashed(tmp_path):
     file.close()
 
 
-def test_a_flush_hands_all_data_over(tmp_path, monkeypatch):
+def test_only_a_sync_waits_for_the_disk(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
     file = AppendedFile(tmp_path / "a", 0)
     file.write(b"data")
     file.flush()
-    assert (tmp_path / "a").read_bytes() == b"data"
-    assert synced == []
+    assert ((tmp_path / "a").read_bytes(), synced) == (b"data", [])
     file.sync()
     assert len(synced) == 1
 

@@ -94,12 +94,6 @@ def test_an_alarm_names_the_worst_tensors(tmp_path, caplog):
     assert alarms == ["alarm: nonfinite 1 (usual 0, inf deviations) at step 7"]
 
 
-def test_none_are_kept_if_none_are_wanted(tmp_path):
-    run(values_with_nan(tmp_path, monitor={"flight_steps": 0}))
-    assert load_event(tmp_path) is None
-    assert not (tmp_path / "flight").exists()
-
-
 def test_the_command_shows_it(tmp_path, capsys):
     values = values_with_nan(tmp_path)
     _, record = run({**values, "record": {}})

@@ -151,28 +151,19 @@ def test_data_follows_the_run_s_seed_unless_given():
     [
         ("trian", {}, "'trian', did you mean 'train'"),
         ("train.max_step", 3, "'train.max_step', .* mean 'train.max_steps'"),
-        ("optimizer.eps", 1e-8, "optimizer.eps"),
-        ("train.max_steps", 0, "max_steps.*0"),
-        ("train.max_steps", "many", "max_steps"),
         ("train.precision", "fp8", "float16, float8; .* mean 'float8'"),
-        ("optimizer.beta2", 1.0, "beta2.*1.0"),
         ("optimizer.name", "adam", "optimizer.name.*did you mean 'adamw'"),
         ("optimizer", {"name": "lion", "epsilon": 1e-8}, "epsilon' of lion"),
         ("optimizer", {"name": "muon", "betta1": 0.9}, "mean '.*beta1'"),
         ("optimizer", {"name": "muon", "scaling": "rsm"}, "g must .* 'rms'"),
         ("clip", "adagc", r"got 'adagc'; did you mean clip\.name=adagc\?"),
         ("train", 3, "train must be a map of keys to values, got 3"),
-        ("data", "x", "data must be a map of keys to values, got 'x'"),
         ("optimizer.momentum", 0.9, "'optimizer.momentum' of adamw"),
         ("schedule.kind", "cosin", "^schedule.kind must .* mean 'cosine'"),
-        ("schedule.learning_rate", -1.0, "learning_rate.*-1.0"),
-        ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
         ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
         ("record.moments", True, "^record: moments=True needs tensors"),
         ("monitor.stop_on", ["los"], "did you mean 'loss'"),
-        ("train.report_to", ["nope"], "report_to"),
         ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
-        ("faults", [{"kind": "gradient_nan"}], "steps or start"),
     ],
 )
 def test_bad_values_are_named(path, value, message):
@@ -204,25 +195,6 @@ def test_broken_overrides_are_named(file):
         load_config(file, ["clip=[1"])
     with pytest.raises(ValueError, match=r"'train\.max_steps'"):
         load_config(file, ["train.max_steps"])
-
-
-def test_missing_parts_are_named():
-    with pytest.raises(ValueError, match="train"):
-        parse_config({"model": {}, "clip": {"name": "adagc"}})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "no name"),
-        ({"name": "adacg"}, "did you mean 'adagc'"),
-        ({"name": "adagc", "lambda": 1.0}, "takes no 'lambda'"),
-        ({"name": "global_norm", "beta": 0.9}, "takes no 'beta'"),
-    ],
-)
-def test_bad_clip_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        make_clip(**settings)
 
 
 def test_all_mistakes_are_named_at_once_a_line_each():

@@ -48,26 +48,16 @@ def copied(source, tmp_path):
     return shutil.copytree(source, tmp_path / "run")
 
 
-def test_logs_and_checkpoints_may_change(tmp_path):
-    values = constant("")
-    whole = runs.run_in(tmp_path / "whole", values)
-    values["train"]["output_dir"] = str(tmp_path / "run")
-    with runs.interrupted_at(6):
-        runs.run(values)
-    values["train"] |= {"log_every": 1, "save_every": 6, "keep_checkpoints": 2}
-    runs.assert_same(whole, runs.run_in(tmp_path / "run", values))
-    names = ["checkpoint-12", "checkpoint-6"]
-    assert runs.checkpoint_names(tmp_path / "run") == names
-
-
 def test_a_finished_run_is_extended(copied, tmp_path):
-    values = constant("", max_steps=20)
+    logs = {"log_every": 1, "save_every": 6, "keep_checkpoints": 2}
+    values = constant("", max_steps=20, **logs)
     record = runs.run_in(copied, values)
     whole = runs.run_in(tmp_path / "whole", values)
     np.testing.assert_array_equal(record.loss, whole.loss)
     assert record.run["changes"] == [
         {"step": 12, "changed": {"train.max_steps": [12, 20]}}
     ]
+    assert runs.checkpoint_names(copied) == ["checkpoint-18", "checkpoint-20"]
 
 
 def test_a_decay_follows_the_new_length_and_says_so(tmp_path, capsys):
@@ -315,13 +305,3 @@ def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
     finally:
         worker.kill()
         worker.join()
-
-
-@pytest.mark.slow
-def test_a_damaged_run_file_is_named(tmp_path):
-    values = runs.make_values(tmp_path, max_steps=3)
-    runs.run(values)
-    (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"run\.json is damaged.*overwrite"):
-        runs.run(values)
-    assert run_pretraining(parse_config(values), overwrite=True) == "finished"
