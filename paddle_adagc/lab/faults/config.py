@@ -13,12 +13,10 @@ import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from paddle_adagc.lab.section import Count, Natural, Real, Share, section
+from paddle_adagc.lab.section import Count, Natural, Real, section
 
 Kind = Literal[
     "random_tokens",
-    "token_noise",
-    "repeated_token",
     "shuffled_labels",
     "constant_labels",
     "repeated_batch",
@@ -26,21 +24,14 @@ Kind = Literal[
     "gradient_bit_flip",
     "gradient_inf",
     "gradient_nan",
-    "activation_scale",
-    "activation_bit_flip",
-    "activation_nan",
 ]
 
 _TAKEN_BY = {
-    "tensor": ("gradient", "activation"),
-    "magnitude": ("gradient_scale", "activation_scale"),
-    "exponent_bit": ("gradient_bit_flip", "activation_bit_flip"),
-    "fraction": ("token_noise",),
+    "tensor": "gradient",
+    "magnitude": "gradient_scale",
+    "exponent_bit": "gradient_bit_flip",
 }
-"""Options -> beginnings of the kinds that take them."""
-
-_NEEDED = ("magnitude", "fraction")
-"""Options without a default."""
+"""Options -> beginning of the kinds that take them."""
 
 
 @section
@@ -53,13 +44,10 @@ class FaultConfig:
 
     kind: Kind
     """Corrupted batch: ``random_tokens`` (inputs and labels),
-    ``token_noise`` (a fraction of them), ``repeated_token`` (one token
-    everywhere), ``shuffled_labels``, ``constant_labels`` (one token as every
-    label), ``repeated_batch`` (that of the burst's first step). Gradient:
+    ``shuffled_labels``, ``constant_labels`` (one token as every label),
+    ``repeated_batch`` (that of the burst's first step). Gradient:
     ``gradient_scale``, or one element of a tensor by ``gradient_bit_flip``,
-    ``gradient_inf``, ``gradient_nan``. Output of a layer:
-    ``activation_scale``, or one element by ``activation_bit_flip``,
-    ``activation_nan``."""
+    ``gradient_inf``, ``gradient_nan``."""
 
     steps: Annotated[tuple[Natural, ...], Field(min_length=1)] | None = None
     """First steps of the bursts, counted from 0."""
@@ -74,15 +62,12 @@ class FaultConfig:
     """Length of a burst, in steps."""
 
     tensor: Annotated[str, Field(min_length=1)] | None = None
-    """Parameter, or sublayer for activations: a name, a glob pattern for all
-    that match (``"*"``: all), or None for one chosen by the seed, anew for
-    every burst, among the trainable parameters or the leaf sublayers."""
+    """Parameter: a name, a glob pattern for all that match (``"*"``: all), or
+    None for one chosen by the seed, anew for every burst, among the trainable
+    parameters."""
 
     magnitude: Real | None = None
-    """Factor of ``gradient_scale`` and ``activation_scale``, needed there."""
-
-    fraction: Share | None = None
-    """Share of the tokens that ``token_noise`` replaces, needed there."""
+    """Factor of ``gradient_scale``, needed there."""
 
     exponent_bit: Annotated[Natural, Field(le=7)] | None = None
     """Bit to flip, counted from the exponent's lowest (0; the highest is 7 for
@@ -92,20 +77,19 @@ class FaultConfig:
     def _check(self) -> Self:
         self._check_steps()
         for name, kinds in _TAKEN_BY.items():
-            value, is_taken = getattr(self, name), self.kind.startswith(kinds)
-            if value is not None and not is_taken:
+            value = getattr(self, name)
+            if value is not None and not self.kind.startswith(kinds):
                 raise ValueError(
                     f"{self.kind} takes no {name}, got {name}={value!r}"
                 )
-            if name in _NEEDED and is_taken and value is None:
-                raise ValueError(f"{self.kind} needs {name}")
+        if self.kind == "gradient_scale" and self.magnitude is None:
+            raise ValueError("gradient_scale needs magnitude")
         return self
 
     @property
     def target(self) -> str:
-        """``"batch"``, ``"gradient"`` or ``"activation"``."""
-        prefix = self.kind.split("_")[0]
-        return prefix if prefix in ("gradient", "activation") else "batch"
+        """``"batch"`` or ``"gradient"``."""
+        return "gradient" if self.kind.startswith("gradient") else "batch"
 
     def burst_start(self, step: int) -> int | None:
         """First step of the burst that ``step`` lies in, None if in none."""
@@ -171,7 +155,7 @@ class Fault:
 
     @property
     def target(self) -> str:
-        """``"batch"``, ``"gradient"`` or ``"activation"``."""
+        """``"batch"`` or ``"gradient"``."""
         return self.config.target
 
     def burst_rng(self) -> np.random.Generator:
@@ -217,8 +201,8 @@ class FaultSchedule:
     def corrupted_loss_steps(self, num_steps: int) -> list[int]:
         """Return the steps below ``num_steps`` whose loss is corrupted itself.
 
-        A corrupted batch or activation changes the loss of its own step, a
-        corrupted gradient only those of later steps.
+        A corrupted batch changes the loss of its own step, a corrupted
+        gradient only those of later steps.
         """
         return [
             step

@@ -313,7 +313,7 @@ class RunConfig:
         """Plain values, without some defaults, as they make a run's digest."""
         values = dataclasses.asdict(self)
         for fault in values["faults"]:  # keys that digests were made with
-            fault |= {"stop": None, "token": None}
+            fault |= dict.fromkeys(("fraction", "stop", "token"))
         if not self.train.report_to:
             del values["train"]["report_to"]
         if self.parallel.num_processes == 1:

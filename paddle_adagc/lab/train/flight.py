@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import math
 from collections import deque
@@ -19,11 +18,8 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.rule_state import Rows, Snapshot
 from paddle_adagc.lab.record.flight import Flight, event_path, rotate_events
-from paddle_adagc.lab.train.console import short_name
-from paddle_adagc.lab.train.processes import gather
 
 logger = logging.getLogger(__name__)
-_NUM_WORST = 3
 
 
 @dataclasses.dataclass
@@ -75,27 +71,6 @@ class FlightRecorder:
             if isinstance(step.tensors, Snapshot):
                 step.tensors, _ = step.tensors.rows()
 
-    def worst_tensors(self, first: int, last: int) -> str:
-        """Say which norms of the steps are highest, over gamma if there is one.
-
-        Every process calls this, after :meth:`to_host`. Three tensors of all
-        ranks at most are named; empty if no norm is known.
-        """
-        found: list[tuple[float, str, int]] = []
-        for before, step in itertools.pairwise([None, *self._steps]):
-            if step is not None and first <= step.step <= last:
-                found += _worst(step, before)
-        everywhere = sorted(itertools.chain(*gather(found)))
-        worst_of = {key: (ratio, step) for ratio, key, step in everywhere}
-        worst = sorted(worst_of.items(), key=lambda item: -item[1][0])
-        texts = [
-            f"{short_name(key)} {ratio:.3g} at step {step}"
-            for key, (ratio, step) in worst[:_NUM_WORST]
-        ]
-        has_gamma = any("gamma" in _columns(step) for step in self._steps)
-        what = "highest norm over gamma" if has_gamma else "highest norm"
-        return f"{what}: {', '.join(texts)}" if texts else ""
-
     def write(self, event: str, reason: str) -> None:
         """Write this rank's file, named after one word for the event."""
         if not self._steps:
@@ -123,8 +98,9 @@ class FlightRecorder:
             for name in ("norm", "h", "gamma")
         }
         for i, step in enumerate(steps):
-            for name, column in _columns(step).items():
-                if name in tables:
+            if isinstance(step.tensors, Rows):
+                for name in {*tables} & {*step.tensors.columns}:
+                    column = step.tensors.columns[name]
                     tables[name][i, : len(column)] = column
         return Flight(
             reason=np.array(reason),
@@ -137,26 +113,3 @@ class FlightRecorder:
             ),
             **tables,
         )
-
-
-def _columns(step: _Step | None) -> dict[str, np.ndarray]:
-    is_known = step is not None and isinstance(step.tensors, Rows)
-    return step.tensors.columns if is_known else {}
-
-
-def _worst(step: _Step, before: _Step | None) -> list[tuple[float, str, int]]:
-    """Return the highest norms, over gamma before the step if there is one.
-
-    Those that are not finite count as infinite.
-    """
-    if not isinstance(step.tensors, Rows):
-        return []
-    norm = ratio = step.tensors.columns["norm"]
-    gamma = _columns(before).get("gamma")
-    if gamma is not None and len(gamma) == len(norm):
-        with np.errstate(all="ignore"):
-            ratio = np.where(np.isfinite(gamma), norm / gamma, 1.0)
-    ratio = np.where(np.isfinite(norm), ratio, np.inf)
-    highest = np.argsort(-ratio, kind="stable")[:_NUM_WORST]
-    keys = step.tensors.keys
-    return [(float(ratio[i]), keys[i], step.step) for i in highest]

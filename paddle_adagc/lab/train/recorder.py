@@ -52,8 +52,8 @@ class StepRecorder:
     read at every step. With several processes the first one writes, and losses
     are the mean over those with data of their own. Set ``optimizer``, whose
     moments are recorded, before the first step. ``has_diverged``: a loss was
-    not finite although no fault had corrupted the batch or an activation, and
-    then weights were not finite.
+    not finite although no fault had corrupted the batch, and then weights were
+    not finite.
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
@@ -155,7 +155,7 @@ class StepRecorder:
         self._losses.append(loss)
 
     def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
-        """Add a fault; the list of tensors hit may grow until the step ends."""
+        """Add a fault, with the tensors that it has hit."""
         self._faults.append((fault, tensors))
 
     def add_evaluation(self, loss: float, **measures: float) -> None:
@@ -235,8 +235,9 @@ class StepRecorder:
         begun = self.watcher.watch(rows, every_step=self._observed is not None)
         self.flight.to_host()
         reasons = [str(alarm) for alarm in begun]
-        if begun and rows:
-            self._log_alarms(reasons, rows[0]["step"], rows[-1]["step"])
+        if is_first_process():
+            for reason in reasons:
+                logger.warning("alarm: %s", reason)
         if self.has_diverged:
             reasons.append("weights are not finite")
         if reasons:
@@ -247,14 +248,6 @@ class StepRecorder:
         self._pending = []
         if self._writer is not None:
             self._writer.flush()
-
-    def _log_alarms(self, reasons: list[str], first: int, last: int) -> None:
-        worst = self.flight.worst_tensors(first, last)
-        if is_first_process():
-            for reason in reasons:
-                logger.warning("alarm: %s", reason)
-            if worst:
-                logger.warning("%s", worst)
 
     def sync(self) -> Description:
         """Flush, put the record on the disk, and describe its files.

@@ -30,7 +30,7 @@ from paddle_adagc.lab.data.image_text import (
     build_image_text_datasets,
     inspect_pairs,
 )
-from paddle_adagc.lab.faults import Fault, apply_to_batch, apply_to_pairs
+from paddle_adagc.lab.faults import REPEATED_BATCH, Fault, apply_to_batch
 from paddle_adagc.lab.models import shapes
 from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
@@ -100,11 +100,11 @@ class PretrainTask(abc.ABC):
     def build_model(self) -> nn.Layer:
         """Build the model; its initial weights are the same in every layout."""
 
-    @abc.abstractmethod
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:
         """Return a copy of the batch, micro-batch ``part``, with a fault."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def take_losses(self, model: Any) -> list[Tensor]:
@@ -355,17 +355,6 @@ class ImageTextTask(PretrainTask):
         paddle.seed(self.config.train.seed)
         return CLIP(self.model_config)
 
-    def corrupt(
-        self, inputs: dict[str, Tensor], fault: Fault, part: int
-    ) -> dict[str, Tensor]:
-        captions = apply_to_pairs(
-            fault,
-            inputs["input_ids"].numpy(),
-            vocab_size=self.model_config.vocab_size,
-            end_token=self.model_config.end_token,
-        )
-        return {**inputs, "input_ids": paddle.to_tensor(captions)}
-
     def take_losses(self, model: CLIP) -> list[Tensor]:
         assert model.last_loss is not None
         return [model.last_loss]
@@ -465,3 +454,9 @@ def _refuse_unsupported(config: RunConfig) -> None:
             "train.precision='float8' with clip: its linear maps have no FP8; "
             "use bfloat16"
         )
+    for fault in config.faults:
+        if fault.target == "batch" and fault.kind != REPEATED_BATCH:
+            raise ValueError(
+                f"faults of kind {fault.kind} with clip: they corrupt tokens; "
+                f"use {REPEATED_BATCH}, or a fault of gradients"
+            )

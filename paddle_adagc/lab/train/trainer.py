@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from pathlib import Path
@@ -27,7 +26,6 @@ from paddle_adagc.lab.faults import (
     REPEATED_BATCH,
     Fault,
     FaultSchedule,
-    activation_fault,
     apply_to_gradients,
     repeated_samples,
 )
@@ -192,18 +190,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _faulty_step(
         self, model: Any, inputs: dict[str, Any], faults: list[Fault], part: int
     ) -> Tensor:
-        with contextlib.ExitStack() as around:
-            for fault in faults:
-                if fault.target == "batch":
-                    if fault.kind == REPEATED_BATCH:
-                        inputs = self._repeated_batch(fault, part)
-                    else:
-                        inputs = self.task.corrupt(inputs, fault, part)
-                    self.recorder.add_fault(fault)
-                elif fault.target == "activation":
-                    names = around.enter_context(activation_fault(fault, model))
-                    self.recorder.add_fault(fault, names)
-            loss = super().training_step(model, inputs)
+        for fault in faults:
+            if fault.target == "batch":
+                if fault.kind == REPEATED_BATCH:
+                    inputs = self._repeated_batch(fault, part)
+                else:
+                    inputs = self.task.corrupt(inputs, fault, part)
+                self.recorder.add_fault(fault)
+        loss = super().training_step(model, inputs)
         if part + 1 == self.args.gradient_accumulation_steps:
             for fault in faults:
                 if fault.target == "gradient":

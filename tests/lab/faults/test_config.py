@@ -49,8 +49,6 @@ def test_start_alone_is_one_burst():
         ({"kind": "gradient_scale", "start": 5}, "needs magnitude"),
         (NAN | {"start": 5, "magnitude": 2.0}, "no magnitude, got magn.*=2.0"),
         ({"kind": "random_tokens", "start": 5, "tensor": "*"}, "no tensor"),
-        ({"kind": "token_noise", "start": 5}, "needs fraction"),
-        ({"kind": "token_noise", "start": 5, "fraction": 1.5}, "most 1, got 1"),
         (FLIP | {"start": 5, "exponent_bit": 8}, "at most 7, got 8"),
     ],
 )
@@ -62,7 +60,7 @@ def test_bad_values(values, message):
 CONFIGS = [
     FaultConfig(kind="random_tokens", start=10, every=20, duration=2),
     FaultConfig(kind="gradient_nan", steps=(11, 35)),
-    FaultConfig(kind="activation_nan", steps=(40,)),
+    FaultConfig(kind="shuffled_labels", steps=(40,)),
 ]
 
 

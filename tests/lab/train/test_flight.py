@@ -81,19 +81,6 @@ def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
     assert load_event(tmp_path).first.step.tolist() == [2, 3, 4, 5]
 
 
-def test_an_alarm_names_the_worst_tensors(tmp_path, caplog):
-    """Also where the clip's numbers are known at logged steps alone."""
-    faults = nan_at(5, tensor="lm_head.weight")
-    run(make_values(tmp_path, log_every=4, faults=faults, record={}))
-    names = [line for line in caplog.messages if "highest norm over" in line]
-    assert len(names) == 1
-    start = "highest norm over gamma: lm_head inf at step 5, "
-    assert names[0].startswith(start)
-    assert names[0].count(" at step ") == 3
-    alarms = [line for line in caplog.messages if line.startswith("alarm: ")]
-    assert alarms == ["alarm: nonfinite 1 (usual 0, inf deviations) at step 7"]
-
-
 def test_the_command_shows_it(tmp_path, capsys):
     values = values_with_nan(tmp_path)
     _, record = run({**values, "record": {}})
