@@ -103,18 +103,6 @@ def test_the_command_shows_it(tmp_path, capsys):
     assert f"{path} is damaged" in capsys.readouterr().err
 
 
-def test_the_command_says_that_no_tensor_was_measured(tmp_path, capsys):
-    changes = {"clip": {"name": "global_norm"}, "record": {}}
-    monitor = {"stop_on": ["loss"]}
-    run(values_with_nan(tmp_path, log_every=4, monitor=monitor, **changes))
-    capsys.readouterr()
-    step = load_event(tmp_path).first.step.tolist()[0]
-    assert main([str(tmp_path), "--flight", "--step", str(step)]) == 0
-    assert "No tensor was measured at this step" in capsys.readouterr().out
-    assert main([str(tmp_path), "--step", str(step)]) == 0
-    assert "No tensors are recorded at this step" in capsys.readouterr().out
-
-
 @contextlib.contextmanager
 def losses_at(step, change):
     """Change what a run has as the loss of a step."""

@@ -69,16 +69,6 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
         assert whole.metrics["idle_experts"].max() > 0
 
 
-def test_gradient_accumulation_is_one_large_batch(tmp_path):
-    cut = {"batch_size": 4, "gradient_accumulation_steps": 2}
-    _, large = runs.run(runs.make_values(tmp_path / "large", batch_size=8))
-    _, accumulated = runs.run(runs.make_values(tmp_path / "accumulated", **cut))
-    np.testing.assert_allclose(large.loss, accumulated.loss, rtol=1e-4)
-    np.testing.assert_allclose(
-        large.tensors["gamma"], accumulated.tensors["gamma"], rtol=1e-2
-    )
-
-
 def test_faults_are_injected_and_recorded(tmp_path):
     faults = [
         {"kind": "random_tokens", "steps": [6]},

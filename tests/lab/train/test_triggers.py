@@ -71,21 +71,6 @@ def test_every_trigger_trains_and_resumes(overrides, tmp_path):
     assert np.isfinite(record.loss).all()
 
 
-def test_without_a_clip_norms_are_recorded_all_the_same(tmp_path):
-    clipped, record = (
-        run_in(tmp_path / name, make_values(f"clip.name={name}", steps=2))
-        for name in ("value", "none")
-    )
-    np.testing.assert_array_equal(
-        record.tensors["norm"], record.tensors["clipped_norm"]
-    )
-    assert record.metrics["clipped_fraction"].max() == 0
-    assert clipped.metrics["clipped_fraction"].max() > 0
-    np.testing.assert_array_equal(
-        record.tensors["norm"][0], clipped.tensors["norm"][0]
-    )
-
-
 @pytest.mark.slow
 def test_a_repeated_batch_begins_as_itself(tmp_path):
     parts = "train.gradient_accumulation_steps=2"
