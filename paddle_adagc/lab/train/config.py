@@ -144,10 +144,6 @@ class MonitorConfig:
     """Series (:data:`paddle_adagc.stability.alarms.WATCHES`) whose alarm ends
     the run at the next log, without a checkpoint of the steps since."""
 
-    flight_steps: Natural = 200
-    """Last steps that every rank keeps in memory and writes to
-    ``output_dir/flight`` at an alarm, a signal or an exception; 0: none."""
-
 
 @section
 class ParallelConfig:

@@ -20,6 +20,7 @@ from paddle_adagc.clips.rule_state import Rows, Snapshot
 from paddle_adagc.lab.record.flight import Flight, event_path, rotate_events
 
 logger = logging.getLogger(__name__)
+_NUM_KEPT = 200
 
 
 @dataclasses.dataclass
@@ -36,14 +37,13 @@ class FlightRecorder:
 
     A step keeps references to what the clip has computed, so the host waits for
     nothing; :meth:`to_host` copies where the host waits anyway. Tensors are
-    recorded if ``clip``, the run's, is a :class:`TensorScalingClip`. With 0
-    steps to keep nothing is written.
+    recorded if ``clip``, the run's, is a :class:`TensorScalingClip`.
     """
 
-    def __init__(self, directory: str, num_steps: int) -> None:
+    def __init__(self, directory: str) -> None:
         self.clip: ClipGradBase | None = None
         self._directory = Path(directory)
-        self._steps = deque[_Step](maxlen=num_steps)
+        self._steps = deque[_Step](maxlen=_NUM_KEPT)
 
     def begin(
         self,

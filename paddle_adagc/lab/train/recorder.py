@@ -59,9 +59,7 @@ class StepRecorder:
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
         self.monitor = SpikeMonitor(window_for(config.train.max_steps))
         self.watcher = Watcher(config.monitor.stop_on)
-        self.flight = FlightRecorder(
-            config.train.output_dir, config.monitor.flight_steps
-        )
+        self.flight = FlightRecorder(config.train.output_dir)
         self.has_diverged = False
         self.most_clipped: dict[str, float] = {}  # of the last summary
         self._stuck: set[str] = set()

@@ -66,9 +66,7 @@ NUM_RETRIEVED = 1024
 class PretrainTask(abc.ABC):
     """A model, its data, and what differs between kinds of models.
 
-    The rest of a run (optimizer, clip, schedule, record, checkpoints, faults
-    of gradients and activations) is the same for all of them. The constructor
-    refuses settings that this kind of model does not have.
+    The constructor refuses settings that this kind of model does not have.
     """
 
     label_names: tuple[str, ...] = ("labels",)
@@ -89,11 +87,10 @@ class PretrainTask(abc.ABC):
 
     @abc.abstractmethod
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
-        """Build the training and the validation dataset; refuse what misfits.
+        """Build the training and the validation dataset, in training's order.
 
-        Both are map-style and in the order of training. A sample is a
-        dictionary of arrays: the model's arguments by name, each of one shape.
-        The training dataset has a ``fingerprint`` for the run's record.
+        A sample is a dictionary of arrays: the model's arguments by name. The
+        training dataset has a ``fingerprint`` for the run's record.
         """
 
     @abc.abstractmethod
@@ -139,8 +136,7 @@ class PretrainTask(abc.ABC):
     ) -> int:
         """Return the bytes that a rank keeps for the backward pass, at most.
 
-        ``keys`` are the structured names of the rank's tensors. With
-        ``recompute`` every layer keeps only its input.
+        ``keys``: the rank's tensors. With ``recompute`` layers keep inputs.
         """
 
     def check_layout(self) -> None:
@@ -217,17 +213,15 @@ class LanguageTask(PretrainTask):
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:
-        arrays = apply_to_batch(
+        input_ids, labels = apply_to_batch(
             fault,
             inputs["input_ids"].numpy(),
             inputs["labels"].numpy(),
             vocab_size=self.model_config.vocab_size,
             part=part,
         )
-        return {
-            key: paddle.to_tensor(array)
-            for key, array in zip(("input_ids", "labels"), arrays, strict=True)
-        }
+        ids = paddle.to_tensor(input_ids)
+        return {"input_ids": ids, "labels": paddle.to_tensor(labels)}
 
     def take_losses(self, model: Any) -> list[Tensor]:
         if isinstance(model, DecoderForCausalLMPipe):
@@ -243,9 +237,8 @@ class LanguageTask(PretrainTask):
 
     def step_measures(self, model: nn.Layer) -> dict[str, float]:
         """Balance of the experts, where biases follow it at every step."""
-        return (
-            expert_balance(model) if self.config.train.expert_bias_rate else {}
-        )
+        follows = self.config.train.expert_bias_rate > 0
+        return expert_balance(model) if follows else {}
 
     def model_lines(self) -> list[str]:
         model, size = self.model_config, self.model_size()
@@ -310,12 +303,13 @@ class LanguageTask(PretrainTask):
             return {}
         names = set().union(*gather({*parameters_by_key(model)}))
         quantized = set().union(*gather({*quantized_parameters(model)}))
-        float8 = {
-            "backend": backend(),
-            "quantized": sorted(quantized),
-            "not_quantized": sorted(names - quantized),
+        return {
+            "float8": {
+                "backend": backend(),
+                "quantized": sorted(quantized),
+                "not_quantized": sorted(names - quantized),
+            }
         }
-        return {"float8": float8}
 
 
 class ImageTextTask(PretrainTask):

@@ -19,6 +19,7 @@ from lab.train.runs import (
 from paddle_adagc.clips.rule_state import Snapshot
 from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.record.flight import load_event
+from paddle_adagc.lab.train import flight
 from paddle_adagc.lab.train.recorder import StepRecorder
 
 
@@ -71,12 +72,12 @@ def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
         copied.add(len(ended))
         return rows(self)
 
-    changes = {"monitor": {"flight_steps": 4}, "record": {}}
     with (
+        mock.patch.object(flight, "_NUM_KEPT", 4),
         mock.patch.object(StepRecorder, "end_step", counted_step),
         mock.patch.object(Snapshot, "rows", counted_rows),
     ):
-        run(values_with_nan(tmp_path, log_every=6, **changes))
+        run(values_with_nan(tmp_path, log_every=6, record={}))
     assert copied == {6, 12}
     assert load_event(tmp_path).first.step.tolist() == [2, 3, 4, 5]
 
