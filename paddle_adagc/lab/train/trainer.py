@@ -286,7 +286,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
             facts = read_complete(checkpoint)
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
-            self.recorder.resume_monitor(facts["monitor"])
             self.recorder.watcher.set_state_dict(facts["alarms"])
             self._reshards = must_reshard(checkpoint, self.config.parallel)
         self.recorder.open(first_step)
@@ -365,7 +364,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         facts = {
             "step": step,
             "wall_seconds": self._wall_seconds(),
-            "monitor": self.recorder.monitor.state_dict(),
             "alarms": self.recorder.watcher.state_dict(),
         }
         complete_checkpoint(checkpoint, facts, record)
