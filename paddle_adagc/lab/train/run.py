@@ -41,11 +41,11 @@ def run_pretraining(
 ) -> str:
     """Train as ``config`` says, or resume a killed run.
 
-    A run that has ended is not run again, unless ``train.max_steps`` grew.
+    A run that has ended is not run again, unless ``train.max_steps`` grew. It
+    writes to ``train.output_dir`` only.
 
     Args:
-        config: The run; it writes to ``train.output_dir`` only. What may differ
-            from a run that is resumed: :class:`.start.Change`.
+        config: The run.
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
         change_data: Resume with other data.

@@ -65,8 +65,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
     checkpoint holds all that a killed run needs to have the same losses (the
-    state of the clip, of the spike monitor and of the alarms too), and can be
-    loaded under another layout. ``starts_afresh`` names what does not take its
+    state of the clip and of the alarms too), and loads under any layout. ``starts_afresh`` names what does not take its
     state from it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the
     signal that ended the training, or 0.
     """
