@@ -173,15 +173,16 @@ def last_checkpoint(output_dir: Path) -> Path | None:
     Damaged ones are named in the log, or in a ValueError if all are; they stay
     until the run saves the same step again.
     """
-    notes, incomplete, whole, num_notes = [], [], None, 0
-    for path in checkpoints(output_dir):
-        if not (path / COMPLETE).exists():
-            incomplete.append(path)
+    found, notes, whole = checkpoints(output_dir), [], None
+    incomplete = [path for path in found if not (path / COMPLETE).exists()]
+    for path in found:
+        if path in incomplete:
             notes.append(f"{path.name} was not completed, removed")
-        elif whole is None and (fault := find_checkpoint_fault(path)):
+        elif fault := find_checkpoint_fault(path):
             notes.append(f"{path.name} is damaged ({fault})")
-        elif whole is None:
-            whole, num_notes = path, len(notes)
+        else:
+            whole = path
+            break
     if whole is None and len(notes) > len(incomplete):
         raise ValueError(
             f"{output_dir} holds no whole checkpoint: {'; '.join(notes)}: put "
@@ -189,10 +190,8 @@ def last_checkpoint(output_dir: Path) -> Path | None:
         )
     for path in incomplete:
         remove_checkpoint(path)
-    if whole is None:
-        return None
-    if notes[:num_notes]:
-        text = "; ".join(notes[:num_notes])
+    if whole is not None and notes:
+        text = "; ".join(notes)
         logger.warning("%s: resuming from %s", text, whole.name)
     return whole
 

@@ -65,9 +65,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
     checkpoint holds all that a killed run needs to have the same losses (the
-    state of the clip and of the alarms too), and loads under any layout. ``starts_afresh`` names what does not take its
-    state from it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the
-    signal that ended the training, or 0.
+    state of the clip and of the alarms too), and loads under any layout.
+    ``starts_afresh`` names what takes no state from it, of ``"clip"`` and
+    ``"optimizer"``; ``stopped_by`` is the signal that ended the training, or 0.
     """
 
     def __init__(
