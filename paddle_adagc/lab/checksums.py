@@ -8,7 +8,7 @@ import concurrent.futures
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +91,10 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, SEAL: _digest(content)}
 
 
-def check_seal(
-    value: Mapping[str, Any], old_keys: Collection[str] | None = None
-) -> None:
-    """Refuse what was changed since :func:`sealed` returned it.
-
-    Objects without a seal may have ``old_keys``, by default any.
-    """
+def check_seal(value: Mapping[str, Any], *, needed: bool = True) -> None:
+    """Refuse what was changed since :func:`sealed` returned it."""
     if SEAL not in value:
-        if old_keys is not None and not {*value} <= {*old_keys}:
+        if needed:
             raise ValueError("its SHA-256 is missing")
     elif value[SEAL] != _digest(value):
         raise ValueError("it has another SHA-256 than when it was written")

@@ -1,14 +1,41 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The processor: its name in records, and the kernels of MKL for it."""
+"""The processor: its facts in records, and the kernels of MKL for it."""
+
+from __future__ import annotations
 
 import os
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _NAMES = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX"}
 """Sets of vector instructions, the widest first."""
+
+
+_INSTRUCTION_SETS = (
+    "avx",
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512_bf16",
+    "amx_tile",
+)
+_VARIABLES = (
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "NPY_DISABLE_CPU_FEATURES",
+    "GLIBC_TUNABLES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
 
 
 def choose_mkl_kernels() -> None:
@@ -45,9 +72,7 @@ def with_vectors(model: str, instruction_sets: list[str]) -> str:
 def processor_fields(facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """Read Linux's facts about the first core, by their names.
 
-    Returns:
-        `flags`, `model name`, `vendor_id` and others; these three are empty
-        where Linux does not say.
+    ``flags``, ``model name`` and ``vendor_id`` are empty where it has none.
     """
     fields = {"flags": "", "model name": "", "vendor_id": ""}
     try:
@@ -58,3 +83,23 @@ def processor_fields(facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     return fields
+
+
+def processor_facts() -> dict[str, Any]:
+    """Return processor and settings by which results may differ."""
+    import paddle
+
+    fields = processor_fields()
+    flags = fields["flags"].split()
+    return {
+        "processor": processor_name(),
+        "vendor": fields["vendor_id"],
+        "architecture": platform.machine(),
+        "num_cores": os.cpu_count(),
+        "instruction_sets": [s for s in _INSTRUCTION_SETS if s in flags],
+        "libc": " ".join(platform.libc_ver()),
+        "blas": "MKL" if paddle.version.mkl() == "ON" else "OpenBLAS",
+        "environment": {
+            name: os.environ[name] for name in _VARIABLES if name in os.environ
+        },
+    }

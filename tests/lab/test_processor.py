@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processor's name, and the choice of MKL's kernels."""
 
+import json
 import os
 
+import paddle
 import pytest
 
 from paddle_adagc.lab import processor
@@ -57,3 +59,23 @@ def test_reads_the_first_core(tmp_path):
     assert fields["flags"] == "sse2 avx"
     assert fields["vendor_id"] == ""
     assert processor.processor_fields(tmp_path / "missing")["flags"] == ""
+
+
+def test_states_processor_and_settings(monkeypatch):
+    fields = {"model name": "Abacus 9", "vendor_id": "Sum", "flags": "avx fma"}
+    monkeypatch.setattr(processor, "processor_fields", lambda: fields)
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    facts = processor.processor_facts()
+    assert facts["processor"] == "Abacus 9 (AVX)"
+    assert facts["vendor"] == "Sum"
+    assert facts["instruction_sets"] == ["avx", "fma"]
+    assert facts["environment"]["MKL_CBWR"] == "AVX2"
+    assert "GLIBC_TUNABLES" not in facts["environment"]
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize(("mkl", "blas"), [("ON", "MKL"), ("OFF", "OpenBLAS")])
+def test_the_library_of_matrix_products_is_named(monkeypatch, mkl, blas):
+    monkeypatch.setattr(paddle.version, "mkl", lambda: mkl)
+    assert processor.processor_facts()["blas"] == blas

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 _NOT_FOR_PADDLEFORMERS = (
     "overwrite",
     "verify_first",
-    "add_checksums",
     "verbose",
     "change_data",
     "fork",
@@ -74,8 +73,6 @@ overrides key=value  change a value of the config, for example
 --print-config       print the config with all of its values, and stop
 --verify-first       before training compare all data, or an ended run's
                      record, with their checksums
---add-checksums      trust checkpoints of an earlier version, which have no
-                     checksums
 --verbose            show PaddleNLP's own log
 """
 
@@ -217,7 +214,6 @@ def _train(options: argparse.Namespace) -> int:
                 change_data=options.change_data,
                 fork=fork,
                 verify=options.verify_first,
-                add_checksums=options.add_checksums,
             )
     except Stopped as stopped:
         if is_first_process():

@@ -189,7 +189,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             raise ValueError(f"a {type(manifest).__name__}, not an object")
         parts = [manifest.get("train"), manifest.get("validation")]
         is_new = any("bin_sampled_sha256" in (part or ()) for part in parts)
-        check_seal(manifest, () if is_new else None)
+        check_seal(manifest, needed=is_new)
         size = manifest["tokenizer"]["vocab_size"]
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"the tokenizer's vocab_size is {size!r}")

@@ -121,8 +121,8 @@ def load_saved(
 ) -> SavedDecoder:
     """Read a saved decoder; its run may still be in progress.
 
-    `verify` compares the files with their checksums, where there are any;
-    otherwise with their sizes.
+    `verify` compares the files with their checksums, otherwise with their
+    sizes.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -179,7 +179,7 @@ def _fault(directory: Path, *, verify: bool) -> str | None:
     """Return what is wrong with a checkpoint's or an export's files."""
     if (directory / COMPLETE).exists():
         return find_checkpoint_fault(
-            directory, verify=verify, with_record=False, needs_checksums=False
+            directory, verify=verify, with_record=False
         )
     described = directory / CHECKSUMS
     if not described.exists():

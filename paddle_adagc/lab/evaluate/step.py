@@ -182,7 +182,7 @@ def flight_text(directory: Path, step: int | None = None) -> str:
         what = f"no event with step {step}" if step is not None else "no event"
         raise ValueError(
             f"{directory / FOLDER} holds {what}: a run writes it at an alarm, "
-            "a signal or an exception, unless monitor.flight_steps is 0"
+            "a signal or an exception"
         )
     place = event.place(step)
     steps = event.first.step.tolist()

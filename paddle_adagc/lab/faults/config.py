@@ -1,22 +1,22 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which faults hit which steps: typed settings, without any randomness."""
+"""Which faults hit which steps, and the generators of their random values."""
 
 from __future__ import annotations
 
-import bisect
+import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+import numpy as np
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from paddle_adagc.lab.section import Count, Natural, Real, Share, section
+from paddle_adagc.lab.section import Count, Natural, Real, section
 
 Kind = Literal[
     "random_tokens",
-    "token_noise",
-    "repeated_token",
     "shuffled_labels",
     "constant_labels",
     "repeated_batch",
@@ -24,52 +24,32 @@ Kind = Literal[
     "gradient_bit_flip",
     "gradient_inf",
     "gradient_nan",
-    "activation_scale",
-    "activation_bit_flip",
-    "activation_nan",
 ]
 
-OPTIONS: dict[Kind, tuple[str, ...]] = {
-    "random_tokens": (),
-    "token_noise": ("fraction",),
-    "repeated_token": ("token",),
-    "shuffled_labels": (),
-    "constant_labels": ("token",),
-    "repeated_batch": (),
-    "gradient_scale": ("tensor", "magnitude"),
-    "gradient_bit_flip": ("tensor", "exponent_bit"),
-    "gradient_inf": ("tensor",),
-    "gradient_nan": ("tensor",),
-    "activation_scale": ("tensor", "magnitude"),
-    "activation_bit_flip": ("tensor", "exponent_bit"),
-    "activation_nan": ("tensor",),
+_TAKEN_BY = {
+    "tensor": "gradient",
+    "magnitude": "gradient_scale",
+    "exponent_bit": "gradient_bit_flip",
 }
-"""Options that each kind of fault takes."""
-
-_ALL_OPTIONS = sorted({name for names in OPTIONS.values() for name in names})
-_NEEDED = ("magnitude", "fraction")
-"""Options without a default."""
+"""Options -> beginning of the kinds that take them."""
 
 
 @section
 class FaultConfig:
     """One kind of fault and the steps that it hits.
 
-    The steps are either listed (``steps``) or periodic (``start``, ``every``,
-    ``stop``); each of them begins a burst of ``duration`` consecutive steps.
+    The steps are either listed (``steps``) or periodic (``start``, ``every``);
+    each of them begins a burst of ``duration`` consecutive steps.
     """
 
     kind: Kind
     """Corrupted batch: ``random_tokens`` (inputs and labels),
-    ``token_noise`` (a fraction of them), ``repeated_token`` (one token
-    everywhere), ``shuffled_labels``, ``constant_labels`` (one token as every
-    label), ``repeated_batch`` (that of the burst's first step). Gradient:
+    ``shuffled_labels``, ``constant_labels`` (one token as every label),
+    ``repeated_batch`` (that of the burst's first step). Gradient:
     ``gradient_scale``, or one element of a tensor by ``gradient_bit_flip``,
-    ``gradient_inf``, ``gradient_nan``. Output of a layer:
-    ``activation_scale``, or one element by ``activation_bit_flip``,
-    ``activation_nan``."""
+    ``gradient_inf``, ``gradient_nan``."""
 
-    steps: tuple[Natural, ...] | None = None
+    steps: Annotated[tuple[Natural, ...], Field(min_length=1)] | None = None
     """First steps of the bursts, counted from 0."""
 
     start: Natural | None = None
@@ -78,117 +58,154 @@ class FaultConfig:
     every: Count | None = None
     """Distance between the first steps of bursts; None: one burst."""
 
-    stop: Natural | None = None
-    """No burst starts at this step or later; None: no limit."""
-
     duration: Count = 1
     """Length of a burst, in steps."""
 
     tensor: Annotated[str, Field(min_length=1)] | None = None
-    """Parameter, or sublayer for activations: a name, a glob pattern for all
-    that match (``"*"``: all), or None for one chosen by the seed, anew for
-    every burst, among the trainable parameters or the leaf sublayers."""
+    """Parameter: a name, a glob pattern for all that match (``"*"``: all), or
+    None for one chosen by the seed, anew for every burst, among the trainable
+    parameters."""
 
     magnitude: Real | None = None
-    """Factor of ``gradient_scale`` and ``activation_scale``, needed there."""
-
-    fraction: Share | None = None
-    """Share of the tokens that ``token_noise`` replaces, needed there."""
+    """Factor of ``gradient_scale``, needed there."""
 
     exponent_bit: Annotated[Natural, Field(le=7)] | None = None
     """Bit to flip, counted from the exponent's lowest (0; the highest is 7 for
     float32 and bfloat16, 4 for float16); None: chosen by the seed."""
 
-    token: Natural | None = None
-    """Token id of ``repeated_token`` and ``constant_labels``; None: chosen by
-    the seed, anew for every burst."""
-
-    @field_validator("steps", mode="before")
-    @classmethod
-    def _check_list(cls, steps: Any) -> Any:
-        if steps is not None and (isinstance(steps, str) or not steps):
-            raise ValueError(
-                f"must be a list of at least one step, got {steps!r}"
-            )
-        return steps
-
-    @field_validator("steps")
-    @classmethod
-    def _sort(cls, steps: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        return steps and tuple(sorted(steps))
-
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_when()
-        self._check_options()
+        self._check_steps()
+        for name, kinds in _TAKEN_BY.items():
+            value = getattr(self, name)
+            if value is not None and not self.kind.startswith(kinds):
+                raise ValueError(
+                    f"{self.kind} takes no {name}, got {name}={value!r}"
+                )
+        if self.kind == "gradient_scale" and self.magnitude is None:
+            raise ValueError("gradient_scale needs magnitude")
         return self
 
     @property
     def target(self) -> str:
-        """``"batch"``, ``"gradient"`` or ``"activation"``."""
-        prefix = self.kind.split("_")[0]
-        return prefix if prefix in ("gradient", "activation") else "batch"
+        """``"batch"`` or ``"gradient"``."""
+        return "gradient" if self.kind.startswith("gradient") else "batch"
 
     def burst_start(self, step: int) -> int | None:
         """First step of the burst that ``step`` lies in, None if in none."""
-        if self.steps is not None:
-            num_begun = bisect.bisect_right(self.steps, step)
-            if not num_begun:
-                return None
-            burst = self.steps[num_begun - 1]
-        else:
-            assert self.start is not None
-            if step < self.start:
-                return None
-            burst = self.start
-            if self.every is not None:
-                burst += (step - self.start) // self.every * self.every
-            if self.stop is not None and burst >= self.stop:
-                return None
+        starts = self.steps or (self.start or 0,)
+        begun = [start for start in starts if start <= step]
+        if not begun:
+            return None
+        burst = max(begun)
+        if self.every is not None:
+            burst += (step - burst) // self.every * self.every
         return burst if step < burst + self.duration else None
 
-    def _check_when(self) -> None:
+    def _check_steps(self) -> None:
         if (self.steps is None) == (self.start is None):
             raise ValueError(
                 f"a fault needs either steps or start, got steps={self.steps} "
                 f"and start={self.start}"
             )
-        if self.start is None:
-            self._check_steps()
-            return
-        if self.every is not None and self.every < self.duration:
-            raise ValueError(
-                f"bursts of duration {self.duration} overlap at "
-                f"every={self.every}"
-            )
-        if self.stop is not None and self.stop <= self.start:
-            raise ValueError(
-                f"stop must be after start={self.start}, got {self.stop}"
-            )
-
-    def _check_steps(self) -> None:
-        assert self.steps is not None
-        for name in ("every", "stop"):
-            if getattr(self, name) is not None:
+        if self.every is not None:
+            if self.steps is not None:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} goes with start, not "
-                    "with steps"
+                    f"every={self.every} goes with start, not with steps"
                 )
-        for first, second in itertools.pairwise(self.steps):
+            if self.every < self.duration:
+                raise ValueError(
+                    f"bursts of duration {self.duration} overlap at "
+                    f"every={self.every}"
+                )
+        for first, second in itertools.pairwise(sorted(self.steps or ())):
             if second - first < self.duration:
                 raise ValueError(
                     f"bursts of duration {self.duration} overlap at steps "
                     f"{first} and {second}"
                 )
 
-    def _check_options(self) -> None:
-        taken = OPTIONS[self.kind]
-        for name in _ALL_OPTIONS:
-            value = getattr(self, name)
-            if value is not None and name not in taken:
-                raise ValueError(
-                    f"{self.kind} takes no {name}, got {name}={value!r}"
-                )
-        for name in _NEEDED:
-            if name in taken and getattr(self, name) is None:
-                raise ValueError(f"{self.kind} needs {name}")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault at one step.
+
+    Everything random about it comes from generators that depend on its fields
+    only: a fault corrupts the same values after a resume, in any order of
+    faults, and for every method.
+    """
+
+    config: FaultConfig
+    step: int
+    """Step that is hit, from 0."""
+
+    burst: int
+    """First step of the burst that the step belongs to."""
+
+    index: int
+    """Position of the config in its schedule."""
+
+    seed: int
+    """Seed of the schedule."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the fault."""
+        return self.config.kind
+
+    @property
+    def target(self) -> str:
+        """``"batch"`` or ``"gradient"``."""
+        return self.config.target
+
+    def burst_rng(self) -> np.random.Generator:
+        """Return the generator of values that a burst keeps: tensor, token."""
+        return np.random.default_rng(
+            [self.seed, self.index, self.burst, 0, 0, 1]
+        )
+
+    def step_rng(self, part: int = 0) -> np.random.Generator:
+        """Return the generator of a step's own values: elements, tokens.
+
+        ``part`` tells apart what makes up a step: micro-batches, ranks, hit
+        tensors.
+        """
+        return np.random.default_rng(
+            [self.seed, self.index, self.burst, self.step, part, 2]
+        )
+
+    def record(self, tensors: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the entry for the run record, which JSON can hold."""
+        return {"kind": self.kind, "tensors": list(tensors)}
+
+
+class FaultSchedule:
+    """The faults of a run: the seed decides tensors, elements and tokens."""
+
+    def __init__(self, faults: Sequence[FaultConfig], seed: int) -> None:
+        self.faults = tuple(faults)
+        self.seed = seed
+
+    def at(self, step: int) -> list[Fault]:
+        """Return the faults that hit a step, in the order of the settings."""
+        return [
+            Fault(config=c, step=step, burst=burst, index=i, seed=self.seed)
+            for i, c in enumerate(self.faults)
+            if (burst := c.burst_start(step)) is not None
+        ]
+
+    def fault_steps(self, num_steps: int) -> list[int]:
+        """Return the steps below ``num_steps`` that any fault hits."""
+        return [step for step in range(num_steps) if self.at(step)]
+
+    def corrupted_loss_steps(self, num_steps: int) -> list[int]:
+        """Return the steps below ``num_steps`` whose loss is corrupted itself.
+
+        A corrupted batch changes the loss of its own step, a corrupted
+        gradient only those of later steps.
+        """
+        return [
+            step
+            for step in range(num_steps)
+            if any(fault.target != "gradient" for fault in self.at(step))
+        ]

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of gradients and activations.
+"""Faults of gradients.
 
 A test tool: bits are changed in a copy on the host, which waits for the
 device. Nothing happens, and nothing waits, at steps without a fault.
@@ -8,23 +8,14 @@ device. Nothing happens, and nothing waits, at steps without a fault.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
-import functools
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paddle_adagc.checks import suggestion
-from paddle_adagc.lab.faults.config import FaultConfig
-from paddle_adagc.lab.faults.schedule import Fault
+from paddle_adagc.lab.faults.config import Fault, FaultConfig
 
 if TYPE_CHECKING:
     from paddle import Tensor
@@ -44,10 +35,9 @@ def apply_to_gradients(
 ) -> list[str]:
     """Corrupt gradients in place, between backward and the optimizer step.
 
-    The gradient is ``main_grad`` where the parameter has one, else ``grad``; of
-    a sparse (SelectedRows) gradient the stored rows are corrupted. The choice
-    by the seed is among all trainable parameters, by name: it does not depend
-    on which of them have a gradient. Gives the sorted names of those hit.
+    The gradient is ``main_grad`` where the parameter has one, else ``grad``.
+    The choice by the seed is among all trainable parameters, by name: it does
+    not depend on which of them have a gradient. Gives the sorted names hit.
     """
     import paddle
 
@@ -57,53 +47,26 @@ def apply_to_gradients(
         if not parameter.stop_gradient
     }
     hit = []
-    chosen = _choose(fault, parameters, sorted(parameters))
+    chosen = _choose(fault, parameters)
     for part, name in enumerate(chosen):
         gradient = getattr(parameters[name], "main_grad", None)
         if gradient is None:
             gradient = parameters[name].grad
         if gradient is None:
             continue
-        if gradient.is_selected_rows():
-            gradient = gradient._get_tensor_from_selected_rows()
         with paddle.no_grad():
             gradient.set_value(_corrupted(gradient, fault, part))
         hit.append(name)
     return hit
 
 
-@contextlib.contextmanager
-def activation_fault(fault: Fault, model: Layer) -> Iterator[list[str]]:
-    """Corrupt the outputs of sublayers while the context is open.
-
-    Every call of a chosen sublayer in the context is corrupted alike, so
-    recomputation in the backward pass sees the same fault. Of several outputs
-    the first floating-point tensor is hit. The gradient passes through
-    unchanged: the fault is in the stored values. Yields the names of the
-    sublayers hit so far, in the order of their first call.
-    """
-    layers = dict(model.named_sublayers())
-    leaves = sorted(name for name in layers if not layers[name].sublayers())
-    hit: list[str] = []
-    handles = [
-        layers[name].register_forward_post_hook(_hook(fault, name, part, hit))
-        for part, name in enumerate(_choose(fault, layers, leaves))
-    ]
-    try:
-        yield hit
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _choose(
-    fault: Fault, names: Collection[str], drawable: list[str]
-) -> list[str]:
+def _choose(fault: Fault, names: Collection[str]) -> list[str]:
     """Return the sorted names that are hit: the chosen ones, or one drawn."""
     if fault.config.tensor is not None:
         return matching_names(fault.config, names)
-    if not drawable:
+    if not names:
         raise ValueError(f"the model has nothing for {fault.kind} to hit")
+    drawable = sorted(names)
     return [drawable[int(fault.burst_rng().integers(len(drawable)))]]
 
 
@@ -122,70 +85,16 @@ def matching_names(fault: FaultConfig, names: Collection[str]) -> list[str]:
     return chosen
 
 
-def check_faults(
-    faults: Sequence[FaultConfig], model: Layer, num_words: int
-) -> None:
+def check_faults(faults: Sequence[FaultConfig], model: Layer) -> None:
     """Refuse faults that could not be injected."""
+    names = [
+        name
+        for name, parameter in model.named_parameters()
+        if not parameter.stop_gradient
+    ]
     for fault in faults:
-        if fault.token is not None and fault.token >= num_words:
-            raise ValueError(f"token {fault.token} is not below {num_words}")
-        if fault.tensor is None:
-            continue
-        if fault.target == "gradient":
-            names = [
-                name
-                for name, parameter in model.named_parameters()
-                if not parameter.stop_gradient
-            ]
-        else:
-            names = [name for name, _ in model.named_sublayers()]
-        matching_names(fault, names)
-
-
-def _hook(
-    fault: Fault, name: str, part: int, hit: list[str]
-) -> Callable[[Any, Any, Any], Any]:
-    def hook(layer: Any, inputs: Any, output: Any) -> Any:
-        outputs = list(output) if isinstance(output, tuple | list) else [output]
-        for i, value in enumerate(outputs):
-            if _dtype(value) in _LAYOUT:
-                outputs[i] = _straight_through().apply(
-                    value, lambda x: _corrupted(x, fault, part)
-                )
-                if name not in hit:
-                    hit.append(name)
-                break
-        if isinstance(output, tuple):
-            return tuple(outputs)
-        return outputs if isinstance(output, list) else outputs[0]
-
-    return hook
-
-
-@functools.cache
-def _straight_through() -> Any:
-    """Operator ``(x, f)`` with the value ``f(x)`` and the gradient of x."""
-    import paddle
-
-    class StraightThrough(paddle.autograd.PyLayer):
-        @staticmethod
-        def forward(
-            ctx: Any, x: Tensor, f: Callable[..., np.ndarray]
-        ) -> Tensor:
-            output = paddle.empty_like(x)
-            output.set_value(f(x))
-            return output
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient
-
-    return StraightThrough
-
-
-def _dtype(value: Any) -> str:
-    """``"float32"`` and so on; "" if it has no dtype."""
-    return str(getattr(value, "dtype", "")).split(".")[-1]
+        if fault.tensor is not None:
+            matching_names(fault, names)
 
 
 def _corrupted(tensor: Tensor, fault: Fault, part: int) -> np.ndarray:
@@ -198,7 +107,7 @@ def _corrupted(tensor: Tensor, fault: Fault, part: int) -> np.ndarray:
         return wide.astype(tensor.dtype).numpy()
     values = np.array(tensor.numpy())
     if values.size:
-        dtype = _dtype(tensor)
+        dtype = str(tensor.dtype).split(".")[-1]
         bits = values.reshape(-1).view(_LAYOUT[dtype][0])
         rng = fault.step_rng(part)
         element = int(rng.integers(bits.size))

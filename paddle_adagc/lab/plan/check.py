@@ -151,8 +151,7 @@ def check_recipe(
             report.sections["Model"].append(f"in PaddleFormers {found}")
         if config.faults and num_processes == 1:
             model = build_without_memory(config)
-            words = task.num_words
-            report.attempt(lambda: check_faults(config.faults, model, words))
+            report.attempt(lambda: check_faults(config.faults, model))
     report.sections["Batches"] = _batch_lines(config, recipe)
     report.sections["Schedule"] = _schedule_lines(config)
     report.sections["Optimizer and clip"] = lines = _optimizer_lines(config)

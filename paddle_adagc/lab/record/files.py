@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -29,7 +31,6 @@ import numpy as np
 
 from paddle_adagc.files import atomic_write_json, make_directory
 from paddle_adagc.lab.checksums import Description, describe, find_fault
-from paddle_adagc.lab.record.appending import AppendedFile
 from paddle_adagc.lab.record.rows import FIX, columns, read_names, read_rows
 
 METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
@@ -39,12 +40,54 @@ ENDED = ("finished", "diverged")
 QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
 
 
+class AppendedFile:
+    """Append to a file; its SHA-256 costs no second reading.
+
+    The first ``num_bytes`` of a file that exists stay; the rest is cut off.
+    """
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._num_bytes = num_bytes
+        self._file = path.open("ab+")
+        self._file.truncate(num_bytes)
+        self._file.seek(0)
+        while block := self._file.read(2**20):
+            self._digest.update(block)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        self._file.write(data)
+        self._digest.update(data)
+        self._num_bytes += len(data)
+
+    def flush(self) -> None:
+        """Hand all data to the operating system; refuse a lost file."""
+        self._file.flush()
+        mine = os.fstat(self._file.fileno())
+        if not self._path.exists() or not os.path.samestat(
+            mine, self._path.stat()
+        ):
+            raise FileNotFoundError(
+                errno.ENOENT, "the file is gone", str(self._path)
+            )
+
+    def sync(self) -> dict[str, Any]:
+        """Put all data on the disk; return the size and the checksum."""
+        self.flush()
+        os.fsync(self._file.fileno())
+        return {"bytes": self._num_bytes, "sha256": self._digest.hexdigest()}
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._file.close()
+
+
 class RunWriter:
     """Append the steps of a run to the files of ``directory``.
 
-    A resumed run may begin or stop to log tensors: the file of a run that has
-    logged some holds all steps, NaN where none were logged. Steps from
-    ``start_step`` on are cut off.
+    Steps from ``start_step`` on, of an earlier process, are cut off.
     """
 
     def __init__(
@@ -53,61 +96,46 @@ class RunWriter:
         tensor_names: list[str],
         start_step: int = 0,
     ) -> None:
-        self.directory = Path(directory)
-        make_directory(self.directory)
-        known = self._known_names() if start_step else []
-        self.tensor_names = list(tensor_names) or known
-        if known not in ([], self.tensor_names):
+        self.directory = folder = Path(directory)
+        make_directory(folder)
+        self.tensor_names = list(tensor_names)
+        if start_step and read_names(folder / NAMES) != self.tensor_names:
             raise ValueError(
-                f"{self.directory / NAMES} lists other tensors than this run "
-                "logs: resume with the config that the run was started with"
+                f"{folder / NAMES} lists other tensors than this run logs: "
+                "resume with the config that the run was started with"
             )
-        begins = bool(start_step and self.tensor_names and not known)
-        num_blocks = 0 if begins else start_step
-        metrics_bytes, tensors_bytes = self._sizes(start_step, num_blocks)
-        self._metrics = AppendedFile(self.directory / METRICS, metrics_bytes)
-        self._tensors = AppendedFile(self.directory / TENSORS, tensors_bytes)
-        for _ in range(start_step - num_blocks):
-            self._write_block(None)
-        self._tensors.flush()
+        lines, num_bytes = [], start_step * self._block_bytes
+        if start_step:
+            lines = (folder / METRICS).read_bytes().splitlines(True)
+            size = (folder / TENSORS).stat().st_size
+            if len(lines) < start_step or size < num_bytes:
+                raise ValueError(
+                    f"{folder} holds {len(lines)} steps, fewer than the "
+                    f"{start_step} to resume from"
+                )
+        kept = sum(map(len, lines[:start_step]))
+        self._metrics = AppendedFile(folder / METRICS, kept)
+        self._tensors = AppendedFile(folder / TENSORS, num_bytes)
         # Last: until then a process that is killed has changed nothing.
-        atomic_write_json(
-            self.directory / NAMES, self.tensor_names, indent=None
-        )
+        atomic_write_json(folder / NAMES, self.tensor_names, indent=None)
 
-    def _known_names(self) -> list[str]:
-        return json.loads((self.directory / NAMES).read_text())
-
-    def _sizes(self, num_lines: int, num_blocks: int) -> tuple[int, int]:
-        """Return the bytes that both files keep."""
-        metrics = self.directory / METRICS
-        lines = metrics.read_bytes().splitlines(True) if num_lines else []
-        block = len(QUANTITIES) * len(self.tensor_names) * 4
-        tensors = self.directory / TENSORS
-        size = tensors.stat().st_size if tensors.exists() else 0
-        if len(lines) < num_lines or size < num_blocks * block:
-            raise ValueError(
-                f"{self.directory} holds {len(lines)} steps, fewer than the "
-                f"{num_lines} to resume from"
-            )
-        return sum(map(len, lines[:num_lines])), num_blocks * block
+    @property
+    def _block_bytes(self) -> int:
+        return len(QUANTITIES) * len(self.tensor_names) * 4
 
     def append(
         self, metrics: dict[str, Any], tensors: np.ndarray | None = None
     ) -> None:
         """Write one step: JSON values, with ``step`` and ``loss`` among them.
 
-        ``tensors``: ``[len(QUANTITIES), num_tensors]``, NaN where unknown.
+        ``tensors``: ``[len(QUANTITIES), num_tensors]``, NaN where unknown;
+        None if the run logs none.
         """
-        self._write_block(tensors)
+        if tensors is not None:
+            block = np.asarray(tensors, "<f4").tobytes()
+            assert len(block) == self._block_bytes
+            self._tensors.write(block)
         self._metrics.write(json.dumps(metrics).encode() + b"\n")
-
-    def _write_block(self, tensors: np.ndarray | None) -> None:
-        shape = (len(QUANTITIES), len(self.tensor_names))
-        if tensors is None:
-            tensors = np.full(shape, np.nan)
-        assert tensors.shape == shape
-        self._tensors.write(np.asarray(tensors, "<f4").tobytes())
 
     def flush(self) -> None:
         """Hand all data to the operating system."""

@@ -49,9 +49,6 @@ class Flight:
 
     h: np.ndarray  # like norm: the clip's factor
     gamma: np.ndarray  # like norm: AdaGC's gamma after the step
-    rng: np.ndarray
-    """State of Paddle's random generator before the step, strings
-    ``[num_steps]``: seed, offset, and on a CPU the engine's numbers."""
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all, into a run that is there."""
@@ -83,7 +80,6 @@ class Flight:
             "tensor_names": ("U", (tensors,)),
             "step": ("i", (steps,)),
             "samples": ("i", (steps, 2)),
-            "rng": ("SU", (steps,)),
             **dict.fromkeys(("learning_rate", "loss"), ("f", (steps,))),
             **dict.fromkeys(("norm", "h", "gamma"), table),
         }.items():

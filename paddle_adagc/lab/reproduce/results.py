@@ -382,7 +382,7 @@ def _check_checksum(head: dict[str, Any], content: bytes) -> None:
     if _CHECKSUM not in head and SEAL not in head:
         return
     lines = content.partition(b"\n")[2]
-    check_seal(head, ())
+    check_seal(head)
     if head.get(_CHECKSUM) != hashlib.sha256(lines).hexdigest():
         raise ValueError(
             "the lines below have another SHA-256 than when they were "

@@ -4,8 +4,7 @@
 
 ``complete.json`` is written once everything that it stands for is on the disk.
 It holds the step, and the size and SHA-256 of every file of the checkpoint and
-of the run's record up to that step. Older checkpoints only have the step:
-they are refused until :func:`add_checksums` was asked for.
+of the run's record up to that step.
 """
 
 from __future__ import annotations
@@ -20,14 +19,11 @@ from typing import Any
 from paddle_adagc.files import atomic_write_json, sync
 from paddle_adagc.lab import checksums
 from paddle_adagc.lab.models.safe_pickle import check_pickle
-from paddle_adagc.lab.record.files import NAMES, TENSORS, read_run_json
+from paddle_adagc.lab.record.files import read_run_json
 from paddle_adagc.state import STATE_FILE, read_state
 
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""
-
-_OLD_KEYS = {"step", "wall_seconds", "monitor", "has_diverged"}
-"""Of ``complete.json`` before it had checksums."""
 
 _PARTS = (
     "trainer_state.json",
@@ -72,28 +68,13 @@ def complete_checkpoint(
     )
 
 
-def add_checksums(output_dir: Path) -> None:
-    """Give the checkpoints of an earlier version the checksums they lack."""
-    for path in checkpoints(output_dir):
-        if not (path / COMPLETE).exists():
-            continue
-        facts = read_complete(path)
-        if "files" not in facts:
-            names = [p.name for p in path.iterdir() if p.is_file()]
-            files = checksums.describe(path, sorted({*names} - {COMPLETE}))
-            complete = checksums.sealed({**facts, "files": files})
-            atomic_write_json(path / COMPLETE, complete, indent=None)
-
-
 def read_complete(checkpoint: Path) -> dict[str, Any]:
     """Read ``complete.json``; a ValueError names what is damaged."""
     try:
         facts = json.loads((checkpoint / COMPLETE).read_bytes())
         if not isinstance(facts, dict):
             raise ValueError(f"a {type(facts).__name__}, not an object")
-        checksums.check_seal(facts, _OLD_KEYS)
-        if type(facts.get("step")) is not int:
-            raise ValueError(f"the step is {facts.get('step')!r}")
+        checksums.check_seal(facts)
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{COMPLETE}: {error}") from error
     return facts
@@ -104,27 +85,19 @@ def find_checkpoint_fault(
     *,
     verify: bool = True,
     with_record: bool = True,
-    needs_checksums: bool = True,
 ) -> str | None:
     """Return why a complete checkpoint must not be loaded; None: nothing.
 
-    Args:
-        checkpoint: Folder ``checkpoint-STEP``.
-        verify: Compare checksums; otherwise sizes alone.
-        with_record: Check the run's record up to its step too.
-        needs_checksums: Refuse one of an earlier version, which has none.
+    Without ``verify`` sizes alone are compared; ``with_record`` checks the
+    run's record up to its step, too.
     """
     try:
         facts = read_complete(checkpoint)
-        if needs_checksums and "files" not in facts:
-            return "it has no checksums; --add-checksums trusts it as it is"
-        fault = checksums.find_fault(
-            checkpoint, facts.get("files", {}), verify=verify
-        )
+        fault = checksums.find_fault(checkpoint, facts["files"], verify=verify)
         if fault is None and with_record:
             if facts["step"] != _step(checkpoint):
                 return f"{COMPLETE} is of step {facts['step']}"
-            fault = _record_fault(checkpoint.parent, facts.get("record", {}))
+            fault = _record_fault(checkpoint.parent, facts["record"])
         if fault is None and verify:
             _check_parts(checkpoint)
             _check_steps(checkpoint, facts)
@@ -134,14 +107,8 @@ def find_checkpoint_fault(
 
 
 def _record_fault(directory: Path, record: Mapping[str, Any]) -> str | None:
-    """Compare the beginnings of the record's files with their checksums.
-
-    A run that had recorded no tensors may have begun to since.
-    """
-    has_tensors = record.get(TENSORS, {}).get("bytes", 1) > 0
+    """Compare the beginnings of the record's files with their checksums."""
     for name, wanted in record.items():
-        if name == NAMES and not has_tensors:
-            continue
         path = directory / name
         size = path.stat().st_size if path.is_file() else 0
         if size < wanted["bytes"]:
@@ -179,11 +146,7 @@ def _check_steps(checkpoint: Path, facts: Mapping[str, Any]) -> None:
             f"{_PARTS[0]} is of step {step}, {COMPLETE} of {facts['step']}"
         )
     clip_step = _clip_step(checkpoint)
-    if "clip_step" in facts:
-        is_mine = clip_step == facts["clip_step"]
-    else:  # a loss scaler skips steps, and the clip with them
-        is_mine = clip_step is None or clip_step <= step
-    if not is_mine:
+    if clip_step != facts["clip_step"]:
         raise ValueError(
             f"{STATE_FILE} is of step {clip_step}, {COMPLETE} of {step}"
         )
@@ -210,15 +173,16 @@ def last_checkpoint(output_dir: Path) -> Path | None:
     Damaged ones are named in the log, or in a ValueError if all are; they stay
     until the run saves the same step again.
     """
-    notes, incomplete, whole, num_notes = [], [], None, 0
-    for path in checkpoints(output_dir):
-        if not (path / COMPLETE).exists():
-            incomplete.append(path)
+    found, notes, whole = checkpoints(output_dir), [], None
+    incomplete = [path for path in found if not (path / COMPLETE).exists()]
+    for path in found:
+        if path in incomplete:
             notes.append(f"{path.name} was not completed, removed")
-        elif whole is None and (fault := find_checkpoint_fault(path)):
+        elif fault := find_checkpoint_fault(path):
             notes.append(f"{path.name} is damaged ({fault})")
-        elif whole is None:
-            whole, num_notes = path, len(notes)
+        else:
+            whole = path
+            break
     if whole is None and len(notes) > len(incomplete):
         raise ValueError(
             f"{output_dir} holds no whole checkpoint: {'; '.join(notes)}: put "
@@ -226,10 +190,8 @@ def last_checkpoint(output_dir: Path) -> Path | None:
         )
     for path in incomplete:
         remove_checkpoint(path)
-    if whole is None:
-        return None
-    if notes[:num_notes]:
-        text = "; ".join(notes[:num_notes])
+    if whole is not None and notes:
+        text = "; ".join(notes)
         logger.warning("%s: resuming from %s", text, whole.name)
     return whole
 
@@ -267,15 +229,10 @@ def restore_run_json(directory: Path) -> None:
         fault = "damaged"
     for path in checkpoints(directory):
         try:
-            run = read_complete(path).get("run")
+            run = read_complete(path)["run"]
         except (OSError, ValueError):
             continue
-        if run:
-            atomic_write_json(directory / "run.json", run, indent=1)
-            logger.warning(
-                "%s is %s: taken from %s",
-                directory / "run.json",
-                fault,
-                path.name,
-            )
-            return
+        target = directory / "run.json"
+        atomic_write_json(target, run, indent=1)
+        logger.warning("%s is %s: taken from %s", target, fault, path.name)
+        return

@@ -144,10 +144,6 @@ class MonitorConfig:
     """Series (:data:`paddle_adagc.stability.alarms.WATCHES`) whose alarm ends
     the run at the next log, without a checkpoint of the steps since."""
 
-    flight_steps: Natural = 200
-    """Last steps that every rank keeps in memory and writes to
-    ``output_dir/flight`` at an alarm, a signal or an exception; 0: none."""
-
 
 @section
 class ParallelConfig:
@@ -312,6 +308,8 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without some defaults, as they make a run's digest."""
         values = dataclasses.asdict(self)
+        for fault in values["faults"]:  # keys that digests were made with
+            fault |= dict.fromkeys(("fraction", "stop", "token"))
         if not self.train.report_to:
             del values["train"]["report_to"]
         if self.parallel.num_processes == 1:

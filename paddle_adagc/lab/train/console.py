@@ -1,12 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a run prints: lines or a bar while it trains, and how it ended."""
+"""What a run prints: lines while it trains, and how it ended."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,45 +39,28 @@ class Console(TrainerCallback):
 
     def __init__(self, task: PretrainTask, recorder: StepRecorder) -> None:
         self._task, self._recorder = task, recorder
-        self._bar: tqdm | None = None
         self._first_step, self._started = 0, 0.0
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         """Print the run's size, and the step that it resumes at."""
-        if not is_first_process():
-            return
+        self._first_step, self._started = state.global_step, time.perf_counter()
         size, config = self._task.model_size(), self._task.config
         num, unit = _samples_in(self._task, config.global_batch)
-        self._say(
+        _say(
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
             f"{num:,} {unit} per step, {state.max_steps:,} steps, record of "
             f"{tqdm.format_sizeof(self._recorder.num_bytes, 'B')}"
         )
         if state.global_step:
-            self._say(f"resumed at step {state.global_step:,}")
-        self._first_step, self._started = state.global_step, time.perf_counter()
-        if sys.stdout.isatty():
-            self._bar = tqdm(
-                total=state.max_steps,
-                initial=state.global_step,
-                unit="step",
-                file=sys.stdout,
-            )
-
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
-        """Move the bar."""
-        if self._bar is not None:
-            self._bar.update(state.global_step - self._bar.n)
+            _say(f"resumed at step {state.global_step:,}")
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any
     ) -> None:
         """Print the numbers of a training log."""
-        if "loss" not in logs or not is_first_process():
+        if "loss" not in logs:
             return
         samples = logs["interval_samples_per_second"]
         rate, unit = _samples_in(self._task, samples)
@@ -86,9 +68,9 @@ class Console(TrainerCallback):
         amount = tqdm.format_sizeof(rate) if rate >= 1000 else f"{rate:.3g}"
         taken = time.perf_counter() - self._started
         steps = state.global_step - self._first_step
-        described = describe_log(logs, self._recorder.most_clipped)
         left = taken / steps * (state.max_steps - state.global_step)
-        self._say(
+        described = describe_log(logs, self._recorder.most_clipped)
+        _say(
             f"{_step(state)}  {described}  {amount} {unit}/s  "
             f"ETA {tqdm.format_interval(left)}"
         )
@@ -97,26 +79,16 @@ class Console(TrainerCallback):
         self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any
     ) -> None:
         """Print the validation loss."""
-        if is_first_process():
-            data = self._task.config.data
-            self._say(
-                f"{_step(state)}  validation loss {metrics['eval_loss']:.4g}"
-                + _MEMORISED * (data.kind == "fixed_sequences")
-            )
+        data = self._task.config.data
+        _say(
+            f"{_step(state)}  validation loss {metrics['eval_loss']:.4g}"
+            + _MEMORISED * (data.kind == "fixed_sequences")
+        )
 
-    def on_train_end(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
-        """Close the bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
 
-    def _say(self, line: str) -> None:
-        if self._bar is None:
-            print(line, flush=True)
-        else:
-            self._bar.write(line, file=sys.stdout)
+def _say(line: str) -> None:
+    if is_first_process():
+        print(line, flush=True)
 
 
 def describe_log(

@@ -16,7 +16,7 @@ from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
 from paddle_adagc.lab.train.config import ScheduleConfig, TrainConfig
-from paddle_adagc.lab.train.optimizer_config import OptimizerConfig
+from paddle_adagc.lab.train.optimizer_config import AdamConfig, OptimizerConfig
 from paddle_adagc.optimizers import (
     SPAM,
     ClippedAdamW,
@@ -36,12 +36,12 @@ _CLASSES = {
     "spam": SPAM,
     "stable_adamw": StableAdamW,
 }
-_UPDATE_CLIPS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "adamw_agc": (update_clips.AGC, ("form", "lambda_rel")),
-    "adamw_clippy": (update_clips.Clippy, ("form", "lambda_rel", "lambda_abs")),
-    "adamw_rms_clip": (update_clips.RMSClip, ("threshold",)),
+_UPDATE_CLIPS: dict[str, Any] = {
+    "adamw_agc": update_clips.AGC,
+    "adamw_clippy": update_clips.Clippy,
+    "adamw_rms_clip": update_clips.RMSClip,
 }
-"""Class of the clip of AdamW's update, and the section's arguments for it."""
+"""Clips of AdamW's update; they take what is no argument of Adam."""
 
 
 def make_optimizer(
@@ -65,8 +65,9 @@ def make_optimizer(
             arguments[f"adamw_{key}"] = arguments.pop(key)
         arguments["is_matrix_fun"] = hidden_matrices(model)
     elif name in _UPDATE_CLIPS:
-        clip, keys = _UPDATE_CLIPS[name]
-        arguments["update_clip"] = clip(**{k: arguments.pop(k) for k in keys})
+        adam = {field.name for field in dataclasses.fields(AdamConfig)}
+        own = {key: arguments.pop(key) for key in {*arguments} - adam}
+        arguments["update_clip"] = _UPDATE_CLIPS[name](**own)
     if name == "adamw_agc":
         layout = read_layout(model)
         clips_head = arguments["update_clip"].form == "paper"
@@ -85,11 +86,7 @@ def make_optimizer(
 
 
 def learning_rate(config: ScheduleConfig, step: int, max_steps: int) -> float:
-    """Return the rate of the optimizer step with index ``step``, from 0.
-
-    WSD (warm-up, stable, decay) is flat until the last ``decay_fraction`` of
-    the steps; the paper gives neither its length nor its shape.
-    """
+    """Return the rate of the optimizer step with index ``step``, from 0."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     if config.kind == "constant":

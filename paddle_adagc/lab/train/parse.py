@@ -8,7 +8,6 @@ import contextlib
 import copy
 import io
 import os
-import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,17 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from paddle_adagc.lab.train.config import RunConfig
 
-ALLOW_RESOLVERS = "PADDLE_ADAGC_ALLOW_RESOLVERS"
-"""Environment variable: configs may use OmegaConf's resolvers."""
-
 _OF_OMEGACONF = (OmegaConfBaseException, IndexError, TypeError, ValueError)
-_RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
-_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 
 MAX_BYTES = 2**20
 """Of a YAML file."""
-MAX_REPEATED = 100_000
-"""Characters that interpolations may add."""
 
 _NAMED = ("clip", "optimizer")
 """Sections whose keys depend on their ``name``."""
@@ -65,6 +57,7 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         if "=" not in override:
             raise ValueError(f"override {override!r} is not of form key=value")
+        _refuse_references(override, f"override {override!r:.300}")
         with _refusals(f"override {override!r:.300}"):
             try:
                 OmegaConf.from_dotlist([override])
@@ -124,6 +117,7 @@ def _load_yaml(path: Path) -> Any:
             f"{path}, line {line}: not UTF-8 (byte "
             f"0x{error.object[error.start]:02x}): save it as UTF-8"
         ) from error
+    _refuse_references(text, path)
     try:
         with _refusals(path):
             return OmegaConf.load(io.StringIO(text))
@@ -178,91 +172,28 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     train, data = values.get("train"), values.get("data", {})
     if isinstance(train, Mapping) and isinstance(data, Mapping):
         values["data"] = {"seed": train.get("seed", 0), **data}
+    if isinstance(faults := values.get("faults"), list):
+        # A run's record has None for what its faults do not take.
+        values["faults"] = [
+            {k: v for k, v in fault.items() if v is not None}
+            if isinstance(fault, Mapping)
+            else fault
+            for fault in faults
+        ]
     return RunConfig(**values)
 
 
-def _plain(config: Any, path: Any) -> dict[str, Any]:
-    with _refusals(path):
-        config = OmegaConf.create(config)
-        if not os.environ.get(ALLOW_RESOLVERS):
-            values = OmegaConf.to_container(config)
-            _refuse_resolvers(values)
-            _check_expansion(values)
-        plain = OmegaConf.to_container(config, resolve=True)
+def _plain(config: Any, where: Any) -> dict[str, Any]:
+    with _refusals(where):
+        plain = OmegaConf.to_container(OmegaConf.create(config))
     if not isinstance(plain, dict):
-        raise ValueError(f"{path} holds a {type(plain).__name__}, not a map")
+        raise ValueError(f"{where} holds a {type(plain).__name__}, not a map")
     return typing.cast("dict[str, Any]", plain)
 
 
-def _refuse_resolvers(values: Any) -> None:
-    """Refuse ``${oc.env:...}`` and the like, which read this machine."""
-    if isinstance(values, Mapping):
-        values = [*values, *values.values()]
-    if isinstance(values, (list, tuple)):
-        for value in values:
-            _refuse_resolvers(value)
-    elif isinstance(values, str) and _RESOLVER.search(values):
+def _refuse_references(text: str, where: Any) -> None:
+    """Refuse OmegaConf's ``${...}``: it can read the machine, or multiply."""
+    if "${" in text:
         raise ValueError(
-            f"{values!r:.100} reads this machine: write the value itself, or "
-            f"set {ALLOW_RESOLVERS}=1 if you trust the config"
+            f"{where}: ${{...}} is refused: write the value itself"
         )
-
-
-def _check_expansion(values: Any) -> None:
-    """Refuse interpolations that multiply what they repeat."""
-    nodes = dict(_nodes(values, ()))
-    sizes: dict[tuple[str, ...], int] = {}
-    limit = MAX_REPEATED + sum(
-        len(str(value))
-        for value in nodes.values()
-        if not isinstance(value, (Mapping, list))
-    )
-
-    def size(path: tuple[str, ...]) -> int:
-        """Count the characters that a value has in the end."""
-        if path in sizes:
-            return sizes[path]
-        sizes[path] = 0  # where it leads back to itself, an error of OmegaConf
-        value = nodes[path]
-        if isinstance(value, (Mapping, list)):
-            keys = value if isinstance(value, Mapping) else range(len(value))
-            sizes[path] = sum(size((*path, str(key))) for key in keys)
-        else:
-            text = str(value)
-            references = _REFERENCE.findall(text)
-            if len(references) != text.count("${"):
-                raise ValueError(
-                    f"{text!r:.100}: write ${{key}}, with no other"
-                )
-            targets = [_target(reference, path) for reference in references]
-            sizes[path] = len(text) + sum(map(size, targets))
-        if sizes[path] > limit:
-            raise ValueError(
-                f"interpolations add more than {MAX_REPEATED:,} characters"
-                f"{' to ' * bool(path)}{'.'.join(path)}: use fewer"
-            )
-        return sizes[path]
-
-    def _target(reference: str, path: tuple[str, ...]) -> tuple[str, ...]:
-        num_dots = len(reference) - len(reference.lstrip("."))
-        start = path[: len(path) - num_dots] if num_dots else ()
-        parts = re.split(r"[.\[\]\s]+", reference)
-        target = (*start, *filter(None, parts))
-        if target not in nodes:
-            raise ValueError(f"Interpolation key {reference!r:.100} not found")
-        return target
-
-    size(())
-
-
-def _nodes(
-    value: Any, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield a value and all values in it, with the keys that lead there."""
-    yield path, value
-    if isinstance(value, (Mapping, list)):
-        pairs = (
-            value.items() if isinstance(value, Mapping) else enumerate(value)
-        )
-        for key, part in pairs:
-            yield from _nodes(part, (*path, str(key)))

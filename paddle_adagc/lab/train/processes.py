@@ -35,9 +35,9 @@ three SIGTERM, 0.2 s apart, and a terminal's Ctrl-C reaches it and the ranks."""
 
 
 def launch_lines(run: Sequence[str], num_processes: int) -> list[str]:
-    """Return the command that starts a run, after a line on where to run it.
+    """Return the command that starts a Python file with its arguments.
 
-    ``run`` is a Python file and its arguments; each process has one GPU.
+    With several nodes a line before says where to run it.
     """
     command = shlex.join(run)
     if num_processes == 1:
@@ -57,8 +57,7 @@ def launch_lines(run: Sequence[str], num_processes: int) -> list[str]:
 def start_processes(config: RunConfig) -> None:
     """Start fleet as ``config.parallel`` says; nothing for one process.
 
-    PaddleNLP starts fleet if nobody has, without groups for experts; it
-    keeps a topology that exists.
+    PaddleNLP's Trainer keeps this topology; its own has no expert groups.
     """
     parallel, num_launched = config.parallel, dist.get_world_size()
     if num_launched != parallel.num_processes:
@@ -184,18 +183,14 @@ def mean_over_processes(values: Sequence[float | None]) -> list[float]:
     A value is None where only others know it (a loss, on all pipeline stages
     but the last).
     """
-    known = [value for value in values if value is not None]
     if dist.get_world_size() == 1 or not values:
-        return known
+        return [value for value in values if value is not None]
     table = paddle.to_tensor(
-        [
-            [value or 0.0 for value in values],
-            [float(value is not None) for value in values],
-        ],
+        [(value or 0.0, float(value is not None)) for value in values],
         "float64",
     )
     dist.all_reduce(table)
-    total, count = table.numpy()
+    total, count = table.numpy().T
     return (total / count).tolist()
 
 
@@ -208,15 +203,12 @@ class Stopped(SystemExit):
     def __init__(self, number: int, checkpoint: Path) -> None:
         self.exit_status = 128 + number
         super().__init__(self.exit_status)
-        self._number, self._checkpoint = number, checkpoint
+        name = signal.Signals(number).name
+        self._line = f"stopped by {name}: saved {checkpoint}; "
 
     def __str__(self) -> str:
         """One line for the user."""
-        name = signal.Signals(self._number).name
-        return (
-            f"stopped by {name}: saved {self._checkpoint}; the same command "
-            "resumes"
-        )
+        return f"{self._line}the same command resumes"
 
 
 class StopRequest:

@@ -31,8 +31,6 @@ from paddle_adagc.lab.train.processes import (
     mean_over_processes,
 )
 from paddle_adagc.stability.alarms import Alarm, Monitor
-from paddle_adagc.stability.monitor import SpikeMonitor
-from paddle_adagc.stability.spike_score import window_for
 
 logger = logging.getLogger(__name__)
 _MOMENTS = ("moment1", "moment2")
@@ -52,16 +50,13 @@ class StepRecorder:
     read at every step. With several processes the first one writes, and losses
     are the mean over those with data of their own. Set ``optimizer``, whose
     moments are recorded, before the first step. ``has_diverged``: a loss was
-    not finite although no fault had corrupted the batch or an activation, and
-    then weights were not finite.
+    not finite although no fault had corrupted the batch, and then weights were
+    not finite.
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
-        self.monitor = SpikeMonitor(window_for(config.train.max_steps))
         self.watcher = Watcher(config.monitor.stop_on)
-        self.flight = FlightRecorder(
-            config.train.output_dir, config.monitor.flight_steps
-        )
+        self.flight = FlightRecorder(config.train.output_dir)
         self.has_diverged = False
         self.most_clipped: dict[str, float] = {}  # of the last summary
         self._stuck: set[str] = set()
@@ -127,11 +122,6 @@ class StepRecorder:
             self._config.train.output_dir, self.tensor_names, first_step
         )
 
-    def resume_monitor(self, state: Mapping[str, Any]) -> None:
-        """Resume the spike monitor; with the window that its run began with."""
-        self.monitor = SpikeMonitor(state["config"]["window"])
-        self.monitor.set_state_dict(state)
-
     def begin_step(self, step: int, learning_rate: float) -> None:
         """Begin an optimizer step at its learning rate."""
         samples: list[int] = []
@@ -155,7 +145,7 @@ class StepRecorder:
         self._losses.append(loss)
 
     def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
-        """Add a fault; the list of tensors hit may grow until the step ends."""
+        """Add a fault, with the tensors that it has hit."""
         self._faults.append((fault, tensors))
 
     def add_evaluation(self, loss: float, **measures: float) -> None:
@@ -181,18 +171,14 @@ class StepRecorder:
         if self._observed is not None:
             self._row.update(self._observed.step_metrics())
             tensors = self._observed.tensor_rows(self._moment_norms())
-            gammas = zip(
-                self._parameters, tensors[_GAMMA].tolist(), strict=True
-            )
-            self.watcher.see_gammas(self._row["step"], dict(gammas))
+            values = tensors[_GAMMA].tolist()
+            gammas = dict(zip(self._parameters, values, strict=True))
+            self.watcher.see_gammas(self._row["step"], gammas)
         self._pending.append((self._row, tensors))
         self._row = {}
 
     def log_line(self) -> dict[str, float]:
-        """Return the mean loss since the last call, and the learning rate.
-
-        Every process calls this; the mean is over all of them.
-        """
+        """Return the mean loss since the last call, and the learning rate."""
         self._read_losses()
         losses, self._unlogged = self._unlogged, []
         rate = self._pending[-1][0]["learning_rate"]
@@ -229,32 +215,23 @@ class StepRecorder:
         """
         self._read_losses()
         rows = [row for row, _ in self._pending]
-        suspicious = [self._is_suspicious(row) for row in rows]
-        if any(suspicious) and not self.weights_are_finite():
-            self.has_diverged = True
+        if any(map(self._is_suspicious, rows)):
+            self.has_diverged |= not self.weights_are_finite()
         begun = self.watcher.watch(rows, every_step=self._observed is not None)
         self.flight.to_host()
         reasons = [str(alarm) for alarm in begun]
-        if begun and rows:
-            self._log_alarms(reasons, rows[0]["step"], rows[-1]["step"])
+        if is_first_process():
+            for reason in reasons:
+                logger.warning("alarm: %s", reason)
         if self.has_diverged:
             reasons.append("weights are not finite")
         if reasons:
             self.flight.write("alarm", "; ".join(reasons))
-        for row, tensors in self._pending:
-            if self._writer is not None:
-                self._writer.append(row, tensors)
-        self._pending = []
         if self._writer is not None:
+            for row, tensors in self._pending:
+                self._writer.append(row, tensors)
             self._writer.flush()
-
-    def _log_alarms(self, reasons: list[str], first: int, last: int) -> None:
-        worst = self.flight.worst_tensors(first, last)
-        if is_first_process():
-            for reason in reasons:
-                logger.warning("alarm: %s", reason)
-            if worst:
-                logger.warning("%s", worst)
+        self._pending = []
 
     def sync(self) -> Description:
         """Flush, put the record on the disk, and describe its files.
@@ -266,9 +243,7 @@ class StepRecorder:
 
     def _read_losses(self) -> None:
         """Replace what is still on the device by numbers."""
-        rows = [
-            row for row, _ in self._pending if isinstance(row["loss"], list)
-        ]
+        rows = [r for r, _ in self._pending if isinstance(r["loss"], list)]
         losses = mean_over_processes([_mean(row["loss"]) for row in rows])
         for row, loss in zip(rows, losses, strict=True):
             row["loss"] = loss
@@ -280,10 +255,7 @@ class StepRecorder:
         return are_finite(self._parameters.values())
 
     def _is_suspicious(self, row: dict[str, Any]) -> bool:
-        """Take a step's loss; tell whether the weights may have become NaN."""
-        spike = self.monitor.update(row["loss"])
-        if spike is not None and spike.starts_event and is_first_process():
-            logger.warning("loss spike: %s", spike)
+        """Tell whether the weights may have become NaN."""
         is_corrupted = row["step"] in self._corrupted_steps
         return not math.isfinite(row["loss"]) and not is_corrupted
 
@@ -407,11 +379,8 @@ class Watcher:
         }
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume; alarms of a version with other rules start afresh."""
-        try:
-            self._monitor.set_state_dict(state["monitor"])
-        except ValueError as error:
-            logger.warning("alarms start afresh: %s", error)
+        """Resume."""
+        self._monitor.set_state_dict(state["monitor"])
         self._earlier_total = self._last_total = state["nonfinite_total"]
         self._gammas = dict(state["gammas"])
 

@@ -147,18 +147,7 @@ def save_layout(
 def must_reshard(checkpoint: Path, parallel: ParallelConfig) -> bool:
     """Tell whether PaddleNLP's own loading is not enough."""
     saved = _saved_layout(checkpoint)
-    if saved is None:  # by an earlier version, see `check_layout_file`
-        return False
     return parallel.ep > 1 or saved["parallel"] != dataclasses.asdict(parallel)
-
-
-def check_layout_file(checkpoint: Path) -> None:
-    """Refuse an earlier version's checkpoint, which keeps its layout."""
-    if not (checkpoint / LAYOUT).exists():
-        raise ValueError(
-            f"{checkpoint} has no {LAYOUT}, because an earlier version made "
-            "it: resume it under the layout that it was made with"
-        )
 
 
 def read_optimizer_state(
@@ -195,11 +184,9 @@ def read_optimizer_state(
     return state
 
 
-def _saved_layout(checkpoint: Path) -> dict[str, Any] | None:
-    """Read ``layout.json``; None if there is none."""
+def _saved_layout(checkpoint: Path) -> dict[str, Any]:
+    """Read ``layout.json``; refuse one that names other files."""
     file = checkpoint / LAYOUT
-    if not file.exists():
-        return None
     saved = json.loads(file.read_text())
     for name in saved["optimizer"]:
         if not _OPTIMIZER_FILE.fullmatch(name):
@@ -266,9 +253,7 @@ def _read_wholes(
     checkpoint: Path, layout: Mapping[str, TensorLayout]
 ) -> dict[tuple[str, str], rank_weights.Array]:
     """Read every quantity of some tensors of the whole model."""
-    check_layout_file(checkpoint)
     saved = _saved_layout(checkpoint)
-    assert saved is not None
     numbers: dict[tuple[str, str], rank_weights.Array] = {}
     parts: dict[tuple[str, str], _Assembly] = {}
     for file, entries in saved["optimizer"].items():

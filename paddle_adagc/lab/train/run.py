@@ -17,9 +17,8 @@ import paddle_adagc
 from paddle_adagc.lab.data.indexed import check_dataset
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
+from paddle_adagc.lab.processor import processor_facts
 from paddle_adagc.lab.record.files import lock_run
-from paddle_adagc.lab.record.machine import processor_facts
-from paddle_adagc.lab.train import checkpoints
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.processes import (
     Stopped,
@@ -39,23 +38,20 @@ def run_pretraining(
     change_data: bool = False,
     fork: Fork | None = None,
     verify: bool = False,
-    add_checksums: bool = False,
 ) -> str:
     """Train as ``config`` says, or resume a killed run.
 
-    A run that has ended is not run again, unless ``train.max_steps`` grew.
+    A run that has ended is not run again, unless ``train.max_steps`` grew. It
+    writes to ``train.output_dir`` only.
 
     Args:
-        config: The run; it writes to ``train.output_dir`` only. What may differ
-            from a run that is resumed: :class:`.start.Change`.
+        config: The run.
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
         change_data: Resume with other data.
         fork: Checkpoint of another run, from which this one starts.
         verify: Compare all of the data, and of an ended run's record, with
             their checksums; otherwise sizes and samples.
-        add_checksums: Trust checkpoints of an earlier version, which have no
-            checksums, as they are now.
 
     Returns:
         ``"finished"``, ``"diverged"`` if the loss stopped being finite, or
@@ -70,9 +66,6 @@ def run_pretraining(
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
-        if add_checksums:
-            source = fork.source if fork else directory
-            from_first_process(lambda: checkpoints.add_checksums(source))
         if status := from_first_process(lambda: start.read(verify=verify)):
             if is_first_process():
                 print(
@@ -118,7 +111,7 @@ def build_trainer(config: RunConfig) -> PretrainTrainer:
     train_dataset, eval_dataset = task.build_datasets(num_samples)
     clip = make_clip(**config.clip)
     model = task.build_model()
-    check_faults(config.faults, model, task.num_words)
+    check_faults(config.faults, model)
     return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,23 +22,32 @@ from paddle_adagc.lab.train.checkpoints import (
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.resharding import check_layout_file
 from paddle_adagc.lab.train.tasks import make_task
 
-_FREE = (
-    "train.log_every",
-    "train.eval_every",
-    "train.save_every",
-    "train.keep_checkpoints",
-    "train.visualdl",
-    "train.report_to",
-)
+_KINDS = {
+    "free": (
+        "train.log_every",
+        "train.eval_every",
+        "train.save_every",
+        "train.keep_checkpoints",
+        "train.visualdl",
+        "train.report_to",
+        "monitor",
+    ),
+    "length": ("train.max_steps",),
+    "layout": (
+        "train.batch_size",
+        "train.gradient_accumulation_steps",
+        "parallel",
+    ),
+    "data": ("data",),
+}
+"""What it takes to accept a change, by the keys' beginnings; else a fork."""
+
 _WHOLE = "clip.overrides"  # None is a value there, keys have dots
-_LAYOUT = ("train.batch_size", "train.gradient_accumulation_steps")
 
 
-@dataclasses.dataclass(frozen=True)
-class Fork:
+class Fork(NamedTuple):
     """Another run's checkpoint, from which a new run starts."""
 
     source: Path  # directory of the other run
@@ -81,7 +88,7 @@ class Start:
         self._overwrites, self._changes_data = overwrite, change_data
         self._fork = fork
         self._earlier: dict[str, Any] = {}  # content of run.json
-        self._changes: Sequence[Change] = ()
+        self._changes: list[Change] = []
         self._origin = Origin()
         self._facts: dict[str, Any] = {}
 
@@ -93,19 +100,17 @@ class Start:
         directory = self._directory
         if not self._overwrites:
             restore_run_json(directory)
-        if not (directory / "run.json").exists():
-            if any(directory.iterdir()):
-                raise FileExistsError(
-                    f"{directory} is not empty and holds no run: choose "
-                    "another train.output_dir"
-                )
+        if not (directory / "run.json").exists() and any(directory.iterdir()):
+            raise FileExistsError(
+                f"{directory} is not empty and holds no run: choose another "
+                "train.output_dir"
+            )
+        if not self._overwrites:
+            self._earlier = files.read_run_json(directory)
+        if not self._earlier:
             return None
-        if self._overwrites:
-            return None
-        self._earlier = files.read_run_json(directory)
-        if self._earlier:
-            self._check_fork()
-        settings = self._earlier.get("config", {})
+        self._check_fork()
+        settings = self._earlier["config"]
         self._changes = find_changes(settings, self._settings)
         self._check_changes(settings)
         status = self._earlier.get("status")
@@ -126,7 +131,7 @@ class Start:
         if not self._overwrites:
             checkpoint = last_checkpoint(self._directory)
         if checkpoint is not None:
-            self._accept(self._check_fit(checkpoint, self._changes))
+            self._accept(_saved_step(checkpoint))
             self._origin = Origin(checkpoint)
         elif fork is not None:
             self._origin = self._find_fork(fork)
@@ -141,11 +146,12 @@ class Start:
     def _find_fork(self, fork: Fork) -> Origin:
         checkpoint = _forked_checkpoint(fork)
         old, new = files.read_run_json(fork.source)["config"], self._settings
-        changes = find_changes(old, new)
-        step = self._check_fit(checkpoint, changes)
-        origin = {"run": str(fork.source), "step": step}
-        self._facts = {
-            "forked_from": {**origin, "changed": _old_and_new(changes)}
+        step = _saved_step(checkpoint)
+        self._check_length(step)
+        self._facts["forked_from"] = {
+            "run": str(fork.source),
+            "step": step,
+            "changed": _old_and_new(find_changes(old, new)),
         }
         # Of what keeps its name, other arguments keep the state.
         afresh = [
@@ -155,14 +161,6 @@ class Start:
         ]
         return Origin(checkpoint, True, frozenset(afresh))
 
-    def _check_fit(self, checkpoint: Path, changes: Sequence[Change]) -> int:
-        """Refuse a checkpoint of another layout or length; return its step."""
-        step = _saved_step(checkpoint)
-        self._check_length(step)
-        if any(change.key.startswith("parallel") for change in changes):
-            check_layout_file(checkpoint)
-        return step
-
     def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
         """Write ``run.json``; give a fork the record of the steps before it."""
         if self._overwrites:
@@ -171,11 +169,7 @@ class Start:
         if checkpoint and not is_fork and not self._changes_data:
             old, new = self._earlier.get("data", {}), facts["data"]
             if any(new.get(key) != old[key] for key in old):
-                raise FileExistsError(
-                    f"{self._directory} holds a run on other data ({old}, now "
-                    f"{new}): put the data back, or give --change-data to "
-                    "resume with these"
-                )
+                raise _other_data(self._directory, f"{old}, now {new}")
         if origin := self._facts.get("forked_from"):
             source = Path(origin["run"])
             _copy_record(source, origin["step"], self._directory, tensor_names)
@@ -205,7 +199,7 @@ class Start:
 
     def _check_changes(self, settings: Mapping[str, Any]) -> None:
         """Refuse changes that a resumed run does not accept."""
-        by_kind: dict[Kind, list[Change]] = {}
+        by_kind: dict[str, list[Change]] = {}
         for change in self._changes:
             by_kind.setdefault(change.kind, []).append(change)
         if forks := by_kind.get("fork"):
@@ -225,26 +219,19 @@ class Start:
             )
         data = by_kind.get("data")
         if data and not self._changes_data:
-            raise FileExistsError(
-                f"{self._directory} holds a run on other data "
-                f"({', '.join(map(str, data))}): give --change-data to resume "
-                "with these, or put them back"
-            )
+            raise _other_data(self._directory, ", ".join(map(str, data)))
 
     def _accept(self, step: int) -> None:
         """Tell the user of the changes; note them for ``run.json``."""
+        self._check_length(step)
         changes = [change for change in self._changes if change.kind != "free"]
-        if not changes:
-            return
         for change in changes:
             print(f"from step {step} on: {change}")
             if change.kind == "length":
                 print(_schedule_line(self._config, change.old, step))
-        entry = {"step": step, "changed": _old_and_new(changes)}
-        self._facts = {"changes": [*self._earlier.get("changes", []), entry]}
-
-
-Kind = Literal["free", "length", "layout", "record", "data", "fork"]
+        if changes:
+            entry = {"step": step, "changed": _old_and_new(changes)}
+            self._facts["changes"] = [*self._earlier.get("changes", []), entry]
 
 
 class Change(NamedTuple):
@@ -255,17 +242,12 @@ class Change(NamedTuple):
     new: Any
 
     @property
-    def kind(self) -> Kind:
-        """What it takes to accept the change."""
-        if self.key in _FREE or self.key.startswith("monitor"):
-            return "free"
-        if self.key == "train.max_steps":
-            return "length"
-        if self.key in _LAYOUT or self.key.startswith("parallel"):
-            return "layout"
-        if self.key.startswith("record"):
-            return "record"
-        return "data" if self.key.startswith("data") else "fork"
+    def kind(self) -> str:
+        """What it takes to accept the change: see ``_KINDS``."""
+        for kind, keys in _KINDS.items():
+            if self.key.startswith(keys):
+                return kind
+        return "fork"
 
     def __str__(self) -> str:
         """Key, old and new value."""
@@ -290,6 +272,13 @@ def _old_and_new(changes: Sequence[Change]) -> dict[str, list[Any]]:
     return {change.key: [change.old, change.new] for change in changes}
 
 
+def _other_data(directory: Path, what: str) -> FileExistsError:
+    return FileExistsError(
+        f"{directory} holds a run on other data ({what}): put the data back, "
+        "or give --change-data to resume with these"
+    )
+
+
 def _layout_remedy(
     settings: Mapping[str, Any], config: RunConfig
 ) -> str | None:
@@ -297,9 +286,9 @@ def _layout_remedy(
 
     None if nothing else does.
     """
-    values = copy.deepcopy(dict(settings))
-    values["train"]["output_dir"] = config.train.output_dir
-    old = parse_config(values)
+    directory = config.train.output_dir
+    train = {**settings["train"], "output_dir": directory}
+    old = parse_config({**settings, "train": train})
     num_parts = old.train.gradient_accumulation_steps
     if old.global_batch != config.global_batch:
         return (
@@ -328,12 +317,12 @@ def _schedule_line(config: RunConfig, old_steps: int, step: int) -> str:
     schedule, steps = config.schedule, config.train.max_steps
     before = learning_rate(schedule, step, old_steps)
     after = learning_rate(schedule, step, steps)
-    line = f"the {schedule.kind} schedule now ends at step {steps}"
+    rate = f"changes from {before:.3g} to {after:.3g}"
     if before == after:
-        return f"{line}; the learning rate of step {step} stays {after:.3g}"
+        rate = f"stays {after:.3g}"
     return (
-        f"{line}; the learning rate of step {step} changes from {before:.3g} "
-        f"to {after:.3g}"
+        f"the {schedule.kind} schedule now ends at step {steps}; the learning "
+        f"rate of step {step} {rate}"
     )
 
 
@@ -373,15 +362,15 @@ def _copy_record(
     source: Path, step: int, target: Path, tensor_names: list[str]
 ) -> None:
     """Copy a run's first steps; tensors that it has not recorded are NaN."""
-    lines = (source / "metrics.jsonl").read_bytes().splitlines(True)
-    (target / "metrics.jsonl").write_bytes(b"".join(lines[:step]))
-    names = json.loads((source / "tensors.json").read_text())
-    (target / "tensors.json").write_text(json.dumps(tensor_names))
+    lines = (source / files.METRICS).read_bytes().splitlines(True)
+    (target / files.METRICS).write_bytes(b"".join(lines[:step]))
+    names = json.loads((source / files.NAMES).read_text())
+    (target / files.NAMES).write_text(json.dumps(tensor_names))
     if names == tensor_names:
-        shutil.copy(source / "tensors.f32", target)
+        shutil.copy(source / files.TENSORS, target)
         return
     shape = (step, len(files.QUANTITIES), len(tensor_names))
-    np.full(shape, np.nan, "<f4").tofile(target / "tensors.f32")
+    np.full(shape, np.nan, "<f4").tofile(target / files.TENSORS)
 
 
 def _empty(directory: Path) -> None:

@@ -30,7 +30,7 @@ from paddle_adagc.lab.data.image_text import (
     build_image_text_datasets,
     inspect_pairs,
 )
-from paddle_adagc.lab.faults import Fault, apply_to_batch, apply_to_pairs
+from paddle_adagc.lab.faults import REPEATED_BATCH, Fault, apply_to_batch
 from paddle_adagc.lab.models import shapes
 from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
@@ -66,16 +66,11 @@ NUM_RETRIEVED = 1024
 class PretrainTask(abc.ABC):
     """A model, its data, and what differs between kinds of models.
 
-    The rest of a run (optimizer, clip, schedule, record, checkpoints, faults
-    of gradients and activations) is the same for all of them. The constructor
-    refuses settings that this kind of model does not have.
+    The constructor refuses settings that this kind of model does not have.
     """
 
     label_names: tuple[str, ...] = ("labels",)
     """Entries of a batch that PaddleNLP's Trainer needs to evaluate a loss."""
-
-    num_words: int
-    """Number of token ids, from 0, that a fault may put into a batch."""
 
     sample_length: str  # length of a sample in tokens, for people
     num_tokens: int | None = None
@@ -92,22 +87,21 @@ class PretrainTask(abc.ABC):
 
     @abc.abstractmethod
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
-        """Build the training and the validation dataset; refuse what misfits.
+        """Build the training and the validation dataset, in training's order.
 
-        Both are map-style and in the order of training. A sample is a
-        dictionary of arrays: the model's arguments by name, each of one shape.
-        The training dataset has a ``fingerprint`` for the run's record.
+        A sample is a dictionary of arrays: the model's arguments by name. The
+        training dataset has a ``fingerprint`` for the run's record.
         """
 
     @abc.abstractmethod
     def build_model(self) -> nn.Layer:
         """Build the model; its initial weights are the same in every layout."""
 
-    @abc.abstractmethod
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:
         """Return a copy of the batch, micro-batch ``part``, with a fault."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def take_losses(self, model: Any) -> list[Tensor]:
@@ -142,8 +136,7 @@ class PretrainTask(abc.ABC):
     ) -> int:
         """Return the bytes that a rank keeps for the backward pass, at most.
 
-        ``keys`` are the structured names of the rank's tensors. With
-        ``recompute`` every layer keeps only its input.
+        ``keys``: the rank's tensors. With ``recompute`` layers keep inputs.
         """
 
     def check_layout(self) -> None:
@@ -177,7 +170,6 @@ class LanguageTask(PretrainTask):
             tensor_parallel_degree=config.parallel.tp,
             sequence_parallel=config.parallel.sequence_parallel,
         )
-        self.num_words = self.model_config.vocab_size
         self.num_tokens = config.data.seq_length
         self.sample_length = f"{self.num_tokens:,}"
         # Experts are balanced over a micro-batch.
@@ -221,17 +213,15 @@ class LanguageTask(PretrainTask):
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:
-        arrays = apply_to_batch(
+        input_ids, labels = apply_to_batch(
             fault,
             inputs["input_ids"].numpy(),
             inputs["labels"].numpy(),
             vocab_size=self.model_config.vocab_size,
             part=part,
         )
-        return {
-            key: paddle.to_tensor(array)
-            for key, array in zip(("input_ids", "labels"), arrays, strict=True)
-        }
+        ids = paddle.to_tensor(input_ids)
+        return {"input_ids": ids, "labels": paddle.to_tensor(labels)}
 
     def take_losses(self, model: Any) -> list[Tensor]:
         if isinstance(model, DecoderForCausalLMPipe):
@@ -247,9 +237,8 @@ class LanguageTask(PretrainTask):
 
     def step_measures(self, model: nn.Layer) -> dict[str, float]:
         """Balance of the experts, where biases follow it at every step."""
-        return (
-            expert_balance(model) if self.config.train.expert_bias_rate else {}
-        )
+        follows = self.config.train.expert_bias_rate > 0
+        return expert_balance(model) if follows else {}
 
     def model_lines(self) -> list[str]:
         model, size = self.model_config, self.model_size()
@@ -314,12 +303,13 @@ class LanguageTask(PretrainTask):
             return {}
         names = set().union(*gather({*parameters_by_key(model)}))
         quantized = set().union(*gather({*quantized_parameters(model)}))
-        float8 = {
-            "backend": backend(),
-            "quantized": sorted(quantized),
-            "not_quantized": sorted(names - quantized),
+        return {
+            "float8": {
+                "backend": backend(),
+                "quantized": sorted(quantized),
+                "not_quantized": sorted(names - quantized),
+            }
         }
-        return {"float8": float8}
 
 
 class ImageTextTask(PretrainTask):
@@ -337,7 +327,6 @@ class ImageTextTask(PretrainTask):
         _refuse_unsupported(config)
         model = CLIPConfig.from_fields(config.model, PRESETS)
         self.model_config = model
-        self.num_words = min(model.vocab_size, model.end_token)
         self.sample_length = (
             f"{model.num_patches} patches and {model.context_length}"
         )
@@ -359,17 +348,6 @@ class ImageTextTask(PretrainTask):
         """Build CLIP, whole on every rank."""
         paddle.seed(self.config.train.seed)
         return CLIP(self.model_config)
-
-    def corrupt(
-        self, inputs: dict[str, Tensor], fault: Fault, part: int
-    ) -> dict[str, Tensor]:
-        captions = apply_to_pairs(
-            fault,
-            inputs["input_ids"].numpy(),
-            vocab_size=self.model_config.vocab_size,
-            end_token=self.model_config.end_token,
-        )
-        return {**inputs, "input_ids": paddle.to_tensor(captions)}
 
     def take_losses(self, model: CLIP) -> list[Tensor]:
         assert model.last_loss is not None
@@ -470,3 +448,9 @@ def _refuse_unsupported(config: RunConfig) -> None:
             "train.precision='float8' with clip: its linear maps have no FP8; "
             "use bfloat16"
         )
+    for fault in config.faults:
+        if fault.target == "batch" and fault.kind != REPEATED_BATCH:
+            raise ValueError(
+                f"faults of kind {fault.kind} with clip: they corrupt tokens; "
+                f"use {REPEATED_BATCH}, or a fault of gradients"
+            )

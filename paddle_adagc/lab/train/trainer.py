@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from pathlib import Path
@@ -27,7 +26,6 @@ from paddle_adagc.lab.faults import (
     REPEATED_BATCH,
     Fault,
     FaultSchedule,
-    activation_fault,
     apply_to_gradients,
     repeated_samples,
 )
@@ -67,10 +65,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
     checkpoint holds all that a killed run needs to have the same losses (the
-    state of the clip, of the spike monitor and of the alarms too), and can be
-    loaded under another layout. ``starts_afresh`` names what does not take its
-    state from it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the
-    signal that ended the training, or 0.
+    state of the clip and of the alarms too), and loads under any layout.
+    ``starts_afresh`` names what takes no state from it, of ``"clip"`` and
+    ``"optimizer"``; ``stopped_by`` is the signal that ended the training, or 0.
     """
 
     def __init__(
@@ -192,18 +189,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _faulty_step(
         self, model: Any, inputs: dict[str, Any], faults: list[Fault], part: int
     ) -> Tensor:
-        with contextlib.ExitStack() as around:
-            for fault in faults:
-                if fault.target == "batch":
-                    if fault.kind == REPEATED_BATCH:
-                        inputs = self._repeated_batch(fault, part)
-                    else:
-                        inputs = self.task.corrupt(inputs, fault, part)
-                    self.recorder.add_fault(fault)
-                elif fault.target == "activation":
-                    names = around.enter_context(activation_fault(fault, model))
-                    self.recorder.add_fault(fault, names)
-            loss = super().training_step(model, inputs)
+        for fault in faults:
+            if fault.target == "batch":
+                if fault.kind == REPEATED_BATCH:
+                    inputs = self._repeated_batch(fault, part)
+                else:
+                    inputs = self.task.corrupt(inputs, fault, part)
+                self.recorder.add_fault(fault)
+        loss = super().training_step(model, inputs)
         if part + 1 == self.args.gradient_accumulation_steps:
             for fault in faults:
                 if fault.target == "gradient":
@@ -292,10 +285,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             facts = read_complete(checkpoint)
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
-            self.recorder.resume_monitor(facts["monitor"])
-            self.recorder.has_diverged = facts.get("has_diverged", False)
-            if "alarms" in facts:
-                self.recorder.watcher.set_state_dict(facts["alarms"])
+            self.recorder.watcher.set_state_dict(facts["alarms"])
             self._reshards = must_reshard(checkpoint, self.config.parallel)
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
@@ -373,7 +363,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         facts = {
             "step": step,
             "wall_seconds": self._wall_seconds(),
-            "monitor": self.recorder.monitor.state_dict(),
             "alarms": self.recorder.watcher.state_dict(),
         }
         complete_checkpoint(checkpoint, facts, record)

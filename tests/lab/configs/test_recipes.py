@@ -136,10 +136,9 @@ def test_a_recipe_for_stage_pt_is_our_own_run(recipe):
 
 
 @every_recipe
-def test_model_and_run_are_the_table_s(recipe):
-    config = load(recipe)
-    model = decoder_config(config.model)
-    paper = HYPER_PARAMETERS[model_of(recipe)]
+def test_recipe_is_the_table_s(recipe):
+    config, name = load(recipe), model_of(recipe)
+    model, paper = decoder_config(config.model), HYPER_PARAMETERS[name]
     sizes = {
         "num_layers": model.num_hidden_layers,
         "hidden_size": model.hidden_size,
@@ -163,17 +162,11 @@ def test_model_and_run_are_the_table_s(recipe):
     assert not [key for key in parameter_shapes(model) if "bias" in key]
     tokens = sizes["batch_size"] * sizes["sequence_length"]
     tokens *= sizes["iterations"]
-    assert tokens == pytest.approx(TOKENS[model_of(recipe)], rel=0.05)
+    assert tokens == pytest.approx(TOKENS[name], rel=0.05)
     assert config.data.kind == "mmap"
     assert model.max_position_embeddings == paper["sequence_length"]
 
-
-@every_recipe
-def test_optimizer_is_the_table_s(recipe):
-    paper, optimizer = (
-        HYPER_PARAMETERS[model_of(recipe)],
-        load(recipe).optimizer,
-    )
+    optimizer = config.optimizer
     expected = {key: paper[key] for key in ADAMW}
     if recipe.name.endswith("beta2_0.95"):
         assert expected["beta2"] == 0.999
@@ -184,49 +177,27 @@ def test_optimizer_is_the_table_s(recipe):
     is_ernie = recipe in ERNIE
     assert optimizer.epsilon == (EPSILON[recipe.name] if is_ernie else 1e-8)
 
-
-@every_recipe
-def test_clip_is_the_table_s(recipe):
-    paper = HYPER_PARAMETERS[model_of(recipe)]
+    keys = ("lambda_abs", "lambda_rel", "beta")
+    clip = {"name": "adagc", "t_start": T_START, **{k: paper[k] for k in keys}}
     if "globalgc" in recipe.name:
-        expected = {"name": "global_norm", "lambda_abs": paper["lambda_abs"]}
+        clip = {"name": "global_norm", "lambda_abs": paper["lambda_abs"]}
+    assert config.clip == clip
+
+    parallel = config.parallel
+    if name == "qwen3_1.7b":
+        assert name not in DEGREES
     else:
-        expected = {
-            "name": "adagc",
-            "lambda_abs": paper["lambda_abs"],
-            "lambda_rel": paper["lambda_rel"],
-            "beta": paper["beta"],
-            "t_start": T_START,
-        }
-    assert load(recipe).clip == expected
+        found = {key: getattr(parallel, key) for key in ("tp", "pp", "ep")}
+        found["dp"] = parallel.num_data_ranks
+        assert found == {"ep": 1, **DEGREES[name]}
+        assert max(parallel.dp, parallel.sharding) == DEGREES[name]["dp"]
 
-
-@every_recipe
-def test_layout_is_the_table_s(recipe):
-    parallel = load(recipe).parallel
-    if model_of(recipe) not in DEGREES:
-        assert model_of(recipe) == "qwen3_1.7b"
-        return
-    expected = DEGREES[model_of(recipe)]
-    found = {
-        "dp": parallel.num_data_ranks,
-        "tp": parallel.tp,
-        "pp": parallel.pp,
-        "ep": parallel.ep,
-    }
-    assert found == {"ep": 1, **expected}
-    assert max(parallel.dp, parallel.sharding) == expected["dp"]
-
-
-@every_recipe
-def test_precision_is_the_table_s(recipe):
-    expected = HYPER_PARAMETERS[model_of(recipe)]["precision"]
-    if expected == "float8":  # in the experts; PaddleFormers' own switch
-        model = model_settings(load_ernie(CONFIGS / f"{recipe}.yaml"))
-        assert model["use_fp8_mlp"] is True
-        assert load(recipe).train.precision in ("bfloat16", "float8")
+    if paper["precision"] == "float8":  # in the experts; their own switch
+        settings = model_settings(load_ernie(CONFIGS / f"{recipe}.yaml"))
+        assert settings["use_fp8_mlp"] is True
+        assert config.train.precision in ("bfloat16", "float8")
     else:
-        assert load(recipe).train.precision == expected
+        assert config.train.precision == paper["precision"]
 
 
 @every_run

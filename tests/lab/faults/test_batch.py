@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Corrupted batches, and captions."""
+"""Corrupted batches."""
 
 import numpy as np
 import pytest
@@ -9,23 +9,14 @@ from paddle_adagc.lab.faults import (
     FaultConfig,
     FaultSchedule,
     apply_to_batch,
-    apply_to_pairs,
     repeated_samples,
 )
 
 VOCAB = 256
-KINDS = [
-    "random_tokens",
-    "token_noise",
-    "repeated_token",
-    "shuffled_labels",
-    "constant_labels",
-]
+KINDS = ["random_tokens", "shuffled_labels", "constant_labels"]
 
 
 def make_fault(kind, step=3, seed=5, **options):
-    if kind == "token_noise":
-        options = {"fraction": 0.25, **options}
     config = FaultConfig(kind=kind, start=3, duration=4, **options)
     return FaultSchedule([config], seed=seed).at(step)[0]
 
@@ -39,10 +30,9 @@ def corrupt(fault, batch, **options):
     return apply_to_batch(fault, *batch, vocab_size=VOCAB, **options)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_reproducible_and_leaves_its_input(kind, dtype):
-    batch = [array.astype(dtype) for array in make_batch()]
+def test_every_kind_is_reproducible_and_leaves_its_input(kind):
+    batch = [array.astype(np.int32) for array in make_batch()]
     kept = [array.copy() for array in batch]
     first = corrupt(make_fault(kind), batch)
     second = corrupt(make_fault(kind), batch)
@@ -75,31 +65,12 @@ def test_random_tokens_differ_by_step_part_and_seed():
     assert len({inputs.tobytes() for inputs, _ in drawn}) == 4
 
 
-def test_token_noise_hits_its_share_and_labels_are_the_next_inputs():
-    batch = make_batch(64, 64)
-    inputs, labels = corrupt(make_fault("token_noise", fraction=0.25), batch)
-    np.testing.assert_array_equal(inputs[:, 1:], labels[:, :-1])
-    # A random token is the one that was there once in VOCAB times.
-    share = (inputs != batch[0]).mean()
-    assert share == pytest.approx(0.25 * (1 - 1 / VOCAB), abs=0.02)
-    whole = corrupt(make_fault("token_noise", fraction=1.0), batch)
-    streams = corrupt(make_fault("random_tokens"), batch)
-    np.testing.assert_array_equal(whole, streams)
-
-
 def test_repeated_batch_is_that_of_the_burst_s_first_step():
     for step in (3, 6):
         fault = make_fault("repeated_batch", step=step)
         assert fault.target == "batch"
         assert repeated_samples(fault, 4) == range(12, 16)
         assert repeated_samples(fault, 4, 2, 1) == range(28, 32)
-
-
-def test_repeated_token():
-    inputs, labels = corrupt(make_fault("repeated_token"), make_batch())
-    assert np.unique(np.stack([inputs, labels])).size == 1
-    chosen, _ = corrupt(make_fault("repeated_token", token=9), make_batch())
-    assert (chosen == 9).all()
 
 
 def test_constant_labels_keep_the_inputs_and_one_token_over_the_burst():
@@ -110,8 +81,6 @@ def test_constant_labels_keep_the_inputs_and_one_token_over_the_burst():
         np.testing.assert_array_equal(inputs, batch[0])
         labels_by_step.append(labels)
     assert np.unique(labels_by_step).size == 1
-    _, zeros = corrupt(make_fault("constant_labels", token=0), batch)
-    assert not zeros.any()
 
 
 def test_shuffled_labels_permute_the_whole_batch():
@@ -132,68 +101,3 @@ def test_ignored_positions_stay(kind):
     labels[ignored] = -100
     _, corrupted = corrupt(make_fault(kind), (inputs, labels))
     np.testing.assert_array_equal(corrupted == -100, ignored)
-
-
-END = 27
-CAPTIONS = np.array(
-    [
-        [1, 5, 6, 7, END, 0],
-        [1, 9, END, 0, 0, 0],
-        [1, 3, 4, 8, 2, END],
-        [1, 5, 5, 5, END, 0],
-    ]
-)
-
-
-def corrupted(kind, step=3, seed=0, vocab_size=30, **options):
-    config = FaultConfig(kind=kind, start=0, every=1, **options)
-    (fault,) = FaultSchedule([config], seed).at(step)
-    before = CAPTIONS.copy()
-    result = apply_to_pairs(
-        fault, CAPTIONS, vocab_size=vocab_size, end_token=END
-    )
-    np.testing.assert_array_equal(CAPTIONS, before)
-    assert result.dtype == np.int64
-    return result
-
-
-@pytest.mark.parametrize("kind", ["random_tokens", "repeated_token"])
-def test_words_change_and_start_length_and_end_stay(kind):
-    result = corrupted(kind)
-    words = (CAPTIONS > 1) & (CAPTIONS < END)
-    np.testing.assert_array_equal(result[~words], CAPTIONS[~words])
-    assert (result[words] != CAPTIONS[words]).any()
-    assert result[words].max() < END
-    assert (len(set(result[words])) == 1) == (kind == "repeated_token")
-    assert set(corrupted("repeated_token", token=4)[words]) == {4}
-
-
-def test_noise_changes_a_share_of_the_words():
-    words = (CAPTIONS > 1) & (CAPTIONS < END)
-    changed = sum(
-        corrupted("token_noise", step, fraction=0.5) != CAPTIONS
-        for step in range(100)
-    )
-    assert not changed[~words].any()
-    expected = 0.5 * (1 - 1 / END)
-    assert changed[words].mean() / 100 == pytest.approx(expected, abs=0.06)
-
-
-def test_captions_are_exchanged():
-    result = corrupted("shuffled_labels")
-    assert sorted(map(tuple, result)) == sorted(map(tuple, CAPTIONS))
-    assert (result != CAPTIONS).any()
-    constant = corrupted("constant_labels")
-    assert {tuple(row) for row in constant} == {tuple(CAPTIONS[0])}
-
-
-def test_the_seed_and_the_step_decide():
-    first = corrupted("random_tokens")
-    np.testing.assert_array_equal(first, corrupted("random_tokens"))
-    assert (first != corrupted("random_tokens", seed=1)).any()
-    assert (first != corrupted("random_tokens", step=4)).any()
-
-
-def test_labels_that_are_captions_are_no_token():
-    with pytest.raises(ValueError, match="token=3"):
-        corrupted("constant_labels", token=3)

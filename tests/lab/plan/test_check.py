@@ -259,16 +259,6 @@ NO_KEY = "- the recipe has no"
             ],
             "did you mean 'lm_head.weight'",
         ),
-        (
-            PROXY,
-            ["faults=[{kind: activation_nan, tensor: 'layers.*', start: 25}]"],
-            r"tensor='layers\.\*'",
-        ),
-        (
-            PROXY,
-            ["faults=[{kind: repeated_token, token: 999, start: 25}]"],
-            "token 999 is not below 256",
-        ),
         (LLAMA, ["parallel.tp=3"], "not a multiple of the 3 tensor-parallel"),
         (LLAMA, ["parallel.pp=25"], "pp_degree=25 with num_hidden_layers=24"),
         (LLAMA, ["data.seq_length=4096"], "data.seq_length=4096 is above"),

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import os
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from paddle_adagc.lab.checksums import describe
 from paddle_adagc.lab.record import files
 from paddle_adagc.lab.record.files import (
     QUANTITIES,
+    AppendedFile,
     RunRecord,
     RunWriter,
     check_record,
@@ -127,29 +129,6 @@ def test_resuming_beyond_the_record_or_with_other_tensors_is_refused(tmp_path):
     assert RunRecord.load(tmp_path).num_steps == 3
 
 
-@pytest.mark.parametrize("was_killed", [False, True])
-def test_tensors_are_nan_where_none_were_logged(tmp_path, was_killed):
-    def log(names, steps, start_step):
-        writer = RunWriter(tmp_path, names, start_step)
-        for step in steps:
-            tensors = block(step) if names else None
-            writer.append({"step": step, "loss": 1.0}, tensors)
-        writer.close()
-
-    log([], range(2), 0)
-    if was_killed:  # while it wrote the steps without tensors
-        (tmp_path / "tensors.f32").write_bytes(b"half")
-    log(NAMES, range(2, 4), 2)
-    log([], range(4, 6), 4)
-    log(NAMES, range(5, 7), 5)
-    record = RunRecord.load(tmp_path)
-    assert record.tensor_names == NAMES
-    nan = np.nan
-    np.testing.assert_array_equal(
-        record.tensors["norm"][:, 1], [nan, nan, 2, 3, nan, 5, 6]
-    )
-
-
 def test_scale_of_zero_and_non_finite_norms(tmp_path):
     writer = RunWriter(tmp_path, ["zero", "lost", "kept", "half"])
     rows = np.zeros((len(QUANTITIES), 4), np.float32)
@@ -195,3 +174,37 @@ def test_a_hold_leaves_nothing_behind(tmp_path):
     with lock_run(tmp_path / "full"):
         (tmp_path / "full/run.json").write_text("{}")
     assert (tmp_path / "full").exists()
+
+
+def test_what_is_appended_is_counted_and_hashed(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"kept, cut")
+    file = AppendedFile(path, 4)
+    assert file.sync() == describe(tmp_path, ["a"])["a"]
+    file.write(b" and")
+    file.write(b" more")
+    assert file.sync() == describe(tmp_path, ["a"])["a"]
+    assert path.read_bytes() == b"kept and more"
+    file.close()
+
+
+def test_only_a_sync_waits_for_the_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    file = AppendedFile(tmp_path / "a", 0)
+    file.write(b"data")
+    file.flush()
+    assert ((tmp_path / "a").read_bytes(), synced) == (b"data", [])
+    file.sync()
+    assert len(synced) == 1
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_gone_is_named(tmp_path, replaced):
+    path = tmp_path / "a"
+    file = AppendedFile(path, 0)
+    path.unlink()
+    if replaced:
+        path.write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="the file is gone"):
+        file.flush()

@@ -35,7 +35,6 @@ def flight(names, norm, loss=math.nan, steps=3):
         norm=rows,
         h=np.where(rows == 0, 1, rows / 2),
         gamma=rows / 4,
-        rng=np.array(["1 2"] * steps),
     )
 
 

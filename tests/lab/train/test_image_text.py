@@ -47,7 +47,7 @@ def make_values(**changes):
 @pytest.mark.slow
 def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
     """Patches are dropped at random: the generator's state is resumed too."""
-    faults = [{"kind": "shuffled_labels", "start": 3, "every": 2}]
+    faults = [{"kind": "repeated_batch", "start": 3, "every": 2}]
     whole = runs.run_whole_and_cut(make_values(faults=faults), tmp_path)
     steps, _ = runs.evaluated(whole)
     assert steps == [3, 7, 11]
@@ -84,18 +84,11 @@ def test_workers_prepare_the_same_batches(tmp_path):
     runs.assert_same(alone, workers)
 
 
-def test_loss_falls_and_batch_faults_hurt(tmp_path):
-    longer = {
-        "train": {"max_steps": 60, "eval_every": 60, "save_every": 0},
-        "clip": {"name": "global_norm"},
-        "record": {"tensors": False},
-    }
-    record = runs.run_in(tmp_path / "clean", make_values(**longer))
+def test_loss_falls(tmp_path):
+    train = {"max_steps": 60, "eval_every": 60, "save_every": 0}
+    changes = {"clip": {"name": "global_norm"}, "record": {"tensors": False}}
+    record = runs.run_in(tmp_path / "run", make_values(train=train, **changes))
     assert record.loss[-5:].mean() < record.loss[:5].mean() - 0.3
-    faults = [{"kind": "shuffled_labels", "steps": [59]}]
-    hurt = runs.run_in(tmp_path / "hurt", make_values(faults=faults, **longer))
-    np.testing.assert_array_equal(hurt.loss[:59], record.loss[:59])
-    assert hurt.loss[59] > record.loss[59] + 0.2
 
 
 def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
@@ -148,6 +141,10 @@ def test_two_ranks_train_as_one_process_with_the_whole_batch(
             "gradient_accumulation_steps=2 with clip",
         ),
         ({"train": {"expert_bias_rate": 0.1}}, "no experts"),
+        (
+            {"faults": [{"kind": "shuffled_labels", "start": 1}]},
+            "shuffled_labels with clip",
+        ),
         ({"train": {"precision": "float8"}}, "no FP8"),
         ({"data": {"kind": "stdlib"}}, "data.kind with clip"),
         ({"model": {"hidden_size": 8}}, "model: unknown key 'hidden_size'"),

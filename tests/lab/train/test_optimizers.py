@@ -16,11 +16,6 @@ from paddle_adagc.lab.train.optimizers import (
     make_scheduler,
 )
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.optimizers.lion import Lion
-from paddle_adagc.optimizers.muon import Muon
-from paddle_adagc.optimizers.spam import SPAM
-from paddle_adagc.optimizers.stable_adamw import StableAdamW
-from paddle_adagc.optimizers.update_clips import ClippedAdamW
 
 MODEL = DecoderConfig(
     hidden_size=16,
@@ -60,22 +55,9 @@ def step(settings):
     return before, {k: v.numpy() for k, v in model.named_parameters()}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("adamw", paddle.optimizer.AdamW),
-        ("lion", Lion),
-        ("muon", Muon),
-        ("spam", SPAM),
-        ("stable_adamw", StableAdamW),
-        ("adamw_agc", ClippedAdamW),
-        ("adamw_clippy", ClippedAdamW),
-        ("adamw_rms_clip", ClippedAdamW),
-    ],
-)
-def test_each_name_has_its_optimizer(name, kind):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sections_know_which_rules_need_whole_tensors(name):
     optimizer = make_pair(config(name))[1]
-    assert isinstance(optimizer, kind)
     needs = getattr(optimizer, "_needs_whole_tensors", False)
     assert OPTIMIZERS[name].needs_whole_tensors == needs
 
@@ -96,33 +78,16 @@ def moved(settings):
     return np.abs(after[key] - before[key])
 
 
-def test_arguments_reach_lion_s_step():
-    settings = config("lion", beta1=0.5, beta2=0.5, weight_decay=0.0)
-    np.testing.assert_allclose(moved(settings), 0.01, rtol=1e-4)
-
-
-def test_a_schedule_of_spam_that_never_clips_is_refused():
-    with pytest.raises(ValueError, match=r"clip_start=20 .*reset_interval=10"):
-        config("spam", reset_interval=10)
-
-
 def test_muon_takes_hidden_matrices_alone():
-    kinds = ("q_proj", "experts.0.up_proj", "embed_tokens", "mlp.gate", "norm")
     _, after = step(config("muon", scaling="rms", weight_decay=0.0))
     _, by_adamw = step(config("adamw", weight_decay=0.0))
-    same = {}
-    for key, value in after.items():
-        for kind in kinds:
-            if f".{kind}." in key or key.endswith("norm.weight"):
-                kind = "norm" if key.endswith("norm.weight") else kind
-                same[kind] = np.allclose(value, by_adamw[key], atol=1e-6)
-    assert same == {
-        "q_proj": False,
-        "experts.0.up_proj": False,
-        "embed_tokens": True,
-        "mlp.gate": True,
-        "norm": True,
+    same = {
+        key.split(".")[-2]
+        for key, value in after.items()
+        if np.allclose(value, by_adamw[key], atol=1e-6)
     }
+    assert {"embed_tokens", "gate", "lm_head", "norm"} <= same
+    assert not {"q_proj", "up_proj", "down_proj"} & same
 
 
 def relative_steps(settings, lr=0.01):
@@ -156,48 +121,40 @@ def test_agc_s_forms_differ_in_the_head_and_in_the_bound():
 @pytest.mark.parametrize(
     ("name", "arguments", "share", "precision"),
     [
+        ("adamw", {}, 1.0, 1e-3),
+        ("lion", {"beta1": 0.5, "beta2": 0.5}, 1.0, 1e-4),
         ("adamw_rms_clip", {"threshold": 0.25}, 0.25, 1e-2),
-        ("adamw_clippy", {"form": "paper"}, 1.0, 1e-5),
+        ("adamw_clippy", {"form": "paper"}, 1.0, 1e-3),
         (
             "adamw_clippy",
             {"form": "paper", "lambda_rel": 1e-9, "lambda_abs": 1e-3},
             0.1,
-            1e-3,
+            1e-2,
         ),
     ],
 )
-def test_arguments_reach_the_clips_of_updates(
-    name, arguments, share, precision
-):
-    free = moved(config("adamw", weight_decay=0.0)).max()
-    assert free == pytest.approx(0.01, rel=1e-3)
-    clipped = moved(config(name, **arguments, weight_decay=0.0)).max()
-    assert clipped == pytest.approx(share * free, rel=precision)
-
-
-def test_the_original_clippy_clips_harder_than_the_paper_s_form():
-    assert moved(config("adamw_clippy", weight_decay=0.0)).max() < 1e-3
+def test_arguments_reach_the_step(name, arguments, share, precision):
+    moved_by = moved(config(name, **arguments, weight_decay=0.0)).max()
+    assert moved_by == pytest.approx(0.01 * share, rel=precision)
 
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
-        ("adamw", {"name": "lion"}, "must be one of adamw; got 'lion'"),
-        ("adamw", {"beta1": 1.0}, "beta1.*1.0"),
         ("lion", {"beta2": -0.1}, "beta2.*-0.1"),
         (
             "lion",
             {"weight_decay": -1.0},
             "weight_decay must be at least 0, got -1.0",
         ),
-        ("muon", {"num_iterations": 0}, "num_iterations.*0"),
         ("muon", {"scaling": "frobenius"}, "scaling.*frobenius"),
-        ("muon", {"epsilon": 0.0}, "epsilon.*0.0"),
-        ("spam", {"threshold": 0}, "threshold.*0"),
         ("spam", {"reset_interval": 0}, "reset_interval.*0"),
-        ("stable_adamw", {"beta2": 1.0}, "beta2.*1.0"),
+        (
+            "spam",
+            {"reset_interval": 10},
+            "clip_start=20 .*reset_interval=10",
+        ),
         ("adamw_agc", {"form": "brock"}, "form.*brock"),
-        ("adamw_agc", {"lambda_rel": -1.0}, "lambda_rel.*-1.0"),
         ("adamw_clippy", {"lambda_abs": 0.0}, "lambda_abs.*0.0"),
         ("adamw_rms_clip", {"threshold": -2.0}, "threshold.*-2.0"),
     ],
@@ -221,22 +178,6 @@ def test_optimizers_of_whole_tensors_are_refused_where_sharding_splits(name):
     parse_config(values(parallel=sharding, optimizer=optimizer))
     with pytest.raises(ValueError, match="sharding_split_param to false"):
         parse_config(values(parallel={"sharding": 2}, optimizer=optimizer))
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("adamw", "threshold"),
-        ("spam", "form"),
-        ("stable_adamw", "lambda_rel"),
-        ("adamw_agc", "lambda_abs"),
-        ("adamw_clippy", "threshold"),
-        ("adamw_rms_clip", "form"),
-    ],
-)
-def test_each_takes_its_own_arguments_alone(name, key):
-    with pytest.raises(ValueError, match=f"'optimizer.{key}' of {name}"):
-        parse_config(values(optimizer={"name": name, key: 1}))
 
 
 @pytest.mark.parametrize("name", ["lion", "muon"])

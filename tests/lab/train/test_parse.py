@@ -97,21 +97,6 @@ def test_another_optimizer_takes_no_arguments_along(file):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"lambda_abs": 2.0}, {"name": "adagc", "beta": 0.9, "lambda_abs": 2}),
-        ({"name": "global_norm"}, {"name": "global_norm"}),
-        ({"name": "adagc", "t_start": 5}, {"name": "adagc", "t_start": 5}),
-    ],
-)
-def test_naming_a_clip_begins_its_section_anew(change, expected):
-    values = {"clip": {"name": "adagc", "beta": 0.9}, "train": {"seed": 1}}
-    result = merged(values, {"clip": change})
-    assert result == {"clip": expected, "train": {"seed": 1}}
-    assert values["clip"] == {"name": "adagc", "beta": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
         ({"preset": "robust"}, {"preset": "robust"}),
         (
             {"preset": "robust", "lambda_rel": 3},
@@ -151,28 +136,19 @@ def test_data_follows_the_run_s_seed_unless_given():
     [
         ("trian", {}, "'trian', did you mean 'train'"),
         ("train.max_step", 3, "'train.max_step', .* mean 'train.max_steps'"),
-        ("optimizer.eps", 1e-8, "optimizer.eps"),
-        ("train.max_steps", 0, "max_steps.*0"),
-        ("train.max_steps", "many", "max_steps"),
         ("train.precision", "fp8", "float16, float8; .* mean 'float8'"),
-        ("optimizer.beta2", 1.0, "beta2.*1.0"),
         ("optimizer.name", "adam", "optimizer.name.*did you mean 'adamw'"),
         ("optimizer", {"name": "lion", "epsilon": 1e-8}, "epsilon' of lion"),
         ("optimizer", {"name": "muon", "betta1": 0.9}, "mean '.*beta1'"),
         ("optimizer", {"name": "muon", "scaling": "rsm"}, "g must .* 'rms'"),
         ("clip", "adagc", r"got 'adagc'; did you mean clip\.name=adagc\?"),
         ("train", 3, "train must be a map of keys to values, got 3"),
-        ("data", "x", "data must be a map of keys to values, got 'x'"),
         ("optimizer.momentum", 0.9, "'optimizer.momentum' of adamw"),
         ("schedule.kind", "cosin", "^schedule.kind must .* mean 'cosine'"),
-        ("schedule.learning_rate", -1.0, "learning_rate.*-1.0"),
-        ("schedule.decay_fraction", 0.0, "decay_fraction.*0.0"),
         ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
         ("record.moments", True, "^record: moments=True needs tensors"),
         ("monitor.stop_on", ["los"], "did you mean 'loss'"),
-        ("train.report_to", ["nope"], "report_to"),
         ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
-        ("faults", [{"kind": "gradient_nan"}], "steps or start"),
     ],
 )
 def test_bad_values_are_named(path, value, message):
@@ -190,7 +166,7 @@ def test_bad_values_are_named(path, value, message):
         (b"a: 1\n# caf\xe9\n", r"run.yaml, line 2: not UTF-8 \(byte 0xe9\)"),
         (b"3\n", "run.yaml holds no map"),
         (b"base: 3\n", "run.yaml: base is 3"),
-        (b"a: ${b}\n", "run.yaml: Interpolation key 'b' not found$"),
+        (b"a: ${oc.env:HOME}\n", "run.yaml: .* write the value itself$"),
     ],
 )
 def test_a_broken_file_is_named_with_its_line(tmp_path, content, message):
@@ -204,25 +180,6 @@ def test_broken_overrides_are_named(file):
         load_config(file, ["clip=[1"])
     with pytest.raises(ValueError, match=r"'train\.max_steps'"):
         load_config(file, ["train.max_steps"])
-
-
-def test_missing_parts_are_named():
-    with pytest.raises(ValueError, match="train"):
-        parse_config({"model": {}, "clip": {"name": "adagc"}})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "no name"),
-        ({"name": "adacg"}, "did you mean 'adagc'"),
-        ({"name": "adagc", "lambda": 1.0}, "takes no 'lambda'"),
-        ({"name": "global_norm", "beta": 0.9}, "takes no 'beta'"),
-    ],
-)
-def test_bad_clip_settings_are_named(settings, message):
-    with pytest.raises(ValueError, match=message):
-        make_clip(**settings)
 
 
 def test_all_mistakes_are_named_at_once_a_line_each():
@@ -246,7 +203,6 @@ def test_all_mistakes_are_named_at_once_a_line_each():
     [
         ({"sequence_parallel": True}, "needs tp > 1"),
         ({"ep": 2}, "ep=2 with tp=1, sharding=1"),
-        ({"ep": 2, "sharding": 3}, "ep=2 with tp=1, sharding=3"),
         ({"ep": 4, "tp": 2, "sharding": 3}, "ep a divisor of tp x sharding"),
         (
             {"ep": 2, "sharding": 2, "sharding_split_param": False},
@@ -254,7 +210,6 @@ def test_all_mistakes_are_named_at_once_a_line_each():
         ),
         ({"ep": 3, "sharding": 3, "tp": 2}, "use a multiple of tp"),
         ({"ep": 2, "sharding": 2, "dp": 2}, "dp=2"),
-        ({"pp": 0}, "pp"),
     ],
 )
 def test_refuses_layouts(fields, message):

@@ -69,29 +69,17 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
         assert whole.metrics["idle_experts"].max() > 0
 
 
-def test_gradient_accumulation_is_one_large_batch(tmp_path):
-    cut = {"batch_size": 4, "gradient_accumulation_steps": 2}
-    _, large = runs.run(runs.make_values(tmp_path / "large", batch_size=8))
-    _, accumulated = runs.run(runs.make_values(tmp_path / "accumulated", **cut))
-    np.testing.assert_allclose(large.loss, accumulated.loss, rtol=1e-4)
-    np.testing.assert_allclose(
-        large.tensors["gamma"], accumulated.tensors["gamma"], rtol=1e-2
-    )
-
-
 def test_faults_are_injected_and_recorded(tmp_path):
     faults = [
-        {"kind": "repeated_token", "steps": [6], "token": 7},
+        {"kind": "random_tokens", "steps": [6]},
         {**SCALED_HEAD, "steps": [8]},
         *runs.nan_at(9, tensor="*mlp.up_proj*"),
-        {"kind": "activation_scale", "steps": [10], "magnitude": 10.0},
     ]
     _, record = runs.run(runs.make_values(tmp_path, faults=faults))
     assert {step: row[0]["kind"] for step, row in record.faults.items()} == {
-        6: "repeated_token",
+        6: "random_tokens",
         8: "gradient_scale",
         9: "gradient_nan",
-        10: "activation_scale",
     }
     head = record.tensor_names.index("lm_head.weight")
     norm = record.tensors["norm"][:, head]
@@ -101,7 +89,6 @@ def test_faults_are_injected_and_recorded(tmp_path):
     assert record.faults[9][0]["tensors"] == [
         "model.layers.0.mlp.up_proj.weight"
     ]
-    assert len(record.faults[10][0]["tensors"]) == 1
     assert np.isfinite(record.loss).all()
 
 

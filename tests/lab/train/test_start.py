@@ -16,7 +16,6 @@ from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.resharding import LAYOUT, check_layout_file
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
@@ -49,55 +48,16 @@ def copied(source, tmp_path):
     return shutil.copytree(source, tmp_path / "run")
 
 
-def test_logs_and_checkpoints_may_change(tmp_path):
-    values = constant("")
-    whole = runs.run_in(tmp_path / "whole", values)
-    values["train"]["output_dir"] = str(tmp_path / "run")
-    with runs.interrupted_at(6):
-        runs.run(values)
-    values["train"] |= {"log_every": 1, "save_every": 6, "keep_checkpoints": 2}
-    runs.assert_same(whole, runs.run_in(tmp_path / "run", values))
-    names = ["checkpoint-12", "checkpoint-6"]
-    assert runs.checkpoint_names(tmp_path / "run") == names
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_recording_may_begin_or_end(first, tmp_path, capsys):
-    """Also if the run is killed before it has saved another checkpoint."""
-    _, whole = runs.run(constant(tmp_path / "whole"))
-    values = constant(tmp_path / "run", keep_checkpoints=9)
-    values["record"] = {"tensors": first, "moments": first}
-    with runs.interrupted_at(6):
-        runs.run(values)
-    values["record"] = {"tensors": not first, "moments": not first}
-    with runs.interrupted_at(7):
-        runs.run(values)
-    status, record = runs.run(values)
-    assert status == "finished"
-    np.testing.assert_array_equal(record.loss, whole.loss)
-    has_tensors = [first] * 4 + [not first] * 8
-    for quantity in ("norm", "moment1"):
-        known = np.isfinite(record.tensors[quantity]).all(axis=1)
-        assert known.tolist() == has_tensors
-        np.testing.assert_array_equal(
-            record.tensors[quantity][known], whole.tensors[quantity][known]
-        )
-    says = f"from step 4 on: record.tensors: {first} -> {not first}"
-    assert says in capsys.readouterr().out
-    changed = {"record.tensors": [first, not first]}
-    changed["record.moments"] = changed["record.tensors"]
-    assert record.run["changes"] == [{"step": 4, "changed": changed}]
-    assert runs.run(values)[0] == "finished"
-
-
 def test_a_finished_run_is_extended(copied, tmp_path):
-    values = constant("", max_steps=20)
+    logs = {"log_every": 1, "save_every": 6, "keep_checkpoints": 2}
+    values = constant("", max_steps=20, **logs)
     record = runs.run_in(copied, values)
     whole = runs.run_in(tmp_path / "whole", values)
     np.testing.assert_array_equal(record.loss, whole.loss)
     assert record.run["changes"] == [
         {"step": 12, "changed": {"train.max_steps": [12, 20]}}
     ]
+    assert runs.checkpoint_names(copied) == ["checkpoint-18", "checkpoint-20"]
 
 
 def test_a_decay_follows_the_new_length_and_says_so(tmp_path, capsys):
@@ -185,18 +145,6 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path):
         runs.run(values)
     write_data(seed=0)
     assert runs.run(values)[0] == "finished"
-
-
-def test_a_checkpoint_of_an_earlier_version_keeps_its_layout(copied, tmp_path):
-    (copied / "checkpoint-12" / LAYOUT).unlink()
-    values = constant("", max_steps=14)
-    record = runs.run_in(copied, values)
-    whole = runs.run_in(tmp_path / "whole", values)
-    np.testing.assert_array_equal(record.loss, whole.loss)
-    checkpoint = copied / "checkpoint-14"
-    (checkpoint / LAYOUT).unlink()
-    with pytest.raises(ValueError, match=r"has no layout\.json"):
-        check_layout_file(checkpoint)
 
 
 def test_a_fork_without_a_change_is_the_run(source, tmp_path):
@@ -357,13 +305,3 @@ def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
     finally:
         worker.kill()
         worker.join()
-
-
-@pytest.mark.slow
-def test_a_damaged_run_file_is_named(tmp_path):
-    values = runs.make_values(tmp_path, max_steps=3)
-    runs.run(values)
-    (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"run\.json is damaged.*overwrite"):
-        runs.run(values)
-    assert run_pretraining(parse_config(values), overwrite=True) == "finished"

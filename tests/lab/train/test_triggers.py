@@ -71,39 +71,18 @@ def test_every_trigger_trains_and_resumes(overrides, tmp_path):
     assert np.isfinite(record.loss).all()
 
 
-def test_without_a_clip_norms_are_recorded_all_the_same(tmp_path):
-    clipped, record = (
-        run_in(tmp_path / name, make_values(f"clip.name={name}", steps=2))
-        for name in ("value", "none")
-    )
-    np.testing.assert_array_equal(
-        record.tensors["norm"], record.tensors["clipped_norm"]
-    )
-    assert record.metrics["clipped_fraction"].max() == 0
-    assert clipped.metrics["clipped_fraction"].max() > 0
-    np.testing.assert_array_equal(
-        record.tensors["norm"][0], clipped.tensors["norm"][0]
-    )
-
-
 @pytest.mark.slow
-def test_noise_hits_and_a_repeated_batch_begins_as_itself(tmp_path):
-    faults = {
-        "calm": "[]",
-        "repeated": "[{kind: repeated_batch, start: 3, duration: 3}]",
-        "noisy": (
-            "[{kind: token_noise, fraction: 0.5, start: 3, duration: 3}]"
-        ),
-    }
+def test_a_repeated_batch_begins_as_itself(tmp_path):
     parts = "train.gradient_accumulation_steps=2"
-    calm, repeated, noisy = (
+    calm, repeated = (
         run_in(tmp_path / name, make_values(parts, f"faults={fault}"))
-        for name, fault in faults.items()
+        for name, fault in (
+            ("calm", "[]"),
+            ("repeated", "[{kind: repeated_batch, start: 3, duration: 3}]"),
+        )
     )
     np.testing.assert_array_equal(calm.loss[:4], repeated.loss[:4])
     # The second and third time the batch has been learned from.
     assert repeated.loss[5] < repeated.loss[4] < repeated.loss[3]
     assert (calm.loss[4:] != repeated.loss[4:]).all()
-    np.testing.assert_array_equal(calm.loss[:3], noisy.loss[:3])
-    assert (noisy.loss[3:6] > calm.loss[3:6] + 0.1).all()
-    assert sorted(repeated.faults) == sorted(noisy.faults) == [3, 4, 5]
+    assert sorted(repeated.faults) == [3, 4, 5]
