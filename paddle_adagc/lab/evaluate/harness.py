@@ -60,11 +60,11 @@ def evaluate_tasks(
 ) -> list[dict[str, Any]]:
     """Run tasks; a row for every metric of every task and group asked for.
 
-    Of a tag those of its tasks: ``task``, ``metric`` (``acc``, or
-    ``exact_match,strict-match`` with the filter of the answers),
-    ``num_fewshot`` (a task whose file fixes it to 0 keeps that), ``value``,
-    ``stderr`` (None where the harness has none), ``num_samples`` (None for a
-    group). ``limit`` scores the first examples of each task alone.
+    A row has ``task``, ``metric`` (``acc``, or ``exact_match,strict-match``
+    with the filter of the answers), ``num_fewshot`` (a task whose file fixes
+    it to 0 keeps that), ``value``, ``stderr`` (None where the harness has
+    none), ``num_samples`` (None for a group). Of a tag there are those of its
+    tasks. ``limit`` scores the first examples of each task alone.
     """
     found = simple_evaluate(
         model=model,
@@ -140,11 +140,6 @@ class DecoderLM(TemplateLM):
         """Token to begin with where there is no context."""
         return self.text.prefix_id
 
-    @property
-    def tokenizer_name(self) -> str:
-        """For the harness' caches."""
-        return self.text.name
-
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
@@ -163,10 +158,7 @@ class DecoderLM(TemplateLM):
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
         pairs = [(context, rest) for _, context, rest in requests]
-        scores = self.scorer.score(pairs, shows_bar=self.shows_bar)
-        for (strings, _, _), score in zip(requests, scores, strict=True):
-            self.cache_hook.add_partial("loglikelihood", strings, tuple(score))
-        return [(score.log_likelihood, score.is_greedy) for score in scores]
+        return [*self.scorer.score(pairs, shows_bar=self.shows_bar)]
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -184,24 +176,19 @@ class DecoderLM(TemplateLM):
             pairs += map(make_disjoint_window, windows)
             ends.append(len(pairs))
         scores = self.scorer.score(pairs, shows_bar=self.shows_bar)
-        totals = []
-        places = itertools.starmap(slice, itertools.pairwise(ends))
-        for request, place in zip(requests, places, strict=True):
-            total = sum(s.log_likelihood for s in scores[place])
-            totals.append(total)
-            self.cache_hook.add_partial(
-                "loglikelihood_rolling", request.args, total
-            )
-        return totals
+        return [
+            sum(score.log_likelihood for score in scores[first:end])
+            for first, end in itertools.pairwise(ends)
+        ]
 
     def generate_until(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[str]:
         """Continue texts greedily up to a stop string."""
-        texts: list[str] = [""] * len(requests)
         groups: dict[str, list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(repr(request.args[1]), []).append(index)
+        texts: dict[int, str] = {}
         for indices in groups.values():
             first = requests[indices[0]]
             options = normalize_gen_kwargs(first.args[1], _MAX_NEW_TOKENS)
@@ -211,15 +198,10 @@ class DecoderLM(TemplateLM):
                     "greedy decoding is supported"
                 )
             contexts = [requests[index].args[0] for index in indices]
-            found = self._continue(
-                contexts, options["until"], options["max_gen_toks"]
-            )
-            for index, text in zip(indices, found, strict=True):
-                texts[index] = text
-                self.cache_hook.add_partial(
-                    "generate_until", requests[index].args, text
-                )
-        return texts
+            limits = options["until"], options["max_gen_toks"]
+            found = self._continue(contexts, *limits)
+            texts |= dict(zip(indices, found, strict=True))
+        return [texts[index] for index in range(len(requests))]
 
     def _continue(
         self, contexts: Sequence[str], until: list[str], max_new_tokens: int
@@ -228,14 +210,13 @@ class DecoderLM(TemplateLM):
         stops = handle_stop_sequences(until, eos=end)
 
         def is_complete(tokens: list[int]) -> bool:
-            if tokens[-1] == self.eot_token_id:
-                return True
             text = self.text.decode(tokens, special=True)
-            return any(stop and stop in text for stop in stops)
+            return tokens[-1] == self.eot_token_id or any(
+                stop and stop in text for stop in stops
+            )
 
-        encoded = [self.tok_encode(context) for context in contexts]
         found = self.scorer.continue_greedily(
-            [tokens or [self.prefix_token_id] for tokens in encoded],
+            [self.tok_encode(c) or [self.prefix_token_id] for c in contexts],
             max_new_tokens,
             is_complete,
         )

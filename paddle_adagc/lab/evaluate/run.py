@@ -174,7 +174,8 @@ def evaluate(
         "versions": {"paddle_adagc": paddle_adagc.__version__},
     }
     if perplexity:
-        data_config = data_config or _trained_with(saved)
+        if data_config is None:
+            data_config = _trained_with(saved)
         if validation_size is not None:
             data_config = dataclasses.replace(
                 data_config, validation_size=validation_size
@@ -246,29 +247,35 @@ def _task_table(
     methods = [*paper_accuracies(paper_model, 0)]
     columns = ["task", "shots", "metric", "here"]
     columns += [f"paper: {method}" for method in methods]
+    known = {benchmark.task: benchmark for benchmark in BENCHMARKS}
+    scores = [
+        score
+        for score in scores
+        if score["task"] not in known
+        or score["metric"] == known[score["task"]].metric
+    ]
     rows = []
-    metrics = {benchmark.task: benchmark for benchmark in BENCHMARKS}
     for shots in dict.fromkeys(score["num_fewshot"] for score in scores):
         paper = paper_accuracies(paper_model, shots)
         found = {}
         for score in scores:
-            benchmark = metrics.get(score["task"])
-            if score["num_fewshot"] != shots or (
-                benchmark and benchmark.metric != score["metric"]
-            ):
+            if score["num_fewshot"] != shots:
                 continue
-            label = benchmark.label if benchmark else score["task"]
-            cells = [label, str(shots), score["metric"], _value(score)]
-            for method in methods:
-                accuracy = paper.get(method, {}).get(score["task"])
-                cells.append("–" if accuracy is None else f"{accuracy:.2f}")
-            rows.append(cells)
-            if benchmark:
-                found[benchmark.task] = 100 * score["value"]
-        if found.keys() == metrics.keys():
-            means = [statistics.fmean(found.values())]
-            means += [statistics.fmean(paper[m].values()) for m in paper]
-            cells = ["mean", str(shots), "", *(f"{m:.2f}" for m in means)]
+            task = label = score["task"]
+            if task in known:
+                label = known[task].label
+                found[task] = 100 * score["value"]
+            accuracies = [paper.get(method, {}).get(task) for method in methods]
+            cells = ["–" if x is None else f"{x:.2f}" for x in accuracies]
+            rows.append(
+                [label, str(shots), score["metric"], _value(score), *cells]
+            )
+        if found.keys() == known.keys():
+            means = [
+                f"{statistics.fmean(values.values()):.2f}"
+                for values in (found, *paper.values())
+            ]
+            cells = ["mean", str(shots), "", *means]
             rows.append(cells + ["–"] * (len(columns) - len(cells)))
     return markdown_table(columns, rows, left=3)
 

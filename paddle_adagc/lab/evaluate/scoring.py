@@ -86,10 +86,11 @@ class Scorer:
             batch = ordered[start : start + self.batch_size]
             for tokens, row in zip(batch, self._logits(batch), strict=True):
                 for index in shared[tokens]:
-                    continuation = pairs[index][1]
-                    first = len(tokens) - len(continuation)
-                    logits = row[first : len(tokens)]
-                    scores[index] = _score(logits, continuation)
+                    rest = paddle.to_tensor([*pairs[index][1]], dtype="int64")
+                    logits = row[len(tokens) - len(rest) : len(tokens)]
+                    total = log_probabilities(logits, rest).astype("float64")
+                    is_greedy = (logits.argmax(-1) == rest).all()
+                    scores[index] = Score(float(total.sum()), bool(is_greedy))
         return [scores[index] for index in range(len(pairs))]
 
     def continue_greedily(
@@ -116,13 +117,13 @@ class Scorer:
             active = order[start : start + self.batch_size]
             for _ in range(max_new_tokens):
                 rows = [
-                    (*contexts[index][-room:], *continuations[index])
-                    for index in active
+                    (*contexts[i][-room:], *continuations[i]) for i in active
                 ]
-                found = zip(active, self._logits(rows), rows, strict=True)
-                for index, logits, tokens in found:
-                    token = int(logits[len(tokens) - 1].argmax())
-                    continuations[index].append(token)
+                for i, row, logits in zip(
+                    active, rows, self._logits(rows), strict=True
+                ):
+                    token = int(logits[len(row) - 1].argmax())
+                    continuations[i].append(token)
                 active = [
                     i for i in active if not is_complete(continuations[i])
                 ]
@@ -152,14 +153,6 @@ class Scorer:
         for index, row in enumerate(rows):
             ids[index, : len(row)] = row
         return self.model(paddle.to_tensor(ids))
-
-
-def _score(logits: Tensor, continuation: Tokens) -> Score:
-    """Judge [tokens, vocab] logits by the tokens that follow."""
-    tokens = paddle.to_tensor([*continuation], dtype="int64")
-    likely = logits.argmax(-1) == tokens
-    total = log_probabilities(logits, tokens).astype("float64").sum()
-    return Score(float(total), bool(likely.all()))
 
 
 class Perplexity(NamedTuple):

@@ -4,7 +4,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from paddle_adagc.lab.models.initialization import (
     embedding_factor,
     plain_config,
 )
-from paddle_adagc.lab.models.shapes import parameter_shapes
+from paddle_adagc.lab.models.shapes import CORRECTION_BIAS, state_shapes
 
 Array = npt.NDArray[np.generic]
 
@@ -51,13 +51,10 @@ _OPTIONAL_KEYS = {
     "tie_word_embeddings",
     "initializer_range",
 }
-# Options without a counterpart in transformers, and what follows from that.
+# Options without a counterpart in transformers: value without, rounding.
 _LEFT_OUT: dict[str, tuple[Any, str]] = {
-    "float8_linears": ([], "so its logits differ by the rounding to FP8"),
-    "rms_norm_precision": (
-        "float32",
-        "so its logits differ by the rounding to bfloat16",
-    ),
+    "float8_linears": ([], "FP8"),
+    "rms_norm_precision": ("float32", "bfloat16"),
 }
 _MAX_SIZE = 2**31 - 1
 _MAX_LAYERS = 10_000
@@ -65,7 +62,12 @@ _MAX_LAYERS = 10_000
 
 def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
     """Convert a parsed `config.json`, or refuse it with a ValueError."""
-    family = find_family(options.get("model_type"))
+    model_type = options.get("model_type")
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"model_type={model_type!r}: use one of {sorted(FAMILIES)}."
+        )
+    family = FAMILIES[model_type]
     for key, value in _FIXED.items():
         if options.get(key, value) != value:
             raise ValueError(
@@ -96,13 +98,20 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
     )
 
 
-def find_family(model_type: Any) -> Family:
-    """Return the family of transformers' `model_type`, or raise ValueError."""
-    if model_type not in FAMILIES:
+def _rope_theta(options: Mapping[str, Any]) -> float:
+    """Read the rotary base; transformers 5 stores it in `rope_parameters`."""
+    rope = options.get("rope_parameters") or options.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise ValueError(f"rope_scaling={rope!r}: use a map, or null.")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
         raise ValueError(
-            f"model_type={model_type!r}: use one of {sorted(FAMILIES)}."
+            f"rope_type={kind!r}: the decoder supports 'default' only."
         )
-    return FAMILIES[model_type]
+    theta = rope.get("rope_theta", options.get("rope_theta"))
+    if theta is None:
+        raise ValueError("The config holds no rope_theta: add it.")
+    return float(theta)
 
 
 def family_of(config: DecoderConfig) -> Family:
@@ -121,16 +130,16 @@ def family_of(config: DecoderConfig) -> Family:
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
     """Return a decoder's `config.json`, the inverse of `config_from_hf`.
 
-    Transformers has no FP8 products and no bfloat16 norms: these options are
-    left out, with a warning. A decoder that none of its classes computes is
-    refused.
+    A decoder that no class of transformers computes is refused, but for FP8
+    products and bfloat16 norms: these are left out, with a warning.
     """
     family = family_of(config)
-    for option, (without, effect) in _LEFT_OUT.items():
+    for option, (without, kind) in _LEFT_OUT.items():
         if getattr(config, option) != without:
             warnings.warn(
                 f"{option}={getattr(config, option)} is not exported: "
-                f"transformers has no such option, {effect}.",
+                "transformers has no such option, so its logits differ by the "
+                f"rounding to {kind}.",
                 stacklevel=2,
             )
     theta = float(config.rope_theta)
@@ -145,113 +154,67 @@ def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def _rope_theta(options: Mapping[str, Any]) -> float:
-    """Read the rotary base; transformers 5 stores it in `rope_parameters`."""
-    rope = options.get("rope_parameters") or options.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise ValueError(f"rope_scaling={rope!r}: use a map, or null.")
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise ValueError(
-            f"rope_type={kind!r}: the decoder supports 'default' only."
-        )
-    theta = rope.get("rope_theta", options.get("rope_theta"))
-    if theta is None:
-        raise ValueError("The config holds no rope_theta: add it.")
-    return float(theta)
+def _hf_name(name: str, family: Family) -> str:
+    mlp, _, last = name.rpartition(".")
+    if last == CORRECTION_BIAS:
+        return f"{mlp}.moe_statics.{last}"
+    return family.tensor_name(name)
 
 
-class HFTensor(NamedTuple):
-    """Place of a tensor in a Hugging Face checkpoint."""
-
-    name: str
-    transpose: bool
-    """The checkpoint holds the transpose of our matrix."""
-
-
-def hf_tensors(config: DecoderConfig, family: Family) -> dict[str, HFTensor]:
-    """Map our names, correction biases included, to the checkpoint's.
-
-    Our names are those of a decoder without multipliers (`folded_tensors`).
-    Our matrices are [in, out], the checkpoint's [out, in].
-    """
-    tensors = {
-        name: HFTensor(
-            family.tensor_name(name),
-            transpose=len(shape) == 2 and "embed_tokens" not in name,
-        )
-        for name, shape in parameter_shapes(plain_config(config)).items()
-    }
-    for name in correction_biases(config):
-        mlp, bias = name.rsplit(".", 1)
-        tensors[name] = HFTensor(f"{mlp}.moe_statics.{bias}", False)
-    return tensors
-
-
-def correction_biases(config: DecoderConfig) -> list[str]:
-    """Return our names of the correction biases, each [num_experts]."""
-    if not config.moe_correction_bias:
-        return []
-    return [
-        f"model.layers.{index}.mlp.e_score_correction_bias"
-        for index in config.layers_with_experts
-    ]
+def _transposed(name: str, array: Array) -> Array:
+    """Turn matrices around: ours are [in, out], the checkpoint's [out, in]."""
+    is_map = array.ndim == 2 and "embed_tokens" not in name
+    return array.T if is_map else array
 
 
 def state_from_hf(
-    weights: Mapping[str, Array], config: DecoderConfig, family: Family
+    weights: Mapping[str, Array], config: DecoderConfig
 ) -> dict[str, Array]:
     """Convert a checkpoint's arrays to a state dict of `DecoderForCausalLM`.
 
     Like transformers, it leaves out a stored copy of a tied head and the rotary
     frequencies of old Llama checkpoints.
     """
-    tensors = hf_tensors(config, family)
-    if config.tie_word_embeddings and _holds_tied_head(weights):
-        weights = {k: v for k, v in weights.items() if k != _HEAD}
-    weights = {k: v for k, v in weights.items() if not k.endswith(_ROTARY)}
-    expected = {tensor.name for tensor in tensors.values()}
-    missing, unknown = expected - weights.keys(), weights.keys() - expected
+    family = family_of(config)
+    names = {name: _hf_name(name, family) for name in state_shapes(config)}
+    held = {k: v for k, v in weights.items() if not k.endswith(_ROTARY)}
+    if (
+        config.tie_word_embeddings
+        and {_EMBEDDING, _HEAD} <= held.keys()
+        and np.array_equal(held[_EMBEDDING], held[_HEAD])
+    ):
+        del held[_HEAD]
+    expected = {*names.values()}
+    missing, unknown = expected - held.keys(), held.keys() - expected
     if missing or unknown:
         raise ValueError(
             f"The checkpoint does not fit the config: missing "
             f"{sorted(missing)}, unknown {sorted(unknown)}."
         )
     state = {}
-    for name, (theirs, transpose) in tensors.items():
-        array = weights[theirs]
-        if name.endswith("e_score_correction_bias"):
+    for name, theirs in names.items():
+        array = held[theirs]
+        if name.endswith(CORRECTION_BIAS):
             array = array.reshape(-1)
-        state[name] = np.ascontiguousarray(array.T if transpose else array)
+        state[name] = np.ascontiguousarray(_transposed(name, array))
     return state
 
 
 def state_to_hf(
     state: Mapping[str, Array], config: DecoderConfig
-) -> Iterator[tuple[str, Array]]:
+) -> dict[str, Array]:
     """Convert a decoder's tensors to Hugging Face's names and layout.
 
     Transformers knows no multipliers of the initialisation: they are folded
-    into the weights.
+    into the weights. Matrices are views.
     """
-    tensors = hf_tensors(config, family_of(config))
-    own = {*parameter_shapes(config), *correction_biases(config)}
-    missing, unknown = own - state.keys(), state.keys() - own
-    if missing or unknown:
-        raise ValueError(
-            f"The weights do not fit the config: missing {sorted(missing)}, "
-            f"unknown {sorted(unknown)}."
-        )
-    for name, array in folded_tensors(state, config):
-        theirs, transpose = tensors[name]
-        if name.endswith("e_score_correction_bias"):
-            array = array.reshape(1, -1)
-        yield theirs, np.ascontiguousarray(array.T if transpose else array)
-
-
-def _holds_tied_head(weights: Mapping[str, Array]) -> bool:
-    held = {_EMBEDDING, _HEAD} <= weights.keys()
-    return held and np.array_equal(weights[_EMBEDDING], weights[_HEAD])
+    family = family_of(config)
+    return {
+        _hf_name(name, family): array.reshape(1, -1)
+        if name.endswith(CORRECTION_BIAS)
+        else _transposed(name, array)
+        for name, array in folded_tensors(state, config)
+    }
 
 
 def folded_tensors(
@@ -265,10 +228,12 @@ def folded_tensors(
     least and rounded to the tensor's dtype. The result fits the decoder of
     `plain_config(config)`, in its order.
     """
-    shapes = parameter_shapes(config)
-    plain = parameter_shapes(plain_config(config))
-    for name in [*plain, *(name for name in state if name not in shapes)]:
-        yield name, _times(state[name], _factor(name, state, config))
+    for name in state_shapes(plain_config(config)):
+        array, factor = state[name], _factor(name, state, config)
+        if factor != 1.0:
+            wide = "float64" if array.dtype == np.float64 else "float32"
+            array = np.multiply(array, factor, dtype=wide).astype(array.dtype)
+        yield name, array
 
 
 def _factor(
@@ -282,10 +247,3 @@ def _factor(
     if name == _FINAL_NORM and config.tie_word_embeddings:
         return 1 / embedding_factor(config)
     return 1.0
-
-
-def _times(array: Array, factor: float) -> Array:
-    if factor == 1.0:
-        return array
-    wide = "float64" if array.dtype == np.float64 else "float32"
-    return np.multiply(array, factor, dtype=wide).astype(array.dtype)

@@ -8,7 +8,11 @@ from typing import Any, Literal
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
-from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
 from paddle.distributed.fleet.utils.sequence_parallel_utils import (
     ColumnSequenceParallelLinear,
     RowSequenceParallelLinear,
@@ -77,6 +81,15 @@ def _reparametrized(
     return layer
 
 
+_PARALLEL = {
+    ("columns", False): ColumnParallelLinear,
+    ("columns", True): ColumnSequenceParallelLinear,
+    ("rows", False): RowParallelLinear,
+    ("rows", True): RowSequenceParallelLinear,
+}
+"""Fleet's layer by what is split, and whether along the sequence, too."""
+
+
 def linear(
     config: DecoderConfig,
     in_features: int,
@@ -102,29 +115,16 @@ def linear(
     attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
     is_float8 = kind in config.float8_linears
     is_split = tensor_parallel_degree() > 1 and not is_whole
-    if not is_split:
+    if is_split:
+        make = _PARALLEL[split, along_sequence]
+        inner = "gather_output" if split == "columns" else "input_is_parallel"
+        how = {inner: split == "rows"}
+        layer = make(*sizes, weight_attr=attr, has_bias=False, **how)
+        if is_float8:
+            multiply_in_float8(layer)
+    else:
         make = Float8Linear if is_float8 else nn.Linear
         layer = make(*sizes, weight_attr=attr, bias_attr=False)
-    elif split == "columns":
-        make = (
-            ColumnSequenceParallelLinear
-            if along_sequence
-            else fleet.meta_parallel.ColumnParallelLinear
-        )
-        layer = make(
-            *sizes, weight_attr=attr, has_bias=False, gather_output=False
-        )
-    else:
-        make = (
-            RowSequenceParallelLinear
-            if along_sequence
-            else fleet.meta_parallel.RowParallelLinear
-        )
-        layer = make(
-            *sizes, weight_attr=attr, has_bias=False, input_is_parallel=True
-        )
-    if is_split and is_float8:
-        layer = multiply_in_float8(layer)
     is_partial = is_split if split == "columns" else along_sequence
     return _reparametrized(layer, config, role, is_partial)
 
@@ -138,17 +138,12 @@ def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
 
 def token_embedding(config: DecoderConfig) -> nn.Layer:
     """Embedding [vocab, hidden], its rows split over the TP ranks."""
-    kind = (
-        fleet.meta_parallel.VocabParallelEmbedding
-        if tensor_parallel_degree() > 1
-        else nn.Embedding
+    is_split = tensor_parallel_degree() > 1
+    kind = VocabParallelEmbedding if is_split else nn.Embedding
+    start = paddle.ParamAttr(
+        initializer=weight_initializer(config, "embedding")
     )
-    start = weight_initializer(config, "embedding")
-    layer = kind(
-        config.vocab_size,
-        config.hidden_size,
-        weight_attr=paddle.ParamAttr(initializer=start),
-    )
+    layer = kind(config.vocab_size, config.hidden_size, weight_attr=start)
     factor = embedding_factor(config)
     if factor != 1.0:
         layer.register_forward_post_hook(

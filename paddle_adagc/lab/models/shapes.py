@@ -22,10 +22,11 @@ from paddle_adagc.lab.models.vision_text.model import CLIP
 Shape = tuple[int, ...]
 ModelConfig = DecoderConfig | CLIPConfig
 
-_EMBEDDING = "model.embed_tokens."
+CORRECTION_BIAS = "e_score_correction_bias"
+"""Name of the buffer of a router's layer, [num_experts]."""
+
 _FINAL_NORM = "model.norm.weight"
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
-_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,16 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
+def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
+    """Return `parameter_shapes`, and those of the correction biases."""
+    shapes = parameter_shapes(config)
+    if config.moe_correction_bias:
+        for index in config.layers_with_experts:
+            name = f"model.layers.{index}.mlp.{CORRECTION_BIAS}"
+            shapes[name] = (config.moe_num_experts,)
+    return shapes
+
+
 @functools.lru_cache(maxsize=32)
 def _built_shapes(
     kind: type[PretrainedModel], options: str
@@ -105,13 +116,12 @@ def model_size(config: ModelConfig) -> ModelSize:
     shapes = parameter_shapes(config)
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     parameters = active = sum(sizes.values())
-    is_decoder = isinstance(config, DecoderConfig)
-    if is_decoder and config.moe_num_experts:
-        routed = sum(v for name, v in sizes.items() if _EXPERT.search(name))
-        active -= routed
-        active += routed * config.moe_top_k // config.moe_num_experts
-    if is_decoder and not config.tie_word_embeddings:
-        active -= sizes[f"{_EMBEDDING}weight"]
+    if isinstance(config, DecoderConfig):
+        num_experts = max(config.moe_num_experts, 1)
+        routed = sum(n for key, n in sizes.items() if ".experts." in key)
+        active += routed * config.moe_top_k // num_experts - routed
+        if not config.tie_word_embeddings:
+            active -= sizes["model.embed_tokens.weight"]
     return ModelSize(
         parameters=parameters,
         active_parameters=active,

@@ -74,11 +74,7 @@ _MODELLED = {
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
-    """Tell whether the file is a recipe for PaddleFormers.
-
-    Raises:
-        ValueError: It is a file for another of its tasks.
-    """
+    """Tell whether the file is a recipe; refuse PaddleFormers' other tasks."""
     try:
         stage = read_values(path).get("stage")
     except (FileNotFoundError, ValueError):
@@ -101,11 +97,6 @@ def load_recipe(
     not have is passed on with a warning, unless it looks like one of the file's
     misspelt. ``model_name_or_path``, which a recipe gives relative to itself,
     becomes absolute.
-
-    Raises:
-        FileNotFoundError: The file, or the model's ``config.json``, is missing.
-        ValueError: It is not a recipe, or lacks the model or the clip; or a
-            misspelt override.
     """
     changes = read_overrides(overrides)
     original = read_values(path)
@@ -148,10 +139,6 @@ def as_run_config(
     checkpoints (``train.save_every`` is 0); the learning rate 0 of its first
     warm-up step (this package starts one step further); its fused parameters
     (``fuse_attn_ffn``) and ``units``: q, k, v, gate and up are parameters.
-
-    Raises:
-        ValueError: Also an option that our decoder, schedules or data lack; or
-            fine-tuning.
     """
     recipe = load_recipe(path, overrides)
     if recipe["stage"] not in PLANNED:
@@ -254,27 +241,26 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
         *parents, last = key.split(".")
         if key.split(".")[0] == "clip":  # make_clip knows its arguments
             continue
-        if parents and not isinstance(known.get(parents[0]), Mapping):
-            near = suggestion(last, known, similarity=_MISSPELT)
-            raise ValueError(
-                f"the recipe has no section {parents[0]!r} (override "
-                f"{override!r}){near}"
-            )
         section: Any = known
         for parent in parents:
             section = section.get(parent)
             section = section if isinstance(section, Mapping) else {}
         if last in section:
             continue
-        prefix = key.removesuffix(last)
-        near = suggestion(last, section, prefix, similarity=_MISSPELT)
-        if near:
-            raise ValueError(
-                f"the recipe has no key {key!r} (override {override!r}){near}"
-            )
+        is_flat = bool(parents) and not isinstance(
+            known.get(parents[0]), Mapping
+        )
+        near = suggestion(
+            last,
+            known if is_flat else section,
+            "" if is_flat else key.removesuffix(last),
+            similarity=_MISSPELT,
+        )
+        missing = f"the recipe has no key {key!r} (override {override!r}){near}"
+        if near or is_flat:
+            raise ValueError(missing)
         warnings.warn(
-            f"the recipe has no key {key!r} (override {override!r}); "
-            "PaddleFormers decides whether it knows it",
+            f"{missing}; PaddleFormers decides whether it knows it",
             stacklevel=3,
         )
 

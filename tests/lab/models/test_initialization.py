@@ -8,7 +8,6 @@ import pytest
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.families import FAMILIES
 from paddle_adagc.lab.models.hf import (
     config_from_hf,
     config_to_hf,
@@ -61,13 +60,15 @@ def assert_normal(values, deviation, name):
 
 
 @pytest.mark.parametrize("options", [{}, MOE, TIED])
-def test_scaled_embed_draws_small_weights(options):
-    small = np.sqrt(2 / (5 * HIDDEN))
-    for name, value in arrays(build("scaled_embed", **options)).items():
+@pytest.mark.parametrize("initialization", ["normal", "scaled_embed"])
+def test_deviations_of_the_weights(initialization, options):
+    is_small = initialization == "scaled_embed"
+    deviation = np.sqrt(2 / (5 * HIDDEN)) if is_small else 0.02
+    for name, value in arrays(build(initialization, **options)).items():
         if value.ndim == 2:
             is_output = "o_proj" in name or "down_proj" in name
-            scale = np.sqrt(1 / (2 * LAYERS)) if is_output else 1.0
-            assert_normal(value, small * scale, name)
+            scale = np.sqrt(1 / (2 * LAYERS)) if is_output * is_small else 1.0
+            assert_normal(value, deviation * scale, name)
 
 
 @pytest.mark.parametrize("options", [{}, MOE])
@@ -125,12 +126,10 @@ def test_plain_and_exported_models_compute_the_same(initialization, options):
     bare = {key: arrays(model)[key] for key in folded}
     assert gap_of(plain, bare) > 0.1
 
-    options = config_to_hf(model.config)
-    exported = dict(state_to_hf(arrays(model), model.config))
+    exported = state_to_hf(arrays(model), model.config)
     assert not [name for name in exported if "alpha" in name]
-    config = config_from_hf(options)
-    family = FAMILIES[options["model_type"]]
-    assert gap_of(config, state_from_hf(exported, config, family)) < 2e-6
+    config = config_from_hf(config_to_hf(model.config))
+    assert gap_of(config, state_from_hf(exported, config)) < 2e-6
 
 
 def test_folding_rounds_once_to_the_weight_s_dtype():
