@@ -256,7 +256,8 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
             "" if is_flat else key.removesuffix(last),
             similarity=_MISSPELT,
         )
-        missing = f"the recipe has no key {key!r} (override {override!r}){near}"
+        what = f"section {parents[0]!r}" if is_flat else f"key {key!r}"
+        missing = f"the recipe has no {what} (override {override!r}){near}"
         if near or is_flat:
             raise ValueError(missing)
         warnings.warn(
