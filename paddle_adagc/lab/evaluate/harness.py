@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,20 +11,13 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.evaluator import simple_evaluate
-from lm_eval.models.utils import (
-    handle_stop_sequences,
-    normalize_gen_kwargs,
-    postprocess_generated_text,
-)
 from lm_eval.tasks import TaskManager
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from paddle_adagc.checks import suggestion
 from paddle_adagc.lab.data.tokenizers import TextTokenizer
 from paddle_adagc.lab.evaluate.scoring import Scorer
 
 _BOOTSTRAP_SAMPLES = 1000  # for metrics that have no closed standard error
-_MAX_NEW_TOKENS = 256  # the harness' default
 
 
 def find_tasks(
@@ -163,64 +155,18 @@ class DecoderLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Log-likelihoods of whole texts, in windows of the model's length."""
-        pairs: list[tuple[list[int], list[int]]] = []
-        ends = [0]
-        for request in requests:
-            windows = get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.scorer.max_length,
-                context_len=1,
-            )
-            pairs += map(make_disjoint_window, windows)
-            ends.append(len(pairs))
-        scores = self.scorer.score(pairs, shows_bar=self.shows_bar)
-        return [
-            sum(score.log_likelihood for score in scores[first:end])
-            for first, end in itertools.pairwise(ends)
-        ]
+        """Refuse tasks that score whole texts."""
+        raise ValueError(
+            f"{requests[0].task_name} scores whole texts: only answers are "
+            "scored here; --perplexity scores the validation data"
+        )
 
     def generate_until(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[str]:
-        """Continue texts greedily up to a stop string."""
-        groups: dict[str, list[int]] = {}
-        for index, request in enumerate(requests):
-            groups.setdefault(repr(request.args[1]), []).append(index)
-        texts: dict[int, str] = {}
-        for indices in groups.values():
-            first = requests[indices[0]]
-            options = normalize_gen_kwargs(first.args[1], _MAX_NEW_TOKENS)
-            if options["do_sample"]:
-                raise ValueError(
-                    f"{first.task_name} samples ({first.args[1]}): only "
-                    "greedy decoding is supported"
-                )
-            contexts = [requests[index].args[0] for index in indices]
-            limits = options["until"], options["max_gen_toks"]
-            found = self._continue(contexts, *limits)
-            texts |= dict(zip(indices, found, strict=True))
-        return [texts[index] for index in range(len(requests))]
-
-    def _continue(
-        self, contexts: Sequence[str], until: list[str], max_new_tokens: int
-    ) -> list[str]:
-        end = self.text.decode([self.eot_token_id], special=True)
-        stops = handle_stop_sequences(until, eos=end)
-
-        def is_complete(tokens: list[int]) -> bool:
-            text = self.text.decode(tokens, special=True)
-            return tokens[-1] == self.eot_token_id or any(
-                stop and stop in text for stop in stops
-            )
-
-        found = self.scorer.continue_greedily(
-            [self.tok_encode(c) or [self.prefix_token_id] for c in contexts],
-            max_new_tokens,
-            is_complete,
+        """Refuse tasks that generate: there is no key-value cache."""
+        raise ValueError(
+            f"{requests[0].task_name} generates text: only given answers are "
+            "scored here; export the model (tools/convert.py to-hf) and run "
+            "lm_eval on that"
         )
-        return [
-            postprocess_generated_text(self.text.decode(tokens), stops, None)
-            for tokens in found
-        ]

@@ -3,7 +3,7 @@
 """Our decoder and Hugging Face transformers: config keys, names, layouts."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,12 @@ import numpy.typing as npt
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import FAMILIES, Family
-from paddle_adagc.lab.models.initialization import (
-    ALPHA,
-    embedding_factor,
-    plain_config,
-)
 from paddle_adagc.lab.models.shapes import CORRECTION_BIAS, state_shapes
 
 Array = npt.NDArray[np.generic]
 
 _ROTARY = ".rotary_emb.inv_freq"
 _EMBEDDING = "model.embed_tokens.weight"
-_FINAL_NORM = "model.norm.weight"
 _HEAD = "lm_head.weight"
 # The decoder supports these values only.
 _FIXED = {
@@ -117,7 +111,7 @@ def _rope_theta(options: Mapping[str, Any]) -> float:
 def family_of(config: DecoderConfig) -> Family:
     """Return the family that a decoder belongs to, or raise ValueError."""
     family = next(f for f in FAMILIES.values() if f.includes(config))
-    for option, value in family.options.items():
+    for option, value in {**family.options, "initialization": "normal"}.items():
         if getattr(config, option) != value:
             raise ValueError(
                 f"{option}={getattr(config, option)!r}: transformers' "
@@ -203,47 +197,11 @@ def state_from_hf(
 def state_to_hf(
     state: Mapping[str, Array], config: DecoderConfig
 ) -> dict[str, Array]:
-    """Convert a decoder's tensors to Hugging Face's names and layout.
-
-    Transformers knows no multipliers of the initialisation: they are folded
-    into the weights. Matrices are views.
-    """
+    """Convert tensors to Hugging Face's names and layout, without copies."""
     family = family_of(config)
     return {
         _hf_name(name, family): array.reshape(1, -1)
         if name.endswith(CORRECTION_BIAS)
         else _transposed(name, array)
-        for name, array in folded_tensors(state, config)
+        for name, array in state.items()
     }
-
-
-def folded_tensors(
-    state: Mapping[str, Array], config: DecoderConfig
-) -> Iterator[tuple[str, Array]]:
-    """Fold multipliers into the weights; the decoder computes the same.
-
-    WeSaR's scales go into their matrices, the embedding's factor into the
-    embedding. If the head is tied to the embedding, the final norm is divided
-    by the factor, so that the logits stay. Products are taken in float32 at
-    least and rounded to the tensor's dtype. The result fits the decoder of
-    `plain_config(config)`, in its order.
-    """
-    for name in state_shapes(plain_config(config)):
-        array, factor = state[name], _factor(name, state, config)
-        if factor != 1.0:
-            wide = "float64" if array.dtype == np.float64 else "float32"
-            array = np.multiply(array, factor, dtype=wide).astype(array.dtype)
-        yield name, array
-
-
-def _factor(
-    name: str, state: Mapping[str, Array], config: DecoderConfig
-) -> float:
-    if config.initialization == "wesar":
-        alpha = state.get(name.removesuffix("weight") + ALPHA)
-        return 1.0 if alpha is None else float(alpha.astype(np.float64)[0])
-    if name == _EMBEDDING:
-        return embedding_factor(config)
-    if name == _FINAL_NORM and config.tie_word_embeddings:
-        return 1 / embedding_factor(config)
-    return 1.0

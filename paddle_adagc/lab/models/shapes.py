@@ -25,7 +25,6 @@ ModelConfig = DecoderConfig | CLIPConfig
 CORRECTION_BIAS = "e_score_correction_bias"
 """Name of the buffer of a router's layer, [num_experts]."""
 
-_FINAL_NORM = "model.norm.weight"
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 
 
@@ -52,11 +51,9 @@ class ModelSize:
 def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Return name and shape of every parameter of the model in one piece.
 
-    In the order of `named_parameters()`; matrices are stored [in, out]. The
-    correction bias of a router is a buffer and not listed.
-
-    They are those of the real model, built without memory; of decoder layers
-    with experts, and of those without, it has one for all that are alike.
+    In the order of `named_parameters()`; matrices are stored [in, out]. They
+    are those of the real model, built without memory; of decoder layers with
+    experts, and of those without, it has one for all that are alike.
     """
     options = {name: getattr(config, name) for name in config.field_names()}
     if isinstance(config, CLIPConfig):
@@ -65,16 +62,13 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
     built = [*dict.fromkeys(kinds)]
     options["num_hidden_layers"] = len(built)
     options["moe_layers"] = [i for i, is_moe in enumerate(built) if is_moe]
+    shapes: dict[str, Shape] = {}
     layers: list[dict[str, Shape]] = [{} for _ in built]
-    others = {}
     for key, shape in _built_shapes(DecoderForCausalLM, json.dumps(options)):
         if layer := _LAYER.match(key):
             layers[int(layer[1])][key[layer.end() :]] = shape
-        else:
-            others[key] = shape
-    shapes = {}
-    for key, shape in others.items():
-        if key == _FINAL_NORM:
+            continue
+        if key == "model.norm.weight":  # the first one after the layers
             for index, kind in enumerate(kinds):
                 for name, of_layer in layers[built.index(kind)].items():
                     shapes[f"model.layers.{index}.{name}"] = of_layer

@@ -70,33 +70,6 @@ def test_long_pairs_lose_their_context_from_the_left(model):
     assert scores[0].log_likelihood == pytest.approx(expected, abs=2e-5)
 
 
-def test_greedy_continuations_are_those_of_one_list_at_a_time(model):
-    contexts = [pair[0] for pair in random_pairs(5, 12)]
-    found = Scorer(model, batch_size=2).continue_greedily(
-        contexts, 6, lambda tokens: len(tokens) == 4
-    )
-    for context, tokens in zip(contexts, found, strict=True):
-        row = [*context]
-        for _ in range(4):
-            row.append(int(literal_logits(model, row)[-1].argmax()))
-        assert tokens == row[len(context) :]
-        other = [*tokens[:-1], (tokens[-1] + 1) % 256]
-        scores = Scorer(model).score([(context, tokens), (context, other)])
-        assert [score.is_greedy for score in scores] == [True, False]
-
-
-def test_a_long_context_leaves_room_for_the_continuation(model):
-    scorer = Scorer(model, max_length=8)
-    context = random_pairs(1, 30)[0][0]
-    assert len(context) > 5
-    found = scorer.continue_greedily([context], 3, lambda tokens: False)
-    assert found == scorer.continue_greedily(
-        [context[-5:]], 3, lambda tokens: False
-    )
-    with pytest.raises(ValueError, match="8 new tokens leave no room"):
-        scorer.continue_greedily([context], 8, lambda tokens: False)
-
-
 def test_a_lost_model_has_no_score(model, runs):
     lost = build_decoder(load_saved(runs("llama")))
     lost.model.norm.weight.set_value(paddle.full([32], math.nan))

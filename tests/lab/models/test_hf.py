@@ -136,6 +136,7 @@ def test_the_paper_s_models_come_back(name):
     ("fields", "message"),
     [
         ({"rope_layout": "interleaved"}, "rope_layout='interleaved'"),
+        ({"initialization": "wesar"}, "initialization='wesar'"),
         ({**MIXTRAL, "qk_norm": True}, "qk_norm=True.*Mixtral"),
         ({**MIXTRAL, "moe_layers": [0]}, r"moe_layers=\[0\].*every layer"),
         ({**ERNIE, "moe_correction_bias": False}, "moe_correction_bias=False"),

@@ -5,18 +5,15 @@
 An operand is rounded to what its e4m3 values and scales stand for, then
 multiplied in its own dtype: float32 on CPUs, bfloat16 on GPUs, which holds
 every such value exactly. Sums are float32 in both cases. So a product is that
-of FP8 kernels up to the order of its sums.
+of FP8 kernels up to the order of its sums. It takes no step through e4m3:
+Paddle's cast on a CPU makes 448 of NaN and NaN of values between 464 and 480.
 
-Paddle's `fp8_quant_blockwise` stores e4m3 values and a scale for each block;
-their products are the rounded values of this file, bit by bit. It takes no
-step through e4m3: Paddle's cast on a CPU makes 448 of NaN and NaN of values
-between 464 and 480, and costs more than a matrix product.
+A scale is the largest power of two that keeps the block within +-448, as in
+Paddle's `fp8_quant_blockwise` (`using_pow2_scale=True`), whose values these
+are, bit by bit. Where the two differ:
 
-A scale is the largest power of two that keeps the block within +-448, as the
-kernel has it by default (`using_pow2_scale=True`). Where the two differ:
-
-- a block with an infinite value is NaN in both; one with NaN is NaN here,
-  where the kernel leaves NaN in its place;
+- a block with NaN is NaN here, where the kernel leaves NaN in its place (with
+  an infinite value it is NaN in both);
 - values from 2^108 (3.2e32) on are NaN;
 - the kernel's scale stops at 2^127, so it loses bits of blocks whose largest
   value is below 1.32e-36; here blocks below 1.7e-34 keep four bits of every
