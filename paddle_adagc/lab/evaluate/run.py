@@ -10,17 +10,13 @@ import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import paddle_adagc
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
 from paddle_adagc.lab.data.tokenizers import TextTokenizer
-from paddle_adagc.lab.evaluate.saved import (
-    SavedDecoder,
-    build_decoder,
-    load_saved,
-)
+from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
 from paddle_adagc.lab.evaluate.scoring import Scorer, measure_perplexity
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.train.parse import load_config
@@ -29,32 +25,20 @@ PAPER = "paper"
 """Task name that stands for all of the paper's benchmarks."""
 
 
-class Benchmark(NamedTuple):
-    """A column of the paper's accuracy tables."""
-
-    label: str
-    task: str
-    """Name in lm-evaluation-harness."""
-
-    metric: str
-
-
-BENCHMARKS = (
-    Benchmark("ARC-E", "arc_easy", "acc_norm"),
-    Benchmark("ARC-C", "arc_challenge", "acc_norm"),
-    Benchmark("BoolQ", "boolq", "acc"),
-    Benchmark("HellaSwag", "hellaswag", "acc_norm"),
-    Benchmark("OBQA", "openbookqa", "acc_norm"),
-    Benchmark("PIQA", "piqa", "acc_norm"),
-    Benchmark("WinoGrande", "winogrande", "acc"),
-    Benchmark("MMLU", "mmlu", "acc"),
-    Benchmark("SciQ", "sciq", "acc_norm"),
-)
-"""Columns and metrics of the tables llama_eval_zero_shot_benchmarks_all and
-llama_eval_two_shot_benchmarks_all. (For PIQA the tables say acc_norm, the
-paragraph "Standard Benchmark" acc.)"""
-
-TASKS = tuple(benchmark.task for benchmark in BENCHMARKS)
+BENCHMARKS = {
+    "arc_easy": ("ARC-E", "acc_norm"),
+    "arc_challenge": ("ARC-C", "acc_norm"),
+    "boolq": ("BoolQ", "acc"),
+    "hellaswag": ("HellaSwag", "acc_norm"),
+    "openbookqa": ("OBQA", "acc_norm"),
+    "piqa": ("PIQA", "acc_norm"),
+    "winogrande": ("WinoGrande", "acc"),
+    "mmlu": ("MMLU", "acc"),
+    "sciq": ("SciQ", "acc_norm"),
+}
+"""Task in lm-evaluation-harness -> column and metric of the paper's tables
+llama_eval_zero_shot_benchmarks_all and llama_eval_two_shot_benchmarks_all. (For
+PIQA the tables say acc_norm, the paragraph "Standard Benchmark" acc.)"""
 
 
 def evaluate(
@@ -106,8 +90,12 @@ def evaluate(
         "versions": {"paddle_adagc": paddle_adagc.__version__},
     }
     if perplexity:
-        if data_config is None:
-            data_config = _trained_with(saved)
+        if data_config is None and not saved.run:
+            raise ValueError(
+                f"{saved.directory} does not say which data it was trained "
+                "with: give --data CONFIG, a run config whose data section does"
+            )
+        data_config = data_config or DataConfig(**saved.data)
         if validation_size is not None:
             data_config = dataclasses.replace(
                 data_config, validation_size=validation_size
@@ -128,7 +116,7 @@ def evaluate(
         text = TextTokenizer(tokenizer, adds_special_tokens, saved.document_end)
         names: list[str] = []
         for name in tasks:
-            names += TASKS if name == PAPER else [name]
+            names += BENCHMARKS if name == PAPER else [name]
         manager = harness.find_tasks(names, include_path)
         lm = harness.DecoderLM(scorer, text, shows_bar=shows_bar)
         result["tasks"] = [
@@ -140,15 +128,6 @@ def evaluate(
         ]
         result["versions"]["lm_eval"] = importlib.metadata.version("lm_eval")
     return result
-
-
-def _trained_with(saved: SavedDecoder) -> DataConfig:
-    if not saved.run:
-        raise ValueError(
-            f"{saved.directory} does not say which data it was trained with: "
-            "give --data CONFIG, a run config whose data section does"
-        )
-    return DataConfig(**saved.data)
 
 
 def to_markdown(result: dict[str, Any]) -> str:
@@ -173,21 +152,18 @@ def to_markdown(result: dict[str, Any]) -> str:
 
 
 def _task_table(scores: Sequence[dict[str, Any]]) -> str:
-    known = {benchmark.task: benchmark for benchmark in BENCHMARKS}
     rows = []
     for shots in dict.fromkeys(score["num_fewshot"] for score in scores):
         values = {}
         for score in scores:
-            benchmark = known.get(score["task"])
-            if score["num_fewshot"] != shots or (
-                benchmark and benchmark.metric != score["metric"]
-            ):
+            task, metric = score["task"], score["metric"]
+            label, wanted = BENCHMARKS.get(task, (task, metric))
+            if score["num_fewshot"] != shots or metric != wanted:
                 continue
-            label = benchmark.label if benchmark else score["task"]
-            rows.append([label, str(shots), score["metric"], _value(score)])
-            if benchmark:
-                values[benchmark.task] = 100 * score["value"]
-        if values.keys() == known.keys():
+            rows.append([label, str(shots), metric, _value(score)])
+            if task in BENCHMARKS:
+                values[task] = 100 * score["value"]
+        if values.keys() == BENCHMARKS.keys():
             mean = statistics.fmean(values.values())
             rows.append(["mean", str(shots), "", f"{mean:.2f}"])
     return markdown_table(["task", "shots", "metric", "value"], rows, left=3)

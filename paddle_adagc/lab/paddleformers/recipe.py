@@ -108,19 +108,16 @@ def load_recipe(
     for key in ("model_name_or_path", "clip"):
         if key not in values:
             raise ValueError(f"{path} has no {key!r}")
-    model = Path(path).resolve().parent / values["model_name_or_path"]
+    name = values["model_name_or_path"]
+    model = Path(path).resolve().parent / name
     is_here = (model / "config.json").is_file()
-    if not is_here and (values["stage"] == ERNIE or _is_a_folder(values)):
+    is_folder = values["stage"] == ERNIE or str(name).startswith((".", "/"))
+    if is_folder and not is_here:  # no name on a hub
         raise FileNotFoundError(f"there is no model config {model}/config.json")
     place = {"model_name_or_path": str(model.resolve())} if is_here else {}
     options = model_settings({**original, **place}) if is_here else {}
     _check_new_keys(overrides, {**original, _MODEL: options})
     return {**values, **place}
-
-
-def _is_a_folder(values: Mapping[str, Any]) -> bool:
-    """Whether the model is no name on a hub, such as ``Qwen/Qwen3-0.6B``."""
-    return str(values["model_name_or_path"]).startswith((".", "/"))
 
 
 def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +144,13 @@ def as_run_config(
             f"{' and '.join(PLANNED)} can be planned. "
             "`tools/pretrain.py --check` checks its keys, clip and units"
         )
-    _warn_of_what_is_not_modelled(recipe)
+    given = {**recipe.get(_MODEL, {}), **recipe}
+    for key, modelled in _MODELLED.items():
+        if given.get(key, modelled) != modelled:
+            warnings.warn(
+                f"{key}={given[key]!r}: the plan is that of {modelled!r}",
+                stacklevel=2,
+            )
     try:
         values = _run_values(recipe)
     except KeyError as error:
@@ -195,7 +198,7 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
             "epsilon": recipe["adam_epsilon"],
             "weight_decay": recipe["weight_decay"],
         },
-        "schedule": (_schedule if is_ernie else _cosine)(recipe),
+        "schedule": _schedule(recipe),
         "data": _data(recipe),
         "parallel": {
             "sharding": recipe.get("sharding_parallel_size", 1),
@@ -218,16 +221,6 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
             "keep_checkpoints": recipe.get("save_total_limit", 1),
         },
     }
-
-
-def _warn_of_what_is_not_modelled(recipe: Mapping[str, Any]) -> None:
-    values = {**recipe.get(_MODEL, {}), **recipe}
-    for key, modelled in _MODELLED.items():
-        if values.get(key, modelled) != modelled:
-            warnings.warn(
-                f"{key}={values[key]!r}: the plan is that of {modelled!r}",
-                stacklevel=3,
-            )
 
 
 def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
@@ -300,44 +293,40 @@ def _hf_options(model: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(config, name) for name in sorted(names)}
 
 
-def _cosine(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    kind = recipe.get("lr_scheduler_type", "linear")
+def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """PaddleFormers' WSD: ``wsd`` is flat for 90%, ``wsd:N`` for N steps."""
     peak = check_positive("learning_rate", recipe["learning_rate"])
-    return {
-        "kind": check_choice("lr_scheduler_type", kind, ("cosine",)),
+    shared = {
         "learning_rate": peak,
         "warmup_steps": recipe["warmup_steps"],
         "min_ratio": recipe.get("min_lr", 0.0) / peak,
     }
-
-
-def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """PaddleFormers' WSD: ``wsd`` is flat for 90%, ``wsd:N`` for N steps."""
-    kind, _, steady = str(recipe["lr_scheduler"]).partition(":")
-    check_choice("lr_scheduler", kind, ("wsd",))
-    shape = check_choice(
-        "decay_function", recipe.get("decay_function"), _DECAY_SHAPES
-    )
+    if recipe["stage"] != ERNIE:
+        kind = recipe.get("lr_scheduler_type", "linear")
+        check_choice("lr_scheduler_type", kind, ("cosine",))
+        return {"kind": "cosine", **shared}
+    scheduler = str(recipe["lr_scheduler"])
+    kind, _, steady = scheduler.partition(":")
+    shape = recipe.get("decay_function")
     last = check_integer("max_steps", recipe["max_steps"], 1)
     if steady and not steady.isdecimal():
         raise ValueError(
-            f"lr_scheduler={recipe['lr_scheduler']!r}: give wsd, or wsd:N with "
-            "N steps until the decay"
+            f"lr_scheduler={scheduler!r}: give wsd, or wsd:N with N steps "
+            "until the decay"
         )
     flat = int(steady) / last if steady else 0.9
     if not 0 <= flat < 1:
         raise ValueError(
-            f"lr_scheduler={recipe['lr_scheduler']!r} leaves no step of "
-            f"max_steps={last} to decay in"
+            f"lr_scheduler={scheduler!r} leaves no step of max_steps={last} "
+            "to decay in"
         )
-    peak = check_positive("learning_rate", recipe["learning_rate"])
     return {
-        "kind": "wsd",
-        "learning_rate": peak,
-        "warmup_steps": recipe["warmup_steps"],
-        "min_ratio": recipe.get("min_lr", 0.0) / peak,
+        "kind": check_choice("lr_scheduler", kind, ("wsd",)),
+        **shared,
         "decay_fraction": 1 - flat,
-        "decay_shape": _DECAY_SHAPES[shape],
+        "decay_shape": _DECAY_SHAPES[
+            check_choice("decay_function", shape, _DECAY_SHAPES)
+        ],
     }
 
 

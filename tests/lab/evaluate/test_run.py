@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from indexed import write_indexed_dataset
 
-from paddle_adagc.lab.evaluate.run import TASKS, evaluate, to_markdown
+from paddle_adagc.lab.evaluate.run import BENCHMARKS, evaluate, to_markdown
 
 
 def test_command_without_the_harness(
@@ -94,7 +94,7 @@ def test_the_paper_s_metrics_and_their_mean():
         {"task": task, "metric": metric, "num_fewshot": shots, "stderr": 0.01}
         | {"value": 0.5 if metric == "acc_norm" else 0.2}
         for shots in (0, 2)
-        for task in TASKS
+        for task in BENCHMARKS
         for metric in ("acc", "acc_norm")
     ]
     table = to_markdown({"model": "m", "step": None, "tasks": tasks})
@@ -119,4 +119,4 @@ def test_refuses_settings(command, capsys, options, message):
 def test_the_harness_has_the_benchmarks():
     tasks = pytest.importorskip("lm_eval.tasks")
     known = tasks.TaskManager().all_tasks
-    assert {*TASKS} <= {*known}
+    assert {*BENCHMARKS} <= {*known}

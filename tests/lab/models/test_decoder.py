@@ -10,7 +10,6 @@ import pytest
 from paddle_adagc.lab.models import attention, layers, parallel
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.moe import adjust_correction_biases
 from paddle_adagc.lab.models.rank_weights import quantized_parameters
 
 TINY = {
@@ -148,14 +147,6 @@ def test_recompute_gives_the_same_gradients(name):
         assert (left is None) == (right is None)
         if left is not None:
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-7)
-
-
-def test_correction_biases_of_all_layers_are_adjusted():
-    model = build("ernie", moe_layers=None)
-    model(tokens())
-    adjust_correction_biases(model, 0.5)
-    for layer in model.model.layers:
-        assert float(layer.mlp.e_score_correction_bias.abs().sum()) > 0
 
 
 def test_refuses_what_does_not_fit(monkeypatch):

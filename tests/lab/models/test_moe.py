@@ -10,6 +10,7 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.moe import (
     MoE,
     Router,
+    adjust_correction_biases,
     expert_balance,
     load_balancing_loss,
 )
@@ -109,7 +110,7 @@ def test_correction_bias_follows_the_load():
         "expert_max_violation": 3.0,
         "idle_experts": 3,
     }
-    moe.adjust_correction_bias(0.25)
+    adjust_correction_biases(paddle.nn.Sequential(moe), 0.25)
     np.testing.assert_array_equal(
         moe.e_score_correction_bias.numpy(), [0.25, 0.25, -0.25, 0.25]
     )
