@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grouped-query attention with rotary positions (Su et al. 2021)."""
 
+import functools
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,14 +73,13 @@ class Attention(nn.Layer):
         keys = config.num_key_value_heads * head_dim
         queries = config.num_attention_heads * head_dim
         self.is_split = uses_sequence_parallel(config)
-        how: dict[str, Any] = {
-            "kind": "attention",
-            "along_sequence": self.is_split,
-        }
-        self.q_proj = linear(config, hidden, queries, "columns", **how)
-        self.k_proj = linear(config, hidden, keys, "columns", **how)
-        self.v_proj = linear(config, hidden, keys, "columns", **how)
-        self.o_proj = linear(config, queries, hidden, "rows", **how)
+        make = functools.partial(
+            linear, config, kind="attention", along_sequence=self.is_split
+        )
+        self.q_proj = make(hidden, queries, "columns")
+        self.k_proj = make(hidden, keys, "columns")
+        self.v_proj = make(hidden, keys, "columns")
+        self.o_proj = make(queries, hidden, "rows")
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:

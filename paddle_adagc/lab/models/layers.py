@@ -3,7 +3,7 @@
 """Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8."""
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import paddle
 import paddle.nn.functional as F
@@ -153,27 +153,19 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
 
 
 class GatedMLP(nn.Layer):
-    """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020)."""
+    """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020).
+
+    For `kind` and `how` see `linear`.
+    """
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        width: int,
-        kind: str = "mlp",
-        *,
-        along_sequence: bool = False,
-        is_whole: bool = False,
+        self, config: DecoderConfig, width: int, kind: str = "mlp", **how: bool
     ) -> None:
         super().__init__()
         hidden = config.hidden_size
-        how: dict[str, Any] = {
-            "kind": kind,
-            "along_sequence": along_sequence,
-            "is_whole": is_whole,
-        }
-        self.gate_proj = linear(config, hidden, width, "columns", **how)
-        self.up_proj = linear(config, hidden, width, "columns", **how)
-        self.down_proj = linear(config, width, hidden, "rows", **how)
+        self.gate_proj = linear(config, hidden, width, "columns", kind, **how)
+        self.up_proj = linear(config, hidden, width, "columns", kind, **how)
+        self.down_proj = linear(config, width, hidden, "rows", kind, **how)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""
@@ -218,10 +210,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_norm_bfloat16(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`rms_norm` with every operation in bfloat16: a trigger of loss spikes.
 
-    Input, squares, their mean, its sum with `eps`, the reciprocal root, both
-    products and the weight are bfloat16; sums over the last axis are float32
-    inside, as in GPU kernels of reduction. So are their gradients.
-
+    Sums over the last axis are float32 inside, as in GPU kernels of reduction.
     On a CPU, which lacks most bfloat16 kernels, float32 operations whose
     results (and whose gradients on the way back) are rounded to bfloat16 stand
     for them. There gradients that meet are summed before they are rounded.
@@ -243,9 +232,8 @@ def _rounded(x: Tensor) -> Tensor:
 class RMSNorm(nn.Layer):
     """Root-mean-square norm with a trained scale (Zhang and Sennrich 2019).
 
-    Its weight is the same on all TP ranks. Where these share the heads or the
-    positions, its gradient is summed over them in every backward pass. It
-    norms the residual stream, or heads of width `head_dim`.
+    It norms the residual stream, or heads of width `head_dim`. Where TP ranks
+    share the heads or the positions, its gradient is summed over them.
     """
 
     def __init__(
@@ -254,10 +242,9 @@ class RMSNorm(nn.Layer):
         super().__init__()
         low = config.rms_norm_precision == "bfloat16"
         self.compute = rms_norm_bfloat16 if low else rms_norm
-        if head_dim is None:
-            self.is_shared = uses_sequence_parallel(config)
-        else:
-            self.is_shared = tensor_parallel_degree() > 1
+        self.is_shared = tensor_parallel_degree() > 1 and (
+            head_dim is not None or uses_sequence_parallel(config)
+        )
         self.weight = self.create_parameter(
             [head_dim or config.hidden_size],
             default_initializer=nn.initializer.Constant(1.0),

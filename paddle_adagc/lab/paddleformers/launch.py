@@ -65,19 +65,19 @@ def run_recipe(
 def _why_not_importable(
     path: str | os.PathLike[str], error: ModuleNotFoundError
 ) -> str:
-    check = (
-        "Without a GPU, in an environment with '.[nlp]', "
+    if importlib.util.find_spec("paddleformers") is None:
+        reason = (
+            "the recipe needs PaddleFormers on a GPU build of Paddle; install "
+            "'.[formers]' in an environment of its own, without '.[nlp]'"
+        )
+    elif not paddle.device.is_compiled_with_cuda():
+        reason = "PaddleFormers needs a GPU build of Paddle"
+    else:
+        return str(error)
+    return (
+        f"{error}: {reason}. Without a GPU, in an environment with '.[nlp]', "
         f"`python tools/pretrain.py {path} --check` validates the recipe"
     )
-    if importlib.util.find_spec("paddleformers") is None:
-        return (
-            f"{error}: the recipe needs PaddleFormers on a GPU build of "
-            "Paddle; install '.[formers]' in an environment of its own, "
-            f"without '.[nlp]'. {check}"
-        )
-    if not paddle.device.is_compiled_with_cuda():
-        return f"{error}: PaddleFormers needs a GPU build of Paddle. {check}"
-    return str(error)
 
 
 def last_checkpoint(output_dir: Path, world_size: int) -> str | None:

@@ -38,14 +38,9 @@ _FUSED = {
 class Followed(NamedTuple):
     """What a clip follows of a model in PaddleFormers."""
 
-    parameters: int
-    """PaddleFormers' own."""
-
-    tensors: int
-    """Each has a norm and a gamma; units count apart."""
-
-    tensors_without_routers: int
-    """The paper's count."""
+    parameters: int  # PaddleFormers' own
+    tensors: int  # each has a norm and a gamma; units count apart
+    tensors_without_routers: int  # the paper's count
 
     def __str__(self) -> str:
         return (
