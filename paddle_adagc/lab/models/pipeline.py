@@ -61,27 +61,6 @@ def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
     return [0, *(bound + 1 for bound in bounds[1:-1]), num_layers + 3]
 
 
-def _segments(
-    config: DecoderConfig, num_stages: int, num_parts: int
-) -> list[int] | str:
-    """Return fleet's `seg_method`; `num_parts` is that of a stage."""
-    num_layers = config.num_hidden_layers
-    if num_parts == 1:
-        return stage_bounds(num_layers, num_stages)
-    if num_layers % (num_stages * num_parts):
-        raise ValueError(
-            f"num_hidden_layers={num_layers} is not a multiple of the "
-            f"{num_stages} x {num_parts} virtual stages: change one of them."
-        )
-    if not config.tie_word_embeddings:
-        raise ValueError(
-            f"virtual_pp_degree={num_parts} with tie_word_embeddings=False: "
-            "PaddleNLP gives an untied head a wrong name there. Tie them, or "
-            "use virtual_pp_degree=1."
-        )
-    return f"layer:{DecoderLayerPipe.__name__}"
-
-
 def _mapped(function: Callable[[Tensor], Tensor], flow: Flow) -> Flow:
     """Map the hidden states; router losses pass by."""
     if isinstance(flow, Tensor):
@@ -184,7 +163,8 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
 
     `state_dict` has the keys of the model in one piece, of this stage's
     tensors. With PaddleNLP's `config.virtual_pp_degree` each stage has as many
-    parts, all of equally many layers, and the schedule is interleaved.
+    parts, all of equally many layers, and the schedule is interleaved; then the
+    head must be tied, because PaddleNLP gives another one a wrong name.
     """
 
     config_class = DecoderConfig
@@ -196,13 +176,16 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         num_parts = getattr(config, "virtual_pp_degree", 1)
         self.config = config
         self._describe(config)
+        bounds: list[int] | str = f"layer:{DecoderLayerPipe.__name__}"
+        if num_parts == 1:
+            bounds = stage_bounds(config.num_hidden_layers, num_stages)
         loss = PipelineLoss(config)
         PipelineLayer.__init__(
             self,
             layers=self.get_sequential_layers(),
             loss_fn=loss,
             topology=topology.topology(),
-            seg_method=_segments(config, num_stages, num_parts),
+            seg_method=bounds,
             num_virtual_pipeline_stages=num_parts,
         )
         self.loss = loss
