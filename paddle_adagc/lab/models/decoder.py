@@ -36,11 +36,10 @@ IGNORED_LABEL = -100
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over the labels that count, in float32; 0 if none does.
+    """Mean over the labels [...] other than -100, in float32; 0 if none is.
 
-    `logits` are [..., vocab], of this TP rank's share of the vocabulary, labels
-    integers [...]; -100 does not count. (`F.cross_entropy` with a negative
-    `ignore_index` would divide by all labels, the ignored ones too.)
+    `logits` are [..., vocab], of this TP rank's share of the vocabulary.
+    (`F.cross_entropy` would divide by the ignored labels, too.)
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])

@@ -204,11 +204,7 @@ class TextTransformer(nn.Layer):
 
 
 class _GatherRows(PyLayer):
-    """Rows of all ranks, in their order.
-
-    Every rank's loss depends on every rank's rows: the gradient of this
-    rank's rows is the sum over the ranks of what their losses say about them.
-    """
+    """Rows of all ranks, in their order; gradients are summed over ranks."""
 
     @staticmethod
     def forward(context: object, rows: Tensor) -> Tensor:
@@ -254,8 +250,8 @@ def contrastive_loss(
 class CLIP(PretrainedModel):
     """The two towers and the logits' scale, for PaddleNLP's Trainer.
 
-    Weights start as in CLIP's text tower, in both towers. `last_loss` is the
-    last contrastive loss, detached; None before the first forward.
+    Both towers start as CLIP's text tower. `last_loss` is the last contrastive
+    loss, detached; None before the first forward.
     """
 
     config_class = CLIPConfig
