@@ -50,6 +50,8 @@ def random_pairs(count, longest):
 def test_scores_are_those_of_one_list_at_a_time(model, batch_size):
     pairs = random_pairs(11, 14)
     pairs += [([5, 6], [7, end]) for end in range(4)]  # share a pass
+    likeliest = int(literal_logits(model, [9, 8])[-1].argmax())
+    pairs.append(([9, 8], [likeliest]))
     scores = Scorer(model, batch_size).score(pairs)
     expected = [literal_score(model, *pair) for pair in pairs]
     np.testing.assert_allclose(
@@ -59,6 +61,8 @@ def test_scores_are_those_of_one_list_at_a_time(model, batch_size):
         atol=2e-5,
     )
     assert [s.is_greedy for s in scores] == [greedy for _, greedy in expected]
+    assert scores[-1].is_greedy
+    assert not scores[0].is_greedy
 
 
 def test_long_pairs_lose_their_context_from_the_left(model):
