@@ -112,7 +112,7 @@ def _make_old_state(folder):
 
 def _make_weights(folder):
     weights = {f"layers.{i}": np.ones([2, 3], np.float32) for i in range(3)}
-    hf_files.write_weights(folder, weights.items(), max_shard_bytes=30)
+    hf_files.write_weights(folder, weights, max_shard_bytes=30)
 
 
 def _make_bare_dataset(folder):

@@ -9,9 +9,8 @@
 
 MODEL is a run's output directory (its newest complete checkpoint), a
 checkpoint, or a directory in Hugging Face's format. --tasks paper stands for
-ARC-E, ARC-C, BoolQ, HellaSwag, OBQA, PIQA, WinoGrande, MMLU and SciQ, with the
-paper's numbers beside; the harness downloads their data. Tasks need the extra
-[eval].
+ARC-E, ARC-C, BoolQ, HellaSwag, OBQA, PIQA, WinoGrande, MMLU and SciQ; the
+harness downloads their data. Tasks need the extra [eval].
 """
 
 from __future__ import annotations

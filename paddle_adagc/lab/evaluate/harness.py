@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,20 +11,13 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.evaluator import simple_evaluate
-from lm_eval.models.utils import (
-    handle_stop_sequences,
-    normalize_gen_kwargs,
-    postprocess_generated_text,
-)
 from lm_eval.tasks import TaskManager
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from paddle_adagc.checks import suggestion
 from paddle_adagc.lab.data.tokenizers import TextTokenizer
 from paddle_adagc.lab.evaluate.scoring import Scorer
 
 _BOOTSTRAP_SAMPLES = 1000  # for metrics that have no closed standard error
-_MAX_NEW_TOKENS = 256  # the harness' default
 
 
 def find_tasks(
@@ -60,11 +52,11 @@ def evaluate_tasks(
 ) -> list[dict[str, Any]]:
     """Run tasks; a row for every metric of every task and group asked for.
 
-    Of a tag those of its tasks: ``task``, ``metric`` (``acc``, or
-    ``exact_match,strict-match`` with the filter of the answers),
-    ``num_fewshot`` (a task whose file fixes it to 0 keeps that), ``value``,
-    ``stderr`` (None where the harness has none), ``num_samples`` (None for a
-    group). ``limit`` scores the first examples of each task alone.
+    A row has ``task``, ``metric`` (``acc``, or ``exact_match,strict-match``
+    with the filter of the answers), ``num_fewshot`` (a task whose file fixes
+    it to 0 keeps that), ``value``, ``stderr`` (None where the harness has
+    none), ``num_samples`` (None for a group). Of a tag there are those of its
+    tasks. ``limit`` scores the first examples of each task alone.
     """
     found = simple_evaluate(
         model=model,
@@ -140,11 +132,6 @@ class DecoderLM(TemplateLM):
         """Token to begin with where there is no context."""
         return self.text.prefix_id
 
-    @property
-    def tokenizer_name(self) -> str:
-        """For the harness' caches."""
-        return self.text.name
-
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
@@ -163,83 +150,23 @@ class DecoderLM(TemplateLM):
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
         pairs = [(context, rest) for _, context, rest in requests]
-        scores = self.scorer.score(pairs, shows_bar=self.shows_bar)
-        for (strings, _, _), score in zip(requests, scores, strict=True):
-            self.cache_hook.add_partial("loglikelihood", strings, tuple(score))
-        return [(score.log_likelihood, score.is_greedy) for score in scores]
+        return [*self.scorer.score(pairs, shows_bar=self.shows_bar)]
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Log-likelihoods of whole texts, in windows of the model's length."""
-        pairs: list[tuple[list[int], list[int]]] = []
-        ends = [0]
-        for request in requests:
-            windows = get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.scorer.max_length,
-                context_len=1,
-            )
-            pairs += map(make_disjoint_window, windows)
-            ends.append(len(pairs))
-        scores = self.scorer.score(pairs, shows_bar=self.shows_bar)
-        totals = []
-        places = itertools.starmap(slice, itertools.pairwise(ends))
-        for request, place in zip(requests, places, strict=True):
-            total = sum(s.log_likelihood for s in scores[place])
-            totals.append(total)
-            self.cache_hook.add_partial(
-                "loglikelihood_rolling", request.args, total
-            )
-        return totals
+        """Refuse tasks that score whole texts."""
+        raise ValueError(
+            f"{requests[0].task_name} scores whole texts: only answers are "
+            "scored here; --perplexity scores the validation data"
+        )
 
     def generate_until(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[str]:
-        """Continue texts greedily up to a stop string."""
-        texts: list[str] = [""] * len(requests)
-        groups: dict[str, list[int]] = {}
-        for index, request in enumerate(requests):
-            groups.setdefault(repr(request.args[1]), []).append(index)
-        for indices in groups.values():
-            first = requests[indices[0]]
-            options = normalize_gen_kwargs(first.args[1], _MAX_NEW_TOKENS)
-            if options["do_sample"]:
-                raise ValueError(
-                    f"{first.task_name} samples ({first.args[1]}): only "
-                    "greedy decoding is supported"
-                )
-            contexts = [requests[index].args[0] for index in indices]
-            found = self._continue(
-                contexts, options["until"], options["max_gen_toks"]
-            )
-            for index, text in zip(indices, found, strict=True):
-                texts[index] = text
-                self.cache_hook.add_partial(
-                    "generate_until", requests[index].args, text
-                )
-        return texts
-
-    def _continue(
-        self, contexts: Sequence[str], until: list[str], max_new_tokens: int
-    ) -> list[str]:
-        end = self.text.decode([self.eot_token_id], special=True)
-        stops = handle_stop_sequences(until, eos=end)
-
-        def is_complete(tokens: list[int]) -> bool:
-            if tokens[-1] == self.eot_token_id:
-                return True
-            text = self.text.decode(tokens, special=True)
-            return any(stop and stop in text for stop in stops)
-
-        encoded = [self.tok_encode(context) for context in contexts]
-        found = self.scorer.continue_greedily(
-            [tokens or [self.prefix_token_id] for tokens in encoded],
-            max_new_tokens,
-            is_complete,
+        """Refuse tasks that generate: there is no key-value cache."""
+        raise ValueError(
+            f"{requests[0].task_name} generates text: only given answers are "
+            "scored here; export the model (tools/convert.py to-hf) and run "
+            "lm_eval on that"
         )
-        return [
-            postprocess_generated_text(self.text.decode(tokens), stops, None)
-            for tokens in found
-        ]

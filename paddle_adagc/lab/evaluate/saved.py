@@ -34,8 +34,7 @@ from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import (
     config_from_hf,
     config_to_hf,
-    correction_biases,
-    find_family,
+    family_of,
     state_from_hf,
     state_to_hf,
 )
@@ -49,7 +48,7 @@ from paddle_adagc.lab.models.hf_files import (
     write_weights,
 )
 from paddle_adagc.lab.models.rank_weights import Array, merged_parts, to_paddle
-from paddle_adagc.lab.models.shapes import parameter_shapes
+from paddle_adagc.lab.models.shapes import Shape, state_shapes
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
     checkpoints,
@@ -77,6 +76,9 @@ class SavedDecoder:
 
     run: dict[str, Any]
     """`run.json` of the run that trained it; empty if there is none."""
+
+    is_own: bool
+    """It has this package's format, not Hugging Face's."""
 
     @property
     def step(self) -> int | None:
@@ -139,19 +141,17 @@ def load_saved(
         )
     options = read_json(config_file)
     run: dict[str, Any] = {}
-    if options.get("model_type") == DecoderConfig.model_type:
-        known = DecoderConfig.field_names()
-        config = DecoderConfig(
-            **{key: value for key, value in options.items() if key in known}
-        )
-        state = merged_parts(directory, parameter_shapes(config))
+    if is_own := options.get("model_type") == DecoderConfig.model_type:
+        names = {*DecoderConfig.field_names()} & options.keys()
+        config = DecoderConfig(**{name: options[name] for name in names})
+        state = merged_parts(directory, state_shapes(config))
         if (run_file := directory.parent / "run.json").exists():
             run = read_json(run_file)
     else:
         config = config_from_hf(options)
-        family = find_family(options["model_type"])
-        state = state_from_hf(read_weights(directory), config, family)
-    return SavedDecoder(directory, config, _checked(state, config), run)
+        state = state_from_hf(read_weights(directory), config)
+    state = _checked(state, state_shapes(config))
+    return SavedDecoder(directory, config, state, run, is_own)
 
 
 def newest_checkpoint(output_dir: Path, *, verify: bool = False) -> Path:
@@ -188,12 +188,9 @@ def _fault(directory: Path, *, verify: bool) -> str | None:
 
 
 def _checked(
-    state: dict[str, Array], config: DecoderConfig
+    state: dict[str, Array], shapes: dict[str, Shape]
 ) -> dict[str, Array]:
     """Return the state in the model's order; refuse one that does not fit."""
-    shapes = dict(parameter_shapes(config))
-    for name in correction_biases(config):
-        shapes[name] = (config.moe_num_experts,)
     found = {name: array.shape for name, array in state.items()}
     wrong = [
         f"{name} is {found.get(name, 'missing')} and should be "
@@ -231,7 +228,6 @@ def to_hf(
 ) -> str:
     """Export a saved decoder for transformers; tells what was exported.
 
-    The config decides the family (see `paddle_adagc.lab.models.families`).
     Every tensor keeps its dtype and bits. `target` appears only when it is
     complete, with the tokenizer's files if the tokenizer is known.
     """
@@ -282,8 +278,12 @@ def from_hf(
     `target` has the format of a run's checkpoints, which
     `DecoderForCausalLM.from_pretrained` reads, and the tokenizer's files.
     """
-    family = _family(Path(source))
     saved = load_saved(source, verify=verify)
+    if saved.is_own:
+        raise ValueError(
+            f"{source} is a run or checkpoint of this package: to-hf exports "
+            "it; from-hf takes a directory in Hugging Face's format"
+        )
     with new_directory(target) as directory:
         saved.config.architectures = ["DecoderForCausalLM"]
         saved.config.save_pretrained(str(directory))
@@ -291,6 +291,7 @@ def from_hf(
         paddle.save(tensors, str(directory / "model_state.pdparams"))
         _write_checksums(directory)
         copy_tokenizer(Path(source), directory)
+    family = family_of(saved.config).model_type
     return f"{target}: {family}, {len(tensors)} tensors"
 
 
@@ -302,22 +303,3 @@ def _write_checksums(directory: Path) -> None:
         if path.name == INDEX or path.suffix in (".safetensors", ".pdparams")
     )
     atomic_write_json(directory / CHECKSUMS, describe(directory, names))
-
-
-def _family(source: Path) -> str | None:
-    """Return the `model_type` of a directory in Hugging Face's format."""
-    config = source / "config.json"
-    is_run = (source / "run.json").exists()
-    if not is_run and not config.exists():
-        raise FileNotFoundError(
-            f"{source} holds no config.json: give a directory in Hugging "
-            "Face's format"
-        )
-    family = None if is_run else read_json(config).get("model_type")
-    if is_run or family == DecoderConfig.model_type:
-        kind = "run" if is_run else "checkpoint"
-        raise ValueError(
-            f"{source} is a {kind} of this package: to-hf exports it; from-hf "
-            "takes a directory in Hugging Face's format"
-        )
-    return family

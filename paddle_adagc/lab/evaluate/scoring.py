@@ -1,12 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Log-likelihoods, greedy continuations and perplexity of a decoder."""
+"""Log-likelihoods and perplexity of a decoder."""
 
 from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,9 +46,8 @@ class Scorer:
     """Runs a decoder over token lists of any lengths, in batches.
 
     Shorter lists of a batch are padded on the right, which a causal model does
-    not see. There is no key-value cache: every generated token costs a pass
-    over the whole list. The model sees `max_length` tokens at once, by default
-    all of its positions.
+    not see. The model sees `max_length` tokens at once, by default all of its
+    positions.
     """
 
     def __init__(
@@ -86,49 +85,12 @@ class Scorer:
             batch = ordered[start : start + self.batch_size]
             for tokens, row in zip(batch, self._logits(batch), strict=True):
                 for index in shared[tokens]:
-                    continuation = pairs[index][1]
-                    first = len(tokens) - len(continuation)
-                    logits = row[first : len(tokens)]
-                    scores[index] = _score(logits, continuation)
+                    rest = paddle.to_tensor([*pairs[index][1]], dtype="int64")
+                    logits = row[len(tokens) - len(rest) : len(tokens)]
+                    total = log_probabilities(logits, rest).astype("float64")
+                    is_greedy = (logits.argmax(-1) == rest).all()
+                    scores[index] = Score(float(total.sum()), bool(is_greedy))
         return [scores[index] for index in range(len(pairs))]
-
-    def continue_greedily(
-        self,
-        contexts: Sequence[Tokens],
-        max_new_tokens: int,
-        is_complete: Callable[[list[int]], bool],
-    ) -> list[list[int]]:
-        """Append the most likely token until `is_complete(continuation)`.
-
-        A long context loses tokens from the left until `max_new_tokens` fit
-        behind it. Gives the appended tokens of each context.
-        """
-        room = self.max_length - max_new_tokens
-        if room < 1:
-            raise ValueError(
-                f"{max_new_tokens} new tokens leave no room for a context in "
-                f"the {self.max_length} that the model sees: lower the task's "
-                "max_gen_toks"
-            )
-        continuations: list[list[int]] = [[] for _ in contexts]
-        order = sorted(range(len(contexts)), key=lambda i: len(contexts[i]))
-        for start in range(0, len(contexts), self.batch_size):
-            active = order[start : start + self.batch_size]
-            for _ in range(max_new_tokens):
-                rows = [
-                    (*contexts[index][-room:], *continuations[index])
-                    for index in active
-                ]
-                found = zip(active, self._logits(rows), rows, strict=True)
-                for index, logits, tokens in found:
-                    token = int(logits[len(tokens) - 1].argmax())
-                    continuations[index].append(token)
-                active = [
-                    i for i in active if not is_complete(continuations[i])
-                ]
-                if not active:
-                    break
-        return continuations
 
     def _input(self, context: Tokens, continuation: Tokens) -> tuple[int, ...]:
         """Return the input whose last outputs predict the continuation."""
@@ -152,14 +114,6 @@ class Scorer:
         for index, row in enumerate(rows):
             ids[index, : len(row)] = row
         return self.model(paddle.to_tensor(ids))
-
-
-def _score(logits: Tensor, continuation: Tokens) -> Score:
-    """Judge [tokens, vocab] logits by the tokens that follow."""
-    tokens = paddle.to_tensor([*continuation], dtype="int64")
-    likely = logits.argmax(-1) == tokens
-    total = log_probabilities(logits, tokens).astype("float64").sum()
-    return Score(float(total), bool(likely.all()))
 
 
 class Perplexity(NamedTuple):

@@ -64,7 +64,7 @@ class Step:
         row, losses = self.row, self.record.loss
         text = f"step {self.index}: loss {row['loss']:.4g}"
         text += ", a spike" * (self.index in spike_score(losses).indices)
-        before = losses[max(0, self.index - BEFORE) : self.index]
+        before = self._before(losses)
         if len(before):
             text += f"; median of the {len(before)} steps before "
             text += f"{np.median(before):.4g}"
@@ -85,30 +85,30 @@ class Step:
 
         Without gamma the usual norm is the median of the steps before.
         """
-        record, step = self.record, self.index
-        norms = record.tensors["norm"]
-        norm, before = norms[step], norms[max(0, step - BEFORE) : step]
-        if np.isnan(record.tensors["clipped_norm"][step]).all():
+        tensors, step = self.record.tensors, self.index
+        norm, before = tensors["norm"][step], self._before(tensors["norm"])
+        if np.isnan(tensors["clipped_norm"][step]).all():
             return self._most_clipped()
         usual, name = np.zeros_like(norm), "usual norm"
         if len(before):
             usual = np.median(before, axis=0)
-        if step and np.isfinite(record.tensors["gamma"][step - 1]).any():
-            usual, name = record.tensors["gamma"][step - 1], "gamma before"
+        if step and np.isfinite(tensors["gamma"][step - 1]).any():
+            usual, name = tensors["gamma"][step - 1], "gamma before"
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(usual > 0, norm / usual, 0.0)
         ratio = np.where(np.isfinite(norm), ratio, np.inf)
-        order = np.argsort(-ratio, kind="stable")[:NUM_TENSORS]
-        columns = (norm, usual, ratio, record.h[step])
+        columns = (norm, usual, ratio, self.record.h[step])
+        names = self.record.tensor_names
         rows = [
-            [
-                short_name(record.tensor_names[i]),
-                *(f"{column[i]:.3g}" for column in columns),
-            ]
-            for i in order
+            [short_name(names[i]), *(f"{column[i]:.3g}" for column in columns)]
+            for i in np.argsort(-ratio, kind="stable")[:NUM_TENSORS]
         ]
         head = ["tensor", "norm", name, "ratio", "h"]
         return markdown_table(head, rows, pad=True)
+
+    def _before(self, values: np.ndarray) -> np.ndarray:
+        """Values of the steps just before this one."""
+        return values[max(0, self.index - BEFORE) : self.index]
 
     def _most_clipped(self) -> str:
         event = load_event(self.directory, self.index)
@@ -172,10 +172,9 @@ class Step:
 
 
 def flight_text(directory: Path, step: int | None = None) -> str:
-    """Describe a run's newest event, the steps before it, and one of them.
+    """Describe a run's newest event, a step (None: the last finished one).
 
-    ``step`` is the one to show, and the last of those before it; None: the
-    last one that was finished.
+    And the steps before that.
     """
     event = load_event(directory, step)
     if event is None:
@@ -231,14 +230,14 @@ def _tensor_table(tensors: Mapping[str, tuple[float, float, float]]) -> str:
             "measured in the steps that are logged or saved."
         )
 
-    def badness(row: tuple[float, float, float]) -> float:
-        norm, _, gamma = row
+    def badness(key: str) -> float:
+        norm, _, gamma = tensors[key]
         ratio = norm / gamma if 0 < gamma < math.inf else norm
         return ratio if math.isfinite(ratio) else math.inf
 
-    worst = sorted(tensors.items(), key=lambda item: -badness(item[1]))
+    worst = sorted(tensors, key=badness, reverse=True)[:NUM_TENSORS]
     rows = [
-        [short_name(key), *(f"{value:.3g}" for value in row)]
-        for key, row in worst[:NUM_TENSORS]
+        [short_name(key), *(f"{value:.3g}" for value in tensors[key])]
+        for key in worst
     ]
     return markdown_table(["tensor", "norm", "h", "gamma"], rows, pad=True)

@@ -3,13 +3,11 @@
 """What a rank keeps from the forward pass for the backward pass.
 
 Counted like Korthikanti et al. (2022, arXiv 2205.05198, section 4): the inputs
-that every operator saves, here for RMSNorm, grouped queries, fused attention
-(which saves the log-sum-exp instead of the scores), SwiGLU and experts with a
-balanced load. With h the hidden size, q and k the widths of all query heads and
-of all key heads, a the heads, f and F the widths of a dense network and of an
-expert, E experts of which K take a token, S shared ones, V the vocabulary, t
-the tensor-parallel ranks (s = t under sequence parallelism, else 1), and w the
-bytes of a value, per token and layer:
+that every operator saves. Per token and layer, with h the hidden size, q and k
+the widths of all query and all key heads, a the heads, f and F the widths of a
+dense network and of an expert, E experts of which K take a token, S shared
+ones, t the tensor-parallel ranks (s = t under sequence parallelism, else 1),
+and w the bytes of a value:
 
     both norms' inputs          2 h / s           x w
     inputs of the projections   2 h               x w
@@ -23,22 +21,18 @@ bytes of a value, per token and layer:
         router                  2 E               x 4
 
 On the last stage also the final norm and the head: (h / s + h) w + V / t (w +
-4). With recomputation a layer keeps its input, h / s x w, and one layer at a
-time has all of the above. A pipeline (1F1B; Narayanan et al. 2021) keeps
-min(P - p, micro-batches) micro-batches on stage p of P, counted from 0.
+4), V the vocabulary. With recomputation a layer keeps its input, h / s x w, and
+one layer at a time has all of the above. A pipeline (1F1B; Narayanan et al.
+2021) keeps min(P - p, micro-batches) micro-batches on stage p of P, from 0.
 
-Under expert with tensor parallelism the routed rows are 2 K h / t; they are
-counted as above. Left out: workspaces of kernels, fragments of the allocator,
-buffers of NCCL and of the pipeline, float32 copies inside of unfused operators,
-FP8 copies of weights and of what is saved (an FP8 product saves its bfloat16
-inputs, as :mod:`paddle_adagc.lab.models.fp8.linear` does; PaddleFormers can
-save less), the CUDA context.
+Left out: workspaces of kernels, fragments of the allocator, buffers of NCCL and
+of the pipeline, float32 copies inside of unfused operators, FP8 copies, the
+CUDA context; under expert with tensor parallelism routed rows are 2 K h / t.
 
-CLIP is counted alike. Of width d and with a GELU network of width 4 d a block
-keeps 2 d norms' inputs, 2 d inputs of the projections, 3 d queries, keys and
-values, d attention's output and 8 d around the GELU, 16 d x w in all, and a
-log-sum-exp. Every device also has the logits of its own rows against those of
-all data ranks, 4 bytes each.
+A block of CLIP of width d keeps 16 d x w (2 d norms' inputs, 2 d inputs of the
+projections, 3 d queries, keys and values, d attention's output, 8 d around the
+GELU) and a log-sum-exp. Every device also has the logits of its own rows
+against those of all data ranks, 4 bytes each.
 """
 
 from __future__ import annotations
@@ -64,13 +58,16 @@ def stage_bytes(
 
     The stage keeps `num_held` micro-batches at the same time.
     """
+    hidden = model.hidden_size // _split(model)
     sizes = [layer_bytes(model, index, value_bytes) for index in layers]
+    total = num_held * sum(sizes)
     if recompute:
-        inputs = model.hidden_size // _split(model) * value_bytes
-        total = num_held * len(sizes) * inputs + max(sizes)
-    else:
-        total = num_held * sum(sizes)
-    return total + (_head_bytes(model, value_bytes) if has_head else 0)
+        total = num_held * len(sizes) * hidden * value_bytes + max(sizes)
+    if has_head:
+        logits = model.vocab_size // model.tensor_parallel_degree
+        total += (hidden + model.hidden_size) * value_bytes
+        total += logits * (value_bytes + FLOAT32_BYTES)
+    return total
 
 
 def layer_bytes(model: DecoderConfig, index: int, value_bytes: int) -> int:
@@ -91,12 +88,6 @@ def layer_bytes(model: DecoderConfig, index: int, value_bytes: int) -> int:
     else:
         values += 3 * model.intermediate_size // tp
     return values * value_bytes + extra * FLOAT32_BYTES
-
-
-def _head_bytes(model: DecoderConfig, value_bytes: int) -> int:
-    hidden = model.hidden_size // _split(model) + model.hidden_size
-    logits = model.vocab_size // model.tensor_parallel_degree
-    return hidden * value_bytes + logits * (value_bytes + FLOAT32_BYTES)
 
 
 def _split(model: DecoderConfig) -> int:

@@ -1,9 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Causal grouped-query attention with rotary positions (Su et al. 2021)."""
+"""Grouped-query attention with rotary positions (Su et al. 2021)."""
 
+import functools
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,47 @@ from paddle_adagc.lab.models.layers import (
 from paddle_adagc.lab.models.parallel import uses_sequence_parallel
 
 
+class Rotary(NamedTuple):
+    """Rotation of the pairs of components by their positions."""
+
+    theta: float
+    layout: str
+    """"half" or "interleaved", see `DecoderOptions.rope_layout`."""
+
+    def angles(self, length: int, head_dim: int) -> npt.NDArray[np.float64]:
+        """Angle of every component at every position, [length, head_dim].
+
+        Pair j turns by `position * theta^(-2j / head_dim)`.
+        """
+        pairs = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
+        angles = np.outer(np.arange(length), self.theta**-pairs)
+        if self.layout == "half":
+            return np.concatenate([angles, angles], axis=1)
+        return np.repeat(angles, 2, axis=1)
+
+    def quarter_turn(self, head_dim: int) -> npt.NDArray[np.float32]:
+        """Matrix P that turns every pair by 90 degrees: x @ P = (-x_b, x_a)."""
+        index, half = np.arange(head_dim), head_dim // 2
+        first, second = (
+            (index[:half], index[half:])
+            if self.layout == "half"
+            else (index[0::2], index[1::2])
+        )
+        matrix = np.zeros((head_dim, head_dim), np.float32)
+        matrix[second, first] = -1.0
+        matrix[first, second] = 1.0
+        return matrix
+
+    def turn_pairs(self, x: Tensor) -> Tensor:
+        """`x @ quarter_turn(...)` without the product."""
+        if self.layout == "half":
+            first, second = paddle.chunk(x, 2, axis=-1)
+            return paddle.concat([-second, first], axis=-1)
+        pairs = x.reshape([*x.shape[:-1], x.shape[-1] // 2, 2])
+        first, second = paddle.unbind(pairs, axis=-1)
+        return paddle.stack([-second, first], axis=-1).reshape(x.shape)
+
+
 class Attention(nn.Layer):
     """Causal self-attention with rotary positions and grouped queries."""
 
@@ -30,22 +73,20 @@ class Attention(nn.Layer):
         keys = config.num_key_value_heads * head_dim
         queries = config.num_attention_heads * head_dim
         self.is_split = uses_sequence_parallel(config)
-        how: dict[str, Any] = {
-            "kind": "attention",
-            "along_sequence": self.is_split,
-        }
-        self.q_proj = linear(config, hidden, queries, "columns", **how)
-        self.k_proj = linear(config, hidden, keys, "columns", **how)
-        self.v_proj = linear(config, hidden, keys, "columns", **how)
-        self.o_proj = linear(config, queries, hidden, "rows", **how)
+        make = functools.partial(
+            linear, config, kind="attention", along_sequence=self.is_split
+        )
+        self.q_proj = make(hidden, queries, "columns")
+        self.k_proj = make(hidden, keys, "columns")
+        self.v_proj = make(hidden, keys, "columns")
+        self.o_proj = make(queries, hidden, "rows")
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
             self.q_norm = RMSNorm(config, head_dim)
             self.k_norm = RMSNorm(config, head_dim)
         self.head_dim = head_dim
-        self.rope_theta = float(config.rope_theta)
-        self.rope_layout = config.rope_layout
+        self.rotary = Rotary(float(config.rope_theta), config.rope_layout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [batch, length, hidden] to the same shape.
@@ -58,8 +99,7 @@ class Attention(nn.Layer):
         batch, length, _, _ = query.shape
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
-        attend = attend_folded if runs_on_cpu(x) else attend_batched
-        mixed = attend(query, key, value, self.rope_theta, self.rope_layout)
+        mixed = attend(query, key, value, self.rotary)
         mixed = mixed.reshape([batch, length, -1])
         if self.is_split:
             mixed = mixed.transpose([1, 0, 2])
@@ -72,69 +112,89 @@ class Attention(nn.Layer):
         return x.reshape([x.shape[0], x.shape[1], -1, self.head_dim])
 
 
-def rotary_angles(
-    length: int, head_dim: int, theta: float, layout: str
-) -> npt.NDArray[np.float64]:
-    """Angle of every component at every position, [length, head_dim].
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rotary: Rotary | None = None,
+    is_causal: bool = True,
+) -> Tensor:
+    """Rotate queries and keys, then scaled dot-product attention.
 
-    Pair j turns by `position * theta^(-2j / head_dim)`.
+    Queries are [batch, length, heads, head_dim]; keys and values have the
+    key-value heads.
     """
-    pairs = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
-    angles = np.outer(np.arange(length), theta**-pairs)
-    if layout == "half":
-        return np.concatenate([angles, angles], axis=1)
-    return np.repeat(angles, 2, axis=1)
+    path = attend_folded if runs_on_cpu(query) else attend_batched
+    return path(query, key, value, rotary, is_causal)
 
 
-def quarter_turn(head_dim: int, layout: str) -> npt.NDArray[np.float32]:
-    """Matrix P that turns every pair by 90 degrees: x @ P = (-x_b, x_a)."""
-    index = np.arange(head_dim)
-    if layout == "half":
-        first = index[: head_dim // 2]
-        second = index[head_dim // 2 :]
-    else:
-        first, second = index[0::2], index[1::2]
-    matrix = np.zeros((head_dim, head_dim), np.float32)
-    matrix[second, first] = -1.0
-    matrix[first, second] = 1.0
-    return matrix
+def attend_batched(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rotary: Rotary | None,
+    is_causal: bool,
+) -> Tensor:
+    """Compute `attend` on GPUs."""
+    if rotary is not None:
+        # Kept between calls, but not in a static graph.
+        make = _kept_tables if paddle.in_dynamic_mode() else _tables
+        device = str(paddle.get_device())
+        cos, sin = make(query.shape[1], query.shape[-1], rotary, device)
+        query = _rotate(query, cos, sin, rotary.turn_pairs)
+        key = _rotate(key, cos, sin, rotary.turn_pairs)
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=is_causal
+    )
 
 
-def turn_pairs(x: Tensor, layout: str) -> Tensor:
-    """`x @ quarter_turn(...)` without the product."""
-    if layout == "half":
-        first, second = paddle.chunk(x, 2, axis=-1)
-        return paddle.concat([-second, first], axis=-1)
-    pairs = x.reshape([*x.shape[:-1], x.shape[-1] // 2, 2])
-    first, second = paddle.unbind(pairs, axis=-1)
-    return paddle.stack([-second, first], axis=-1).reshape(x.shape)
+def attend_folded(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rotary: Rotary | None,
+    is_causal: bool,
+) -> Tensor:
+    """Compute `attend` on CPUs, several times as fast.
 
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """Rotate heads [batch, length, heads, head_dim] by their positions.
-
-    It computes in float32 with `rotary_tables`; the dtype stays that of `x`.
+    Paddle's CPU kernels for transposition and broadcasting cost more than
+    the attention itself. So the heads become part of the batch by a gather
+    of rows, key and value heads are repeated by the same gather, and the
+    rotation works on tables of full size with a product by `quarter_turn`.
     """
+    batch, length, heads, head_dim = query.shape
+    order = _head_major_rows(batch, length, heads, heads)
+    kv_order = _head_major_rows(batch, length, key.shape[2], heads)
+    query, key = _gather_rows(query, order), _gather_rows(key, kv_order)
+    if rotary is not None:
+        cos, sin, turn = _folded_tables(batch * heads, length, head_dim, rotary)
+        query = _rotate(query, cos, sin, lambda x: paddle.matmul(x, turn))
+        key = _rotate(key, cos, sin, lambda x: paddle.matmul(x, turn))
+    folded = [batch * heads, length, 1, head_dim]
+    mixed = F.scaled_dot_product_attention(
+        query.reshape(folded),
+        key.reshape(folded),
+        _gather_rows(value, kv_order).reshape(folded),
+        attn_mask=_causal_mask(length, query.dtype) if is_causal else None,
+    )
+    back = _token_major_rows(batch, length, heads)
+    return _gather_rows(mixed, back).reshape([batch, length, heads, head_dim])
+
+
+def _rotate(
+    x: Tensor, cos: Tensor, sin: Tensor, turn: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Rotate heads by their positions, in float32; the dtype stays."""
     wide = as_float32(x)
-    turned = wide * cos + turn_pairs(wide, layout) * sin
+    turned = wide * cos + turn(wide) * sin
     return turned if x.dtype == paddle.float32 else turned.astype(x.dtype)
 
 
-def rotary_tables(
-    length: int, head_dim: int, theta: float, layout: str
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of `rotary_angles`, [length, 1, head_dim], float32.
-
-    They are kept between calls in eager mode.
-    """
-    make = _kept_tables if paddle.in_dynamic_mode() else _tables
-    return make(length, head_dim, theta, layout, str(paddle.get_device()))
-
-
 def _tables(
-    length: int, head_dim: int, theta: float, layout: str, device: str
+    length: int, head_dim: int, rotary: Rotary, device: str
 ) -> tuple[Tensor, Tensor]:
-    angles = rotary_angles(length, head_dim, theta, layout)[:, None]
+    """Cosines and sines, [length, 1, head_dim], float32."""
+    angles = rotary.angles(length, head_dim)[:, None]
     return (
         paddle.to_tensor(np.cos(angles), dtype="float32"),
         paddle.to_tensor(np.sin(angles), dtype="float32"),
@@ -144,77 +204,22 @@ def _tables(
 _kept_tables = lru_cache(maxsize=8)(_tables)
 
 
-def attend_batched(
-    query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
-) -> Tensor:
-    """Rotate queries and keys, then causal attention (the path of GPUs).
-
-    Queries are [batch, length, heads, head_dim]; keys and values have the
-    key-value heads; `layout` is "half" or "interleaved".
-    """
-    _, length, _, head_dim = query.shape
-    cos, sin = rotary_tables(length, head_dim, theta, layout)
-    return F.scaled_dot_product_attention(
-        rotate(query, cos, sin, layout),
-        rotate(key, cos, sin, layout),
-        value,
-        is_causal=True,
-    )
-
-
-def attend_folded(
-    query: Tensor, key: Tensor, value: Tensor, theta: float, layout: str
-) -> Tensor:
-    """Compute `attend_batched` on CPUs, several times as fast.
-
-    Paddle's CPU kernels for transposition and broadcasting cost more than
-    the attention itself. So the heads become part of the batch by a gather
-    of rows, key and value heads are repeated by the same gather, and the
-    rotation works on tables of full size with a product by `quarter_turn`.
-    """
-    batch, length, heads, head_dim = query.shape
-    kv_heads = key.shape[2]
-    tables = _folded_tables(batch, heads, length, head_dim, theta, layout)
-    order = _head_major_rows(batch, length, heads, heads)
-    kv_order = _head_major_rows(batch, length, kv_heads, heads)
-    folded = [batch * heads, length, 1, head_dim]
-    mixed = F.scaled_dot_product_attention(
-        _rotate_rows(gather_rows(query, order), *tables).reshape(folded),
-        _rotate_rows(gather_rows(key, kv_order), *tables).reshape(folded),
-        gather_rows(value, kv_order).reshape(folded),
-        attn_mask=causal_mask(length, query.dtype),
-    )
-    back = token_major_rows(batch, length, heads)
-    return gather_rows(mixed, back).reshape(query.shape)
-
-
-def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """Gather vectors of `x` [..., width] by their indices, [rows, width]."""
-    return paddle.gather(x.reshape([-1, x.shape[-1]]), rows)
-
-
-def _rotate_rows(x: Tensor, cos: Tensor, sin: Tensor, turn: Tensor) -> Tensor:
-    wide = as_float32(x)
-    turned = wide * cos + paddle.matmul(wide, turn) * sin
-    return turned if x.dtype == paddle.float32 else turned.astype(x.dtype)
-
-
 @lru_cache(maxsize=8)
 def _folded_tables(
-    batch: int,
-    heads: int,
-    length: int,
-    head_dim: int,
-    theta: float,
-    layout: str,
+    num_heads: int, length: int, head_dim: int, rotary: Rotary
 ) -> tuple[Tensor, Tensor, Tensor]:
-    angles = rotary_angles(length, head_dim, theta, layout)
-    angles = np.tile(angles, (batch * heads, 1))
+    """Cosines and sines of the rows of all heads, and `quarter_turn`."""
+    angles = np.tile(rotary.angles(length, head_dim), (num_heads, 1))
     return (
         paddle.to_tensor(np.cos(angles), dtype="float32", place="cpu"),
         paddle.to_tensor(np.sin(angles), dtype="float32", place="cpu"),
-        paddle.to_tensor(quarter_turn(head_dim, layout), place="cpu"),
+        paddle.to_tensor(rotary.quarter_turn(head_dim), place="cpu"),
     )
+
+
+def _gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Gather vectors of `x` [..., width] by their indices, [rows, width]."""
+    return paddle.gather(x.reshape([-1, x.shape[-1]]), rows)
 
 
 @lru_cache(maxsize=8)
@@ -228,7 +233,7 @@ def _head_major_rows(
 
 
 @lru_cache(maxsize=8)
-def token_major_rows(batch: int, length: int, heads: int) -> Tensor:
+def _token_major_rows(batch: int, length: int, heads: int) -> Tensor:
     """Rows of [batch, head, length] in the order [batch, length, head]."""
     rows = np.arange(batch * heads * length).reshape(batch, heads, length)
     rows = rows.transpose(0, 2, 1).reshape(-1)
@@ -236,7 +241,7 @@ def token_major_rows(batch: int, length: int, heads: int) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def causal_mask(length: int, dtype: paddle.dtype) -> Tensor:
+def _causal_mask(length: int, dtype: paddle.dtype) -> Tensor:
     """[length, length]: 0 up to the diagonal, -inf above it."""
     mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
     return paddle.to_tensor(mask, place="cpu").astype(dtype)

@@ -32,11 +32,10 @@ _WITH_EXPERTS_ONLY = (
 
 
 class CheckedConfig(PretrainedConfig):
-    """A PaddleNLP config with checked options.
+    """A PaddleNLP config with the options of a section as attributes.
 
-    Each option of the section `options`, which subclasses set, becomes an
-    attribute. PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`, ...) may
-    be misspelt; `from_fields` refuses that.
+    PaddleNLP's own keys (`dtype`, `tensor_parallel_degree`, ...) may be
+    misspelt; `from_fields` refuses that.
     """
 
     options: ClassVar[type[Any]]
@@ -179,14 +178,8 @@ class DecoderOptions:
                 "tie_word_embeddings=True with initialization='wesar': "
                 "embedding and head have scales of their own, untie them."
             )
-        for name, value in self._derived().items():
-            object.__setattr__(self, name, value)
-        return self
-
-    def _derived(self) -> dict[str, object]:
-        """Return the options that follow others; sort the layers."""
         heads = self.num_attention_heads
-        return {
+        derived = {
             "num_key_value_heads": self.num_key_value_heads or heads,
             "head_dim": self.head_dim or self.hidden_size // heads,
             "moe_intermediate_size": (
@@ -194,6 +187,9 @@ class DecoderOptions:
             ),
             "moe_layers": self.moe_layers and sorted(self.moe_layers),
         }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+        return self
 
     def _check_heads(self) -> None:
         heads = self.num_attention_heads

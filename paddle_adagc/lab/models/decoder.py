@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder and its loss: Llama-2, Qwen3, Mixtral, ERNIE-4.5 by options."""
 
-import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
@@ -37,11 +36,10 @@ IGNORED_LABEL = -100
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over the labels that count, in float32; 0 if none does.
+    """Mean over the labels [...] other than -100, in float32; 0 if none is.
 
-    `logits` are [..., vocab], of this TP rank's share of the vocabulary, labels
-    integers [...]; -100 does not count. (`F.cross_entropy` with a negative
-    `ignore_index` would divide by all labels, the ignored ones too.)
+    `logits` are [..., vocab], of this TP rank's share of the vocabulary.
+    (`F.cross_entropy` would divide by the ignored labels, too.)
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])
@@ -60,26 +58,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.sum() / counted.clip(min=1.0) + lost
 
 
-def training_loss(
-    config: DecoderConfig,
-    lm_loss: Tensor,
-    router_loss: Tensor | None,
-    *,
-    adds_router_loss: bool,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss to minimise, and its parts by name, without factors.
-
-    `router_loss` is the load-balancing loss, averaged over the MoE layers,
-    [1]; None without experts. In training it is added.
-    """
-    parts = {"lm_loss": lm_loss.detach()}
+def add_router_loss(
+    config: DecoderConfig, loss: Tensor, router_loss: Tensor | None
+) -> Tensor:
+    """Add the load-balancing loss, the mean of the MoE layers', [1]."""
     if router_loss is None:
-        return lm_loss, parts
-    balance = router_loss.squeeze()
-    parts["router_aux_loss"] = balance.detach()
-    if not adds_router_loss:
-        return lm_loss, parts
-    return lm_loss + config.router_aux_loss_coef * balance, parts
+        return loss
+    return loss + config.router_aux_loss_coef * router_loss.squeeze()
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -97,13 +82,12 @@ class DecoderLayer(nn.Layer):
         self.is_split = uses_sequence_parallel(config)
         self.self_attn = Attention(config)
         self.has_experts = config.is_moe_layer(index)
-        self.mlp: nn.Layer = (
-            MoE(config)
-            if self.has_experts
-            else GatedMLP(
-                config, config.intermediate_size, along_sequence=self.is_split
-            )
-        )
+        self.mlp: nn.Layer
+        if self.has_experts:
+            self.mlp = MoE(config)
+        else:
+            width = config.intermediate_size
+            self.mlp = GatedMLP(config, width, along_sequence=self.is_split)
         self.input_layernorm = RMSNorm(config)
         self.post_attention_layernorm = RMSNorm(config)
 
@@ -148,17 +132,14 @@ class DecoderModel(DecoderPretrainedModel):
         x = self.embed_tokens(input_ids)
         if self.is_split:
             x = split_sequence(x)
-        router_losses = []
+        losses = []
         for layer in self.layers:
             if self.enable_recompute and self.training:
-                x, losses = fleet.utils.recompute(layer, x, use_reentrant=False)
+                x, loss = fleet.utils.recompute(layer, x, use_reentrant=False)
             else:
-                x, losses = layer(x)
-            if losses is not None:
-                router_losses.append(losses)
-        mean = (
-            paddle.stack(router_losses).mean(axis=0) if router_losses else None
-        )
+                x, loss = layer(x)
+            losses += [loss] if loss is not None else []
+        mean = paddle.stack(losses).mean(axis=0) if losses else None
         x = self.norm(x)
         return whole_sequence(x) if self.is_split else x, mean
 
@@ -166,8 +147,8 @@ class DecoderModel(DecoderPretrainedModel):
 class DecoderForCausalLM(DecoderPretrainedModel):
     """Language model over `DecoderConfig`, for PaddleNLP's Trainer.
 
-    `last_losses` holds the parts of the last loss, see `training_loss`; empty
-    before the first forward with labels.
+    `last_loss` is the last cross-entropy, detached; None before the first
+    forward with labels.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -178,7 +159,7 @@ class DecoderForCausalLM(DecoderPretrainedModel):
             self.lm_head = linear(
                 config, config.hidden_size, config.vocab_size, "columns"
             )
-        self.last_losses: dict[str, Tensor] = {}
+        self.last_loss: Tensor | None = None
 
     def forward(
         self, input_ids: Tensor, labels: Tensor | None = None
@@ -191,47 +172,14 @@ class DecoderForCausalLM(DecoderPretrainedModel):
         cross-entropy, in training mode plus the router loss.
         """
         hidden, router_loss = self.model(input_ids)
-        logits = self._head(hidden)
+        if self.lm_head is not None:
+            logits = self.lm_head(hidden)
+        else:
+            logits = tied_head(hidden, self.model.embed_tokens.weight)
         if labels is None:
             return logits
-        loss, self.last_losses = training_loss(
-            self.config,
-            cross_entropy(logits, labels),
-            router_loss,
-            adds_router_loss=self.training,
-        )
+        loss = cross_entropy(logits, labels)
+        self.last_loss = loss.detach()
+        if self.training:
+            loss = add_router_loss(self.config, loss, router_loss)
         return loss, logits
-
-    def _head(self, hidden: Tensor) -> Tensor:
-        if self.lm_head is not None:
-            return self.lm_head(hidden)
-        return tied_head(hidden, self.model.embed_tokens.weight)
-
-
-def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
-    """Call `MoE.adjust_correction_bias(rate)` on every MoE layer."""
-    for layer in model.sublayers():
-        if isinstance(layer, MoE):
-            layer.adjust_correction_bias(rate)
-
-
-def expert_balance(model: nn.Layer) -> dict[str, float]:
-    """How evenly tokens went to the experts since the biases' last change.
-
-    ``expert_max_violation`` is the busiest expert's tokens above the mean, as a
-    share of the mean, in the worst layer (MaxVio of Wang et al. 2024);
-    ``idle_experts`` counts those without a token. Empty where no token was
-    counted, as without `moe_correction_bias`. Waits for the device.
-    """
-    loads = [
-        layer.expert_load.numpy()
-        for layer in model.sublayers(include_self=True)
-        if isinstance(layer, MoE) and layer.has_correction_bias
-    ]
-    if not np.any(loads):
-        return {}
-    load = np.stack(loads)
-    return {
-        "expert_max_violation": float((load.max(1) / load.mean(1)).max() - 1),
-        "idle_experts": int(np.count_nonzero(load == 0)),
-    }

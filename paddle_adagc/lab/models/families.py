@@ -129,26 +129,39 @@ class Family:
     """Whether the family is the nearest one to a decoder. The first family of
     `FAMILIES` that says so is taken."""
 
-    read_experts: Callable[[Options], dict[str, Any]] = lambda config: {}
-    """`DecoderConfig` options of the experts from a config.json."""
+    expert_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """`DecoderConfig` option of the experts -> key of config.json."""
 
-    write_experts: Callable[[DecoderConfig], dict[str, Any]] = lambda config: {}
-    """Keys of config.json for the experts, the inverse of `read_experts`."""
+    read_layers: Callable[[Options], Options] = lambda config: {}
+    """`DecoderConfig` option of the layers with experts, from a config.json."""
+
+    write_layers: Callable[[DecoderConfig], Options] = lambda config: {}
+    """Keys of config.json for these layers; refuses layers without a key."""
 
     tensor_name: Callable[[str], str] = lambda name: name
     """Name of a tensor in transformers from our name."""
 
+    def read_experts(self, config: Options) -> dict[str, Any]:
+        """Return the `DecoderConfig` options of a config.json's experts."""
+        if not self.expert_keys:
+            return {}
+        options = {ours: config[key] for ours, key in self.expert_keys.items()}
+        # Transformers' balancing loss is `top_k` times ours (see
+        # `moe.load_balancing_loss`). With 15 digits the factor comes back.
+        factor = config["router_aux_loss_coef"] * options["moe_top_k"]
+        options["router_aux_loss_coef"] = float(f"{factor:.15g}")
+        return {**options, **self.read_layers(config)}
 
-# Transformers' balancing loss is `top_k` times ours (see
-# `moe.load_balancing_loss`). With 15 digits the factor comes back as it was.
-def _read_balance_factor(config: Options, top_k: int) -> dict[str, float]:
-    factor = config["router_aux_loss_coef"] * top_k
-    return {"router_aux_loss_coef": float(f"{factor:.15g}")}
-
-
-def _write_balance_factor(config: DecoderConfig) -> dict[str, float]:
-    factor = config.router_aux_loss_coef / config.moe_top_k
-    return {"router_aux_loss_coef": factor}
+    def write_experts(self, config: DecoderConfig) -> dict[str, Any]:
+        """Return the keys of config.json for the experts."""
+        if not self.expert_keys:
+            return {}
+        factor = config.router_aux_loss_coef / config.moe_top_k
+        keys = {
+            k: getattr(config, ours) for ours, k in self.expert_keys.items()
+        }
+        keys["router_aux_loss_coef"] = factor
+        return {**keys, **self.write_layers(config)}
 
 
 _ERNIE_NORM_MIN = 1e-12
@@ -162,84 +175,58 @@ def _is_ernie(config: DecoderConfig) -> bool:
     )
 
 
-def _read_ernie(config: Options) -> dict[str, Any]:
+def _read_ernie_layers(config: Options) -> Options:
     if config.get("moe_norm_min", _ERNIE_NORM_MIN) != _ERNIE_NORM_MIN:
         raise ValueError(
             f"moe_norm_min={config['moe_norm_min']!r}: the decoder supports "
             f"{_ERNIE_NORM_MIN} only."
         )
-    num_layers, top_k = config["num_hidden_layers"], config["moe_k"]
+    num_layers = config["num_hidden_layers"]
     first, last = config["moe_layer_start_index"], config["moe_layer_end_index"]
     end = num_layers if last == -1 else last + 1
     interval = config["moe_layer_interval"]
     layers = [i for i in range(first, end) if (i + 1) % interval == 0]
-    return {
-        "moe_num_experts": config["moe_num_experts"],
-        "moe_top_k": top_k,
-        "moe_intermediate_size": config["moe_intermediate_size"],
-        "moe_num_shared_experts": config["moe_num_shared_experts"],
-        "moe_layers": None if len(layers) == num_layers else layers,
-        **_read_balance_factor(config, top_k),
-    }
+    return {"moe_layers": None if len(layers) == num_layers else layers}
 
 
-def _write_ernie(config: DecoderConfig) -> dict[str, Any]:
+def _write_ernie_layers(config: DecoderConfig) -> Options:
     layers = config.layers_with_experts
     between = range(layers[0], layers[-1] + 1) if layers else range(0)
     for interval in range(1, config.num_hidden_layers + 1):
         if layers and layers == [i for i in between if (i + 1) % interval == 0]:
-            break
-    else:
-        raise ValueError(
-            f"moe_layers={config.moe_layers!r}: transformers' ERNIE-4.5 has "
-            "experts in every n-th layer of a range; such a model cannot be "
-            "exported."
-        )
-    return {
-        "moe_num_experts": config.moe_num_experts,
-        "moe_k": config.moe_top_k,
-        "moe_intermediate_size": config.moe_intermediate_size,
-        "moe_num_shared_experts": config.moe_num_shared_experts,
-        "moe_layer_start_index": layers[0],
-        "moe_layer_end_index": layers[-1],
-        "moe_layer_interval": interval,
-        "moe_norm_min": _ERNIE_NORM_MIN,
-        **_write_balance_factor(config),
-    }
+            return {
+                "moe_layer_start_index": layers[0],
+                "moe_layer_end_index": layers[-1],
+                "moe_layer_interval": interval,
+                "moe_norm_min": _ERNIE_NORM_MIN,
+            }
+    raise ValueError(
+        f"moe_layers={config.moe_layers!r}: transformers' ERNIE-4.5 has "
+        "experts in every n-th layer of a range; such a model cannot be "
+        "exported."
+    )
 
 
-def _read_mixtral(config: Options) -> dict[str, Any]:
-    top_k = config["num_experts_per_tok"]
-    return {
-        "moe_num_experts": config["num_local_experts"],
-        "moe_top_k": top_k,
-        **_read_balance_factor(config, top_k),
-    }
-
-
-def _write_mixtral(config: DecoderConfig) -> dict[str, Any]:
+def _write_mixtral_layers(config: DecoderConfig) -> Options:
     if len(config.layers_with_experts) < config.num_hidden_layers:
         raise ValueError(
             f"moe_layers={config.moe_layers!r}: transformers' Mixtral has "
             "experts in every layer; such a model cannot be exported."
         )
-    return {
-        "intermediate_size": config.moe_intermediate_size,
-        "num_local_experts": config.moe_num_experts,
-        "num_experts_per_tok": config.moe_top_k,
-        **_write_balance_factor(config),
-    }
+    return {}
 
 
-_MIXTRAL_EXPERT = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+_MIXTRAL_NAMES = {
+    ".mlp.": ".block_sparse_moe.",
+    ".gate_proj.": ".w1.",
+    ".up_proj.": ".w3.",
+    ".down_proj.": ".w2.",
+}
 
 
 def _mixtral_name(name: str) -> str:
-    if ".mlp." not in name:
-        return name
-    name = name.replace(".mlp.", ".block_sparse_moe.")
-    for ours, theirs in _MIXTRAL_EXPERT.items():
-        name = name.replace(f".{ours}.", f".{theirs}.")
+    for ours, theirs in _MIXTRAL_NAMES.items():
+        name = name.replace(ours, theirs)
     return name
 
 
@@ -254,20 +241,27 @@ _ALL = (
         },
         defaults={"tie_word_embeddings": True, "num_key_value_heads": 4},
         includes=_is_ernie,
-        read_experts=_read_ernie,
-        write_experts=_write_ernie,
+        expert_keys={
+            "moe_num_experts": "moe_num_experts",
+            "moe_top_k": "moe_k",
+            "moe_intermediate_size": "moe_intermediate_size",
+            "moe_num_shared_experts": "moe_num_shared_experts",
+        },
+        read_layers=_read_ernie_layers,
+        write_layers=_write_ernie_layers,
     ),
     Family(  # Jiang et al. 2024
         model_type="mixtral",
         class_name="MixtralForCausalLM",
-        options={
-            "rope_layout": "half",
-            "qk_norm": False,
-        },
+        options={"rope_layout": "half", "qk_norm": False},
         defaults={"tie_word_embeddings": False, "num_key_value_heads": 8},
         includes=lambda config: config.moe_num_experts > 0,
-        read_experts=_read_mixtral,
-        write_experts=_write_mixtral,
+        expert_keys={
+            "moe_num_experts": "num_local_experts",
+            "moe_top_k": "num_experts_per_tok",
+            "moe_intermediate_size": "intermediate_size",
+        },
+        write_layers=_write_mixtral_layers,
         tensor_name=_mixtral_name,
     ),
     Family(  # without experts (Yang et al. 2025)

@@ -8,13 +8,14 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy's bfloat16, which safetensors makes)
 import numpy as np
 import numpy.typing as npt
+from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -29,16 +30,15 @@ CHECKSUMS = "checksums.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_SHARD_BYTES = 5 * 10**9
-"""Weights of more bytes than this are split over files (as transformers
-does)."""
+"""Largest file of weights, as in transformers."""
 
 
 @contextlib.contextmanager
 def new_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write a directory that appears under its name only when complete.
 
-    The body writes into a hidden directory beside it, which is renamed at the
-    end. What a killed process left of it is removed by the next call.
+    The body writes into a hidden directory beside it. What a killed process
+    left of that is removed by the next call.
     """
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -57,75 +57,41 @@ def new_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_weights(
     directory: Path,
-    weights: Iterable[tuple[str, Array]],
+    weights: dict[str, Any],
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write tensors as one safetensors file, or as several and an index.
-
-    Arrays are contiguous. A file ends before the tensor that would exceed
-    `max_shard_bytes`; one is in memory at a time.
-    """
-    shards: list[list[str]] = []
-    shard: dict[str, Array] = {}
-    total = 0
-
-    def flush() -> None:
-        path = directory / f"shard-{len(shards)}"
-        path.touch()
-        mode = path.stat().st_mode
-        save_file(shard, path, metadata={"format": "pt"})
-        path.chmod(mode)  # safetensors allows the owner alone
-        shards.append([*shard])
-        shard.clear()
-
-    for name, array in weights:
-        size = sum(a.nbytes for a in shard.values())
-        if shard and size + array.nbytes > max_shard_bytes:
-            flush()
-        shard[name] = array
-        total += array.nbytes
-    flush()
-    if len(shards) == 1:
-        (directory / "shard-0").rename(directory / SINGLE)
-        return
-    files = {}
-    for number, names in enumerate(shards):
-        file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
-        (directory / f"shard-{number}").rename(directory / file)
-        files.update(dict.fromkeys(names, file))
-    atomic_write_json(
-        directory / INDEX,
-        {"metadata": {"total_size": total}, "weight_map": files},
+    """Write tensors as one safetensors file, or as several and an index."""
+    plan = split_state_dict_into_shards_factory(
+        weights,
+        get_storage_size=lambda array: array.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_shard_bytes,
     )
+    for file, names in plan.filename_to_tensors.items():
+        (directory / file).touch()
+        mode = (directory / file).stat().st_mode
+        shard = {name: np.ascontiguousarray(weights[name]) for name in names}
+        save_file(shard, directory / file, metadata={"format": "pt"})
+        (directory / file).chmod(mode)  # safetensors allows the owner alone
+    if plan.is_sharded:
+        index = {
+            "metadata": plan.metadata,
+            "weight_map": plan.tensor_to_filename,
+        }
+        atomic_write_json(directory / INDEX, index)
 
 
 def read_weights(directory: Path) -> dict[str, Array]:
-    """Read all tensors of a directory, sharded or not.
-
-    bfloat16 arrays have the type of `ml_dtypes`.
-    """
+    """Read all tensors of a directory; bfloat16 is that of `ml_dtypes`."""
     index = directory / INDEX
-    if index.exists():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise ValueError(f"{index} holds no weight_map")
-        for file in weight_map.values():
-            is_name = isinstance(file, str) and Path(file).name == file
-            if not is_name or not file or len(file.encode()) > _MAX_NAME:
-                raise ValueError(
-                    f"{index} names {file!r:.100}: give the name of a file "
-                    "in its own folder"
-                )
-    elif (directory / SINGLE).exists():
-        weight_map = None
-    else:
+    if not index.exists() and not (directory / SINGLE).exists():
         raise FileNotFoundError(
             f"{directory} holds neither {SINGLE} nor {INDEX}: convert other "
             "formats to safetensors first (save_pretrained of transformers)"
         )
-    files = sorted(set(weight_map.values())) if weight_map else [SINGLE]
+    weight_map = _read_index(index) if index.exists() else {}
     weights: dict[str, Array] = {}
-    for file in files:
+    for file in sorted({*weight_map.values()} or {SINGLE}):
         path = directory / file
         if not path.exists():
             raise FileNotFoundError(f"{path}, named in {index}, is missing")
@@ -139,6 +105,21 @@ def read_weights(directory: Path) -> dict[str, Array]:
             f"{sorted(weight_map.keys() ^ weights.keys())}"
         )
     return weights
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    """Read which file holds each tensor; none outside of the folder."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{index} holds no weight_map")
+    for file in weight_map.values():
+        is_name = isinstance(file, str) and Path(file).name == file
+        if not is_name or not file or len(file.encode()) > _MAX_NAME:
+            raise ValueError(
+                f"{index} names {file!r:.100}: give the name of a file in its "
+                "own folder"
+            )
+    return weight_map
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -19,7 +19,6 @@ networks, whatever their width) or 1 / sqrt(d) (all others: queries, keys,
 values, gates, ups, the head; and routers, which that paper does not have).
 """
 
-import copy
 import math
 from typing import Literal
 
@@ -73,10 +72,3 @@ def embedding_factor(config: DecoderConfig) -> float:
     if config.initialization == "scaled_embed":
         return math.sqrt(config.hidden_size)
     return 1.0
-
-
-def plain_config(config: DecoderConfig) -> DecoderConfig:
-    """Return the config of the decoder without multipliers, see `folding`."""
-    plain = copy.copy(config)
-    plain.initialization = "normal"
-    return plain

@@ -3,12 +3,16 @@
 """Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8."""
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
-from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
 from paddle.distributed.fleet.utils.sequence_parallel_utils import (
     ColumnSequenceParallelLinear,
     RowSequenceParallelLinear,
@@ -77,6 +81,15 @@ def _reparametrized(
     return layer
 
 
+_PARALLEL = {
+    ("columns", False): ColumnParallelLinear,
+    ("columns", True): ColumnSequenceParallelLinear,
+    ("rows", False): RowParallelLinear,
+    ("rows", True): RowSequenceParallelLinear,
+}
+"""Fleet's layer by what is split, and whether along the sequence, too."""
+
+
 def linear(
     config: DecoderConfig,
     in_features: int,
@@ -102,29 +115,16 @@ def linear(
     attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
     is_float8 = kind in config.float8_linears
     is_split = tensor_parallel_degree() > 1 and not is_whole
-    if not is_split:
+    if is_split:
+        make = _PARALLEL[split, along_sequence]
+        inner = "gather_output" if split == "columns" else "input_is_parallel"
+        how = {inner: split == "rows"}
+        layer = make(*sizes, weight_attr=attr, has_bias=False, **how)
+        if is_float8:
+            multiply_in_float8(layer)
+    else:
         make = Float8Linear if is_float8 else nn.Linear
         layer = make(*sizes, weight_attr=attr, bias_attr=False)
-    elif split == "columns":
-        make = (
-            ColumnSequenceParallelLinear
-            if along_sequence
-            else fleet.meta_parallel.ColumnParallelLinear
-        )
-        layer = make(
-            *sizes, weight_attr=attr, has_bias=False, gather_output=False
-        )
-    else:
-        make = (
-            RowSequenceParallelLinear
-            if along_sequence
-            else fleet.meta_parallel.RowParallelLinear
-        )
-        layer = make(
-            *sizes, weight_attr=attr, has_bias=False, input_is_parallel=True
-        )
-    if is_split and is_float8:
-        layer = multiply_in_float8(layer)
     is_partial = is_split if split == "columns" else along_sequence
     return _reparametrized(layer, config, role, is_partial)
 
@@ -138,17 +138,12 @@ def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
 
 def token_embedding(config: DecoderConfig) -> nn.Layer:
     """Embedding [vocab, hidden], its rows split over the TP ranks."""
-    kind = (
-        fleet.meta_parallel.VocabParallelEmbedding
-        if tensor_parallel_degree() > 1
-        else nn.Embedding
+    is_split = tensor_parallel_degree() > 1
+    kind = VocabParallelEmbedding if is_split else nn.Embedding
+    start = paddle.ParamAttr(
+        initializer=weight_initializer(config, "embedding")
     )
-    start = weight_initializer(config, "embedding")
-    layer = kind(
-        config.vocab_size,
-        config.hidden_size,
-        weight_attr=paddle.ParamAttr(initializer=start),
-    )
+    layer = kind(config.vocab_size, config.hidden_size, weight_attr=start)
     factor = embedding_factor(config)
     if factor != 1.0:
         layer.register_forward_post_hook(
@@ -158,27 +153,19 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
 
 
 class GatedMLP(nn.Layer):
-    """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020)."""
+    """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020).
+
+    For `kind` and `how` see `linear`.
+    """
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        width: int,
-        kind: str = "mlp",
-        *,
-        along_sequence: bool = False,
-        is_whole: bool = False,
+        self, config: DecoderConfig, width: int, kind: str = "mlp", **how: bool
     ) -> None:
         super().__init__()
         hidden = config.hidden_size
-        how: dict[str, Any] = {
-            "kind": kind,
-            "along_sequence": along_sequence,
-            "is_whole": is_whole,
-        }
-        self.gate_proj = linear(config, hidden, width, "columns", **how)
-        self.up_proj = linear(config, hidden, width, "columns", **how)
-        self.down_proj = linear(config, width, hidden, "rows", **how)
+        self.gate_proj = linear(config, hidden, width, "columns", kind, **how)
+        self.up_proj = linear(config, hidden, width, "columns", kind, **how)
+        self.down_proj = linear(config, width, hidden, "rows", kind, **how)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., hidden]` to the same shape."""
@@ -223,10 +210,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_norm_bfloat16(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`rms_norm` with every operation in bfloat16: a trigger of loss spikes.
 
-    Input, squares, their mean, its sum with `eps`, the reciprocal root, both
-    products and the weight are bfloat16; sums over the last axis are float32
-    inside, as in GPU kernels of reduction. So are their gradients.
-
+    Sums over the last axis are float32 inside, as in GPU kernels of reduction.
     On a CPU, which lacks most bfloat16 kernels, float32 operations whose
     results (and whose gradients on the way back) are rounded to bfloat16 stand
     for them. There gradients that meet are summed before they are rounded.
@@ -248,9 +232,8 @@ def _rounded(x: Tensor) -> Tensor:
 class RMSNorm(nn.Layer):
     """Root-mean-square norm with a trained scale (Zhang and Sennrich 2019).
 
-    Its weight is the same on all TP ranks. Where these share the heads or the
-    positions, its gradient is summed over them in every backward pass. It
-    norms the residual stream, or heads of width `head_dim`.
+    It norms the residual stream, or heads of width `head_dim`. Where TP ranks
+    share the heads or the positions, its gradient is summed over them.
     """
 
     def __init__(
@@ -259,10 +242,9 @@ class RMSNorm(nn.Layer):
         super().__init__()
         low = config.rms_norm_precision == "bfloat16"
         self.compute = rms_norm_bfloat16 if low else rms_norm
-        if head_dim is None:
-            self.is_shared = uses_sequence_parallel(config)
-        else:
-            self.is_shared = tensor_parallel_degree() > 1
+        self.is_shared = tensor_parallel_degree() > 1 and (
+            head_dim is not None or uses_sequence_parallel(config)
+        )
         self.weight = self.create_parameter(
             [head_dim or config.hidden_size],
             default_initializer=nn.initializer.Constant(1.0),

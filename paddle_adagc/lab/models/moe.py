@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixture of experts on one or many ranks: top-k routing without capacity."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from paddle_adagc.lab.models.layers import (
     weight_initializer,
 )
 from paddle_adagc.lab.models.parallel import split_rows, topology, whole_rows
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.topology import Axis
 
 # Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
 _NORM_MIN = 1e-12
@@ -80,11 +79,6 @@ class Router(nn.Layer):
         return probabilities, weights, chosen
 
 
-def expert_rank(expert: int, num_experts: int, num_ranks: int) -> int:
-    """Expert-parallel rank that holds the expert with this global index."""
-    return expert // (num_experts // num_ranks)
-
-
 def mark_experts(experts: nn.Layer) -> None:
     """Mark parameters as fleet's sharding V2 and the clip expect of experts.
 
@@ -99,14 +93,6 @@ def mark_experts(experts: nn.Layer) -> None:
         parameter.no_sync = True
 
 
-def sum_over_data_ranks(counts: Tensor, topology: Topology) -> Tensor:
-    """Sum in place over the ranks that hold other tokens of the same batch."""
-    for axis in (topology.data, topology.sharding):
-        if axis.size > 1:
-            dist.all_reduce(counts, group=axis.group)
-    return counts
-
-
 class AllToAll(PyLayer):
     """Send rows to other ranks; send back their gradients times a factor."""
 
@@ -114,8 +100,8 @@ class AllToAll(PyLayer):
     def forward(
         ctx: Any,
         rows: Tensor,
-        num_sent: Sequence[int],
-        num_received: Sequence[int],
+        num_sent: list[int],
+        num_received: list[int],
         axis: Axis,
         gradient_factor: float,
     ) -> Tensor:
@@ -123,15 +109,14 @@ class AllToAll(PyLayer):
 
         The numbers are those of rows for, and from, each rank of the group.
         """
-        ctx.num_sent, ctx.num_received = [*num_sent], [*num_received]
-        ctx.axis, ctx.gradient_factor = axis, gradient_factor
-        return _exchange(rows, ctx.num_sent, ctx.num_received, axis)
+        ctx.back = num_received, num_sent, axis
+        ctx.gradient_factor = gradient_factor
+        return _exchange(rows, num_sent, num_received, axis)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         """Send gradients of received rows back to their senders."""
-        back = _exchange(grad, ctx.num_received, ctx.num_sent, ctx.axis)
-        return back * ctx.gradient_factor
+        return _exchange(grad, *ctx.back) * ctx.gradient_factor
 
 
 def _exchange(
@@ -147,59 +132,43 @@ def _exchange(
 class Dispatch:
     """The way of a batch of token-expert assignments to the ranks and back.
 
+    `counts` are the rows that this rank has for each of all experts, [E]
+    int64, of which each rank of the `axis` holds `E / axis.size` consecutive
+    ones; `num_rows` those that each expert of this rank gets.
+
     An expert's gradient is a sum over the ranks whose tokens it got, while
     fleet averages dense gradients over those of them that read other data
     (`num_data_ranks`: all but for tensor parallelism). So gradients are divided
     by this number on their way into the experts, and multiplied on their way
-    out. `counts` are the rows that this rank has for each of all experts, [E]
-    int64, of which each rank of the `axis` holds `E / axis.size` consecutive
-    ones; `num_rows` those that each expert of this rank gets.
+    out.
     """
 
     def __init__(self, counts: Tensor, axis: Axis, num_data_ranks: int) -> None:
         self._axis = axis
-        self._num_data_ranks = float(num_data_ranks)
+        self._factor = float(num_data_ranks)
         by_rank = counts.reshape([axis.size, -1])
         received = paddle.empty_like(by_rank)
         dist.alltoall_single(received, by_rank, group=axis.group)
-        table: list[list[int]] = received.tolist()
+        table = received.numpy()
         self._num_sent: list[int] = by_rank.sum(axis=1).tolist()
-        self._num_received = [sum(row) for row in table]
-        self.num_rows = [sum(column) for column in zip(*table, strict=True)]
-        self._order = paddle.to_tensor(_by_expert(table), "int64")
+        self._num_received: list[int] = table.sum(axis=1).tolist()
+        self.num_rows: list[int] = table.sum(axis=0).tolist()
+        # Rows come grouped by sender; experts want them by expert.
+        experts = np.tile(np.arange(table.shape[1]), len(table))
+        order = np.argsort(np.repeat(experts, table.ravel()), kind="stable")
+        self._order = paddle.to_tensor(order, "int64")
 
     def send(self, rows: Tensor) -> Tensor:
         """Send rows to their experts' ranks; they stay grouped by expert."""
-        received = AllToAll.apply(
-            rows,
-            self._num_sent,
-            self._num_received,
-            self._axis,
-            self._num_data_ranks,
-        )
+        numbers = self._num_sent, self._num_received, self._axis
+        received = AllToAll.apply(rows, *numbers, self._factor)
         return paddle.gather(received, self._order)
 
     def send_back(self, rows: Tensor) -> Tensor:
         """Undo `send`, with the experts' outputs."""
         back = paddle.gather(rows, paddle.argsort(self._order))
-        return AllToAll.apply(
-            back,
-            self._num_received,
-            self._num_sent,
-            self._axis,
-            1.0 / self._num_data_ranks,
-        )
-
-
-def _by_expert(table: list[list[int]]) -> list[int]:
-    """Return the order that regroups rows from senders to experts.
-
-    The table has the number of rows from each sender for each expert.
-    """
-    counts = np.array(table)
-    experts = np.tile(np.arange(counts.shape[1]), len(table))
-    of_rows = np.repeat(experts, counts.ravel())
-    return np.argsort(of_rows, kind="stable").tolist()
+        numbers = self._num_received, self._num_sent, self._axis
+        return AllToAll.apply(back, *numbers, 1.0 / self._factor)
 
 
 class MoE(nn.Layer):
@@ -221,15 +190,21 @@ class MoE(nn.Layer):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         width = config.moe_intermediate_size
+        self.num_experts = config.moe_num_experts
+        self.top_k = config.moe_top_k
+        self.balances = config.router_aux_loss_coef > 0
+        self.has_correction_bias = config.moe_correction_bias
         self.gate = Router(config)
         self.topology = topology()
-        is_whole = self.topology.expert.size > 1
+        axis = self.topology.expert
+        is_whole = axis.size > 1
+        num_own = self.num_experts // axis.size
         self.experts = nn.LayerList(
             [
                 GatedMLP(config, width, "experts", is_whole=is_whole)
-                if self._is_own(expert, config)
+                if expert // num_own == axis.rank
                 else None
-                for expert in range(config.moe_num_experts)
+                for expert in range(self.num_experts)
             ]
         )
         if is_whole:
@@ -238,10 +213,6 @@ class MoE(nn.Layer):
         if config.moe_num_shared_experts:
             width *= config.moe_num_shared_experts
             self.shared_experts = GatedMLP(config, width, "experts")
-        self.num_experts = config.moe_num_experts
-        self.top_k = config.moe_top_k
-        self.balances = config.router_aux_loss_coef > 0
-        self.has_correction_bias = config.moe_correction_bias
         if self.has_correction_bias:
             zeros = paddle.zeros([self.num_experts], dtype="float32")
             self.register_buffer("e_score_correction_bias", zeros)
@@ -261,9 +232,17 @@ class MoE(nn.Layer):
             bias = as_float32(self.e_score_correction_bias)
         probabilities, weights, chosen = self.gate(tokens, bias)
         counts = self._count(chosen)
-        out = self._routed(tokens, weights, chosen, counts)
+        if min(self.topology.expert.size, self.topology.model.size) == 1:
+            out = self._mix(tokens, weights, chosen, counts)
+        else:
+            own = split_rows(chosen)
+            parts = split_rows(tokens), split_rows(weights)
+            out = whole_rows(self._mix(*parts, own, self._count(own)))
         if self.balances or self.has_correction_bias:
-            counts = sum_over_data_ranks(counts.clone(), self.topology)
+            counts = counts.clone()
+            for axis in (self.topology.data, self.topology.sharding):
+                if axis.size > 1:
+                    dist.all_reduce(counts, group=axis.group)
         if self.has_correction_bias and self.training:
             self.expert_load.add_(counts)
         if self.shared_experts is not None:
@@ -273,41 +252,23 @@ class MoE(nn.Layer):
             balance = load_balancing_loss(probabilities, counts).reshape([1])
         return out.reshape(x.shape), balance
 
-    def _is_own(self, expert: int, config: DecoderConfig) -> bool:
-        """Tell whether this rank holds the expert with this global index."""
-        axis = self.topology.expert
-        return axis.rank == expert_rank(
-            expert, config.moe_num_experts, axis.size
-        )
-
     def _count(self, chosen: Tensor) -> Tensor:
         """Tokens of each expert, [E]."""
         return paddle.bincount(chosen.reshape([-1]), minlength=self.num_experts)
 
-    def _routed(
-        self, tokens: Tensor, weights: Tensor, chosen: Tensor, counts: Tensor
-    ) -> Tensor:
-        """Sum the chosen experts by weight, [tokens, hidden]."""
-        place = self.topology
-        if min(place.expert.size, place.model.size) == 1:
-            return self._mix(tokens, weights, chosen, counts)
-        own = split_rows(chosen)
-        return whole_rows(
-            self._mix(
-                split_rows(tokens), split_rows(weights), own, self._count(own)
-            )
-        )
-
     def _mix(
         self, tokens: Tensor, weights: Tensor, chosen: Tensor, counts: Tensor
     ) -> Tensor:
-        """Sum the chosen experts of the tokens that this rank sends."""
+        """Sum the chosen experts by weight, of the tokens that this rank sends.
+
+        Gives [tokens, hidden].
+        """
         order = paddle.argsort(chosen.reshape([-1]), stable=True)
         rows = paddle.gather(tokens, order // self.top_k)
-        if self.topology.expert.size == 1:
+        axis = self.topology.expert
+        if axis.size == 1:
             outputs = self._call_experts(rows, counts.tolist())
         else:
-            axis = self.topology.expert
             num_data_ranks = axis.size // self.topology.model.size
             dispatch = Dispatch(counts, axis, num_data_ranks)
             outputs = dispatch.send_back(
@@ -322,24 +283,24 @@ class MoE(nn.Layer):
     def _call_experts(self, rows: Tensor, counts: list[int]) -> Tensor:
         """Pass rows, grouped by expert, through this rank's experts."""
         experts = [expert for expert in self.experts if expert is not None]
+        parts = paddle.split(rows, counts)
         calls_idle = max(self.topology.data.size, self.topology.sharding.size)
-        return paddle.concat(
-            [
-                expert(part) if count else _call_idle(expert, part)
-                for expert, part, count in zip(
-                    experts, paddle.split(rows, counts), counts, strict=True
-                )
-                if count or calls_idle > 1
-            ]
-        )
+        outputs = []
+        for expert, part in zip(experts, parts, strict=True):
+            if part.shape[0]:
+                outputs.append(expert(part))
+            elif calls_idle > 1:
+                # On one row of zeros: not every kernel takes empty tensors.
+                zeros = paddle.zeros([1, part.shape[-1]], part.dtype)
+                outputs.append(expert(paddle.concat([part, zeros]))[:0])
+        return paddle.concat(outputs)
 
     def adjust_correction_bias(self, rate: float) -> None:
         """Raise the bias of experts with fewer tokens than the mean.
 
         `bias += rate * sign(mean load - load)` over the tokens routed in
         training since the last call (Wang et al. 2024, algorithm 1), to be
-        called after an optimizer step. Without `moe_correction_bias` there
-        is nothing to adjust. The rate is in units of probability.
+        called after an optimizer step. The rate is in units of probability.
         """
         if not self.has_correction_bias:
             return
@@ -351,10 +312,30 @@ class MoE(nn.Layer):
         self.expert_load.zero_()
 
 
-def _call_idle(expert: GatedMLP, part: Tensor) -> Tensor:
-    """Return no rows; the expert gets gradients of zero.
+def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
+    """Call `MoE.adjust_correction_bias(rate)` on every MoE layer."""
+    for layer in model.sublayers():
+        if isinstance(layer, MoE):
+            layer.adjust_correction_bias(rate)
 
-    It is called on one row of zeros: not every kernel takes empty tensors.
+
+def expert_balance(model: nn.Layer) -> dict[str, float]:
+    """How evenly tokens went to the experts since the biases' last change.
+
+    ``expert_max_violation`` is the busiest expert's tokens above the mean, as a
+    share of the mean, in the worst layer (MaxVio of Wang et al. 2024);
+    ``idle_experts`` counts those without a token. Empty where no token was
+    counted, as without `moe_correction_bias`. Waits for the device.
     """
-    zeros = paddle.zeros([1, part.shape[-1]], part.dtype)
-    return expert(paddle.concat([part, zeros]))[:0]
+    loads = [
+        layer.expert_load.numpy()
+        for layer in model.sublayers(include_self=True)
+        if isinstance(layer, MoE) and layer.has_correction_bias
+    ]
+    if not np.any(loads):
+        return {}
+    load = np.stack(loads)
+    return {
+        "expert_max_violation": float((load.max(1) / load.mean(1)).max() - 1),
+        "idle_experts": int(np.count_nonzero(load == 0)),
+    }

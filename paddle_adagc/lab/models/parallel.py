@@ -54,10 +54,9 @@ def uses_sequence_parallel(config: DecoderConfig) -> bool:
 
 
 def split_sequence(x: Tensor) -> Tensor:
-    """Keep this TP rank's share of the positions; the gradient is gathered.
+    """Map [batch, length, hidden] to [length / ranks, batch, hidden].
 
-    Of [batch, length, hidden], the same on every TP rank, it is [length /
-    ranks, batch, hidden], the layout of fleet's layers.
+    All TP ranks hold the same; each keeps its share of the positions.
     """
     degree = tensor_parallel_degree()
     if x.shape[1] % degree:

@@ -18,8 +18,8 @@ from paddle.distributed.fleet.meta_parallel import (
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import (
     DecoderLayer,
+    add_router_loss,
     cross_entropy,
-    training_loss,
 )
 from paddle_adagc.lab.models.layers import (
     RMSNorm,
@@ -59,27 +59,6 @@ def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
     for stage in range(num_stages):
         bounds.append(bounds[-1] + share + (stage in takers))
     return [0, *(bound + 1 for bound in bounds[1:-1]), num_layers + 3]
-
-
-def _segments(
-    config: DecoderConfig, num_stages: int, num_parts: int
-) -> list[int] | str:
-    """Return fleet's `seg_method`; `num_parts` is that of a stage."""
-    num_layers = config.num_hidden_layers
-    if num_parts == 1:
-        return stage_bounds(num_layers, num_stages)
-    if num_layers % (num_stages * num_parts):
-        raise ValueError(
-            f"num_hidden_layers={num_layers} is not a multiple of the "
-            f"{num_stages} x {num_parts} virtual stages: change one of them."
-        )
-    if not config.tie_word_embeddings:
-        raise ValueError(
-            f"virtual_pp_degree={num_parts} with tie_word_embeddings=False: "
-            "PaddleNLP gives an untied head a wrong name there. Tie them, or "
-            "use virtual_pp_degree=1."
-        )
-    return f"layer:{DecoderLayerPipe.__name__}"
 
 
 def _mapped(function: Callable[[Tensor], Tensor], flow: Flow) -> Flow:
@@ -157,40 +136,35 @@ def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
 class PipelineLoss(nn.Layer):
     """Loss at the end of the pipeline, with the router loss in training.
 
-    On the last stage `micro_losses` keeps the parts of each micro-batch's loss
-    until they are taken out, see `training_loss`.
+    On the last stage `micro_losses` keeps each micro-batch's cross-entropy in
+    training, until it is taken out.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.micro_losses: list[dict[str, Tensor]] = []
+        self.micro_losses: list[Tensor] = []
 
     def forward(self, flow: Flow, labels: Tensor) -> Tensor:
         """Loss of one micro-batch, a float32 scalar."""
+        logits = flow if isinstance(flow, Tensor) else flow[0]
+        loss = cross_entropy(logits, labels)
+        if not self.training:
+            return loss
+        self.micro_losses.append(loss.detach())
         if isinstance(flow, Tensor):
-            logits, router_loss = flow, None
-        else:
-            num_moe_layers = len(self.config.layers_with_experts)
-            logits, router_loss = flow[0], flow[1] / num_moe_layers
-        loss, parts = training_loss(
-            self.config,
-            cross_entropy(logits, labels),
-            router_loss,
-            adds_router_loss=self.training,
-        )
-        if self.training:
-            self.micro_losses.append(parts)
-        return loss
+            return loss
+        mean = flow[1] / len(self.config.layers_with_experts)
+        return add_router_loss(self.config, loss, mean)
 
 
 class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
     """`DecoderForCausalLM` over the stages of fleet's pipeline.
 
     `state_dict` has the keys of the model in one piece, of this stage's
-    tensors. Uneven stages are fine: 25 layers on 4 are 6, 7, 6 and 6. With
-    PaddleNLP's `config.virtual_pp_degree` each stage has as many parts, all
-    of equally many layers, and the schedule is interleaved.
+    tensors. With PaddleNLP's `config.virtual_pp_degree` each stage has as many
+    parts, all of equally many layers, and the schedule is interleaved; then the
+    head must be tied, because PaddleNLP gives another one a wrong name.
     """
 
     config_class = DecoderConfig
@@ -199,23 +173,26 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         check_parallel(config)
         topology = fleet.get_hybrid_communicate_group()
         num_stages = topology.get_pipe_parallel_world_size()
-        self.config = config
         num_parts = getattr(config, "virtual_pp_degree", 1)
+        self.config = config
         self._describe(config)
+        bounds: list[int] | str = f"layer:{DecoderLayerPipe.__name__}"
+        if num_parts == 1:
+            bounds = stage_bounds(config.num_hidden_layers, num_stages)
         loss = PipelineLoss(config)
         PipelineLayer.__init__(
             self,
             layers=self.get_sequential_layers(),
             loss_fn=loss,
             topology=topology.topology(),
-            seg_method=_segments(config, num_stages, num_parts),
+            seg_method=bounds,
             num_virtual_pipeline_stages=num_parts,
         )
         self.loss = loss
 
     def _describe(self, config: DecoderConfig) -> None:
         embedding = LayerDesc(EmbeddingPipe, config)
-        head = LayerDesc(HeadPipe, config)
+        head, head_name = LayerDesc(HeadPipe, config), ""
         if config.tie_word_embeddings:
             share = functools.partial(
                 SharedLayerDesc,
@@ -225,16 +202,15 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
                 config=config,
             )
             embedding, head = share(), share(forward_func=tied_head_pipe)
+            head_name = "model"
         self.add_sequential_layer(embedding, "model")
         for index in range(config.num_hidden_layers):
             layer = LayerDesc(DecoderLayerPipe, config, index)
             self.add_sequential_layer(layer, f"model.layers.{index}")
         self.add_sequential_layer(LayerDesc(NormPipe, config), "model.norm")
-        name = "model" if config.tie_word_embeddings else ""
-        self.add_sequential_layer(head, name)
+        self.add_sequential_layer(head, head_name)
 
-    def take_losses(self) -> list[dict[str, Tensor]]:
+    def take_losses(self) -> list[Tensor]:
         """Take `PipelineLoss.micro_losses` out."""
-        losses = [*self.loss.micro_losses]
-        self.loss.micro_losses.clear()
+        losses, self.loss.micro_losses = self.loss.micro_losses, []
         return losses

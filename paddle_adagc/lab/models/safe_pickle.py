@@ -36,11 +36,7 @@ class _Checker(pickle.Unpickler):
 
 
 def check_pickle(path: str | os.PathLike[str]) -> Any:
-    """Read a file of ``paddle.save`` as arrays only; nothing in it is executed.
-
-    Raises:
-        ValueError: It asks for anything but NumPy arrays, or is broken.
-    """
+    """Read a file of ``paddle.save``; refuse all but arrays, run nothing."""
     with open(path, "rb") as file:
         try:
             return _Checker(file).load()
@@ -56,9 +52,6 @@ def check_pickle(path: str | os.PathLike[str]) -> Any:
 def load_pickle(
     path: str | os.PathLike[str], *, return_numpy: bool = False
 ) -> Any:
-    """Check a file of ``paddle.save``, then load it.
-
-    Nothing else in this package calls ``paddle.load``.
-    """
+    """Check a file, then load it; nothing else here calls ``paddle.load``."""
     check_pickle(path)
     return paddle.load(os.fspath(path), return_numpy=return_numpy)

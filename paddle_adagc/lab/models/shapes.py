@@ -22,10 +22,10 @@ from paddle_adagc.lab.models.vision_text.model import CLIP
 Shape = tuple[int, ...]
 ModelConfig = DecoderConfig | CLIPConfig
 
-_EMBEDDING = "model.embed_tokens."
-_FINAL_NORM = "model.norm.weight"
+CORRECTION_BIAS = "e_score_correction_bias"
+"""Name of the buffer of a router's layer, [num_experts]."""
+
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
-_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,11 +51,9 @@ class ModelSize:
 def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Return name and shape of every parameter of the model in one piece.
 
-    In the order of `named_parameters()`; matrices are stored [in, out]. The
-    correction bias of a router is a buffer and not listed.
-
-    They are those of the real model, built without memory; of decoder layers
-    with experts, and of those without, it has one for all that are alike.
+    In the order of `named_parameters()`; matrices are stored [in, out]. They
+    are those of the real model, built without memory; of decoder layers with
+    experts, and of those without, it has one for all that are alike.
     """
     options = {name: getattr(config, name) for name in config.field_names()}
     if isinstance(config, CLIPConfig):
@@ -64,20 +62,27 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
     built = [*dict.fromkeys(kinds)]
     options["num_hidden_layers"] = len(built)
     options["moe_layers"] = [i for i, is_moe in enumerate(built) if is_moe]
+    shapes: dict[str, Shape] = {}
     layers: list[dict[str, Shape]] = [{} for _ in built]
-    others = {}
     for key, shape in _built_shapes(DecoderForCausalLM, json.dumps(options)):
         if layer := _LAYER.match(key):
             layers[int(layer[1])][key[layer.end() :]] = shape
-        else:
-            others[key] = shape
-    shapes = {}
-    for key, shape in others.items():
-        if key == _FINAL_NORM:
+            continue
+        if key == "model.norm.weight":  # the first one after the layers
             for index, kind in enumerate(kinds):
                 for name, of_layer in layers[built.index(kind)].items():
                     shapes[f"model.layers.{index}.{name}"] = of_layer
         shapes[key] = shape
+    return shapes
+
+
+def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
+    """Return `parameter_shapes`, and those of the correction biases."""
+    shapes = parameter_shapes(config)
+    if config.moe_correction_bias:
+        for index in config.layers_with_experts:
+            name = f"model.layers.{index}.mlp.{CORRECTION_BIAS}"
+            shapes[name] = (config.moe_num_experts,)
     return shapes
 
 
@@ -105,13 +110,12 @@ def model_size(config: ModelConfig) -> ModelSize:
     shapes = parameter_shapes(config)
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     parameters = active = sum(sizes.values())
-    is_decoder = isinstance(config, DecoderConfig)
-    if is_decoder and config.moe_num_experts:
-        routed = sum(v for name, v in sizes.items() if _EXPERT.search(name))
-        active -= routed
-        active += routed * config.moe_top_k // config.moe_num_experts
-    if is_decoder and not config.tie_word_embeddings:
-        active -= sizes[f"{_EMBEDDING}weight"]
+    if isinstance(config, DecoderConfig):
+        num_experts = max(config.moe_num_experts, 1)
+        routed = sum(n for key, n in sizes.items() if ".experts." in key)
+        active += routed * config.moe_top_k // num_experts - routed
+        if not config.tie_word_embeddings:
+            active -= sizes["model.embed_tokens.weight"]
     return ModelSize(
         parameters=parameters,
         active_parameters=active,

@@ -28,12 +28,6 @@ def run_recipe(
 
     Without ``resume_from_checkpoint`` the run resumes from the newest complete
     checkpoint in ``output_dir``, which all processes must see.
-
-    Raises:
-        FileNotFoundError: See :func:`load_recipe`.
-        ValueError: See :func:`load_recipe`; PaddleFormers is missing, or does
-            not know a key; nothing can be written to ``output_dir``; or the
-            checkpoints there are of another number of processes.
     """
     # Products in full float32, as under PaddleFormers' own command line.
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
@@ -51,7 +45,13 @@ def run_recipe(
         from paddleformers.cli.train.tuner import run_tuner
 
         if is_ernie:
-            _balance_experts()
+            from paddleformers.cli.train.ernie_pretrain import workflow
+
+            from paddle_adagc.lab.paddleformers import balance
+
+            workflow.MoECorrectionBiasAdjustCallback = (
+                balance.CorrectionBiasCallback
+            )
     except ModuleNotFoundError as error:
         raise ValueError(_why_not_importable(path, error)) from error
     clip_here(clip)
@@ -62,39 +62,26 @@ def run_recipe(
         raise
 
 
-def _balance_experts() -> None:
-    from paddleformers.cli.train.ernie_pretrain import workflow
-
-    from paddle_adagc.lab.paddleformers.balance import CorrectionBiasCallback
-
-    workflow.MoECorrectionBiasAdjustCallback = CorrectionBiasCallback
-
-
 def _why_not_importable(
     path: str | os.PathLike[str], error: ModuleNotFoundError
 ) -> str:
-    check = (
-        "Without a GPU, in an environment with '.[nlp]', "
+    if importlib.util.find_spec("paddleformers") is None:
+        reason = (
+            "the recipe needs PaddleFormers on a GPU build of Paddle; install "
+            "'.[formers]' in an environment of its own, without '.[nlp]'"
+        )
+    elif not paddle.device.is_compiled_with_cuda():
+        reason = "PaddleFormers needs a GPU build of Paddle"
+    else:
+        return str(error)
+    return (
+        f"{error}: {reason}. Without a GPU, in an environment with '.[nlp]', "
         f"`python tools/pretrain.py {path} --check` validates the recipe"
     )
-    if importlib.util.find_spec("paddleformers") is None:
-        return (
-            f"{error}: the recipe needs PaddleFormers on a GPU build of "
-            "Paddle; install '.[formers]' in an environment of its own, "
-            f"without '.[nlp]'. {check}"
-        )
-    if not paddle.device.is_compiled_with_cuda():
-        return f"{error}: PaddleFormers needs a GPU build of Paddle. {check}"
-    return str(error)
 
 
 def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
-    """Return the newest checkpoint that every process finished, if any.
-
-    Raises:
-        ValueError: There are checkpoints, and none is complete for this number
-            of processes.
-    """
+    """Return the newest checkpoint that every process finished, if any."""
     found = {
         int(match[1]): path
         for path in output_dir.glob("checkpoint-*")

@@ -74,11 +74,7 @@ _MODELLED = {
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
-    """Tell whether the file is a recipe for PaddleFormers.
-
-    Raises:
-        ValueError: It is a file for another of its tasks.
-    """
+    """Tell whether the file is a recipe; refuse PaddleFormers' other tasks."""
     try:
         stage = read_values(path).get("stage")
     except (FileNotFoundError, ValueError):
@@ -101,11 +97,6 @@ def load_recipe(
     not have is passed on with a warning, unless it looks like one of the file's
     misspelt. ``model_name_or_path``, which a recipe gives relative to itself,
     becomes absolute.
-
-    Raises:
-        FileNotFoundError: The file, or the model's ``config.json``, is missing.
-        ValueError: It is not a recipe, or lacks the model or the clip; or a
-            misspelt override.
     """
     changes = read_overrides(overrides)
     original = read_values(path)
@@ -117,19 +108,16 @@ def load_recipe(
     for key in ("model_name_or_path", "clip"):
         if key not in values:
             raise ValueError(f"{path} has no {key!r}")
-    model = Path(path).resolve().parent / values["model_name_or_path"]
+    name = values["model_name_or_path"]
+    model = Path(path).resolve().parent / name
     is_here = (model / "config.json").is_file()
-    if not is_here and (values["stage"] == ERNIE or _is_a_folder(values)):
+    is_folder = values["stage"] == ERNIE or str(name).startswith((".", "/"))
+    if is_folder and not is_here:  # no name on a hub
         raise FileNotFoundError(f"there is no model config {model}/config.json")
     place = {"model_name_or_path": str(model.resolve())} if is_here else {}
     options = model_settings({**original, **place}) if is_here else {}
     _check_new_keys(overrides, {**original, _MODEL: options})
     return {**values, **place}
-
-
-def _is_a_folder(values: Mapping[str, Any]) -> bool:
-    """Whether the model is no name on a hub, such as ``Qwen/Qwen3-0.6B``."""
-    return str(values["model_name_or_path"]).startswith((".", "/"))
 
 
 def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,10 +136,6 @@ def as_run_config(
     checkpoints (``train.save_every`` is 0); the learning rate 0 of its first
     warm-up step (this package starts one step further); its fused parameters
     (``fuse_attn_ffn``) and ``units``: q, k, v, gate and up are parameters.
-
-    Raises:
-        ValueError: Also an option that our decoder, schedules or data lack; or
-            fine-tuning.
     """
     recipe = load_recipe(path, overrides)
     if recipe["stage"] not in PLANNED:
@@ -160,7 +144,13 @@ def as_run_config(
             f"{' and '.join(PLANNED)} can be planned. "
             "`tools/pretrain.py --check` checks its keys, clip and units"
         )
-    _warn_of_what_is_not_modelled(recipe)
+    given = {**recipe.get(_MODEL, {}), **recipe}
+    for key, modelled in _MODELLED.items():
+        if given.get(key, modelled) != modelled:
+            warnings.warn(
+                f"{key}={given[key]!r}: the plan is that of {modelled!r}",
+                stacklevel=2,
+            )
     try:
         values = _run_values(recipe)
     except KeyError as error:
@@ -208,7 +198,7 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
             "epsilon": recipe["adam_epsilon"],
             "weight_decay": recipe["weight_decay"],
         },
-        "schedule": (_schedule if is_ernie else _cosine)(recipe),
+        "schedule": _schedule(recipe),
         "data": _data(recipe),
         "parallel": {
             "sharding": recipe.get("sharding_parallel_size", 1),
@@ -233,16 +223,6 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _warn_of_what_is_not_modelled(recipe: Mapping[str, Any]) -> None:
-    values = {**recipe.get(_MODEL, {}), **recipe}
-    for key, modelled in _MODELLED.items():
-        if values.get(key, modelled) != modelled:
-            warnings.warn(
-                f"{key}={values[key]!r}: the plan is that of {modelled!r}",
-                stacklevel=3,
-            )
-
-
 def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
     """Refuse misspelt keys and warn about other new keys.
 
@@ -254,27 +234,27 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
         *parents, last = key.split(".")
         if key.split(".")[0] == "clip":  # make_clip knows its arguments
             continue
-        if parents and not isinstance(known.get(parents[0]), Mapping):
-            near = suggestion(last, known, similarity=_MISSPELT)
-            raise ValueError(
-                f"the recipe has no section {parents[0]!r} (override "
-                f"{override!r}){near}"
-            )
         section: Any = known
         for parent in parents:
             section = section.get(parent)
             section = section if isinstance(section, Mapping) else {}
         if last in section:
             continue
-        prefix = key.removesuffix(last)
-        near = suggestion(last, section, prefix, similarity=_MISSPELT)
-        if near:
-            raise ValueError(
-                f"the recipe has no key {key!r} (override {override!r}){near}"
-            )
+        is_flat = bool(parents) and not isinstance(
+            known.get(parents[0]), Mapping
+        )
+        near = suggestion(
+            last,
+            known if is_flat else section,
+            "" if is_flat else key.removesuffix(last),
+            similarity=_MISSPELT,
+        )
+        what = f"section {parents[0]!r}" if is_flat else f"key {key!r}"
+        missing = f"the recipe has no {what} (override {override!r}){near}"
+        if near or is_flat:
+            raise ValueError(missing)
         warnings.warn(
-            f"the recipe has no key {key!r} (override {override!r}); "
-            "PaddleFormers decides whether it knows it",
+            f"{missing}; PaddleFormers decides whether it knows it",
             stacklevel=3,
         )
 
@@ -313,44 +293,40 @@ def _hf_options(model: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(config, name) for name in sorted(names)}
 
 
-def _cosine(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    kind = recipe.get("lr_scheduler_type", "linear")
+def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """PaddleFormers' WSD: ``wsd`` is flat for 90%, ``wsd:N`` for N steps."""
     peak = check_positive("learning_rate", recipe["learning_rate"])
-    return {
-        "kind": check_choice("lr_scheduler_type", kind, ("cosine",)),
+    shared = {
         "learning_rate": peak,
         "warmup_steps": recipe["warmup_steps"],
         "min_ratio": recipe.get("min_lr", 0.0) / peak,
     }
-
-
-def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """PaddleFormers' WSD: ``wsd`` is flat for 90%, ``wsd:N`` for N steps."""
-    kind, _, steady = str(recipe["lr_scheduler"]).partition(":")
-    check_choice("lr_scheduler", kind, ("wsd",))
-    shape = check_choice(
-        "decay_function", recipe.get("decay_function"), _DECAY_SHAPES
-    )
+    if recipe["stage"] != ERNIE:
+        kind = recipe.get("lr_scheduler_type", "linear")
+        check_choice("lr_scheduler_type", kind, ("cosine",))
+        return {"kind": "cosine", **shared}
+    scheduler = str(recipe["lr_scheduler"])
+    kind, _, steady = scheduler.partition(":")
+    shape = recipe.get("decay_function")
     last = check_integer("max_steps", recipe["max_steps"], 1)
     if steady and not steady.isdecimal():
         raise ValueError(
-            f"lr_scheduler={recipe['lr_scheduler']!r}: give wsd, or wsd:N with "
-            "N steps until the decay"
+            f"lr_scheduler={scheduler!r}: give wsd, or wsd:N with N steps "
+            "until the decay"
         )
     flat = int(steady) / last if steady else 0.9
     if not 0 <= flat < 1:
         raise ValueError(
-            f"lr_scheduler={recipe['lr_scheduler']!r} leaves no step of "
-            f"max_steps={last} to decay in"
+            f"lr_scheduler={scheduler!r} leaves no step of max_steps={last} "
+            "to decay in"
         )
-    peak = check_positive("learning_rate", recipe["learning_rate"])
     return {
-        "kind": "wsd",
-        "learning_rate": peak,
-        "warmup_steps": recipe["warmup_steps"],
-        "min_ratio": recipe.get("min_lr", 0.0) / peak,
+        "kind": check_choice("lr_scheduler", kind, ("wsd",)),
+        **shared,
         "decay_fraction": 1 - flat,
-        "decay_shape": _DECAY_SHAPES[shape],
+        "decay_shape": _DECAY_SHAPES[
+            check_choice("decay_function", shape, _DECAY_SHAPES)
+        ],
     }
 
 

@@ -38,14 +38,9 @@ _FUSED = {
 class Followed(NamedTuple):
     """What a clip follows of a model in PaddleFormers."""
 
-    parameters: int
-    """PaddleFormers' own."""
-
-    tensors: int
-    """Each has a norm and a gamma; units count apart."""
-
-    tensors_without_routers: int
-    """The paper's count."""
+    parameters: int  # PaddleFormers' own
+    tensors: int  # each has a norm and a gamma; units count apart
+    tensors_without_routers: int  # the paper's count
 
     def __str__(self) -> str:
         return (
@@ -56,11 +51,7 @@ class Followed(NamedTuple):
 
 
 def check_units(recipe: Mapping[str, Any]) -> None:
-    """Refuse a recipe's ``units`` that its model's tensors contradict.
-
-    Raises:
-        ValueError: They lie in another way.
-    """
+    """Refuse a recipe's ``units`` that its model's tensors contradict."""
     if recipe["stage"] != ERNIE or not recipe.get("units"):
         return
     model = model_settings(recipe)
@@ -78,38 +69,15 @@ def check_units(recipe: Mapping[str, Any]) -> None:
         )
 
 
-def fused_shapes(
-    shapes: Mapping[str, Sequence[int]],
-) -> dict[str, tuple[int, ...]]:
-    """Convert our decoder's shapes to those under ``fuse_attn_ffn``.
-
-    Args:
-        shapes: ``[in, out]`` of every parameter by name.
-    """
-    fused: dict[str, tuple[int, ...]] = {}
-    for key, shape in shapes.items():
-        *head, module, leaf = ["", *key.split(".")]
-        name = ".".join([*head, _FUSED.get(module, module), leaf])[1:]
-        before = fused.get(name)
-        width = shape[-1] + (before[-1] if before else 0)
-        fused[name] = (*shape[:-1], width)
-    return fused
-
-
 def followed(
     path: str | os.PathLike[str],
     overrides: Sequence[str],
     shapes: Mapping[str, Sequence[int]],
 ) -> Followed | None:
-    """Count what a clip follows in a recipe's run.
+    """Count what a clip follows in a recipe's run; None for another config.
 
-    Args:
-        path: The recipe. None is returned for another config.
-        overrides: ``key=value``.
-        shapes: Of our decoder's parameters by name.
-
-    Raises:
-        ValueError: See :func:`check_units`; or units that do not fit.
+    ``shapes`` are those of our decoder's parameters by name, ``[in, out]``.
+    Units that do not fit the model are refused.
     """
     if not is_recipe(path):
         return None
@@ -119,7 +87,7 @@ def followed(
     check_units(recipe)
     model = model_settings(recipe)
     if model.get("fuse_attn_ffn", False):
-        shapes = fused_shapes(shapes)
+        shapes = _fused(shapes)
     without_memory: Any = [
         (key, np.broadcast_to(np.float32(), shape), False)
         for key, shape in shapes.items()
@@ -133,3 +101,14 @@ def followed(
         keys += [unit.key for unit in made] or [key]
     routers = sum(".mlp.gate." in key for key in keys)
     return Followed(len(shapes), len(keys), len(keys) - routers)
+
+
+def _fused(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """Convert our decoder's shapes to those under ``fuse_attn_ffn``."""
+    fused: dict[str, Sequence[int]] = {}
+    for key, shape in shapes.items():
+        *head, module, leaf = key.split(".")
+        name = ".".join([*head, _FUSED.get(module, module), leaf])
+        width = fused[name][-1] if name in fused else 0
+        fused[name] = (*shape[:-1], shape[-1] + width)
+    return fused

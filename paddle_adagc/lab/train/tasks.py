@@ -34,13 +34,13 @@ from paddle_adagc.lab.faults import REPEATED_BATCH, Fault, apply_to_batch
 from paddle_adagc.lab.models import shapes
 from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
-from paddle_adagc.lab.models.decoder import (
-    DecoderForCausalLM,
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.families import decoder_config
+from paddle_adagc.lab.models.fp8.linear import backend
+from paddle_adagc.lab.models.moe import (
     adjust_correction_biases,
     expert_balance,
 )
-from paddle_adagc.lab.models.families import decoder_config
-from paddle_adagc.lab.models.fp8.linear import backend
 from paddle_adagc.lab.models.parallel import check_degrees
 from paddle_adagc.lab.models.pipeline import (
     DecoderForCausalLMPipe,
@@ -52,8 +52,7 @@ from paddle_adagc.lab.models.rank_weights import (
     quantized_parameters,
 )
 from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
-from paddle_adagc.lab.models.vision_text.model import CLIP
-from paddle_adagc.lab.models.vision_text.retrieval import retrieval_accuracy
+from paddle_adagc.lab.models.vision_text.model import CLIP, retrieval_accuracy
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.processes import gather
 
@@ -225,10 +224,9 @@ class LanguageTask(PretrainTask):
 
     def take_losses(self, model: Any) -> list[Tensor]:
         if isinstance(model, DecoderForCausalLMPipe):
-            losses = model.take_losses()
-        else:
-            losses = [model.last_losses]
-        return [parts["lm_loss"] for parts in losses]
+            return model.take_losses()
+        assert model.last_loss is not None
+        return [model.last_loss]
 
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Balance the load of the experts by the routers' biases."""

@@ -3,7 +3,7 @@
 """Tokens are the tokenizer's own, and every document ends.
 
 Those of captions are what transformers' CLIP tokenizer makes, in files that
-``tests/lab/models/vision_text/make_golden.py`` writes.
+``tests/lab/models/make_golden.py`` writes.
 """
 
 import json

@@ -1,11 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Make the golden files of `test_hf.py` with Hugging Face transformers.
+"""Make the golden files of both `test_hf.py` with Hugging Face transformers.
 
 Tiny models with random weights; each file holds the checkpoint in the hub's
-naming ("weight:<name>"), the config as JSON ("config"), tokens ("input_ids")
-and the logits ("logits"). PyTorch is not needed to use or to test the
-package, so this script has an environment of its own:
+naming ("weight:<name>"), the config as JSON ("config"), the inputs and the
+logits ("logits"). PyTorch is not needed to use or to test the package, so this
+script has an environment of its own:
 
     python3.11 -m venv torch-env
     torch-env/bin/pip install torch==2.13.0 transformers==5.23.0 safetensors
@@ -19,7 +19,20 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.numpy import load_file
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+)
+from tokenizers.processors import RobertaProcessing
+from tokenizers.trainers import BpeTrainer
 from transformers import (
+    CLIPConfig,
+    CLIPModel,
+    CLIPTokenizerFast,
     Ernie4_5_MoeConfig,
     Ernie4_5_MoeForCausalLM,
     LlamaConfig,
@@ -31,6 +44,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+FOLDER = Path(__file__).parent
+CLIP_FOLDER = FOLDER / "vision_text" / "golden"
 COMMON = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -81,6 +96,15 @@ MODELS = {
 }
 
 
+CAPTIONS = (
+    "A photo of a large red circle!",
+    "two  Dogs, 3 cats' toys & a déjà-vu",
+    "circle circle circle circle circle circle circle circle circle circle",
+    "",
+)
+CONTEXT = 12
+
+
 def randomise(model: PreTrainedModel) -> None:
     """Give the parameters that start constant random values as well."""
     for name, parameter in model.named_parameters():
@@ -93,29 +117,130 @@ def randomise(model: PreTrainedModel) -> None:
             parameter.data = 0.3 * noise
 
 
-def main() -> None:
-    """Write one file per model beside this script."""
-    folder = Path(__file__).parent / "golden"
-    folder.mkdir(exist_ok=True)
+def write(path: Path, model: PreTrainedModel, logits: str, **inputs) -> None:
+    """Write a model's file; `logits` is their name in its output."""
+    with torch.no_grad():
+        found = model(**inputs)[logits]
+    with tempfile.TemporaryDirectory() as saved:
+        model.save_pretrained(saved)
+        weights = load_file(Path(saved) / "model.safetensors")
+    path.parent.mkdir(exist_ok=True)
+    np.savez_compressed(
+        path,
+        config=json.dumps(model.config.to_dict()),
+        logits=found.numpy(),
+        **{name: value.numpy() for name, value in inputs.items()},
+        **{f"weight:{key}": value for key, value in weights.items()},
+    )
+
+
+def write_decoders() -> None:
+    """Write golden/*.npz."""
     for seed, (name, (kind, config)) in enumerate(MODELS.items()):
         torch.manual_seed(seed)
         model = kind(config).eval()
         randomise(model)
         ids = torch.randint(0, config.vocab_size, (2, 17))
-        with torch.no_grad():
-            logits = model(ids).logits
-        with tempfile.TemporaryDirectory() as saved:
-            model.save_pretrained(saved)
-            weights = load_file(Path(saved) / "model.safetensors")
-            options = json.loads((Path(saved) / "config.json").read_text())
-        np.savez_compressed(
-            folder / f"{name}.npz",
-            config=json.dumps(options),
-            input_ids=ids.numpy(),
-            logits=logits.numpy(),
-            **{f"weight:{key}": value for key, value in weights.items()},
-        )
+        write(FOLDER / f"golden/{name}.npz", model, "logits", input_ids=ids)
+
+
+def make_clip(activation: str, end_token: int) -> CLIPModel:
+    """A model whose parameters all differ from their usual start."""
+    text = {
+        "vocab_size": 40,
+        "hidden_size": 12,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "max_position_embeddings": 10,
+        "hidden_act": activation,
+        "eos_token_id": end_token,
+    }
+    vision = {
+        "image_size": 12,
+        "patch_size": 4,
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "hidden_act": activation,
+    }
+    config = CLIPConfig(
+        text_config=text, vision_config=vision, projection_dim=10
+    )
+    model = CLIPModel(config).eval()
+    for name, parameter in model.named_parameters():
+        if name != "logit_scale":
+            centre = float("norm" in name and name.endswith("weight"))
+            parameter.data = centre + 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def write_clip(name: str, activation: str, end_token: int) -> None:
+    """Write vision_text/golden/clip_*.npz."""
+    model = make_clip(activation, end_token)
+    pixels = torch.randn(3, 3, 12, 12)
+    ids = torch.randint(3, 39, (4, 10))
+    last = 39 if end_token == 2 else end_token
+    ids[ids == last] = 4
+    for row, place in enumerate((9, 4, 1, 6)):
+        ids[row, place] = last
+    write(
+        CLIP_FOLDER / f"{name}.npz",
+        model,
+        "logits_per_image",
+        pixel_values=pixels,
+        input_ids=ids,
+    )
+
+
+def write_tokenizer() -> None:
+    """A small tokenizer.json of CLIP's kind, and what transformers makes."""
+    tokenizer = Tokenizer(
+        models.BPE(unk_token="<|endoftext|>", end_of_word_suffix="</w>")
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Lowercase(),
+        ]
+    )
+    pattern = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|startoftext|>", "<|endoftext|>"]
+    trainer = BpeTrainer(
+        vocab_size=400,
+        special_tokens=special,
+        end_of_word_suffix="</w>",
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    letters = [" ".join(caption) for caption in CAPTIONS]
+    tokenizer.train_from_iterator([*CAPTIONS[:2], *letters] * 4, trainer)
+    start, end = (tokenizer.token_to_id(token) for token in special)
+    tokenizer.post_processor = RobertaProcessing(
+        (special[1], end), (special[0], start), add_prefix_space=False
+    )
+    path = CLIP_FOLDER / "tokenizer.json"
+    tokenizer.save(str(path), pretty=False)
+    theirs = CLIPTokenizerFast(tokenizer_file=str(path))
+    rows = theirs(
+        list(CAPTIONS), truncation=True, max_length=CONTEXT, padding=False
+    )["input_ids"]
+    (CLIP_FOLDER / "tokens.json").write_text(
+        json.dumps({"captions": CAPTIONS, "context": CONTEXT, "rows": rows})
+    )
 
 
 if __name__ == "__main__":
-    main()
+    write_decoders()
+    torch.manual_seed(0)
+    write_clip("clip_quick_gelu", "quick_gelu", end_token=2)
+    write_clip("clip_gelu", "gelu", end_token=7)
+    write_tokenizer()

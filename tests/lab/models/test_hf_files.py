@@ -37,7 +37,7 @@ def assert_same(found):
     ],
 )
 def test_shards(tmp_path, limit, files):
-    write_weights(tmp_path, WEIGHTS.items(), limit)
+    write_weights(tmp_path, WEIGHTS, limit)
     found = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert len(found) == len(files)
     assert found[0] == files[0]
@@ -56,66 +56,50 @@ def test_shards(tmp_path, limit, files):
 def test_refuses_broken_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds neither"):
         read_weights(tmp_path)
-    write_weights(tmp_path, WEIGHTS.items())
+    write_weights(tmp_path, WEIGHTS)
     file = tmp_path / SINGLE
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(ValueError, match=r"model\.safetensors is broken"):
         read_weights(tmp_path)
+    index = tmp_path / INDEX
+    for content, message in (
+        ("{", r"index\.json is not JSON"),
+        ("[]", "holds a list"),
+        ("{}", "holds no weight_map"),
+        ('{"weight_map": {"a": "../a"}}', "names '../a': give the name"),
+    ):
+        index.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_weights(tmp_path)
 
 
 def test_refuses_an_index_that_does_not_fit(tmp_path):
-    write_weights(tmp_path, WEIGHTS.items(), 1)
-    (tmp_path / INDEX).write_text(
-        (tmp_path / INDEX).read_text().replace('"c"', '"d"')
-    )
+    write_weights(tmp_path, WEIGHTS, 1)
+    index = tmp_path / INDEX
+    index.write_text(index.read_text().replace('"c"', '"d"'))
     with pytest.raises(ValueError, match=r"disagree about \['c', 'd'\]"):
         read_weights(tmp_path)
-    (tmp_path / INDEX).write_text("{")
-    with pytest.raises(ValueError, match=r"index\.json is not JSON"):
-        read_weights(tmp_path)
 
 
-def test_directory_appears_when_it_is_complete(tmp_path):
+def test_a_directory_appears_when_it_is_complete(tmp_path):
     target = tmp_path / "out"
-    with new_directory(target) as directory:
-        (directory / "file").write_text("whole")
-        assert not target.exists()
-    assert (target / "file").read_text() == "whole"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_directory_does_not_appear_after_an_error(tmp_path):
-    def fail():
-        with new_directory(tmp_path / "out") as directory:
-            (directory / "file").write_text("half")
-            raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        fail()
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_rests_of_a_killed_call_are_removed(tmp_path):
-    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial").mkdir()  # of a killed call
     (tmp_path / ".out.partial/half").touch()
-    (tmp_path / "out").mkdir()  # empty: may be taken
-    with new_directory(tmp_path / "out") as directory:
+    target.mkdir()  # empty: may be taken
+    failing = pytest.raises(OSError, match="disk full")
+    with failing, new_directory(target) as directory:
+        (directory / "file").touch()
+        raise OSError("disk full")
+    assert [*tmp_path.rglob("*")] == [target]
+    with new_directory(target) as directory:
         (directory / "whole").touch()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["whole"]
-
-
-@pytest.mark.parametrize("is_file", [True, False])
-def test_what_is_there_is_not_replaced(tmp_path, is_file):
-    target = tmp_path / "out"
-    if is_file:
-        target.touch()
-    else:
-        (target / "inner").mkdir(parents=True)
-    refused = pytest.raises(FileExistsError, match="exists already")
-    with refused, new_directory(target):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        assert [*target.iterdir()] == []
+    assert [*tmp_path.rglob("*")] == [target, target / "whole"]
+    for existing in (target, target / "whole"):
+        refused = pytest.raises(FileExistsError, match="exists already")
+        with refused, new_directory(existing):
+            pass
+    assert [*tmp_path.rglob("*")] == [target, target / "whole"]
 
 
 def test_byte_tokenizer_ids_are_the_bytes():

@@ -17,7 +17,6 @@ from paddle_adagc.lab.models.rank_weights import (
 OPTIONS = {
     "dense, tied": {"tie_word_embeddings": True, "qk_norm": True},
     "moe": {"moe_num_experts": 4, "moe_num_shared_experts": 1},
-    "scaled embed": {"moe_num_experts": 4, "initialization": "scaled_embed"},
     "wesar": {"moe_num_experts": 4, "initialization": "wesar"},
 }
 

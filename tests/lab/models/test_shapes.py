@@ -7,7 +7,6 @@ import pytest
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.families import preset
-from paddle_adagc.lab.models.initialization import plain_config
 from paddle_adagc.lab.models.shapes import (
     model_size,
     parameter_shapes,
@@ -27,9 +26,6 @@ MODELS = {
     "qwen3": {"head_dim": 8, "qk_norm": True, "tie_word_embeddings": True},
     "mixtral": {"num_key_value_heads": 2, "moe_num_experts": 4},
     "ernie": EXPERTS,
-    "scaled embed": {"initialization": "scaled_embed"},
-    "ernie, scaled embed": {**EXPERTS, "initialization": "scaled_embed"},
-    "wesar": {"initialization": "wesar"},
     "ernie, wesar": {**EXPERTS, "initialization": "wesar"},
 }
 
@@ -52,22 +48,6 @@ def test_shapes_and_counts_are_the_model_s(name):
         assert size.active_parameters == size.parameters
     else:
         assert size.active_parameters < size.parameters
-
-
-@pytest.mark.parametrize("initialization", ["scaled_embed", "wesar"])
-@pytest.mark.parametrize("options", [{}, EXPERTS])
-def test_plain_config_has_no_scales(initialization, options):
-    own = DecoderConfig(**options, initialization=initialization)
-    plain = plain_config(own)
-    assert (plain.initialization, own.initialization) == (
-        "normal",
-        initialization,
-    )
-    matrices = sum(len(s) == 2 for s in parameter_shapes(plain).values())
-    extra = matrices if initialization == "wesar" else 0
-    sizes = model_size(own), model_size(plain)
-    assert sizes[0].parameters == sizes[1].parameters + extra
-    assert sizes[0].tensors == sizes[1].tensors + extra
 
 
 def test_shapes_of_clip_are_the_model_s():

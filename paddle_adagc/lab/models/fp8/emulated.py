@@ -5,18 +5,15 @@
 An operand is rounded to what its e4m3 values and scales stand for, then
 multiplied in its own dtype: float32 on CPUs, bfloat16 on GPUs, which holds
 every such value exactly. Sums are float32 in both cases. So a product is that
-of FP8 kernels up to the order of its sums.
+of FP8 kernels up to the order of its sums. It takes no step through e4m3:
+Paddle's cast on a CPU makes 448 of NaN and NaN of values between 464 and 480.
 
-Paddle's `fp8_quant_blockwise` stores e4m3 values and a scale for each block;
-their products are the rounded values of this file, bit by bit. It takes no
-step through e4m3: Paddle's cast on a CPU makes 448 of NaN and NaN of values
-between 464 and 480, and costs more than a matrix product.
+A scale is the largest power of two that keeps the block within +-448, as in
+Paddle's `fp8_quant_blockwise` (`using_pow2_scale=True`), whose values these
+are, bit by bit. Where the two differ:
 
-A scale is the largest power of two that keeps the block within +-448, as the
-kernel has it by default (`using_pow2_scale=True`). Where the two differ:
-
-- a block with an infinite value is NaN in both; one with NaN is NaN here,
-  where the kernel leaves NaN in its place;
+- a block with NaN is NaN here, where the kernel leaves NaN in its place (with
+  an infinite value it is NaN in both);
 - values from 2^108 (3.2e32) on are NaN;
 - the kernel's scale stops at 2^127, so it loses bits of blocks whose largest
   value is below 1.32e-36; here blocks below 1.7e-34 keep four bits of every
@@ -25,7 +22,6 @@ kernel has it by default (`using_pow2_scale=True`). Where the two differ:
 """
 
 import functools
-from collections.abc import Sequence
 
 import paddle
 import paddle.nn.functional as F
@@ -44,41 +40,25 @@ _TO_SCALE = 1.1428570747375488
 _TO_SMALLEST_NORMAL = _TO_SCALE * 2.0**-8 * 2.0**-6
 
 
-def round_blocks(view: Tensor, axes: Sequence[int]) -> Tensor:
-    """Round to e4m3 times a scale, to nearest and ties to even.
+def round_blocks(x: Tensor, height: int, width: int) -> Tensor:
+    """Round [rows, columns] to e4m3 times a scale for each block.
 
-    A block spans `axes` of the float32 tensor `view`.
+    To nearest and ties to even. Blocks at the edges may be smaller; the dtype
+    stays.
     """
+    height, width = min(height, x.shape[0]), min(width, x.shape[1])
+    padded = _padded(_as(x, paddle.float32), height, width)
+    rows, columns = padded.shape
+    view = padded.reshape([rows // height, height, columns // width, width])
+    axes = [axis for axis in (1, 3) if view.shape[axis] > 1] or [3]
     size = view.abs()
     smallest = size.max(axes, keepdim=True) * _TO_SMALLEST_NORMAL
     size = paddle.maximum(size, smallest.expand(view.shape))
     shift = _power_of_two_below(size) * _SHIFT
-    return (view + shift) - shift
-
-
-def round_rows(x: Tensor) -> Tensor:
-    """Tiles of 1x128 along the rows of [rows, columns]; the dtype stays."""
-    width = min(BLOCK, x.shape[1])
-    padded = _padded(_as(x, paddle.float32), 1, width)
-    rounded = round_blocks(padded.reshape([-1, width]), [1])
-    return _cut(rounded.reshape(padded.shape), x)
-
-
-def round_columns(x: Tensor) -> Tensor:
-    """Tiles of 128x1, along the columns; see `round_rows`."""
-    height = min(BLOCK, x.shape[0])
-    padded = _padded(_as(x, paddle.float32), height, 1)
-    view = padded.reshape([-1, height, x.shape[1]])
-    return _cut(round_blocks(view, [1]).reshape(padded.shape), x)
-
-
-def round_squares(x: Tensor) -> Tensor:
-    """Blocks of 128x128; those at the edges may be smaller."""
-    height, width = min(BLOCK, x.shape[0]), min(BLOCK, x.shape[1])
-    padded = _padded(_as(x, paddle.float32), height, width)
-    rows, columns = padded.shape
-    view = padded.reshape([rows // height, height, columns // width, width])
-    return _cut(round_blocks(view, [1, 3]).reshape(padded.shape), x)
+    rounded = ((view + shift) - shift).reshape(padded.shape)
+    if padded.shape != x.shape:
+        rounded = rounded[: x.shape[0], : x.shape[1]]
+    return _as(rounded, x.dtype)
 
 
 def _power_of_two_below(x: Tensor) -> Tensor:
@@ -98,31 +78,32 @@ def _padded(x: Tensor, height: int, width: int) -> Tensor:
     return F.pad(x, [0, rows, 0, columns]) if rows or columns else x
 
 
-def _cut(padded: Tensor, x: Tensor) -> Tensor:
-    """Cut `padded` back to the shape and dtype of `x`."""
-    if padded.shape != x.shape:
-        padded = padded[: x.shape[0], : x.shape[1]]
-    return _as(padded, x.dtype)
-
-
 def _as(x: Tensor, dtype: paddle.dtype) -> Tensor:
     return x if x.dtype == dtype else x.astype(dtype)
 
 
+def _rows(x: Tensor) -> Tensor:
+    return round_blocks(x, 1, BLOCK)
+
+
+def _columns(x: Tensor) -> Tensor:
+    return round_blocks(x, BLOCK, 1)
+
+
+def _squares(x: Tensor) -> Tensor:
+    return round_blocks(x, BLOCK, BLOCK)
+
+
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """`x @ weight`; see `hopper.product`."""
-    return paddle.matmul(round_rows(x), round_squares(weight))
+    return paddle.matmul(_rows(x), _squares(weight))
 
 
 def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
     """`grad @ weight.T`; see `hopper.input_gradient`."""
-    return paddle.matmul(
-        round_rows(grad), round_squares(weight), transpose_y=True
-    )
+    return paddle.matmul(_rows(grad), _squares(weight), transpose_y=True)
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """`x.T @ grad`; see `hopper.weight_gradient`."""
-    return paddle.matmul(
-        round_columns(x), round_columns(grad), transpose_x=True
-    )
+    return paddle.matmul(_columns(x), _columns(grad), transpose_x=True)

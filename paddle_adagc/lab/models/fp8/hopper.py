@@ -66,15 +66,13 @@ def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """`x.T @ grad` in float32, both of tiles of 128 along the rows' axis."""
-    a, a_scale = _quantise(_padded(x, _REDUCED_MULTIPLE, BLOCK), "1x128", True)
-    b, b_scale = _quantise(
-        _padded(grad, _REDUCED_MULTIPLE, BLOCK), "1x128", True
+    left, right = (
+        _quantise(_padded(part, _REDUCED_MULTIPLE, BLOCK), "1x128", True)
+        for part in (x, grad)
     )
     return fp8_gemm_blockwise(
-        a,
-        a_scale,
-        b,
-        b_scale,
+        *left,
+        *right,
         out_dtype=paddle.float32,
         is_a_1d_scaled=True,
         is_b_1d_scaled=True,

@@ -40,11 +40,7 @@ def _kernels() -> ModuleType:
 
 
 def backend() -> str:
-    """Return the kind of FP8 products that this process uses.
-
-    "hopper": FP8 kernels of the GPU; "emulated": products of operands that
-    are rounded to what those kernels read.
-    """
+    """Return "hopper" for FP8 kernels of the GPU, or "emulated"."""
     return "hopper" if _kernels() is hopper else "emulated"
 
 
@@ -101,7 +97,7 @@ class Float8Linear(nn.Linear):
         return float8_linear(x, self.weight, self.bias)
 
 
-def multiply_in_float8(layer: nn.Layer) -> nn.Layer:
+def multiply_in_float8(layer: nn.Layer) -> None:
     """Let one of fleet's tensor-parallel linears multiply in FP8."""
     for name in ("mp_async_allreduce", "sp_async_reduce_scatter"):
         if getattr(layer, name, False):
@@ -110,7 +106,6 @@ def multiply_in_float8(layer: nn.Layer) -> nn.Layer:
                 "multiplies in bfloat16; set it to False."
             )
     layer.linear = float8_linear
-    return layer
 
 
 def is_float8(layer: nn.Layer) -> bool:

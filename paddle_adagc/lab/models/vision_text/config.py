@@ -2,17 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The architecture of CLIP (Radford et al. 2021), and the paper's preset."""
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from paddle_adagc.lab.models.config import CheckedConfig
-from paddle_adagc.lab.section import Count, Natural, Positive, Real, section
-
-MAX_LOGIT_SCALE = math.log(100.0)
-"""Largest logarithm of the logits' scale, as in CLIP."""
+from paddle_adagc.lab.section import Count, Natural, Real, section
 
 # ViT-B/32, patch dropout 0.5 and 151M parameters are the paper's. It does not
 # give the rest: those values are OpenAI's and OpenCLIP's ViT-B-32.
@@ -81,17 +77,9 @@ class CLIPOptions:
     patch_dropout: Annotated[Real, Field(ge=0, lt=1)] = 0.0
     """Share of the patches that training leaves out (Li et al. 2023)."""
 
-    logit_scale_init: Annotated[Real, Field(le=MAX_LOGIT_SCALE)] = math.log(
-        1 / 0.07
-    )
-    """Logarithm of the logits' scale at the start, at most ln 100."""
-
     end_token: Natural | None = None
     """Token that ends a caption, where the text is pooled; None: the last of
     the vocabulary."""
-
-    layer_norm_eps: Positive = 1e-5
-    """Added to the variance in every LayerNorm."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

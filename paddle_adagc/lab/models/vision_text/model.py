@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """CLIP: an image and a text tower with one space (Radford et al. 2021)."""
 
-from functools import lru_cache
+import math
+from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
@@ -12,18 +15,16 @@ from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 from paddle.optimizer import Optimizer
 
-from paddle_adagc.lab.models.attention import (
-    causal_mask,
-    gather_rows,
-    token_major_rows,
-)
+from paddle_adagc.lab.models.attention import attend
 from paddle_adagc.lab.models.decoder import cross_entropy
-from paddle_adagc.lab.models.layers import as_float32, runs_on_cpu
+from paddle_adagc.lab.models.layers import as_float32
 from paddle_adagc.lab.models.pretrained import PretrainedModel
-from paddle_adagc.lab.models.vision_text.config import (
-    MAX_LOGIT_SCALE,
-    CLIPConfig,
-)
+from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+
+MAX_LOGIT_SCALE = math.log(100.0)
+"""Largest logarithm of the logits' scale, as in CLIP."""
+
+Array = npt.NDArray[np.generic]
 
 
 def _normal(std: float) -> paddle.ParamAttr:
@@ -39,7 +40,7 @@ class SelfAttention(nn.Layer):
     """
 
     def __init__(
-        self, width: int, heads: int, num_layers: int, causal: bool
+        self, width: int, heads: int, num_layers: int, is_causal: bool
     ) -> None:
         super().__init__()
         std = width**-0.5
@@ -48,53 +49,14 @@ class SelfAttention(nn.Layer):
             width, width, _normal(std * (2 * num_layers) ** -0.5)
         )
         self.heads = heads
-        self.causal = causal
+        self.is_causal = is_causal
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [batch, length, width] to the same shape."""
-        attend = _attend_folded if runs_on_cpu(x) else _attend_batched
-        mixed = attend(self.in_proj(x), self.heads, self.causal)
+        parts = self.in_proj(x).reshape([*x.shape[:2], 3, self.heads, -1])
+        query, key, value = paddle.unbind(parts, axis=2)
+        mixed = attend(query, key, value, is_causal=self.is_causal)
         return self.out_proj(mixed.reshape(x.shape))
-
-
-def _attend_batched(projected: Tensor, heads: int, causal: bool) -> Tensor:
-    """[batch, length, 3 * width] to [batch, length, heads, head_dim].
-
-    This is the path of GPUs.
-    """
-    batch, length, _ = projected.shape
-    parts = projected.reshape([batch, length, 3, heads, -1])
-    return F.scaled_dot_product_attention(
-        *paddle.unbind(parts, axis=2), is_causal=causal
-    )
-
-
-def _attend_folded(projected: Tensor, heads: int, causal: bool) -> Tensor:
-    """`_attend_batched` for CPUs, where transpositions cost the most.
-
-    The heads become part of the batch by gathers of rows, as in
-    `models.attention.attend_folded`.
-    """
-    batch, length, width = projected.shape
-    rows = projected.reshape([-1, width // (3 * heads)])
-    folded = [batch * heads, length, 1, rows.shape[-1]]
-    mixed = F.scaled_dot_product_attention(
-        *(
-            gather_rows(rows, order).reshape(folded)
-            for order in _folded_rows(batch, length, heads)
-        ),
-        attn_mask=causal_mask(length, projected.dtype) if causal else None,
-    )
-    back = token_major_rows(batch, length, heads)
-    return gather_rows(mixed, back).reshape([batch, length, heads, -1])
-
-
-@lru_cache(maxsize=8)
-def _folded_rows(batch: int, length: int, heads: int) -> list[Tensor]:
-    """Rows of [batch, length, 3, heads] in the order [batch, head, length]."""
-    rows = np.arange(batch * length * 3 * heads, dtype=np.int64)
-    rows = rows.reshape(batch, length, 3, heads).transpose(2, 0, 3, 1)
-    return [paddle.to_tensor(part.ravel(), place="cpu") for part in rows]
 
 
 class FeedForward(nn.Layer):
@@ -122,21 +84,19 @@ class FeedForward(nn.Layer):
 
 
 class Block(nn.Layer):
-    """Attention and feed-forward network, each behind a norm."""
+    """Attention and feed-forward network of a tower, each behind a norm."""
 
     def __init__(
-        self,
-        config: CLIPConfig,
-        width: int,
-        heads: int,
-        num_layers: int,
-        causal: bool,
+        self, config: CLIPConfig, tower: Literal["vision", "text"]
     ) -> None:
         super().__init__()
-        eps = config.layer_norm_eps
-        self.ln_1 = nn.LayerNorm(width, epsilon=eps)
-        self.attn = SelfAttention(width, heads, num_layers, causal)
-        self.ln_2 = nn.LayerNorm(width, epsilon=eps)
+        width, heads, num_layers = (
+            getattr(config, f"{tower}_{name}")
+            for name in ("width", "heads", "layers")
+        )
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = SelfAttention(width, heads, num_layers, tower == "text")
+        self.ln_2 = nn.LayerNorm(width)
         self.mlp = FeedForward(
             width, num_layers, config.mlp_ratio, config.activation
         )
@@ -175,16 +135,10 @@ class VisionTransformer(nn.Layer):
 
     def __init__(self, config: CLIPConfig) -> None:
         super().__init__()
-        width, eps = config.vision_width, config.layer_norm_eps
-        heads, num_layers = config.vision_heads, config.vision_layers
+        width, patch = config.vision_width, config.patch_size
         scale = width**-0.5
         self.conv1 = nn.Conv2D(
-            3,
-            width,
-            config.patch_size,
-            config.patch_size,
-            weight_attr=_normal(0.02),
-            bias_attr=False,
+            3, width, patch, patch, weight_attr=_normal(0.02), bias_attr=False
         )
         self.class_embedding = self.create_parameter(
             [width], attr=_normal(scale)
@@ -194,14 +148,11 @@ class VisionTransformer(nn.Layer):
         )
         self.positional_embedding.is_embedding = True
         self.patch_dropout = PatchDropout(config.patch_dropout)
-        self.ln_pre = nn.LayerNorm(width, epsilon=eps)
-        self.blocks = nn.LayerList(
-            [
-                Block(config, width, heads, num_layers, causal=False)
-                for _ in range(num_layers)
-            ]
+        self.ln_pre = nn.LayerNorm(width)
+        self.blocks = nn.Sequential(
+            *(Block(config, "vision") for _ in range(config.vision_layers))
         )
-        self.ln_post = nn.LayerNorm(width, epsilon=eps)
+        self.ln_post = nn.LayerNorm(width)
         self.proj = self.create_parameter(
             [width, config.embed_dim], attr=_normal(scale)
         )
@@ -213,9 +164,7 @@ class VisionTransformer(nn.Layer):
         first = self.class_embedding + self.positional_embedding[0]
         first = first.expand([patches.shape[0], 1, first.shape[-1]])
         x = self.ln_pre(paddle.concat([first, patches], axis=1))
-        for block in self.blocks:
-            x = block(x)
-        return paddle.matmul(self.ln_post(x[:, 0]), self.proj)
+        return paddle.matmul(self.ln_post(self.blocks(x)[:, 0]), self.proj)
 
 
 class TextTransformer(nn.Layer):
@@ -223,7 +172,7 @@ class TextTransformer(nn.Layer):
 
     def __init__(self, config: CLIPConfig) -> None:
         super().__init__()
-        width, num_layers = config.text_width, config.text_layers
+        width = config.text_width
         self.end_token = config.end_token
         self.token_embedding = nn.Embedding(
             config.vocab_size, width, weight_attr=_normal(0.02)
@@ -232,13 +181,10 @@ class TextTransformer(nn.Layer):
             [config.context_length, width], attr=_normal(0.01)
         )
         self.positional_embedding.is_embedding = True
-        self.blocks = nn.LayerList(
-            [
-                Block(config, width, config.text_heads, num_layers, causal=True)
-                for _ in range(num_layers)
-            ]
+        self.blocks = nn.Sequential(
+            *(Block(config, "text") for _ in range(config.text_layers))
         )
-        self.ln_final = nn.LayerNorm(width, epsilon=config.layer_norm_eps)
+        self.ln_final = nn.LayerNorm(width)
         self.text_projection = self.create_parameter(
             [width, config.embed_dim], attr=_normal(width**-0.5)
         )
@@ -250,8 +196,7 @@ class TextTransformer(nn.Layer):
         """
         batch, length = input_ids.shape
         x = self.token_embedding(input_ids) + self.positional_embedding[:length]
-        for block in self.blocks:
-            x = block(x)
+        x = self.blocks(x)
         end = (input_ids == self.end_token).astype("int64").argmax(axis=1)
         rows = end + length * paddle.arange(batch)
         pooled = paddle.gather(x.reshape([batch * length, -1]), rows)
@@ -259,11 +204,7 @@ class TextTransformer(nn.Layer):
 
 
 class _GatherRows(PyLayer):
-    """Rows of all ranks, in their order.
-
-    Every rank's loss depends on every rank's rows: the gradient of this
-    rank's rows is the sum over the ranks of what their losses say about them.
-    """
+    """Rows of all ranks, in their order; gradients are summed over ranks."""
 
     @staticmethod
     def forward(context: object, rows: Tensor) -> Tensor:
@@ -309,8 +250,8 @@ def contrastive_loss(
 class CLIP(PretrainedModel):
     """The two towers and the logits' scale, for PaddleNLP's Trainer.
 
-    Weights start as in CLIP's text tower, in both towers. `last_loss` is the
-    last contrastive loss, detached; None before the first forward.
+    Both towers start as CLIP's text tower. `last_loss` is the last contrastive
+    loss, detached; None before the first forward.
     """
 
     config_class = CLIPConfig
@@ -320,7 +261,7 @@ class CLIP(PretrainedModel):
         super().__init__(config)
         self.visual = VisionTransformer(config)
         self.textual = TextTransformer(config)
-        start = nn.initializer.Constant(config.logit_scale_init)
+        start = nn.initializer.Constant(math.log(1 / 0.07))  # CLIP's
         self.logit_scale = self.create_parameter([1], default_initializer=start)
         self.last_loss: Tensor | None = None
 
@@ -367,3 +308,35 @@ class CLIP(PretrainedModel):
         for tensor in held:
             clamped = as_float32(tensor).clip(0.0, MAX_LOGIT_SCALE)
             paddle.assign(clamped.astype(tensor.dtype), tensor)
+
+
+@paddle.no_grad()
+def retrieval_accuracy(
+    model: CLIP, batches: Iterable[tuple[Array, Array]]
+) -> float:
+    """Share of images whose own caption is the nearest of all captions.
+
+    A caption that reads the same as the own one counts as right. A batch is
+    images and their captions' tokens [batch, length].
+    """
+    was_training = model.training
+    model.eval()
+    images, captions = [], []
+    for pixel_values, input_ids in batches:
+        captions.append(input_ids)
+        images.append(model.encode_image(paddle.to_tensor(pixel_values)))
+    distinct, own = np.unique(
+        np.concatenate(captions), axis=0, return_inverse=True
+    )
+    size = len(captions[0])
+    texts = [
+        model.encode_text(paddle.to_tensor(distinct[i : i + size]))
+        for i in range(0, len(distinct), size)
+    ]
+    cosines = paddle.matmul(
+        paddle.concat(images), paddle.concat(texts), transpose_y=True
+    )
+    if was_training:
+        model.train()
+    nearest = cosines.argmax(axis=-1).numpy()
+    return float(np.mean(nearest == own.reshape(-1)))

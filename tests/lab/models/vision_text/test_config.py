@@ -20,7 +20,6 @@ from paddle_adagc.lab.models.vision_text.config import (
         ({"patch_dropout": -0.1}, "patch_dropout must be at least 0"),
         ({"activation": "gelo"}, "did you mean 'gelu'"),
         ({"end_token": 64}, "end_token=64"),
-        ({"logit_scale_init": 5.0}, "logit_scale_init must be at most 4.6"),
         ({"text_layers": 0}, "text_layers"),
         ({"text_layer": 2}, "did you mean 'text_layers'"),
         ({"preset": "vit-b-32"}, "did you mean 'clip-vit-b-32'"),

@@ -71,8 +71,6 @@ def config_from_hf(options):
         mlp_ratio=vision["intermediate_size"] // vision["hidden_size"],
         activation=vision["hidden_act"],
         end_token=None if end == _LEGACY_END else end,
-        layer_norm_eps=vision["layer_norm_eps"],
-        logit_scale_init=options["logit_scale_init_value"],
     )
 
 
@@ -119,12 +117,3 @@ def test_logits(name):
     logits = model.logit_scale.exp() * images @ texts.T
     np.testing.assert_allclose(logits.numpy(), arrays["logits"], atol=1e-4)
     assert arrays["logits"].std() > 1
-
-
-def test_end_of_text_is_the_last_token_in_old_configs():
-    old, new = (
-        config_from_hf(load_golden(GOLDEN / f"{name}.npz")[0])
-        for name in ("clip_quick_gelu", "clip_gelu")
-    )
-    assert (old.end_token, new.end_token) == (39, 7)
-    assert (old.activation, new.activation) == ("quick_gelu", "gelu")
