@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import Focus, fault_bursts, tensor_label
 from paddle_adagc.lab.report.judged import (
+    JudgedRun,
     judge_runs,
+    judged_steps,
     memorises,
     model_loss,
-    spike_steps,
 )
 from paddle_adagc.lab.report.style import method_colors
 
@@ -128,8 +128,8 @@ def loss_chart(experiment: Experiment) -> Chart:
             line,
             marks=tuple(
                 mark
-                for run in experiment.runs[line.label]
-                for mark in _marks(run, experiment)
+                for run in judge_runs(experiment)[line.label]
+                for mark in _marks(run)
             ),
         )
         for line in chart.lines
@@ -283,13 +283,12 @@ def _falls_far(series: dict[str, list[np.ndarray]]) -> bool:
     )
 
 
-def _marks(
-    run: RunRecord, experiment: Experiment
-) -> Iterator[tuple[int, float, str]]:
-    loss = run.loss
-    spikes = spike_steps(run, experiment.skip_steps, experiment.windows[0])
-    for step in spikes[np.isfinite(loss[spikes])].tolist():
-        yield step, float(loss[step]), SPIKE
+def _marks(judged: JudgedRun) -> Iterator[tuple[int, float, str]]:
+    loss = judged.run.loss
+    score = judged.score(judged.experiment.windows[0])
+    for step in judged_steps(judged.run, 0)[score.indices] if score else ():
+        if np.isfinite(loss[step]):
+            yield int(step), float(loss[step]), SPIKE
     finite = np.flatnonzero(np.isfinite(loss))
     if len(finite) and len(finite) < len(loss):
         yield int(finite[-1]), float(loss[finite[-1]]), END

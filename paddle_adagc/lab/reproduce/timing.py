@@ -48,12 +48,12 @@ def run_timing(
         specification = store / f"timing-{key}.in.json"
         atomic_write(specification, json.dumps(facts, default=str))
         log_file = store / f"timing-{key}.log"
-        command = [sys.executable, "-m", "paddle_adagc.lab.reproduce.timing"]
+        module = "paddle_adagc.lab.reproduce.timing"
         with log_file.open("ab") as log:
             code = run_until(
-                [*command, str(specification), str(measured)],
+                [module, str(specification), str(measured)],
                 threading.Event(),
-                stdout=log,
+                log,
             )
         if code != 0:
             raise RuntimeError(
