@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from paddle_adagc.lab.report.forest import mean_limits
 from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
@@ -175,6 +176,15 @@ def judged(runs: Runs) -> list[RunResult]:
     ]
 
 
+def event_pairs(runs: Runs, others: Runs) -> list[tuple[RunResult, RunResult]]:
+    """Return the pairs of runs with spike events and judged steps."""
+    return [
+        pair
+        for pair in paired(runs, others, EVENTS)
+        if all(run.measures.get(JUDGED) for run in pair)
+    ]
+
+
 def rate_of(runs: Runs) -> Rate:
     """Spike events over judged steps of all runs."""
     return Rate(sum(_counts(runs, EVENTS)), sum(_counts(runs, JUDGED)))
@@ -210,11 +220,7 @@ def _keys(runs: Runs) -> tuple[str, ...]:
 def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     """Test the event rates of two methods, pair by pair."""
     own, beside = judged(runs), judged(others)
-    pairs = [
-        pair
-        for pair in paired(runs, others, EVENTS)
-        if pair[0].measures.get(JUDGED) and pair[1].measures.get(JUDGED)
-    ]
+    pairs = event_pairs(runs, others)
     if not pairs:
         return _unpaired_events(plan, own, beside)
     first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -455,20 +461,11 @@ def _p_text(p_for: float, p_against: float) -> str:
     return text
 
 
-def interval(differences: np.ndarray) -> tuple[float, float]:
-    """95% limits of a mean by Student's t; both the mean of one value."""
-    mean = float(differences.mean())
-    if len(differences) < 2:
-        return mean, mean
-    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
-    return mean - float(half), mean + float(half)
-
-
 def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
     """``"-0.0073 nat (-0.011 to -0.004), p 0.0078"``: mean, 95% limits."""
     text = f"{differences.mean():+.3g}{_UNITS.get(measure, '')}"
     if len(differences) > 1 and np.isfinite(differences).all():
-        low, high = interval(differences)
+        low, high = mean_limits(differences)
         text += f" ({low:+.3g} to {high:+.3g})"
     return f"{text}, p {p:.2g}"
 

@@ -80,6 +80,14 @@ class Verdict:
     """Runs of the controls by method."""
 
     @property
+    def reasons(self) -> list[str]:
+        """Lines of the evidence, and what the rule does not say."""
+        return [
+            *self.evidence.splitlines(),
+            *filter(None, [self.claim.note]),
+        ]
+
+    @property
     def label(self) -> str:
         """The verdict in words; what is not the paper's is not reproduced."""
         if self.claim.extension:
