@@ -268,10 +268,8 @@ def load_figures(path: str | os.PathLike[str]) -> list[Figure]:
 def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
     """Read the file of claims, in its order, each condition with its margin.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: No YAML, an unknown or a missing key, a bad value, an id
-            that occurs twice, or not six primary claims.
+    A ValueError names the file, the claim and the mistake: a key, a value, an
+    id that occurs twice, or not six primary claims.
     """
     values = read_values(path)
     try:

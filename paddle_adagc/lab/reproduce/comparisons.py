@@ -29,6 +29,7 @@ from paddle_adagc.lab.reproduce.statistics import (
     detectable,
     paired_differences,
     pairs_to_decide,
+    pooled_rate,
     rate_ratio,
     rate_seeds_to_decide,
     sign_flip_p,
@@ -185,13 +186,16 @@ def event_pairs(runs: Runs, others: Runs) -> list[tuple[RunResult, RunResult]]:
     ]
 
 
+def _rates(runs: Runs) -> list[Rate]:
+    return [
+        Rate(int(run.measures[EVENTS]), int(run.measures[JUDGED]))
+        for run in runs
+    ]
+
+
 def rate_of(runs: Runs) -> Rate:
     """Spike events over judged steps of all runs."""
-    return Rate(sum(_counts(runs, EVENTS)), sum(_counts(runs, JUDGED)))
-
-
-def _counts(runs: Runs, name: str) -> list[int]:
-    return [int(run.measures[name]) for run in runs]
+    return pooled_rate(_rates(runs))
 
 
 def rate_text(method: str, runs: Runs) -> str:
@@ -199,7 +203,7 @@ def rate_text(method: str, runs: Runs) -> str:
 
     The last numbers are the rate per 1,000 steps and its exact 95% limits.
     """
-    counts, rate = _counts(runs, EVENTS), rate_of(runs)
+    rate, counts = rate_of(runs), [r.events for r in _rates(runs)]
     low, high = rate.interval
     return (
         f"{method}: {rate.events:,} in {rate.steps:,} judged steps "
@@ -225,13 +229,7 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
         return _unpaired_events(plan, own, beside)
     first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     p_less, p_greater = (
-        clustered_rate_p(
-            _counts(first, EVENTS),
-            _counts(first, JUDGED),
-            _counts(second, EVENTS),
-            _counts(second, JUDGED),
-            alternative,
-        )
+        clustered_rate_p(_rates(first), _rates(second), alternative)
         for alternative in ("less", "greater")
     )
     rates, margin = (rate_of(first), rate_of(second)), plan.margin

@@ -456,7 +456,7 @@ def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:
         all_runs=[
             dataclasses.replace(run, method=name, is_clean_twin=False)
             for name, method in joined.methods.items()
-            for run in source.pool.runs(method)
+            for run in source.runs_of(method)
         ],
     )
 
