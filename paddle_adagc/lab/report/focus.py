@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ _KINDS = (
 """Rank of a kind of tensors in its layer, and what their names hold."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Focus:
+class Focus(NamedTuple):
     """The event of the reference method that the figures show."""
 
     seed_index: int
@@ -67,27 +66,36 @@ def choose_focus(experiment: Experiment) -> Focus | None:
     logged no tensors, or is too short to judge.
     """
     runs = experiment.runs[experiment.reference]
-    found: list[tuple[float, int, int, Jump]] = []
-    for index, run in enumerate(runs):
-        if not run.tensor_names:
-            continue
-        for event, jump in _events(run, experiment.skip_steps):
-            found.append((jump.height, index, event, jump))
+    found = [
+        (jump.height, index, event, jump.step)
+        for index, run in enumerate(runs)
+        if run.tensor_names
+        for event, jump in _events(run, experiment.skip_steps)
+    ]
     if not found:
         return None
-    _, index, event, jump = max(found, key=lambda item: item[0])
+    _, index, event, peak = max(found, key=lambda item: item[0])
     run = runs[index]
-    first = min(event, jump.step)
+    first = min(event, peak)
     start = max(0, first - STEPS_BEFORE)
     longest = max(r[index].num_steps for r in experiment.runs.values())
-    stop = min(longest, jump.step + STEPS_AFTER)
+    stop = min(longest, peak + STEPS_AFTER)
     named = [
         tensor
-        for step in range(event, jump.step + 1)
+        for step in range(event, peak + 1)
         for fault in run.faults.get(step, [])
         for tensor in fault["tensors"]
     ]
-    ranked = _rank_tensors(run, start, first, jump.step)
+    ranked = _rank_tensors(run, start, first, peak)
+    reason = (
+        f"the largest loss jump of {experiment.reference}, at step {event:,}"
+    )
+    if run.faults:
+        kinds = sorted({fault["kind"] for fault in run.faults[event]})
+        reason = (
+            f"the fault at step {event:,} ({', '.join(kinds)}), after which "
+            f"the loss of {experiment.reference} rose most"
+        )
     hit = [name for name in ranked if name in named] or ranked
     return Focus(
         seed_index=index,
@@ -95,7 +103,7 @@ def choose_focus(experiment: Experiment) -> Focus | None:
         start=start,
         stop=stop,
         tensors=hit[:NUM_TENSORS],
-        reason=_reason(experiment, run, event),
+        reason=reason,
     )
 
 
@@ -128,19 +136,7 @@ def _rank_tensors(
     return [run.tensor_names[i] for i in order]
 
 
-def _reason(experiment: Experiment, run: RunRecord, event: int) -> str:
-    method = experiment.reference
-    if run.faults:
-        kinds = sorted({fault["kind"] for fault in run.faults[event]})
-        return (
-            f"the fault at step {event:,} ({', '.join(kinds)}), after which "
-            f"the loss of {method} rose most"
-        )
-    return f"the largest loss jump of {method}, at step {event:,}"
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorGroup:
+class TensorGroup(NamedTuple):
     """Tensors of one layer, or those before or after the layers."""
 
     label: str
@@ -156,9 +152,8 @@ class TensorGroup:
 def tensor_label(name: str) -> str:
     """Shorten a tensor's name: ``"layer 0 · attention.q_proj"``."""
     match = _LAYER.search(name)
-    if match is None:
-        return _short(name)
-    return f"layer {match[1]} · {_short(match[2])}"
+    layer = f"layer {match[1]} · " if match else ""
+    return layer + _short(_inside(name))
 
 
 def group_tensors(names: list[str]) -> list[TensorGroup]:
@@ -167,15 +162,13 @@ def group_tensors(names: list[str]) -> list[TensorGroup]:
     First come the tensors before the layers, last those after them.
     """
     layers: dict[int, list[int]] = {}
-    outside: list[int] = []
+    before, after = [], []
     for index, name in enumerate(names):
         match = _LAYER.search(name)
-        if match is None:
-            outside.append(index)
-        else:
+        if match is not None:
             layers.setdefault(int(match[1]), []).append(index)
-    before = [i for i in outside if "embed" in names[i]]
-    after = [i for i in outside if i not in before]
+        else:
+            (before if "embed" in name else after).append(index)
     groups = [("embedding", before)]
     groups += [
         (
@@ -186,11 +179,9 @@ def group_tensors(names: list[str]) -> list[TensorGroup]:
     ]
     groups += [("output" if layers else "tensors", after)]
     return [
-        TensorGroup(
-            label, indices, [_short(_inside(names[i])) for i in indices]
-        )
-        for label, indices in groups
-        if indices
+        TensorGroup(label, its, [_short(_inside(names[i])) for i in its])
+        for label, its in groups
+        if its
     ]
 
 
@@ -212,11 +203,7 @@ def _rank(inside: str) -> int:
     # `attention_norm` is a norm, not a part of the attention.
     if "norm" in inside.removesuffix(".weight").rsplit(".", 1)[-1]:
         return 3
-    return next(
-        (
-            rank
-            for rank, marks in _KINDS
-            if any(mark in inside for mark in marks)
-        ),
-        4,
-    )
+    for rank, marks in _KINDS:
+        if any(mark in inside for mark in marks):
+            return rank
+    return 4

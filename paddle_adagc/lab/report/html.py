@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -64,8 +64,7 @@ def write_report(
         path: The file to write; its folder is created.
         title: Heading of the page.
         experiments: One section each, in this order; at least one.
-        claims: Lines of the table of claims: where the paper says it, what it
-            says, the verdict, and what decided it.
+        claims: Lines of the table of claims: where, what, verdict, evidence.
         cuts: What was left out, as sentences.
     """
     if not experiments:
@@ -226,15 +225,10 @@ def _picture(uri: str, alt: str, caption: str) -> dict[str, str]:
 
 def extent(experiment: Experiment) -> str:
     """Say how many seeds and steps there are: ``"3 seeds (1, 2, 3), …"``."""
-    seeds = ", ".join(str(s) for s in experiment.seeds if s is not None)
+    known = [str(s) for s in experiment.seeds if s is not None]
     count = len(experiment.seeds)
-    text = (
-        f"Seed {seeds}"
-        if count == 1 and seeds
-        else (f"{count:,} seed" + "s" * (count > 1))
-    )
-    if count > 1 and seeds:
-        text += f" ({seeds})"
+    seeds = f" ({', '.join(known)})" if known else ""
+    text = f"{count:,} seed{'s' * (count > 1)}{seeds}"
     steps = [r.num_steps for runs in experiment.runs.values() for r in runs]
     fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
     return (
@@ -248,9 +242,8 @@ def common_and_different(
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Split the options of an experiment's methods, but for seed and folder.
 
-    Returns:
-        The options that all methods share, and for every other option its
-        value by method (methods without the option are left out).
+    First those that all methods share; then, for every other option, its value
+    by method (methods without the option are left out).
     """
     configs = {
         m: shared_options(runs[0]) for m, runs in experiment.runs.items()
@@ -270,18 +263,14 @@ def common_and_different(
 def _facts(experiment: Experiment) -> dict[str, Any]:
     """Collect everything in ``run.json`` that describes all runs alike."""
     runs = [run for runs in experiment.runs.values() for run in runs]
-    facts: dict[str, Any] = {}
+    facts: dict[str, dict[str, None]] = {}
     for key in ("versions", "machine", "data"):
         for run in runs:
             value = run.run.get(key, {})
-            flat = flatten(
-                value if isinstance(value, Mapping) else {key: value}
-            )
+            flat = flatten(value if isinstance(value, dict) else {key: value})
             for name, fact in flat.items():
-                known = facts.setdefault(name, [])
-                if fact not in known:
-                    known.append(fact)
-    return {name: ", ".join(map(str, known)) for name, known in facts.items()}
+                facts.setdefault(name, {})[str(fact)] = None
+    return {name: ", ".join(known) for name, known in facts.items()}
 
 
 def _raw_paths(experiment: Experiment, folder: Path) -> list[str]:

@@ -18,7 +18,6 @@ from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import (
     SpikeScore,
-    robust_spike_score,
     spike_score,
 )
 
@@ -78,20 +77,18 @@ class JudgedRun:
         skip = np.count_nonzero(steps < self.experiment.skip_steps)
         return self.run.loss[steps], int(skip)
 
-    def score(self, window: int, robust: bool = False) -> SpikeScore | None:
+    def score(self, window: int) -> SpikeScore | None:
         """The spike score; None where no step was judged."""
-        score = self._scores[window, robust]
+        score = self._scores[window]
         is_judged = score.num_judged > 0 and not self.diverged
         return score if score.num_spikes or is_judged else None
 
     @functools.cached_property
-    def _scores(self) -> dict[tuple[int, bool], SpikeScore]:
+    def _scores(self) -> dict[int, SpikeScore]:
         series, skip = self.series
-        scores = (spike_score, robust_spike_score)
         return {
-            (window, robust): scores[robust](series, window, SIGMA, skip=skip)
+            window: spike_score(series, window, SIGMA, skip=skip)
             for window in self.experiment.windows
-            for robust in (False, True)
         }
 
     @functools.cached_property

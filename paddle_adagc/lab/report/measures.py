@@ -216,15 +216,6 @@ def _spikes(window: int, level: Level) -> list[Measure]:
             level=level,
         ),
         measure(
-            name=f"robust_spikes_{window}",
-            label="Robust spikes",
-            meaning="spikes counted with the median and the median absolute "
-            "deviation of the window, which an earlier event does not widen.",
-            compute=lambda r: _of(r.score(window, robust=True), "num_spikes"),
-            form=format_list,
-            better="lower",
-        ),
-        measure(
             name=f"ten_sigma_{window}",
             label="10 σ (nat)",
             meaning="how far the loss had to be from its mean to count as a "
@@ -296,23 +287,18 @@ def _damage() -> list[Measure]:
             form=format_list,
             stored=False,
         ),
-        *(
-            measure(
-                name=f"{moment}_growth",
-                label=f"Growth of a {name} moment (×)",
-                meaning=f"largest factor by which the norm of a tensor's "
-                f"{name} moment grew within {GROWTH_STEPS} steps.",
-                compute=functools.partial(_growth, moment),
-                form=ranged(".1f"),
-                level="brief" if moment == "moment1" else "detail",
-            )
-            for moment, name in (("moment1", "first"), ("moment2", "second"))
+        measure(
+            name="moment1_growth",
+            label="Growth of a first moment (×)",
+            meaning="largest factor by which the norm of a tensor's first "
+            f"moment grew within {GROWTH_STEPS} steps.",
+            compute=lambda r: moment_growth(
+                r.run.tensors["moment1"], r.experiment.skip_steps
+            ),
+            form=ranged(".1f"),
+            level="brief",
         ),
     ]
-
-
-def _growth(moment: str, run: JudgedRun) -> float | None:
-    return moment_growth(run.run.tensors[moment], run.experiment.skip_steps)
 
 
 def _num_events(threshold: float, run: JudgedRun) -> float | None:
@@ -369,15 +355,6 @@ def _excess() -> list[Measure]:
             compute=lambda r: _of(r.excess, "steps_to_recover", math.inf),
             form=format_steps,
             better="lower",
-            stored=False,
-        ),
-        measure(
-            name="excess_difference_before",
-            label="Difference before (nat)",
-            meaning="largest difference of the two losses before the first "
-            "fault: 0 if the runs are really paired.",
-            compute=lambda r: _of(r.excess, "difference_before"),
-            form=listed(".2g"),
             stored=False,
         ),
     ]

@@ -13,12 +13,10 @@ from paddle_adagc.lab.report.charts import (
     excess_chart,
     is_noisy,
     loss_chart,
-    metric_chart,
     moment_charts,
     smooth,
 )
 from paddle_adagc.lab.report.figures import (
-    bin_steps,
     clip_threshold,
     draw_chart,
     heatmap_figure,
@@ -111,12 +109,6 @@ def test_excess_is_that_over_the_run_without_faults(make_run):
     assert excess_chart(dataclasses.replace(exp, clean_runs=None)) is None
 
 
-def test_metrics_that_nobody_logged_have_no_chart(faulty):
-    assert metric_chart(faulty, "global_grad_norm") is None
-    chart = metric_chart(faulty, "clipped_fraction")
-    assert [line.values[7] for line in chart.lines] == [0.0, 50.0]
-
-
 def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
     calm = np.linspace(5, 1, 1000)
     noisy = 1 + np.random.default_rng(0).standard_normal(1001)
@@ -129,13 +121,6 @@ def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
     assert smoothed[499] == pytest.approx(noisy[495:500].mean())
     assert smoothed[502] == pytest.approx(np.nanmean(noisy[498:503]))
     assert np.isnan(smoothed[500])
-
-
-def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
-    faults = {200: {"kind": "random_tokens", "tensors": []}}
-    run = make_run(faults=faults)
-    (drawn,) = line_data(loss_axes(make_experiment({"AdaGC": [run]})))
-    assert np.flatnonzero(np.isnan(drawn)).tolist() == [200]
 
 
 def test_focus_is_the_fault_and_the_tensor_it_names(faulty):
@@ -238,29 +223,6 @@ def test_a_tensor_without_gradient_does_not_hide_a_common_scale(make_run):
     image = ax.images[0].get_array()
     assert image.shape[0] == 1
     assert image.min() == pytest.approx(max(run.h.min(), 0.01), rel=1e-3)
-
-
-def test_heat_map_of_many_tensors_labels_the_layers(make_run):
-    runs = {"AdaGC": [make_run(layers=8, steps=120)]}
-    ax = heatmap_figure(make_experiment(runs)).axes[0]
-    labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert labels == [
-        "embedding",
-        *[f"layer {i}" for i in range(8)],
-        "output",
-    ]
-
-
-def test_bin_steps_takes_the_minimum():
-    h = np.ones((1000, 2))
-    h[503, 1] = 0.1
-    h[10:20, 0] = np.nan
-    binned = bin_steps(h, 100)
-    assert binned.shape == (100, 2)
-    assert binned[50].tolist() == [1.0, 0.1]
-    assert np.isnan(binned[1, 0])
-    assert np.nanmin(np.delete(binned, 50, 0)) == 1.0
-    assert bin_steps(h[:7], 100).shape == (7, 2)
 
 
 def test_method_colors_are_fixed_and_distinct():

@@ -175,7 +175,6 @@ def test_faults_and_paired_excess(make_run, tmp_path):
     table = page.comparison()
     excess = table["Excess over the same run without faults"]
     assert excess["Excess events above 0.5 nat"] == ["2", "0"]
-    assert excess["Difference before (nat)"] == ["0", "0"]
     # Step 253 is the first whose batch is clean; 250 to 252 are left out.
     expected = 9.0 * np.exp(-3 / 8)
     largest = float(excess["Largest excess (nat)"][0])
@@ -208,26 +207,6 @@ def test_diverged_run(make_run, tmp_path):
         assert winners[label][-1] == "AdaGC"
 
 
-@pytest.mark.usefixtures("unrendered")
-def test_diverged_run_is_infinitely_above_its_clean_twin(make_run, tmp_path):
-    faults = {290: {"kind": "gradient_nan", "tensors": ["norm.weight"]}}
-    runs = {
-        "GlobalGC": [
-            make_run(
-                method="GlobalGC",
-                nan_from=291,
-                faults=faults,
-                status="diverged",
-            )
-        ]
-    }
-    clean = {"GlobalGC": [make_run(method="GlobalGC")]}
-    _, page = write(tmp_path, make_experiment(runs, clean_runs=clean))
-    excess = page.comparison()["Excess over the same run without faults"]
-    assert excess["Largest excess (nat)"] == ["∞"]
-    assert excess["Steps until it is gone"] == ["never"]
-
-
 @pytest.mark.slow
 def test_run_without_tensors_has_no_figures_of_tensors(make_run, tmp_path):
     runs = {"AdaGC": [make_run(layers=0)]}
@@ -236,16 +215,6 @@ def test_run_without_tensors_has_no_figures_of_tensors(make_run, tmp_path):
     runs = {"AdaGC": [make_run(layers=1)]}
     text, _ = write(tmp_path, make_experiment(runs))
     assert (text.count("<img"), text.count("data-chart=")) == (2, 9)
-
-
-def test_run_too_short_to_judge(make_run, tmp_path):
-    runs = {"GlobalGC": [make_run(method="GlobalGC", steps=30)]}
-    _, page = write(tmp_path, make_experiment(runs))
-    table = page.comparison()
-    assert "Damage to the loss" not in table
-    assert table["Spikes, window 100 steps"]["Judged steps"] == ["–"]
-    assert table["Spikes, window 100 steps"]["Spikes"] == ["–"]
-    assert "winners" not in page.kinds
 
 
 @pytest.mark.slow
@@ -306,11 +275,6 @@ def test_the_page_replaces_an_old_one_once_it_is_complete(
     write_report(path, "T", [make_experiment(pair)])
     assert seen == [path.read_text(encoding="utf-8")]
     assert seen[0].rstrip().endswith("</html>")
-
-
-def test_no_experiments_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="experiments is empty"):
-        write_report(tmp_path / "r.html", "T", [])
 
 
 @pytest.mark.usefixtures("unrendered")

@@ -24,14 +24,6 @@ from paddle_adagc.lab.reproduce.statistics import (
 )
 
 
-def test_all_of_one_sign_gives_the_least_possible_p():
-    for count in (1, 2, 5, 8):
-        below = [-1.0 - i for i in range(count)]
-        assert sign_flip_p(below, "less") == 2.0**-count
-        assert sign_flip_p(below) == min(1.0, 2.0 ** (1 - count))
-    assert sign_flip_p([1.0, 2.0, 3.0], "less") == 1.0
-
-
 def test_hand_worked_pattern():
     # Sums of ±1 ±2 ±4: the seen one, 1 + 2 - 4 = -1, is the fourth lowest.
     assert sign_flip_p([1.0, 2.0, -4.0], "less") == 4 / 8
@@ -51,11 +43,6 @@ def test_equals_the_definition(values):
     assert sign_flip_p(series, "less") == less
     assert sign_flip_p(series, "greater") == greater
     assert sign_flip_p(series) == min(1.0, 2 * min(less, greater))
-
-
-def test_zeros_are_no_evidence():
-    assert sign_flip_p([0.0] * 5) == 1.0
-    assert sign_flip_p([0.0, 0.0, -1.0], "less") == 0.5
 
 
 def test_infinite_differences_count_by_rank():
