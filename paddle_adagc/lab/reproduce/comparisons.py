@@ -347,7 +347,7 @@ def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     pairs = paired(runs, others, measure)
     if not pairs:
         return _without_pairs(plan, longest(runs), longest(others))
-    first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    first, second = zip(*pairs, strict=True)
     times = 1.0 if plan.times is None else plan.times
     differences = paired_differences(
         [run.measures[measure] for run in first],
@@ -380,24 +380,28 @@ def _value_tests(
     differences: np.ndarray, expect: str, margin: float | None
 ) -> tuple[float, float, float | None]:
     """Test for, against, and of a difference below the margin."""
-    if expect in ("no worse", "equal") and margin is None:
-        raise ValueError(f"expect={expect!r} needs a margin")
     if margin is None:
-        below, above, within = differences, differences, None
+        if expect in ("no worse", "equal"):
+            raise ValueError(f"expect={expect!r} needs a margin")
+        within = None
     else:
         below, above = differences - margin, differences + margin
         within = max(sign_flip_p(below, "less"), sign_flip_p(above, "greater"))
-    if expect == "equal" and within is not None:
-        beyond = 2 * min(
-            sign_flip_p(below, "greater"), sign_flip_p(above, "less")
-        )
-        return within, min(1.0, beyond), None
-    if expect == "no worse":
-        return sign_flip_p(below, "less"), sign_flip_p(below, "greater"), None
-    less, greater = (sign_flip_p(differences, a) for a in ("less", "greater"))
+        if expect == "no worse":
+            return *_both_sides(below), None
+        if expect == "equal":
+            beyond = min(
+                sign_flip_p(below, "greater"), sign_flip_p(above, "less")
+            )
+            return within, min(1.0, 2 * beyond), None
+    less, greater = _both_sides(differences)
     if expect == "higher":
         return greater, less, within
     return less, greater, within
+
+
+def _both_sides(differences: np.ndarray) -> tuple[float, float]:
+    return sign_flip_p(differences, "less"), sign_flip_p(differences, "greater")
 
 
 def _bound_of_all_runs(

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +103,7 @@ RATE = "Events per 1,000 judged steps"
 """Label of the column after the counted events."""
 
 
-def table_markdown(table: ExperimentResult, level: int = 4) -> str:
+def table_markdown(table: ExperimentResult, level: int = 3) -> str:
     """Heading, description, and the table: a line per method.
 
     Counts are listed seed by seed, rates have their exact 95% limits, other
@@ -114,21 +114,19 @@ def table_markdown(table: ExperimentResult, level: int = 4) -> str:
     columns = [*_columns(table)]
     head = ["", *(label for label, _ in columns)]
     rows = zip(table.methods, *(cells for _, cells in columns), strict=True)
+    text = f"{table.description} {_extent(table)}".strip()
     return (
-        f"{'#' * level} {table.title}\n\n"
-        + f"{table.description} {_extent(table)}".strip()
-        + f"\n\n{markdown_table(head, rows)}"
+        f"{'#' * level} {table.title}\n\n{text}\n\n{markdown_table(head, rows)}"
     )
 
 
-def target_markdown(result: TargetResult, level: int = 3) -> str:
-    """All experiments of a target, and what a budget left out."""
-    parts = [f"{'#' * level} {result.title}: `{result.target}`\n"]
+def target_markdown(result: TargetResult) -> str:
+    """All experiments of a target, and what was cut."""
+    parts = [f"# {result.title}: `{result.target}`\n"]
     if result.cuts:
         parts.append(" ".join(result.cuts) + "\n")
     parts += [
-        table_markdown(experiment, level + 1)
-        for experiment in result.experiments
+        table_markdown(experiment, 2) for experiment in result.experiments
     ]
     return "\n".join(parts)
 
@@ -195,20 +193,17 @@ def _extent(table: ExperimentResult) -> str:
     lengths = sorted({run.num_steps for run in runs if run.num_steps})
     if not lengths:
         return ""
-    steps = " to ".join(
-        f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1]))
-    )
+    ends = dict.fromkeys((lengths[0], lengths[-1]))
+    steps = " to ".join(f"{n:,}" for n in ends)
     seeds = table.seeds
     skips = sorted({int(run.measures.get("skip_steps", 0)) for run in runs})
-    skipped = " or ".join(f"{n:,}" for n in skips)
     parts = [
         f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
         f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
-        f"{skipped} not judged"
+        f"{_either(skips)} not judged"
     ]
     starts = [
-        f"from step {' or '.join(f'{n + window:,}' for n in skips)} "
-        f"(window {window:,})"
+        f"from step {_either([n + window for n in skips])} (window {window:,})"
         for window in (1000, 200)
         if table.has(f"judged_{window}")
     ]
@@ -219,29 +214,24 @@ def _extent(table: ExperimentResult) -> str:
     return "; ".join(parts) + "."
 
 
+def _either(steps: Sequence[int]) -> str:
+    return " or ".join(f"{n:,}" for n in steps)
+
+
 def collect_results(
     output_dir: Path, results_dir: Path, targets: Sequence[str]
 ) -> list[Path]:
-    """Add the results of targets that have been run to the committed ones.
-
-    Raises:
-        FileNotFoundError: ``output_dir`` has results of none of the targets.
-    """
+    """Add the results of targets that have been run to the committed ones."""
     collected = []
     for target in targets:
         source = output_dir / target / RESULTS
         if not source.exists():
             continue
         committed = results_dir / f"{target}.jsonl"
+        result = read_results(source)
         if committed.exists():
-            merged = merge_results(
-                read_results(committed), read_results(source)
-            )
-            write_results(committed, merged)
-        else:
-            results_dir.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, committed)
-        collected.append(committed)
+            result = merge_results(read_results(committed), result)
+        collected.append(write_results(committed, result))
     if not collected:
         raise FileNotFoundError(
             f"{output_dir} holds no {RESULTS} of any target: run one first"
@@ -348,7 +338,7 @@ class Pages:
     def _runs_page(self, page: str) -> str:
         """The tables of ERNIE, or of all other models with the timings."""
         timings = [
-            table_markdown(experiment, 3)
+            table_markdown(experiment)
             for result in self._results.values()
             for experiment in result.experiments
             if experiment.all_runs and not experiment.all_runs[0].num_steps
@@ -356,7 +346,7 @@ class Pages:
         return _render(
             "runs.md.j2",
             is_ernie=page == ERNIE_PAGE,
-            tables=[table_markdown(t, 3) for p, t in self._tables if p == page],
+            tables=[table_markdown(t) for p, t in self._tables if p == page],
             timings=timings,
         )
 
@@ -411,13 +401,8 @@ class Pages:
             if run.num_steps
         }.values()
         hours = sum(map(_seconds, runs)) / 3600
-        commits = sorted(
-            {
-                one
-                for run in runs
-                for one in (run.commit or "unknown").split(", ")
-            }
-        )
+        codes = [(run.commit or "unknown").split(", ") for run in runs]
+        commits = sorted({*itertools.chain(*codes)})
         paddles = sorted(
             {run.versions.get("paddlepaddle", "unknown") for run in runs}
         )

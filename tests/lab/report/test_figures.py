@@ -123,6 +123,13 @@ def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
     assert np.isnan(smoothed[500])
 
 
+def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
+    faults = {200: {"kind": "random_tokens", "tensors": []}}
+    run = make_run(faults=faults)
+    (drawn,) = line_data(loss_axes(make_experiment({"AdaGC": [run]})))
+    assert np.flatnonzero(np.isnan(drawn)).tolist() == [200]
+
+
 def test_focus_is_the_fault_and_the_tensor_it_names(faulty):
     focus = choose_focus(faulty)
     assert focus.event == 300
@@ -223,6 +230,17 @@ def test_a_tensor_without_gradient_does_not_hide_a_common_scale(make_run):
     image = ax.images[0].get_array()
     assert image.shape[0] == 1
     assert image.min() == pytest.approx(max(run.h.min(), 0.01), rel=1e-3)
+
+
+def test_heat_map_of_many_tensors_labels_the_layers(make_run):
+    runs = {"AdaGC": [make_run(layers=8, steps=120)]}
+    ax = heatmap_figure(make_experiment(runs)).axes[0]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == [
+        "embedding",
+        *[f"layer {i}" for i in range(8)],
+        "output",
+    ]
 
 
 def test_method_colors_are_fixed_and_distinct():

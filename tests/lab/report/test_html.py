@@ -277,6 +277,11 @@ def test_the_page_replaces_an_old_one_once_it_is_complete(
     assert seen[0].rstrip().endswith("</html>")
 
 
+def test_no_experiments_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="experiments is empty"):
+        write_report(tmp_path / "r.html", "T", [])
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_config_versions_and_raw_files(pair, make_run, tmp_path):
     title = "1 < <b>A&B</b>"

@@ -55,6 +55,12 @@ def test_cells_are_paired(grid_file):
     ]
 
 
+def test_no_twins_where_the_experiment_wants_none(grid_file, write_grid):
+    faulty = [c for c in cells_of(grid_file) if not c.is_clean_twin]
+    path = write_grid("grid.yaml", {**FAULTS, "twins": False})
+    assert cells_of(path) == faulty
+
+
 def test_a_directory_is_named_after_what_is_run(grid_file, write_grid):
     first = cells_of(grid_file)
     other = {

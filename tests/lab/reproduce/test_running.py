@@ -46,6 +46,14 @@ def test_run_that_fails_is_reported_with_its_log(write_grid, tmp_path):
         run_all(cells[:1], 1)
 
 
+def test_running_cell_is_stopped(cells):
+    cell = cells[0]
+    stop = threading.Event()
+    stop.set()
+    run_process(cell, stop)
+    assert not (cell.directory / "run.json").exists()
+
+
 def test_runs_are_stopped_with_the_command(cells):
     stopped = []
 

@@ -120,6 +120,11 @@ def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
     assert len(runs.begun) == 6
 
 
+def test_no_steps_are_refused(write_grid, fake_runs, reproduction):
+    with pytest.raises(ValueError, match="max_steps must be at least 1"):
+        reproduction(fake_runs(), write_grid()).reproduce(0)
+
+
 @pytest.mark.slow
 def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     path = write_grid(
