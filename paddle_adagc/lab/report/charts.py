@@ -9,6 +9,7 @@ A :class:`Chart` is data alone. The page draws it so that it can be zoomed,
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,9 +30,6 @@ from paddle_adagc.lab.report.style import method_colors
 NOISY = 0.05
 """A long curve whose typical change from step to step is more than this
 fraction of its range is smoothed."""
-
-DIGITS = 5
-"""Significant digits of the values in the page."""
 
 SPIKE, END = "spike", "last finite loss"
 
@@ -120,17 +118,13 @@ def loss_chart(experiment: Experiment) -> Chart:
         method: [model_loss(run) for run in runs]
         for method, runs in experiment.runs.items()
     }
-    chart = _chart(
-        experiment, "Training loss (nat)", series, log=_falls_far(series)
-    )
+    is_log = _falls_far(series)
+    chart = _chart(experiment, "Training loss (nat)", series, log=is_log)
+    judged = judge_runs(experiment)
     lines = [
         dataclasses.replace(
             line,
-            marks=tuple(
-                mark
-                for run in judge_runs(experiment)[line.label]
-                for mark in _marks(run)
-            ),
+            marks=tuple(m for run in judged[line.label] for m in _marks(run)),
         )
         for line in chart.lines
     ]
@@ -203,12 +197,8 @@ def _chart(
     """
     length = max(len(values) for known in series.values() for values in known)
     colors = method_colors(experiment.runs)
-    bursts = {
-        burst
-        for runs in experiment.runs.values()
-        for run in runs
-        for burst in fault_bursts(run)
-    }
+    runs = itertools.chain(*experiment.runs.values())
+    bursts = {burst for run in runs for burst in fault_bursts(run)}
     return Chart(
         label=label,
         lines=[
@@ -295,4 +285,5 @@ def _marks(judged: JudgedRun) -> Iterator[tuple[int, float, str]]:
 
 
 def _rounded(value: float) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+    """Keep 5 significant digits."""
+    return float(f"{value:.5g}") if np.isfinite(value) else None

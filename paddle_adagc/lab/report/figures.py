@@ -9,7 +9,6 @@ the clip lets through, and how long the optimizer remembers it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -108,9 +107,10 @@ def _draw_line(ax: Axes, line: Line, start: int) -> None:
         ax.plot(steps, line.raw, color=line.color, linewidth=0.7, alpha=0.4)
     known = np.isfinite(line.values)
     is_sparse = 0 < known.sum() < len(known) / 4
+    shown = known if is_sparse else slice(None)
     ax.plot(
-        steps[known] if is_sparse else steps,
-        line.values[known] if is_sparse else line.values,
+        steps[shown],
+        line.values[shown],
         color=line.color,
         linewidth=1.2,
         marker="." if is_sparse else None,
@@ -139,28 +139,18 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
     Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before. NaN
     in the warm-up and where the tensor has no gamma; None: another clip.
     """
-    config = run.run.get("config", {})
-    lambda_rel = adagc_option(config, "lambda_rel")
-    t_start = adagc_option(config, "t_start")
-    if lambda_rel is None or t_start is None:
+    clip = run.run.get("config", {}).get("clip", {})
+    if clip.get("name") != "adagc":
         return None
+    lambda_rel, t_start = (
+        float(clip.get(name, argument_default(clip, name)))
+        for name in ("lambda_rel", "t_start")
+    )
     gamma = run.tensors["gamma"]
     threshold = np.full_like(gamma, np.nan)
     threshold[1:] = lambda_rel * gamma[:-1]
     threshold[: int(t_start)] = np.nan
     return threshold
-
-
-def adagc_option(config: Mapping[str, Any], name: str) -> float | None:
-    """Return a number that AdaGC was called with; None: another clip.
-
-    The config's ``clip`` section holds the clip's name and the arguments that
-    are not the defaults.
-    """
-    clip = config.get("clip", {})
-    if clip.get("name") != "adagc":
-        return None
-    return float(clip.get(name, argument_default(clip, name)))
 
 
 @styled
@@ -184,12 +174,8 @@ def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
         run = experiment.runs[method][focus.seed_index]
         steps = np.arange(focus.start, min(focus.stop, run.num_steps))
         grid[0, column].set_title(method, color=colors[method])
-        grid[0, column].plot(
-            steps,
-            _finite(model_loss(run)[steps]),
-            color=colors[method],
-            linewidth=1.2,
-        )
+        loss = _finite(model_loss(run)[steps])
+        grid[0, column].plot(steps, loss, color=colors[method], linewidth=1.2)
         for ax, tensor in zip(grid[1:, column], focus.tensors, strict=True):
             if tensor in run.tensor_names:
                 _draw_norms(ax, run, tensor, steps, colors[method])
@@ -254,14 +240,14 @@ def dynamics_figure(experiment: Experiment, tensor: str) -> Figure:
 def _norm_legend(
     figure: Figure, experiment: Experiment, focus: Focus, colors: list[str]
 ) -> None:
-    after = tuple(Line2D([], [], color=c, linewidth=1.4) for c in colors)
+    def line(color: str, width: float = 1.4, **style: Any) -> Line2D:
+        return Line2D([], [], color=color, linewidth=width, **style)
+
     handles: dict[str, Any] = {
-        "gradient norm before clip": Line2D(
-            [], [], color=NEUTRAL, linewidth=1.4
-        ),
-        "after clip": after,
-        "AdaGC threshold $\\lambda_{rel}\\,\\gamma$": Line2D(
-            [], [], color=INK, linewidth=1.0, linestyle=_DASHES
+        "gradient norm before clip": line(NEUTRAL),
+        "after clip": tuple(map(line, colors)),
+        "AdaGC threshold $\\lambda_{rel}\\,\\gamma$": line(
+            INK, 1.0, linestyle=_DASHES
         ),
     }
     if any(
@@ -289,13 +275,8 @@ def _draw_norms(
     ax.plot(steps, after, color=color, linewidth=2.0)
     threshold = clip_threshold(run)
     if threshold is not None:
-        ax.plot(
-            steps,
-            _finite(threshold[steps, index]),
-            color=INK,
-            linewidth=1.0,
-            linestyle=_DASHES,
-        )
+        bound = _finite(threshold[steps, index])
+        ax.plot(steps, bound, color=INK, linewidth=1.0, linestyle=_DASHES)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -373,9 +354,8 @@ def _add_color_bar(figure: Figure, axes: list[Axes]) -> None:
         aspect=35,
         pad=0.01,
     )
-    labels = {1.0: "1 (not clipped)", 0.3: "0.3", 0.1: "0.1", 0.03: "0.03"}
-    labels[LOWEST] = f"≤ {LOWEST}"
-    bar.set_ticks(list(labels), labels=list(labels.values()))
+    labels = ["1 (not clipped)", "0.3", "0.1", "0.03", f"≤ {LOWEST}"]
+    bar.set_ticks([1.0, 0.3, 0.1, 0.03, LOWEST], labels=labels)
     bar.minorticks_off()
     bar.outline.set_visible(False)
     bar.set_label("h, lowest of each bin of steps")

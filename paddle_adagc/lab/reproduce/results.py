@@ -262,17 +262,16 @@ def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
     experiments = []
     for experiment in new.experiments:
         earlier = old.experiment(experiment.name)
-        experiments.append(
-            _merged(earlier, experiment) if earlier else experiment
-        )
+        is_run = any(run.num_steps for run in experiment.all_runs)
+        if earlier and is_run:
+            experiment = _merged(earlier, experiment)
+        experiments.append(experiment)
     names = {experiment.name for experiment in new.experiments}
     experiments += [e for e in old.experiments if e.name not in names]
     return dataclasses.replace(new, experiments=experiments)
 
 
 def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
-    if not any(run.num_steps for run in new.all_runs):
-        return new
     known = {(run.run_id, run.is_clean_twin) for run in new.all_runs}
     common = {
         key: value
@@ -282,8 +281,8 @@ def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
     runs = []
     for experiment in (old, new):
         for run in experiment.all_runs:
-            is_newer = (run.run_id, run.is_clean_twin) in known
-            if experiment is old and is_newer:
+            place = (run.run_id, run.is_clean_twin)
+            if experiment is old and place in known:
                 continue
             full = {**experiment.config, **run.config}
             own = {k: v for k, v in full.items() if k not in common}
