@@ -24,13 +24,6 @@ LEAD = 10
 NUM_TENSORS = 3
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$")
-_KINDS = (
-    (2, ("expert",)),
-    (0, ("attn", "attention")),
-    (3, ("norm",)),
-    (1, ("mlp", "ffn", "feed_forward", "gate", "router")),
-)
-"""Rank of a kind of tensors in its layer, and what their names hold."""
 
 
 class Focus(NamedTuple):
@@ -143,7 +136,7 @@ class TensorGroup(NamedTuple):
     """``"layer 0"``, ``"embedding"`` or ``"output"``."""
 
     indices: list[int]
-    """Positions of the tensors in the list of names, by kind."""
+    """Positions of the tensors in the list of names."""
 
     labels: list[str]
     """One short label for each of ``indices``."""
@@ -157,7 +150,7 @@ def tensor_label(name: str) -> str:
 
 
 def group_tensors(names: list[str]) -> list[TensorGroup]:
-    """Group tensors by layer and sort each layer's tensors by kind.
+    """Group tensors by layer, in the model's order.
 
     First come the tensors before the layers, last those after them.
     """
@@ -170,13 +163,7 @@ def group_tensors(names: list[str]) -> list[TensorGroup]:
         else:
             (before if "embed" in name else after).append(index)
     groups = [("embedding", before)]
-    groups += [
-        (
-            f"layer {n}",
-            sorted(layers[n], key=lambda i: _rank(_inside(names[i]))),
-        )
-        for n in sorted(layers)
-    ]
+    groups += [(f"layer {n}", layers[n]) for n in sorted(layers)]
     groups += [("output" if layers else "tensors", after)]
     return [
         TensorGroup(label, its, [_short(_inside(names[i])) for i in its])
@@ -196,14 +183,3 @@ def _short(name: str) -> str:
     name = name.removesuffix(".weight")
     name = re.sub(r"^mlp\.experts\.(\d+)\.", r"expert \1 · ", name)
     return name.replace("self_attn", "attention").replace("_layernorm", "_norm")
-
-
-def _rank(inside: str) -> int:
-    """Rank attention, feed-forward, experts, norms, others."""
-    # `attention_norm` is a norm, not a part of the attention.
-    if "norm" in inside.removesuffix(".weight").rsplit(".", 1)[-1]:
-        return 3
-    for rank, marks in _KINDS:
-        if any(mark in inside for mark in marks):
-            return rank
-    return 4

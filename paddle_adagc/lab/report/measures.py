@@ -479,7 +479,7 @@ def _costs() -> list[Measure]:
             form=format_same,
             stored=False,
         ),
-        Measure(
+        Measure(  # without a group: stored, but not in the table
             name="diverged",
             label="Diverged",
             meaning="1 if the run diverged, 0 if not.",

@@ -60,6 +60,8 @@ def measure_table(experiment: Experiment, measured: Measured) -> Table:
     is_ranked = len(lengths) == 1  # A run and its longer fork are no contest.
     rows = []
     for measure in experiment_measures(experiment):
+        if not measure.group:
+            continue
         values = {
             method: [run.get(measure.name) for run in runs]
             for method, runs in measured.items()

@@ -129,7 +129,9 @@ class Comparison:
         }
 
 
-def compare(condition: Condition, source: PooledResults) -> list[Comparison]:
+def comparisons_of(
+    condition: Condition, source: PooledResults
+) -> list[Comparison]:
     """Test a condition: each of its methods against each in ``to``."""
     target, experiment = condition.target or "", condition.experiment or ""
     found = []

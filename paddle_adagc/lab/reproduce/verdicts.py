@@ -13,7 +13,7 @@ from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Claim
 from paddle_adagc.lab.reproduce.comparisons import (
     MIN_SEEDS,
     Comparison,
-    compare,
+    comparisons_of,
     judged,
     rate_text,
 )
@@ -133,7 +133,7 @@ def _tested(claim: Claim, source: PooledResults) -> Verdict:
     if claim.target is None:
         return Verdict(claim, NOT_TESTABLE, claim.not_testable or "")
     comparisons, premises = (
-        tuple(c for rule in rules for c in compare(rule, source))
+        tuple(c for rule in rules for c in comparisons_of(rule, source))
         for rules in (claim.conditions, claim.premises)
     )
     against = [

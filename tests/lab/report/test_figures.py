@@ -250,7 +250,7 @@ def test_method_colors_are_fixed_and_distinct():
     assert len(set(colors.values())) == 4
 
 
-def test_tensors_are_grouped_by_layer_and_kind():
+def test_tensors_are_grouped_by_layer():
     names = [
         "model.embed_tokens.weight",
         "model.layers.1.input_layernorm.weight",
@@ -268,7 +268,7 @@ def test_tensors_are_grouped_by_layer_and_kind():
     assert [(g.label, g.indices) for g in groups] == [
         ("embedding", [0]),
         ("layer 0", [5]),
-        ("layer 1", [4, 3, 2, 1]),
+        ("layer 1", [1, 2, 3, 4]),
         ("output", [6]),
     ]
-    assert groups[2].labels[2] == "expert 0 · up_proj"
+    assert groups[2].labels[1] == "expert 0 · up_proj"

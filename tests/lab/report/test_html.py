@@ -112,6 +112,13 @@ def test_numbers_of_one_seed(pair, tmp_path):
     assert table["The run"]["Clip time per step (ms)"] == ["0.50", "1.20"]
     assert table["The run"]["Tensors clipped (%)"] == ["0.0", "50.0"]
     assert table["The run"]["Steps"] == ["400", "400"]
+    assert [*table] == [
+        "Spikes, window 100 steps",
+        "Spikes, window 40 steps",
+        "Damage to the loss",
+        "At the end",
+        "The run",
+    ]
 
 
 @pytest.mark.usefixtures("unrendered")
