@@ -155,7 +155,8 @@ def group_tensors(names: list[str]) -> list[TensorGroup]:
     First come the tensors before the layers, last those after them.
     """
     layers: dict[int, list[int]] = {}
-    before, after = [], []
+    before: list[int] = []
+    after: list[int] = []
     for index, name in enumerate(names):
         match = _LAYER.search(name)
         if match is not None:

@@ -231,13 +231,13 @@ def rate_seeds_to_decide(
     """
     for count in range(max(least, num_seeds), MAX_SEEDS + 1):
         factor = count / num_seeds
-        grown = [
+        one, other = (
             Rate(round(rate.events * factor), round(rate.steps * factor))
             for rate in (first, second)
-        ]
-        ps = [rate_p(*grown, "less"), rate_p(*grown, "greater")]
+        )
+        ps = [rate_p(one, other, "less"), rate_p(one, other, "greater")]
         if margin is not None:
-            ps.append(max(rate.p_below(margin) for rate in grown))
+            ps.append(max(one.p_below(margin), other.p_below(margin)))
         if min(ps) <= ALPHA:
             return count
     return None
