@@ -58,14 +58,9 @@ def write_report(
     """Write one HTML file with tables, charts and how they came about.
 
     The file loads nothing: styles, scripts, data and pictures are inside it.
-    It replaces an older report atomically.
-
-    Args:
-        path: The file to write; its folder is created.
-        title: Heading of the page.
-        experiments: One section each, in this order; at least one.
-        claims: Lines of the table of claims: where, what, verdict, evidence.
-        cuts: What was left out, as sentences.
+    It replaces an older report atomically. Each line of ``claims`` says where
+    the paper makes it, what, the verdict, and what decided it; ``cuts`` are
+    sentences on what was left out.
     """
     if not experiments:
         raise ValueError("experiments is empty: a report needs at least one")

@@ -33,16 +33,9 @@ def run_all(
     """Run the runs that have not ended yet, in order, ``num_jobs`` at a time.
 
     Runs with the same directory are one. Progress is a bar on a terminal, else
-    a line per finished run.
-
-    Args:
-        runs: The first ones are begun first.
-        num_jobs: Runs at a time.
-        runner: Runs one until an event is set; by default in a process of
-            its own.
-
-    Raises:
-        RuntimeError: A run failed; its log is named.
+    a line per finished run. ``runner`` runs one until an event is set; by
+    default in a process of its own. A RuntimeError names the log of a run that
+    failed.
     """
     once = {run.directory: run for run in runs}
     todo = [run for run in once.values() if not has_ended(run)]
@@ -87,9 +80,7 @@ def run_process(run: PlannedRun, stop: threading.Event) -> None:
     Under a constant schedule it continues a shorter run of the same config.
     Its ``run.json`` then also has the ``commit`` (several if the run was
     resumed under another) and ``elapsed_seconds``, the time of its processes.
-
-    Raises:
-        RuntimeError: The run failed; its log is named.
+    A RuntimeError names the log of a run that failed.
     """
     directory = run.directory
     directory.parent.mkdir(parents=True, exist_ok=True)
