@@ -14,19 +14,10 @@ def markdown_table(
     left: int = 1,
     pad: bool = False,
 ) -> str:
-    """Write a pipe table.
+    """Write a pipe table; its lines end with a line feed.
 
-    Args:
-        head: Headings of the columns.
-        rows: Cells of each row, as many as headings; a ``|`` is escaped.
-        left: The first ``left`` columns are aligned left, the others right.
-        pad: Pad the cells, so that the columns line up in a terminal, too.
-
-    Returns:
-        Lines that end with a line feed.
-
-    Raises:
-        ValueError: A row has another number of cells than ``head``.
+    The first ``left`` columns are aligned left, the others right; a ``|`` in a
+    cell is escaped. With ``pad`` the columns line up in a terminal, too.
     """
     lines = [
         [str(cell).replace("|", "\\|") for cell in row] for row in (head, *rows)

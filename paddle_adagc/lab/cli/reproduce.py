@@ -133,7 +133,6 @@ def _report(options: argparse.Namespace) -> int:
         Pages,
         collect_results,
         load_all_results,
-        made_files,
     )
     from paddle_adagc.lab.reproduce.pool import Catalogue
 
@@ -149,7 +148,7 @@ def _report(options: argparse.Namespace) -> int:
         load_all_results(RESULTS),
         load_figures(CLAIMS),
     )
-    made = made_files(pages, DOCS, RESULTS)
+    made = pages.made_files(DOCS, RESULTS)
     stale = [
         path
         for path, text in made.items()

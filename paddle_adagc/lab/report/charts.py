@@ -9,29 +9,27 @@ A :class:`Chart` is data alone. The page draws it so that it can be zoomed,
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import Focus, fault_bursts, tensor_label
 from paddle_adagc.lab.report.judged import (
+    JudgedRun,
     judge_runs,
+    judged_steps,
     memorises,
     model_loss,
-    spike_steps,
 )
 from paddle_adagc.lab.report.style import method_colors
 
 NOISY = 0.05
 """A long curve whose typical change from step to step is more than this
 fraction of its range is smoothed."""
-
-DIGITS = 5
-"""Significant digits of the values in the page."""
 
 SPIKE, END = "spike", "last finite loss"
 
@@ -120,17 +118,13 @@ def loss_chart(experiment: Experiment) -> Chart:
         method: [model_loss(run) for run in runs]
         for method, runs in experiment.runs.items()
     }
-    chart = _chart(
-        experiment, "Training loss (nat)", series, log=_falls_far(series)
-    )
+    is_log = _falls_far(series)
+    chart = _chart(experiment, "Training loss (nat)", series, log=is_log)
+    judged = judge_runs(experiment)
     lines = [
         dataclasses.replace(
             line,
-            marks=tuple(
-                mark
-                for run in experiment.runs[line.label]
-                for mark in _marks(run, experiment)
-            ),
+            marks=tuple(m for run in judged[line.label] for m in _marks(run)),
         )
         for line in chart.lines
     ]
@@ -203,12 +197,8 @@ def _chart(
     """
     length = max(len(values) for known in series.values() for values in known)
     colors = method_colors(experiment.runs)
-    bursts = {
-        burst
-        for runs in experiment.runs.values()
-        for run in runs
-        for burst in fault_bursts(run)
-    }
+    runs = itertools.chain(*experiment.runs.values())
+    bursts = {burst for run in runs for burst in fault_bursts(run)}
     return Chart(
         label=label,
         lines=[
@@ -283,17 +273,17 @@ def _falls_far(series: dict[str, list[np.ndarray]]) -> bool:
     )
 
 
-def _marks(
-    run: RunRecord, experiment: Experiment
-) -> Iterator[tuple[int, float, str]]:
-    loss = run.loss
-    spikes = spike_steps(run, experiment.skip_steps, experiment.windows[0])
-    for step in spikes[np.isfinite(loss[spikes])].tolist():
-        yield step, float(loss[step]), SPIKE
+def _marks(judged: JudgedRun) -> Iterator[tuple[int, float, str]]:
+    loss = judged.run.loss
+    score = judged.score(judged.experiment.windows[0])
+    for step in judged_steps(judged.run, 0)[score.indices] if score else ():
+        if np.isfinite(loss[step]):
+            yield int(step), float(loss[step]), SPIKE
     finite = np.flatnonzero(np.isfinite(loss))
     if len(finite) and len(finite) < len(loss):
         yield int(finite[-1]), float(loss[finite[-1]]), END
 
 
 def _rounded(value: float) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+    """Keep 5 significant digits."""
+    return float(f"{value:.5g}") if np.isfinite(value) else None

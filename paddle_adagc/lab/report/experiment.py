@@ -21,9 +21,7 @@ _PER_RUN = ("seed", "output_dir")
 class Experiment:
     """Runs of one or several methods that differ in the method alone.
 
-    Raises:
-        ValueError: No runs; methods with different seeds; clean runs that do
-            not pair with the runs; a setting out of range.
+    A ValueError names runs that do not pair.
     """
 
     title: str
@@ -69,26 +67,12 @@ class Experiment:
         if self.paired:
             for method, runs in self.runs.items():
                 self._check_seeds(method, runs, self.runs[self.reference])
-        elif max(map(len, self.runs.values())) > 1 or self.clean_runs:
-            raise ValueError(
-                f"experiment {self.title!r} is not paired: it takes one run a "
-                "method, and no clean runs"
-            )
         for method, clean in (self.clean_runs or {}).items():
             if method not in self.runs:
                 raise ValueError(
                     f"clean_runs has {method!r}, runs has {list(self.runs)}"
                 )
             self._check_seeds(method, clean, self.runs[method])
-        if not self.windows or min(self.windows) < 2:
-            raise ValueError(
-                f"windows must hold steps of at least 2, got {self.windows}"
-            )
-        if self.skip_steps < 0 or self.last_steps < 1:
-            raise ValueError(
-                "skip_steps must not be negative and last_steps must be "
-                f"positive, got {self.skip_steps} and {self.last_steps}"
-            )
 
     def _check_seeds(
         self, method: str, runs: list[RunRecord], others: list[RunRecord]
@@ -126,8 +110,8 @@ class Experiment:
         return any(run.faults for runs in self.runs.values() for run in runs)
 
 
-def _seeds(records: list[RunRecord]) -> list[object]:
-    return [record.run.get("seed") for record in records]
+def _seeds(runs: list[RunRecord]) -> list[object]:
+    return [run.run.get("seed") for run in runs]
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -155,13 +139,8 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
 
     Groups with the same seeds are methods, paired by seed and named after
     their clip, or after their directory if two have the same clip. Otherwise
-    every run stands for itself, without pairs.
-
-    Args:
-        paths: Run directories; the first is the one to compare with.
-
-    Raises:
-        ValueError: A path is given twice, or a run is damaged or empty.
+    every run stands for itself, without pairs. The first is the one to compare
+    with. A ValueError names a path given twice, a damaged or an empty run.
     """
     root = Path(os.path.commonpath([path.absolute().parent for path in paths]))
     runs: list[RunRecord] = []
@@ -190,10 +169,8 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
             "The runs do not have the same seeds: differences between them are "
             "partly those of the seeds."
         )
-    machines = [run.run.get("machine", {}) for run in runs]
-    processors = sorted(
-        {str(m["processor"]) for m in machines if "processor" in m}
-    )
+    names = {run.run.get("machine", {}).get("processor") for run in runs}
+    processors = sorted(str(name) for name in names if name)
     if len(processors) > 1:
         notes.append(
             f"The runs come from different processors ({', '.join(processors)})"
@@ -208,7 +185,13 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
         )
         grouped = [[run.first_steps(shortest) for run in g] for g in grouped]
         longest = shortest
-    labels = _labels(grouped)
+    clips = [
+        str(group[0].run.get("config", {}).get("clip", {}).get("name"))
+        for group in grouped
+    ]
+    labels = [_LABELS.get(clip, clip) for clip in clips]
+    if len({*clips}) < len(clips):
+        labels = [group[0].name for group in grouped]
     return Experiment(
         title=", ".join(labels),
         description=" ".join(notes),
@@ -222,13 +205,3 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
 
 def _seed(run: RunRecord) -> int:
     return int(run.run.get("seed", 0))
-
-
-def _labels(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
-    clips = [
-        str(group[0].run.get("config", {}).get("clip", {}).get("name"))
-        for group in groups
-    ]
-    if len({*clips}) < len(clips):
-        return [group[0].name for group in groups]
-    return [_LABELS.get(clip, clip) for clip in clips]

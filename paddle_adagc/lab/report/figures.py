@@ -8,9 +8,7 @@ the clip lets through, and how long the optimizer remembers it.
 
 from __future__ import annotations
 
-import statistics
 import warnings
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from scipy import stats
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.extensions import argument_default
@@ -47,9 +44,6 @@ from paddle_adagc.lab.report.style import (
     styled,
 )
 
-LEVEL = 0.95
-"""Confidence level of the intervals."""
-
 _MARKS: dict[str, dict[str, Any]] = {
     SPIKE: {"marker": "o", "markerfacecolor": "none", "markersize": 5},
     END: {"marker": "X", "markersize": 8},
@@ -67,25 +61,24 @@ _COLUMNS = {
 LOWEST = 0.01
 """Smaller values of h have the colour of this one."""
 
-LOW = 0.1
-"""Scales below it are counted in the words about the figure."""
-
 MOST_LABELS = 64
 """With more tensors only the groups are labelled."""
 
 NUM_BINS = 300
+WIDTH = 9.0
+"""Inches."""
 
 ALIKE = 1e-3
 """Relative difference up to which tensors count as scaled alike."""
 
 
 @styled
-def draw_chart(chart: Chart, width: float = 9.0) -> Figure:
+def draw_chart(chart: Chart) -> Figure:
     """Draw the curves of a chart, faults shaded, spikes marked.
 
-    The curves of the first two methods are on top; ``width`` is in inches.
+    The curves of the first two methods are on top.
     """
-    figure = Figure(figsize=(width, 3.3), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
     ax = figure.add_subplot()
     for line in [*chart.lines[2:], *chart.lines[:2]]:
         _draw_line(ax, line, chart.start)
@@ -99,7 +92,7 @@ def draw_chart(chart: Chart, width: float = 9.0) -> Figure:
     figure.legend(
         handles=_legend(chart),
         loc="outside upper center",
-        ncols=6 if width > 6 else 3,
+        ncols=6,
     )
     return figure
 
@@ -114,9 +107,10 @@ def _draw_line(ax: Axes, line: Line, start: int) -> None:
         ax.plot(steps, line.raw, color=line.color, linewidth=0.7, alpha=0.4)
     known = np.isfinite(line.values)
     is_sparse = 0 < known.sum() < len(known) / 4
+    shown = known if is_sparse else slice(None)
     ax.plot(
-        steps[known] if is_sparse else steps,
-        line.values[known] if is_sparse else line.values,
+        steps[shown],
+        line.values[shown],
         color=line.color,
         linewidth=1.2,
         marker="." if is_sparse else None,
@@ -139,85 +133,19 @@ def _legend(chart: Chart) -> list[Line2D | Patch]:
     return [*handles, *([fault_legend()] if chart.faults else [])]
 
 
-def rate_interval(events: int, steps: int) -> tuple[float, float]:
-    """Return the exact Poisson interval of events per 1,000 judged steps."""
-    tail = (1 - LEVEL) / 2
-    low = stats.chi2.ppf(tail, 2 * events) / 2 if events else 0.0
-    high = stats.chi2.ppf(1 - tail, 2 * events + 2) / 2
-    return 1000 * low / steps, 1000 * high / steps
-
-
-@styled
-def difference_figure(
-    differences: Mapping[str, Sequence[float]],
-    label: str,
-    width: float = 9.0,
-) -> Figure:
-    """Draw the paired differences: a dot per seed, their mean and interval.
-
-    The ``label`` says what is subtracted from what, with the unit.
-    """
-    figure, ax = _rows(list(differences), label, width)
-    ax.axvline(0, color=INK, linewidth=0.8)
-    colors = method_colors(differences)
-    for row, (method, values) in enumerate(differences.items()):
-        color = colors[method]
-        ax.plot(
-            values, [row] * len(values), "o", color=color, alpha=0.45, zorder=3
-        )
-        mean = statistics.fmean(values)
-        if len(values) > 1:
-            student = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
-            half = student * stats.sem(values)
-            ax.plot([mean - half, mean + half], [row] * 2, color=color, lw=2)
-        ax.plot(mean, row, "D", color=color, markeredgecolor=INK, zorder=4)
-    return figure
-
-
-@styled
-def rate_figure(
-    counts: Mapping[str, tuple[int, int]], width: float = 9.0
-) -> Figure:
-    """Draw the spike events per 1,000 judged steps with exact intervals.
-
-    ``counts`` are the events and the judged steps of all seeds by method.
-    """
-    label = "spike events per 1,000 judged steps"
-    figure, ax = _rows(list(counts), label, width)
-    colors = method_colors(counts)
-    for row, (method, (events, steps)) in enumerate(counts.items()):
-        color = colors[method]
-        interval = rate_interval(events, steps)
-        ax.plot(interval, [row] * 2, color=color, linewidth=2)
-        ax.plot(
-            1000 * events / steps, row, "D", color=color, markeredgecolor=INK
-        )
-    ax.set_xlim(left=-0.02 * ax.get_xlim()[1])
-    return figure
-
-
-def _rows(methods: list[str], label: str, width: float) -> tuple[Figure, Axes]:
-    """Make axes with a row per method, the first on top."""
-    height = 0.7 + 0.35 * len(methods)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    ax = figure.add_subplot()
-    ax.set_yticks(range(len(methods)), methods)
-    ax.set_ylim(len(methods) - 0.5, -0.5)
-    ax.set_xlabel(label)
-    return figure, ax
-
-
 def clip_threshold(run: RunRecord) -> np.ndarray | None:
     """Return the norm above which AdaGC clips, ``[num_steps, num_tensors]``.
 
     Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before. NaN
     in the warm-up and where the tensor has no gamma; None: another clip.
     """
-    config = run.run.get("config", {})
-    lambda_rel = adagc_option(config, "lambda_rel")
-    t_start = adagc_option(config, "t_start")
-    if lambda_rel is None or t_start is None:
+    clip = run.run.get("config", {}).get("clip", {})
+    if clip.get("name") != "adagc":
         return None
+    lambda_rel, t_start = (
+        float(clip.get(name, argument_default(clip, name)))
+        for name in ("lambda_rel", "t_start")
+    )
     gamma = run.tensors["gamma"]
     threshold = np.full_like(gamma, np.nan)
     threshold[1:] = lambda_rel * gamma[:-1]
@@ -225,22 +153,8 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
     return threshold
 
 
-def adagc_option(config: Mapping[str, Any], name: str) -> float | None:
-    """Return a number that AdaGC was called with; None: another clip.
-
-    The config's ``clip`` section holds the clip's name and the arguments that
-    are not the defaults.
-    """
-    clip = config.get("clip", {})
-    if clip.get("name") != "adagc":
-        return None
-    return float(clip.get(name, argument_default(clip, name)))
-
-
 @styled
-def norm_figure(
-    experiment: Experiment, focus: Focus, width: float = 9.0
-) -> Figure:
+def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
     """Draw the gradient norms around an event, one column per method.
 
     The first row is the loss; the others show one tensor each: its norm before
@@ -249,7 +163,7 @@ def norm_figure(
     methods = list(experiment.runs)
     rows = 1 + len(focus.tensors)
     figure = Figure(
-        figsize=(max(width, 2.0 * len(methods)), 0.9 + 1.55 * rows),
+        figsize=(max(WIDTH, 2.0 * len(methods)), 0.9 + 1.55 * rows),
         layout="constrained",
     )
     grid = figure.subplots(
@@ -260,12 +174,8 @@ def norm_figure(
         run = experiment.runs[method][focus.seed_index]
         steps = np.arange(focus.start, min(focus.stop, run.num_steps))
         grid[0, column].set_title(method, color=colors[method])
-        grid[0, column].plot(
-            steps,
-            _finite(model_loss(run)[steps]),
-            color=colors[method],
-            linewidth=1.2,
-        )
+        loss = _finite(model_loss(run)[steps])
+        grid[0, column].plot(steps, loss, color=colors[method], linewidth=1.2)
         for ax, tensor in zip(grid[1:, column], focus.tensors, strict=True):
             if tensor in run.tensor_names:
                 _draw_norms(ax, run, tensor, steps, colors[method])
@@ -287,19 +197,16 @@ def norm_figure(
 
 
 @styled
-def dynamics_figure(
-    experiment: Experiment, tensor: str, width: float = 9.0
-) -> Figure:
+def dynamics_figure(experiment: Experiment, tensor: str) -> Figure:
     """Draw the norms of one tensor in the first seed of every method.
 
-    The figure is at least 8 inches wide. A ValueError names a run that did not
-    record the tensor.
+    A ValueError names a run that did not record the tensor.
     """
     runs = {method: runs[0] for method, runs in experiment.runs.items()}
     for run in runs.values():
         check_choice(f"tensor of {run.name}", tensor, run.tensor_names)
     figure = Figure(
-        figsize=(max(width, 8.0), 0.9 + 1.5 * len(runs)), layout="constrained"
+        figsize=(WIDTH, 0.9 + 1.5 * len(runs)), layout="constrained"
     )
     grid = figure.subplots(
         len(runs), len(_COLUMNS), squeeze=False, sharex=True, sharey="col"
@@ -333,14 +240,14 @@ def dynamics_figure(
 def _norm_legend(
     figure: Figure, experiment: Experiment, focus: Focus, colors: list[str]
 ) -> None:
-    after = tuple(Line2D([], [], color=c, linewidth=1.4) for c in colors)
+    def line(color: str, width: float = 1.4, **style: Any) -> Line2D:
+        return Line2D([], [], color=color, linewidth=width, **style)
+
     handles: dict[str, Any] = {
-        "gradient norm before clip": Line2D(
-            [], [], color=NEUTRAL, linewidth=1.4
-        ),
-        "after clip": after,
-        "AdaGC threshold $\\lambda_{rel}\\,\\gamma$": Line2D(
-            [], [], color=INK, linewidth=1.0, linestyle=_DASHES
+        "gradient norm before clip": line(NEUTRAL),
+        "after clip": tuple(map(line, colors)),
+        "AdaGC threshold $\\lambda_{rel}\\,\\gamma$": line(
+            INK, 1.0, linestyle=_DASHES
         ),
     }
     if any(
@@ -354,7 +261,7 @@ def _norm_legend(
         labels=list(handles),
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
         loc="outside upper center",
-        ncols=2 if figure.get_figwidth() < 6 else 4,
+        ncols=4,
     )
 
 
@@ -368,13 +275,8 @@ def _draw_norms(
     ax.plot(steps, after, color=color, linewidth=2.0)
     threshold = clip_threshold(run)
     if threshold is not None:
-        ax.plot(
-            steps,
-            _finite(threshold[steps, index]),
-            color=INK,
-            linewidth=1.0,
-            linestyle=_DASHES,
-        )
+        bound = _finite(threshold[steps, index])
+        ax.plot(steps, bound, color=INK, linewidth=1.0, linestyle=_DASHES)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -398,46 +300,6 @@ def bin_steps(h: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
     return np.where(np.isinf(lowest), np.nan, lowest)
 
 
-def describe_h(run: RunRecord, skip_steps: int) -> str:
-    """Say in a sentence how often the clip scaled tensors down strongly.
-
-    The steps are split where the share of values below :data:`LOW` changes
-    most; the first ``skip_steps`` are not looked at.
-
-    Returns:
-        For example ``"From step 1,750 on, 18.0% of the tensor-steps have
-        h < 0.1, before it 2.0%; most in layer 0 · attention.q_proj
-        (64.0%)."``; empty if no step is left.
-    """
-    is_low = run.h[skip_steps:] < LOW
-    num_steps = len(is_low)
-    if not is_low.size:
-        return ""
-    share = is_low.mean(axis=1)
-    what = f"of the tensor-steps have h < {LOW:g}"
-    if share.mean() < 0.001:
-        return f"Less than 0.1% {what}."
-    before = np.cumsum(share)[:-1]
-    count = np.arange(1, num_steps)
-    after = (share.sum() - before) / (num_steps - count)
-    change = count * (num_steps - count) * (after - before / count) ** 2
-    margin = max(1, num_steps // 10)
-    text = f"{share.mean():.1%} {what}"
-    if len(change) > 2 * margin:
-        split = margin + int(np.argmax(change[margin:-margin]))
-        start = skip_steps + count[split]
-        text = (
-            f"From step {start:,} on, {after[split]:.1%} {what}, before it "
-            f"{before[split] / count[split]:.1%}"
-        )
-    of_tensor = is_low.mean(axis=0)
-    if of_tensor.min() == of_tensor.max():
-        return f"{text}, in all tensors alike."
-    most = int(np.argmax(of_tensor))
-    name = tensor_label(run.tensor_names[most])
-    return f"{text}; most in {name} ({of_tensor[most]:.1%})."
-
-
 def runs_with_tensors(
     experiment: Experiment, seed_index: int
 ) -> dict[str, RunRecord]:
@@ -450,23 +312,16 @@ def runs_with_tensors(
 
 
 @styled
-def heatmap_figure(
-    experiment: Experiment, seed_index: int = 0, width: float = 9.0
-) -> Figure:
+def heatmap_figure(experiment: Experiment, seed_index: int = 0) -> Figure:
     """Draw h of every tensor over the whole run, one panel per method.
 
     A method that scales all tensors alike, such as GlobalGC, gets one row.
     """
     runs = runs_with_tensors(experiment, seed_index)
-    if not runs:
-        raise ValueError(
-            f"no run of seed {experiment.seeds[seed_index]} logged tensors: "
-            "a heat map needs RunWriter(tensor_names=...)"
-        )
     panels = {method: _panel(run) for method, run in runs.items()}
     heights = [_panel_height(*panel) for panel in panels.values()]
     figure = Figure(
-        figsize=(width, max(1.6, sum(heights) + 0.35 * len(panels) + 0.5)),
+        figsize=(WIDTH, max(1.6, sum(heights) + 0.35 * len(panels) + 0.5)),
         layout="constrained",
     )
     grid = figure.subplots(
@@ -490,13 +345,12 @@ def _add_color_bar(figure: Figure, axes: list[Axes]) -> None:
         axes[0].images[0],
         ax=axes,
         location="top",
-        shrink=0.5 if figure.get_figwidth() > 6 else 0.9,
+        shrink=0.5,
         aspect=35,
         pad=0.01,
     )
-    labels = {1.0: "1 (not clipped)", 0.3: "0.3", 0.1: "0.1", 0.03: "0.03"}
-    labels[LOWEST] = f"≤ {LOWEST}"
-    bar.set_ticks(list(labels), labels=list(labels.values()))
+    labels = ["1 (not clipped)", "0.3", "0.1", "0.03", f"≤ {LOWEST}"]
+    bar.set_ticks([1.0, 0.3, 0.1, 0.03, LOWEST], labels=labels)
     bar.minorticks_off()
     bar.outline.set_visible(False)
     bar.set_label("h, lowest of each bin of steps")

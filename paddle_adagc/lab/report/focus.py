@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,17 +24,9 @@ LEAD = 10
 NUM_TENSORS = 3
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$")
-_KINDS = (
-    (2, ("expert",)),
-    (0, ("attn", "attention")),
-    (3, ("norm",)),
-    (1, ("mlp", "ffn", "feed_forward", "gate", "router")),
-)
-"""Rank of a kind of tensors in its layer, and what their names hold."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Focus:
+class Focus(NamedTuple):
     """The event of the reference method that the figures show."""
 
     seed_index: int
@@ -67,27 +59,36 @@ def choose_focus(experiment: Experiment) -> Focus | None:
     logged no tensors, or is too short to judge.
     """
     runs = experiment.runs[experiment.reference]
-    found: list[tuple[float, int, int, Jump]] = []
-    for index, run in enumerate(runs):
-        if not run.tensor_names:
-            continue
-        for event, jump in _events(run, experiment.skip_steps):
-            found.append((jump.height, index, event, jump))
+    found = [
+        (jump.height, index, event, jump.step)
+        for index, run in enumerate(runs)
+        if run.tensor_names
+        for event, jump in _events(run, experiment.skip_steps)
+    ]
     if not found:
         return None
-    _, index, event, jump = max(found, key=lambda item: item[0])
+    _, index, event, peak = max(found, key=lambda item: item[0])
     run = runs[index]
-    first = min(event, jump.step)
+    first = min(event, peak)
     start = max(0, first - STEPS_BEFORE)
     longest = max(r[index].num_steps for r in experiment.runs.values())
-    stop = min(longest, jump.step + STEPS_AFTER)
+    stop = min(longest, peak + STEPS_AFTER)
     named = [
         tensor
-        for step in range(event, jump.step + 1)
+        for step in range(event, peak + 1)
         for fault in run.faults.get(step, [])
         for tensor in fault["tensors"]
     ]
-    ranked = _rank_tensors(run, start, first, jump.step)
+    ranked = _rank_tensors(run, start, first, peak)
+    reason = (
+        f"the largest loss jump of {experiment.reference}, at step {event:,}"
+    )
+    if run.faults:
+        kinds = sorted({fault["kind"] for fault in run.faults[event]})
+        reason = (
+            f"the fault at step {event:,} ({', '.join(kinds)}), after which "
+            f"the loss of {experiment.reference} rose most"
+        )
     hit = [name for name in ranked if name in named] or ranked
     return Focus(
         seed_index=index,
@@ -95,7 +96,7 @@ def choose_focus(experiment: Experiment) -> Focus | None:
         start=start,
         stop=stop,
         tensors=hit[:NUM_TENSORS],
-        reason=_reason(experiment, run, event),
+        reason=reason,
     )
 
 
@@ -128,26 +129,14 @@ def _rank_tensors(
     return [run.tensor_names[i] for i in order]
 
 
-def _reason(experiment: Experiment, run: RunRecord, event: int) -> str:
-    method = experiment.reference
-    if run.faults:
-        kinds = sorted({fault["kind"] for fault in run.faults[event]})
-        return (
-            f"the fault at step {event:,} ({', '.join(kinds)}), after which "
-            f"the loss of {method} rose most"
-        )
-    return f"the largest loss jump of {method}, at step {event:,}"
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorGroup:
+class TensorGroup(NamedTuple):
     """Tensors of one layer, or those before or after the layers."""
 
     label: str
     """``"layer 0"``, ``"embedding"`` or ``"output"``."""
 
     indices: list[int]
-    """Positions of the tensors in the list of names, by kind."""
+    """Positions of the tensors in the list of names."""
 
     labels: list[str]
     """One short label for each of ``indices``."""
@@ -156,41 +145,31 @@ class TensorGroup:
 def tensor_label(name: str) -> str:
     """Shorten a tensor's name: ``"layer 0 · attention.q_proj"``."""
     match = _LAYER.search(name)
-    if match is None:
-        return _short(name)
-    return f"layer {match[1]} · {_short(match[2])}"
+    layer = f"layer {match[1]} · " if match else ""
+    return layer + _short(_inside(name))
 
 
 def group_tensors(names: list[str]) -> list[TensorGroup]:
-    """Group tensors by layer and sort each layer's tensors by kind.
+    """Group tensors by layer, in the model's order.
 
     First come the tensors before the layers, last those after them.
     """
     layers: dict[int, list[int]] = {}
-    outside: list[int] = []
+    before: list[int] = []
+    after: list[int] = []
     for index, name in enumerate(names):
         match = _LAYER.search(name)
-        if match is None:
-            outside.append(index)
-        else:
+        if match is not None:
             layers.setdefault(int(match[1]), []).append(index)
-    before = [i for i in outside if "embed" in names[i]]
-    after = [i for i in outside if i not in before]
+        else:
+            (before if "embed" in name else after).append(index)
     groups = [("embedding", before)]
-    groups += [
-        (
-            f"layer {n}",
-            sorted(layers[n], key=lambda i: _rank(_inside(names[i]))),
-        )
-        for n in sorted(layers)
-    ]
+    groups += [(f"layer {n}", layers[n]) for n in sorted(layers)]
     groups += [("output" if layers else "tensors", after)]
     return [
-        TensorGroup(
-            label, indices, [_short(_inside(names[i])) for i in indices]
-        )
-        for label, indices in groups
-        if indices
+        TensorGroup(label, its, [_short(_inside(names[i])) for i in its])
+        for label, its in groups
+        if its
     ]
 
 
@@ -205,18 +184,3 @@ def _short(name: str) -> str:
     name = name.removesuffix(".weight")
     name = re.sub(r"^mlp\.experts\.(\d+)\.", r"expert \1 · ", name)
     return name.replace("self_attn", "attention").replace("_layernorm", "_norm")
-
-
-def _rank(inside: str) -> int:
-    """Rank attention, feed-forward, experts, norms, others."""
-    # `attention_norm` is a norm, not a part of the attention.
-    if "norm" in inside.removesuffix(".weight").rsplit(".", 1)[-1]:
-        return 3
-    return next(
-        (
-            rank
-            for rank, marks in _KINDS
-            if any(mark in inside for mark in marks)
-        ),
-        4,
-    )

@@ -1,16 +1,19 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Forest plots for the documentation: a row per proxy, its 95% limits.
+"""Forest plots: a row per proxy or method, with its 95% limits.
 
 They are written as text, so that the same numbers always give the same file.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 400, 104, 246, 40, 26
 """Pixels; on a telephone the figure keeps its size."""
@@ -28,8 +31,7 @@ _STYLE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class ForestRow:
+class ForestRow(NamedTuple):
     """A line of a forest plot."""
 
     label: str
@@ -40,6 +42,15 @@ class ForestRow:
     """The numbers in words, at the right."""
 
 
+def mean_limits(differences: np.ndarray) -> tuple[float, float]:
+    """95% limits of a mean by Student's t; both the mean of one value."""
+    mean = float(differences.mean())
+    if len(differences) < 2:
+        return mean, mean
+    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+    return mean - float(half), mean + float(half)
+
+
 def forest_svg(
     title: str,
     rows: Sequence[ForestRow],
@@ -47,16 +58,17 @@ def forest_svg(
     is_ratio: bool,
     margin: float | None = None,
     ends: tuple[str, str] = ("AdaGC lower", "AdaGC higher"),
+    label_width: int = LEFT,
 ) -> str:
     """Draw a forest plot; light or dark like the reader's system.
 
-    Args:
-        title: The first line: what is compared, with its unit.
-        rows: From top to bottom.
-        is_ratio: A logarithmic axis around 1, else a linear one around 0.
-        margin: Half the width of the shaded band around 0.
-        ends: What the left and the right side of the axis mean.
+    The axis is logarithmic around 1 for ratios, else linear around 0;
+    ``margin`` is half the shaded band; ``ends`` say what its sides mean.
+    ``label_width`` is in pixels.
     """
+    start, shift = label_width, label_width - LEFT
+    end, width = RIGHT + shift, WIDTH + shift
+
     known = [abs(x) for row in rows for x in (row.low, row.high, margin or 0)]
     reach = 1.05 * max(filter(math.isfinite, known), default=1.0)
 
@@ -66,7 +78,7 @@ def forest_svg(
             share = math.log(value / _LOWEST) / math.log(_HIGHEST / _LOWEST)
         else:
             share = (min(max(value, -reach), reach) / reach + 1) / 2
-        return LEFT + share * (RIGHT - LEFT)
+        return start + share * (end - start)
 
     bottom = TOP + ROW * len(rows)
     middle = place(1.0 if is_ratio else 0.0)
@@ -85,7 +97,7 @@ def forest_svg(
             f'<text x="4" y="{y + 4}">{html.escape(row.label)}</text>',
             _line(low, y, high, y, "var(--mark)", 2),
             f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="var(--mark)"/>',
-            f'<text class="s" x="{RIGHT + 8}" y="{y + 4}">'
+            f'<text class="s" x="{end + 8}" y="{y + 4}">'
             f"{html.escape(row.text)}</text>",
         ]
     unit = 10 ** math.floor(math.log10(reach))
@@ -108,10 +120,10 @@ def forest_svg(
     ]
     height = bottom + 38
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" '
-        f'height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+        f'height="{height}" viewBox="0 0 {width} {height}" role="img">'
         f"<title>{html.escape(title)}</title>{_STYLE}"
-        f'<rect width="{WIDTH}" height="{height}" fill="var(--paper)"/>'
+        f'<rect width="{width}" height="{height}" fill="var(--paper)"/>'
         f'<text class="t" x="4" y="18">{html.escape(title)}</text>\n'
         + "\n".join(marks)
         + "\n</svg>\n"

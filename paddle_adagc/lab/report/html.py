@@ -6,21 +6,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.report import figures
 from paddle_adagc.lab.report.charts import (
     Chart,
     all_charts,
-    loss_chart,
     moment_charts,
 )
 from paddle_adagc.lab.report.experiment import (
@@ -29,19 +28,18 @@ from paddle_adagc.lab.report.experiment import (
     shared_options,
 )
 from paddle_adagc.lab.report.focus import Focus, choose_focus, tensor_label
-from paddle_adagc.lab.report.measures import Measured, measure_experiment
-from paddle_adagc.lab.report.style import method_colors, svg_data_uri
-from paddle_adagc.lab.report.tables import (
-    comparison_table,
-    event_counts,
-    paired_changes,
+from paddle_adagc.lab.report.forest import (
+    ForestRow,
+    forest_svg,
+    mean_limits,
 )
-
-WIDE = 9.0
-"""Width in inches of a figure for a desktop page."""
-
-NARROW = 4.4
-"""Width in inches of a figure for a phone: the same font, fewer columns."""
+from paddle_adagc.lab.report.measures import Measured, measure_experiment
+from paddle_adagc.lab.report.style import (
+    data_uri,
+    method_colors,
+    svg_data_uri,
+)
+from paddle_adagc.lab.report.tables import measure_table, paired_changes
 
 FIGURE_METHODS = 7
 """Figures show no more than the first so many methods; tables show all."""
@@ -60,15 +58,9 @@ def write_report(
     """Write one HTML file with tables, charts and how they came about.
 
     The file loads nothing: styles, scripts, data and pictures are inside it.
-    It replaces an older report atomically.
-
-    Args:
-        path: The file to write; its folder is created.
-        title: Heading of the page.
-        experiments: One section each, in this order; at least one.
-        claims: Lines of the table of claims: where the paper says it, what it
-            says, the verdict, and what decided it.
-        cuts: What was left out, as sentences.
+    It replaces an older report atomically. Each line of ``claims`` says where
+    the paper makes it, what, the verdict, and what decided it; ``cuts`` are
+    sentences on what was left out.
     """
     if not experiments:
         raise ValueError("experiments is empty: a report needs at least one")
@@ -119,7 +111,6 @@ def _section(
     common, different = common_and_different(experiment)
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
-    compares = len(experiment.runs) > 1
     return {
         "title": experiment.title,
         "anchor": anchor,
@@ -130,15 +121,8 @@ def _section(
         "has_faults": experiment.has_faults,
         "has_twins": bool(experiment.clean_runs),
         "colors": method_colors(experiment.runs),
-        "table": comparison_table(experiment, measured),
-        "compares": compares,
-        "loss": compares
-        and _picture(
-            partial(figures.draw_chart, loss_chart(shown)),
-            f"Training loss of {experiment.title}",
-            "Circles are spikes."
-            + " Shaded steps are injected faults." * shown.has_faults,
-        ),
+        "table": measure_table(experiment, measured),
+        "compares": len(experiment.runs) > 1,
         "curves": _charts(all_charts(shown), f"{anchor}-curves"),
         "moments": _charts(
             moment_charts(shown, focus) if focus else [], f"{anchor}-moments"
@@ -164,11 +148,14 @@ def _charts(charts: list[Chart], group: str) -> list[dict[str, Any]]:
 def _pictures(
     experiment: Experiment, focus: Focus | None, measured: Measured
 ) -> Iterator[dict[str, Any]]:
-    yield from _comparisons(experiment, measured)
+    if len(experiment.seeds) > 1:
+        yield from _differences(
+            experiment.reference, {m: measured[m] for m in experiment.runs}
+        )
     tensor = experiment.dynamics_tensor
     if tensor is not None:
         yield _picture(
-            partial(figures.dynamics_figure, experiment, tensor),
+            svg_data_uri(figures.dynamics_figure(experiment, tensor)),
             f"Optimizer dynamics of {tensor_label(tensor)}",
             f"Norms of {tensor_label(tensor)}, one row per method, with the "
             "training loss in black.",
@@ -179,86 +166,64 @@ def _pictures(
     if focus is not None:
         hit = ", ".join(tensor_label(name) for name in focus.tensors)
         yield _picture(
-            partial(figures.norm_figure, experiment, focus),
+            svg_data_uri(figures.norm_figure(experiment, focus)),
             f"Gradient norms of {hit}",
             f"{of_seed}, around {focus.reason}. Gradient norm of the tensors "
             "that were hit, before and after the clip. AdaGC clips a tensor "
             "where its norm is above the dashed line. The optimizer gets the "
             "coloured line.",
         )
-    runs = figures.runs_with_tensors(experiment, seed_index)
-    if runs:
-        words = [
-            f"{method}: {sentence}"
-            for method, run in runs.items()
-            if (sentence := figures.describe_h(run, experiment.skip_steps))
-        ]
+    if figures.runs_with_tensors(experiment, seed_index):
         yield _picture(
-            partial(figures.heatmap_figure, experiment, seed_index),
+            svg_data_uri(figures.heatmap_figure(experiment, seed_index)),
             "Scale h of every tensor at every step",
             f"{of_seed}. h is what the clip multiplies a tensor's gradient by: "
             "1 leaves it alone, 0.1 lets a tenth through. Every column is the "
-            f"lowest value of a few steps. {' '.join(words)}",
+            "lowest value of a few steps.",
         )
 
 
-def _comparisons(
-    experiment: Experiment, measured: Measured
+def _differences(
+    reference: str, measured: Measured
 ) -> Iterator[dict[str, Any]]:
-    """Draw what several seeds say about each method."""
-    if len(experiment.seeds) < 2:
-        return
+    """Draw the differences to the first method over several seeds."""
     for name, what in (
         ("final_loss", "training loss"),
         ("validation_loss", "validation loss"),
     ):
-        changes = paired_changes(measured, name, list(experiment.runs))
-        if changes:
-            label = f"{what} minus {experiment.reference}'s (nat)"
-            yield _picture(
-                partial(figures.difference_figure, changes, label),
-                f"Paired differences of the {what}",
-                f"Difference of the {what} to {experiment.reference}, seed by "
-                "seed (dots), with the mean and its 95% interval (Student's "
-                "t). Left of 0 is better.",
+        rows = []
+        for method, changes in paired_changes(measured, name).items():
+            mean, limits = fmean(changes), mean_limits(np.array(changes))
+            low, high = (f"{limit:+.3f}" for limit in limits)
+            text = f"{mean:+.3f} ({low}, {high})"
+            rows.append(ForestRow(method, mean, *limits, text))
+        if rows:
+            title = f"{what.capitalize()} minus {reference}'s (nat)"
+            drawn = forest_svg(
+                title,
+                rows,
+                is_ratio=False,
+                ends=("lower", "higher"),
+                label_width=8 * max(len(row.label) for row in rows),
             )
-    counts = event_counts(
-        measured, experiment.windows[0], list(experiment.runs)
-    )
-    if counts:
-        yield _picture(
-            partial(figures.rate_figure, counts),
-            "Rates of spike events",
-            "Spike events of all seeds per 1,000 judged steps (window "
-            f"{experiment.windows[0]:,}), with exact 95% Poisson intervals.",
-        )
+            yield _picture(
+                data_uri(drawn),
+                f"Paired differences of the {what}",
+                f"Difference of the {what} to {reference}, seed by seed: the "
+                "mean and its 95% interval (Student's t).",
+            )
 
 
-def _picture(
-    draw: Callable[[float], Figure], alt: str, caption: str
-) -> dict[str, Any]:
-    """Draw a figure for both widths of a page."""
-    narrow = draw(NARROW)
-    return {
-        "wide": svg_data_uri(draw(WIDE)),
-        "narrow": svg_data_uri(narrow),
-        "min_width": round(75 * narrow.get_figwidth()),  # CSS pixels
-        "alt": alt,
-        "caption": caption,
-    }
+def _picture(uri: str, alt: str, caption: str) -> dict[str, str]:
+    return {"uri": uri, "alt": alt, "caption": caption}
 
 
 def extent(experiment: Experiment) -> str:
     """Say how many seeds and steps there are: ``"3 seeds (1, 2, 3), …"``."""
-    seeds = ", ".join(str(s) for s in experiment.seeds if s is not None)
+    known = [str(s) for s in experiment.seeds if s is not None]
     count = len(experiment.seeds)
-    text = (
-        f"Seed {seeds}"
-        if count == 1 and seeds
-        else (f"{count:,} seed" + "s" * (count > 1))
-    )
-    if count > 1 and seeds:
-        text += f" ({seeds})"
+    seeds = f" ({', '.join(known)})" if known else ""
+    text = f"{count:,} seed{'s' * (count > 1)}{seeds}"
     steps = [r.num_steps for runs in experiment.runs.values() for r in runs]
     fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
     return (
@@ -272,9 +237,8 @@ def common_and_different(
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Split the options of an experiment's methods, but for seed and folder.
 
-    Returns:
-        The options that all methods share, and for every other option its
-        value by method (methods without the option are left out).
+    First those that all methods share; then, for every other option, its value
+    by method (methods without the option are left out).
     """
     configs = {
         m: shared_options(runs[0]) for m, runs in experiment.runs.items()
@@ -294,18 +258,14 @@ def common_and_different(
 def _facts(experiment: Experiment) -> dict[str, Any]:
     """Collect everything in ``run.json`` that describes all runs alike."""
     runs = [run for runs in experiment.runs.values() for run in runs]
-    facts: dict[str, Any] = {}
+    facts: dict[str, dict[str, None]] = {}
     for key in ("versions", "machine", "data"):
         for run in runs:
             value = run.run.get(key, {})
-            flat = flatten(
-                value if isinstance(value, Mapping) else {key: value}
-            )
+            flat = flatten(value if isinstance(value, dict) else {key: value})
             for name, fact in flat.items():
-                known = facts.setdefault(name, [])
-                if fact not in known:
-                    known.append(fact)
-    return {name: ", ".join(map(str, known)) for name, known in facts.items()}
+                facts.setdefault(name, {})[str(fact)] = None
+    return {name: ", ".join(known) for name, known in facts.items()}
 
 
 def _raw_paths(experiment: Experiment, folder: Path) -> list[str]:

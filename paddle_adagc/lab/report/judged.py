@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.ndimage import median_filter
@@ -18,7 +18,6 @@ from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import (
     SpikeScore,
-    robust_spike_score,
     spike_score,
 )
 
@@ -34,34 +33,18 @@ GROWTH_STEPS = 20
 BEFORE = 50
 """Steps before a step whose median is the level that it jumps from."""
 
-SETTLED = 10
-"""Consecutive steps whose median has to be back at the level."""
-
 MASS_WINDOW = 101
 """Losses, and then distances, before a step that its spike mass refers to."""
 
-_MARKS = {"router": ".mlp.gate.", "experts": ".mlp.experts."}
-"""Group of tensors -> what their names hold."""
 
-_QUANTITIES = ("gamma", "moment1", "moment2")
-_BALANCE = ("expert_max_violation", "idle_experts")
-
-
-@dataclasses.dataclass(frozen=True)
-class Jump:
+class Jump(NamedTuple):
     """The rise of the loss at one step over its level just before."""
 
-    step: int
     height: float
     """Loss minus the median of the :data:`BEFORE` judged losses before, nat;
     infinite where the loss is not finite."""
 
-    recovery_steps: int | None
-    """Steps until the median of the next :data:`SETTLED` losses is at most two
-    robust deviations above the old level; ``None``: not within the run."""
-
-    is_event: bool
-    """Whether ``height`` is above :data:`SIGMA` of these deviations."""
+    step: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,20 +70,25 @@ class JudgedRun:
         """Whether the run stopped at a loss that was not finite."""
         return self.run.run.get("status") == "diverged"
 
-    def score(self, window: int, robust: bool = False) -> SpikeScore | None:
+    @functools.cached_property
+    def series(self) -> tuple[np.ndarray, int]:
+        """The losses of uncorrupted batches, and how many to skip."""
+        steps = judged_steps(self.run, 0)
+        skip = np.count_nonzero(steps < self.experiment.skip_steps)
+        return self.run.loss[steps], int(skip)
+
+    def score(self, window: int) -> SpikeScore | None:
         """The spike score; None where no step was judged."""
-        score = self._scores[window, robust]
+        score = self._scores[window]
         is_judged = score.num_judged > 0 and not self.diverged
         return score if score.num_spikes or is_judged else None
 
     @functools.cached_property
-    def _scores(self) -> dict[tuple[int, bool], SpikeScore]:
-        series, skip = scored_series(self.run, self.experiment.skip_steps)
-        scores = (spike_score, robust_spike_score)
+    def _scores(self) -> dict[int, SpikeScore]:
+        series, skip = self.series
         return {
-            (window, robust): scores[robust](series, window, SIGMA, skip=skip)
+            window: spike_score(series, window, SIGMA, skip=skip)
             for window in self.experiment.windows
-            for robust in (False, True)
         }
 
     @functools.cached_property
@@ -110,13 +98,28 @@ class JudgedRun:
 
     @functools.cached_property
     def excess(self) -> PairedExcess | None:
-        """Loss above that of ``clean``; None without it or without faults."""
-        return None if self.clean is None else run_excess(self.run, self.clean)
+        """Loss above that of ``clean``; None without it or without faults.
 
-    @functools.cached_property
-    def groups(self) -> dict[str, float]:
-        """Medians by group of tensors, and the balance of the experts."""
-        return group_measures(self.run, self.experiment.skip_steps)
+        A run that diverged is infinitely above to the end of ``clean``.
+        """
+        if self.clean is None:
+            return None
+        reference = self.clean.loss
+        num_steps = min(self.run.num_steps, len(reference))
+        losses = self.run.loss[:num_steps]
+        if self.diverged:
+            missing = len(reference) - num_steps
+            losses = np.pad(losses, (0, missing), constant_values=np.nan)
+        faults = [step for step in self.run.faults if step < len(losses)]
+        if not faults:
+            return None
+        return paired_excess(
+            losses,
+            reference[: len(losses)],
+            faults,
+            exclude_steps=set(faults) - set(judged_steps(self.run, 0)),
+            thresholds=EXCESS_THRESHOLDS,
+        )
 
     def logged(self, name: str, start: int = 0) -> np.ndarray:
         """Known values of a metric from a step on.
@@ -184,77 +187,10 @@ def judge_runs(experiment: Experiment) -> dict[str, list[JudgedRun]]:
     }
 
 
-def group_measures(run: RunRecord, skip_steps: int) -> dict[str, float]:
-    """Numbers of a run by group of tensors, and the balance of its experts.
-
-    Returns:
-        ``h_median``, over all judged steps and tensors; the same of
-        ``router_`` and ``experts_`` (routed ones) with the medians of their
-        gamma and of the norms of AdamW's moments; the means of
-        ``expert_max_violation`` and ``idle_experts``. What was not recorded is
-        left out.
-    """
-    judged = {"h": run.h, **{q: run.tensors[q] for q in _QUANTITIES}}
-    judged = {name: values[skip_steps:] for name, values in judged.items()}
-    found = {"h_median": _median(judged["h"])}
-    for group, mark in _MARKS.items():
-        chosen = [mark in name for name in run.tensor_names]
-        found[f"{group}_h_median"] = _median(judged["h"][:, chosen])
-        for quantity in _QUANTITIES:
-            found[f"{group}_{quantity}"] = _median(judged[quantity][:, chosen])
-    for name in _BALANCE:
-        if name in run.metrics:
-            found[name] = float(np.nanmean(run.metrics[name][skip_steps:]))
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _median(values: np.ndarray) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if finite.size else None
-
-
 def memorises(run: RunRecord) -> bool:
     """Whether a run trains on a few sequences: validation says nothing."""
     data = run.run.get("config", {}).get("data", {})
     return data.get("kind") == "fixed_sequences"
-
-
-def scored_series(run: RunRecord, skip_steps: int) -> tuple[np.ndarray, int]:
-    """Return the losses of uncorrupted batches, and how many to skip."""
-    steps = judged_steps(run, 0)
-    return run.loss[steps], int(np.count_nonzero(steps < skip_steps))
-
-
-def spike_steps(run: RunRecord, skip_steps: int, window: int) -> np.ndarray:
-    """Return the steps whose loss is a spike, ``[num_spikes]`` int64."""
-    series, skipped = scored_series(run, skip_steps)
-    score = spike_score(series, window, SIGMA, skip=skipped)
-    return judged_steps(run, 0)[score.indices]
-
-
-def run_excess(run: RunRecord, clean: RunRecord) -> PairedExcess | None:
-    """Compare a run with the same run without faults, over the steps of both.
-
-    A run that diverged is infinitely above to the end of ``clean``.
-    None: ``run`` had no faults.
-    """
-    num_steps = min(run.num_steps, clean.num_steps)
-    losses = run.loss[:num_steps]
-    has_diverged = run.run.get("status") == "diverged"
-    if run.num_steps < clean.num_steps and has_diverged:
-        num_steps = clean.num_steps
-        missing = num_steps - len(losses)
-        losses = np.pad(losses, (0, missing), constant_values=np.nan)
-    fault_steps = [step for step in run.faults if step < num_steps]
-    if not fault_steps:
-        return None
-    return paired_excess(
-        losses,
-        clean.loss[:num_steps],
-        fault_steps,
-        exclude_steps=set(fault_steps) - set(judged_steps(run, 0)),
-        thresholds=EXCESS_THRESHOLDS,
-    )
 
 
 def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
@@ -319,29 +255,4 @@ def worst_jump(
     best = int(np.argmax(height))
     if height[best] == -np.inf:
         return None
-    before = loss[best : best + BEFORE]
-    before = before[np.isfinite(before)]
-    level = np.median(before)
-    deviation = 1.4826 * np.median(np.abs(before - level))
-    after = best + BEFORE
-    settled = _settled(loss[after:], level + 2 * deviation)
-    return Jump(
-        step=int(candidates[best]),
-        height=float(height[best]),
-        recovery_steps=None
-        if settled is None
-        else int(steps[after + settled] - steps[after]),
-        is_event=bool(height[best] > SIGMA * deviation),
-    )
-
-
-def _settled(loss: np.ndarray, level: float) -> int | None:
-    """Index of the first :data:`SETTLED` losses with a median at the level."""
-    after = np.where(np.isfinite(loss), loss, np.inf)
-    if len(after) < SETTLED:
-        return None
-    medians = np.median(
-        np.lib.stride_tricks.sliding_window_view(after, SETTLED), axis=1
-    )
-    settled = np.flatnonzero(medians <= level)
-    return int(settled[0]) if len(settled) else None
+    return Jump(float(height[best]), int(candidates[best]))

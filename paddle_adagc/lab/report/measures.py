@@ -31,14 +31,12 @@ from paddle_adagc.lab.report.judged import (
     EXCESS_THRESHOLDS,
     GROWTH_STEPS,
     MASS_WINDOW,
-    SETTLED,
     SIGMA,
     JudgedRun,
     judge_runs,
     judged_steps,
     memorises,
     moment_growth,
-    scored_series,
     spike_mass,
 )
 
@@ -165,7 +163,6 @@ def run_measures(
         *_excess(),
         *_losses(last_steps),
         *map(_accuracy, accuracies),
-        *_groups(),
         *_costs(),
     ]
 
@@ -219,15 +216,6 @@ def _spikes(window: int, level: Level) -> list[Measure]:
             level=level,
         ),
         measure(
-            name=f"robust_spikes_{window}",
-            label="Robust spikes",
-            meaning="spikes counted with the median and the median absolute "
-            "deviation of the window, which an earlier event does not widen.",
-            compute=lambda r: _of(r.score(window, robust=True), "num_spikes"),
-            form=format_list,
-            better="lower",
-        ),
-        measure(
             name=f"ten_sigma_{window}",
             label="10 σ (nat)",
             meaning="how far the loss had to be from its mean to count as a "
@@ -255,7 +243,7 @@ def _at_least_one(run: JudgedRun, window: int, name: str) -> float | None:
 
 
 def _ten_sigma(run: JudgedRun, window: int) -> float | None:
-    series, skip = scored_series(run.run, run.experiment.skip_steps)
+    series, skip = run.series
     finite = series[skip:][np.isfinite(series[skip:])]
     if run.score(window) is None or len(finite) <= window:
         return None
@@ -272,7 +260,11 @@ def _damage() -> list[Measure]:
             meaning="judged loss above the running median plus 5 median "
             f"absolute deviations of {MASS_WINDOW} steps before, summed; a "
             "lasting disturbance does not hide itself.",
-            compute=_spike_mass,
+            compute=lambda r: (
+                math.inf
+                if r.diverged
+                else spike_mass(r.series[0][r.series[1] :])
+            ),
             form=spread(".2f"),
             better="lower",
             level="brief",
@@ -296,43 +288,21 @@ def _damage() -> list[Measure]:
             stored=False,
         ),
         measure(
-            name="worst_jump_recovery",
-            label="Steps to recover",
-            meaning="steps from the worst jump until the median of "
-            f"{SETTLED} losses in a row is back at the level before it, "
-            "within two robust deviations; never: not before the run ended. "
-            f"–: the worst jump is within {SIGMA:.0f} robust deviations.",
-            compute=lambda r: (
-                _of(r.jump, "recovery_steps", math.inf)
-                if r.jump is not None and r.jump.is_event
-                else None
+            name="moment1_growth",
+            label="Growth of a first moment (×)",
+            meaning="largest factor by which the norm of a tensor's first "
+            f"moment grew within {GROWTH_STEPS} steps.",
+            compute=lambda r: moment_growth(
+                r.run.tensors["moment1"], r.experiment.skip_steps
             ),
-            form=format_steps,
-            better="lower",
-            stored=False,
-        ),
-        *(
-            measure(
-                name=f"{moment}_growth",
-                label=f"Growth of a {name} moment (×)",
-                meaning=f"largest factor by which the norm of a tensor's "
-                f"{name} moment grew within {GROWTH_STEPS} steps.",
-                compute=functools.partial(_growth, moment=moment),
-                form=ranged(".1f"),
-                level="brief" if moment == "moment1" else "detail",
-            )
-            for moment, name in (("moment1", "first"), ("moment2", "second"))
+            form=ranged(".1f"),
+            level="brief",
         ),
     ]
 
 
-def _spike_mass(run: JudgedRun) -> float | None:
-    series, skip = scored_series(run.run, run.experiment.skip_steps)
-    return math.inf if run.diverged else spike_mass(series[skip:])
-
-
-def _growth(run: JudgedRun, moment: str) -> float | None:
-    return moment_growth(run.run.tensors[moment], run.experiment.skip_steps)
+def _num_events(threshold: float, run: JudgedRun) -> float | None:
+    return None if run.excess is None else run.excess.num_events[threshold]
 
 
 def _excess() -> list[Measure]:
@@ -349,7 +319,7 @@ def _excess() -> list[Measure]:
                 "method, seed and batches, no faults) by more than "
                 f"{threshold} nat; an event ends when the excess stays below "
                 f"{least} nat for more than 10 steps.",
-                compute=functools.partial(_excess_events, threshold=threshold),
+                compute=functools.partial(_num_events, threshold),
                 form=format_list,
                 better="lower",
                 level="headline" if threshold == most else "detail",
@@ -387,20 +357,7 @@ def _excess() -> list[Measure]:
             better="lower",
             stored=False,
         ),
-        measure(
-            name="excess_difference_before",
-            label="Difference before (nat)",
-            meaning="largest difference of the two losses before the first "
-            "fault: 0 if the runs are really paired.",
-            compute=lambda r: _of(r.excess, "difference_before"),
-            form=listed(".2g"),
-            stored=False,
-        ),
     ]
-
-
-def _excess_events(run: JudgedRun, threshold: float) -> float | None:
-    return None if run.excess is None else run.excess.num_events[threshold]
 
 
 def _losses(last_steps: int) -> list[Measure]:
@@ -426,7 +383,13 @@ def _losses(last_steps: int) -> list[Measure]:
             meaning="the last evaluation on data that is not trained on; ∞: "
             "the run diverged. Not shown for a few sequences that are "
             "memorised.",
-            compute=_validation_loss,
+            compute=lambda r: (
+                None
+                if memorises(r.run)
+                else math.inf
+                if r.diverged
+                else r.last("eval_loss")
+            ),
         ),
     ]
 
@@ -436,12 +399,6 @@ def final_loss(run: JudgedRun) -> float:
     start = run.run.num_steps - run.experiment.last_steps
     steps = judged_steps(run.run, start)
     return float(np.mean(run.run.loss[steps])) if len(steps) else math.nan
-
-
-def _validation_loss(run: JudgedRun) -> float | None:
-    if memorises(run.run):
-        return None
-    return math.inf if run.diverged else run.last("eval_loss")
 
 
 def _accuracy(name: str) -> Measure:
@@ -465,47 +422,6 @@ def _last_accuracy(run: JudgedRun, name: str) -> float | None:
         return -math.inf
     value = run.last(name)
     return None if value is None else 100 * value
-
-
-def _groups() -> list[Measure]:
-    shown = {"h_median": ("Median h", "of all tensors")}
-    for group, what in (("router", "routers"), ("experts", "routed experts")):
-        for name, label in (
-            ("h_median", "h"),
-            ("gamma", "γ"),
-            ("moment1", "first moment"),
-            ("moment2", "second moment"),
-        ):
-            title = f"Median {label}, {what}"
-            shown[f"{group}_{name}"] = (title, f"of the {what}")
-    shown = {
-        name: (label, f"median over the judged steps and {which}.")
-        for name, (label, which) in shown.items()
-    }
-    shown["expert_max_violation"] = (
-        "Imbalance of the experts",
-        "tokens of the busiest expert over the mean, minus 1, in the worst "
-        "layer: mean over the judged steps.",
-    )
-    shown["idle_experts"] = (
-        "Idle experts",
-        "mean over the judged steps of the experts without a token.",
-    )
-    return [
-        Measure(
-            name=name,
-            label=label,
-            meaning=meaning,
-            compute=functools.partial(_of_group, name=name),
-            form=spread(".3g"),
-            group="Groups of tensors",
-        )
-        for name, (label, meaning) in shown.items()
-    ]
-
-
-def _of_group(run: JudgedRun, name: str) -> float | None:
-    return run.groups.get(name)
 
 
 def _costs() -> list[Measure]:
@@ -548,15 +464,6 @@ def _costs() -> list[Measure]:
             level="brief",
         ),
         measure(
-            name="wall_seconds",
-            label="Wall time (s)",
-            meaning="whole run, with evaluation and logging.",
-            compute=lambda r: r.run.run.get("wall_seconds"),
-            form=spread(".0f"),
-            better="lower",
-            stored=False,
-        ),
-        measure(
             name="steps",
             label="Steps",
             meaning="optimizer steps done.",
@@ -572,7 +479,7 @@ def _costs() -> list[Measure]:
             form=format_same,
             stored=False,
         ),
-        Measure(
+        Measure(  # without a group: stored, but not in the table
             name="diverged",
             label="Diverged",
             meaning="1 if the run diverged, 0 if not.",

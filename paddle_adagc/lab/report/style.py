@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -102,17 +103,10 @@ def styled(draw: Draw) -> Draw:
 
 def method_colors(methods: Iterable[str]) -> dict[str, str]:
     """One colour per method; GlobalGC and AdaGC always have the same one."""
-    colors: dict[str, str] = {}
-    others = 0
-    for method in methods:
-        if method in colors:
-            continue
-        if method in FIXED_COLORS:
-            colors[method] = FIXED_COLORS[method]
-        else:
-            colors[method] = OTHER_COLORS[others % len(OTHER_COLORS)]
-            others += 1
-    return colors
+    others = itertools.cycle(OTHER_COLORS)
+    return {
+        method: FIXED_COLORS.get(method) or next(others) for method in methods
+    }
 
 
 def thousands(value: float, _position: object = None) -> str:
@@ -188,6 +182,10 @@ def svg_data_uri(figure: Figure) -> str:
     for color, name in _SCHEME:
         svg = svg.replace(color, f"var(--{name})")
     head, body = svg.split(">", 1)
-    svg = f"{head}>{_SVG_STYLE}{body}"
+    return data_uri(f"{head}>{_SVG_STYLE}{body}")
+
+
+def data_uri(svg: str) -> str:
+    """Pack an SVG into a ``data:`` URI."""
     encoded = base64.b64encode(svg.encode("utf-8")).decode("ascii")
     return f"data:image/svg+xml;base64,{encoded}"

@@ -255,10 +255,7 @@ class _File:
 
 def load_figures(path: str | os.PathLike[str]) -> list[Figure]:
     """Read the figures of the file of claims, each with its margin."""
-    try:
-        file = _File(**read_values(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    file, _ = _read(path)
     return [
         dataclasses.replace(f, margin=f.margin or file.margins.get(f.measure))
         for f in file.figures
@@ -268,17 +265,10 @@ def load_figures(path: str | os.PathLike[str]) -> list[Figure]:
 def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
     """Read the file of claims, in its order, each condition with its margin.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: No YAML, an unknown or a missing key, a bad value, an id
-            that occurs twice, or not six primary claims.
+    A ValueError names the file, the claim and the mistake: a key, a value, an
+    id that occurs twice, or not six primary claims.
     """
-    values = read_values(path)
-    try:
-        file = _File(**values)
-        claims = [_read_claim(claim, file.margins) for claim in file.claims]
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    _, claims = _read(path)
     ids = [claim.id for claim in claims]
     if len(set(ids)) < len(ids):
         raise ValueError(f"{path} has an id twice: {ids}")
@@ -288,6 +278,15 @@ def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
             f"{path} has {num_primary} primary claims, expected {NUM_PRIMARY}"
         )
     return claims
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[_File, list[Claim]]:
+    values = read_values(path)
+    try:
+        file = _File(**values)
+        return file, [_read_claim(c, file.margins) for c in file.claims]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from paddle_adagc.lab.report.forest import mean_limits
 from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
@@ -28,6 +29,7 @@ from paddle_adagc.lab.reproduce.statistics import (
     detectable,
     paired_differences,
     pairs_to_decide,
+    pooled_rate,
     rate_ratio,
     rate_seeds_to_decide,
     sign_flip_p,
@@ -127,7 +129,9 @@ class Comparison:
         }
 
 
-def compare(condition: Condition, source: PooledResults) -> list[Comparison]:
+def comparisons_of(
+    condition: Condition, source: PooledResults
+) -> list[Comparison]:
     """Test a condition: each of its methods against each in ``to``."""
     target, experiment = condition.target or "", condition.experiment or ""
     found = []
@@ -175,13 +179,25 @@ def judged(runs: Runs) -> list[RunResult]:
     ]
 
 
+def event_pairs(runs: Runs, others: Runs) -> list[tuple[RunResult, RunResult]]:
+    """Return the pairs of runs with spike events and judged steps."""
+    return [
+        pair
+        for pair in paired(runs, others, EVENTS)
+        if all(run.measures.get(JUDGED) for run in pair)
+    ]
+
+
+def _rates(runs: Runs) -> list[Rate]:
+    return [
+        Rate(int(run.measures[EVENTS]), int(run.measures[JUDGED]))
+        for run in runs
+    ]
+
+
 def rate_of(runs: Runs) -> Rate:
     """Spike events over judged steps of all runs."""
-    return Rate(sum(_counts(runs, EVENTS)), sum(_counts(runs, JUDGED)))
-
-
-def _counts(runs: Runs, name: str) -> list[int]:
-    return [int(run.measures[name]) for run in runs]
+    return pooled_rate(_rates(runs))
 
 
 def rate_text(method: str, runs: Runs) -> str:
@@ -189,7 +205,7 @@ def rate_text(method: str, runs: Runs) -> str:
 
     The last numbers are the rate per 1,000 steps and its exact 95% limits.
     """
-    counts, rate = _counts(runs, EVENTS), rate_of(runs)
+    rate, counts = rate_of(runs), [r.events for r in _rates(runs)]
     low, high = rate.interval
     return (
         f"{method}: {rate.events:,} in {rate.steps:,} judged steps "
@@ -210,22 +226,12 @@ def _keys(runs: Runs) -> tuple[str, ...]:
 def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     """Test the event rates of two methods, pair by pair."""
     own, beside = judged(runs), judged(others)
-    pairs = [
-        pair
-        for pair in paired(runs, others, EVENTS)
-        if pair[0].measures.get(JUDGED) and pair[1].measures.get(JUDGED)
-    ]
+    pairs = event_pairs(runs, others)
     if not pairs:
         return _unpaired_events(plan, own, beside)
     first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     p_less, p_greater = (
-        clustered_rate_p(
-            _counts(first, EVENTS),
-            _counts(first, JUDGED),
-            _counts(second, EVENTS),
-            _counts(second, JUDGED),
-            alternative,
-        )
+        clustered_rate_p(_rates(first), _rates(second), alternative)
         for alternative in ("less", "greater")
     )
     rates, margin = (rate_of(first), rate_of(second)), plan.margin
@@ -343,7 +349,7 @@ def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     pairs = paired(runs, others, measure)
     if not pairs:
         return _without_pairs(plan, longest(runs), longest(others))
-    first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    first, second = zip(*pairs, strict=True)
     times = 1.0 if plan.times is None else plan.times
     differences = paired_differences(
         [run.measures[measure] for run in first],
@@ -376,24 +382,28 @@ def _value_tests(
     differences: np.ndarray, expect: str, margin: float | None
 ) -> tuple[float, float, float | None]:
     """Test for, against, and of a difference below the margin."""
-    if expect in ("no worse", "equal") and margin is None:
-        raise ValueError(f"expect={expect!r} needs a margin")
     if margin is None:
-        below, above, within = differences, differences, None
+        if expect in ("no worse", "equal"):
+            raise ValueError(f"expect={expect!r} needs a margin")
+        within = None
     else:
         below, above = differences - margin, differences + margin
         within = max(sign_flip_p(below, "less"), sign_flip_p(above, "greater"))
-    if expect == "equal" and within is not None:
-        beyond = 2 * min(
-            sign_flip_p(below, "greater"), sign_flip_p(above, "less")
-        )
-        return within, min(1.0, beyond), None
-    if expect == "no worse":
-        return sign_flip_p(below, "less"), sign_flip_p(below, "greater"), None
-    less, greater = (sign_flip_p(differences, a) for a in ("less", "greater"))
+        if expect == "no worse":
+            return *_both_sides(below), None
+        if expect == "equal":
+            beyond = min(
+                sign_flip_p(below, "greater"), sign_flip_p(above, "less")
+            )
+            return within, min(1.0, 2 * beyond), None
+    less, greater = _both_sides(differences)
     if expect == "higher":
         return greater, less, within
     return less, greater, within
+
+
+def _both_sides(differences: np.ndarray) -> tuple[float, float]:
+    return sign_flip_p(differences, "less"), sign_flip_p(differences, "greater")
 
 
 def _bound_of_all_runs(
@@ -455,20 +465,11 @@ def _p_text(p_for: float, p_against: float) -> str:
     return text
 
 
-def interval(differences: np.ndarray) -> tuple[float, float]:
-    """95% limits of a mean by Student's t; both the mean of one value."""
-    mean = float(differences.mean())
-    if len(differences) < 2:
-        return mean, mean
-    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
-    return mean - float(half), mean + float(half)
-
-
 def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
     """``"-0.0073 nat (-0.011 to -0.004), p 0.0078"``: mean, 95% limits."""
     text = f"{differences.mean():+.3g}{_UNITS.get(measure, '')}"
     if len(differences) > 1 and np.isfinite(differences).all():
-        low, high = interval(differences)
+        low, high = mean_limits(differences)
         text += f" ({low:+.3g} to {high:+.3g})"
     return f"{text}, p {p:.2g}"
 

@@ -43,15 +43,11 @@ class GridConfig:
         """Return changes to the run config by name, such as ``"beta 0.99"``."""
         found = {}
         for combination in itertools.product(*self.values.values()):
-            chosen = dict(zip(self.values, combination, strict=True))
-            changes = self.method
-            for key, value in chosen.items():
+            changes, names = self.method, []
+            for key, value in zip(self.values, combination, strict=True):
                 changes = _with(changes, key.split("."), value)
-            name = ", ".join(
-                f"{key.rsplit('.', 1)[-1]} {value}"
-                for key, value in chosen.items()
-            )
-            found[name] = changes
+                names.append(f"{key.rsplit('.', 1)[-1]} {value}")
+            found[", ".join(names)] = changes
         return found
 
 
@@ -185,7 +181,6 @@ def load_target(path: str | os.PathLike[str]) -> TargetConfig:
 class PlannedRun:
     """One run of a grid."""
 
-    experiment: str
     method: str
     seed: int
     is_clean_twin: bool
@@ -213,13 +208,9 @@ def make_runs(
 ) -> list[PlannedRun]:
     """All runs of an experiment, seed by seed.
 
-    Args:
-        experiment: The experiment.
-        grid_file: File it came from: its run config's path is relative to it.
-        store: Folder of the run directories of all grids.
-        max_steps: Length of every run instead of the config's; the steps of
-            the faults move in proportion.
-        num_seeds: At most so many of its seeds; None: all.
+    ``store`` is the folder of the run directories of all grids. With
+    ``max_steps`` instead of the config's, the steps of the faults move in
+    proportion. ``num_seeds`` is the most seeds; None: all.
     """
     base = base_values(experiment, grid_file)
     full_length = base["train"]["max_steps"]
@@ -238,11 +229,7 @@ def make_runs(
                 values["faults"] = its_faults
                 values["train"] |= {"seed": seed, "visualdl": False}
                 config = in_store(parse_config(values), store)
-                runs.append(
-                    PlannedRun(
-                        experiment.name, method, seed, is_clean_twin, config
-                    )
-                )
+                runs.append(PlannedRun(method, seed, is_clean_twin, config))
     return runs
 
 

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jinja2
 
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import Value, format_spread
@@ -44,7 +45,7 @@ from paddle_adagc.lab.reproduce.statistics import (
     paired_differences,
     sign_flip_p,
 )
-from paddle_adagc.lab.reproduce.summary import Summary, readmes, results_page
+from paddle_adagc.lab.reproduce.summary import Summary
 from paddle_adagc.lab.reproduce.verdicts import LABELS, Verdict, counted, judge
 
 PAGE = "results.md"
@@ -57,36 +58,10 @@ REPORT = "report.json"
 OTHER_RESULTS = ("gpu.jsonl", "mutation.jsonl", "soak.jsonl", "versions.jsonl")
 """Files beside those of targets, of other commands."""
 
-_MADE = "<!-- made by `tools/reproduce.py report`: do not edit -->\n"
-_HOW = """\
-Each claim has a rule in `configs/claims.yaml`. Rules, margins and the six
-primary claims were fixed after the runs that are marked "recorded before" and
-before all others; the labels "partly", "not exercised", "not run" and
-"computed" came after all runs of 2026-11, and so did splitting the paper's
-claims from tests of our own. A verdict takes every run that fits the rule,
-whichever experiment ordered it. Seeds were added in rounds, and a verdict takes
-all of them; no correction is made for that.
+START, END = "<!-- results -->", "<!-- end -->"
+"""Marks of the block in the READMEs that the results determine."""
 
-{labels}
-The runs are proxies of 0.1 to 1.2 million parameters on CPU cores: a verdict
-is about them, not about the paper's models. Seeds are paired: the same initial
-weights, batches and faults for all methods, on the same type of processor
-where it was recorded ("recorded before" pairs with itself). A verdict takes at
-least 8 paired seeds. Values are compared by the exact sign-flip test; spikes as
-events per 1,000 judged steps, by the larger p of the exact conditional binomial
-test and the sign-flip test of the seeds' rates. A claim and its opposite are
-tested at 0.025 each, a difference smaller than the margin at 0.05. The six
-primary claims share these errors (Holm); the others are descriptive.
-"""
-
-_RUNS = """\
-## Runs
-
-Counts are listed seed by seed (–: no such run), rates have their exact 95%
-limits, other numbers are mean ± sample standard deviation, or median and range
-of more than 5 seeds; "(3 of 8)": seeds that have a value. Δ is the mean of the
-paired differences, p that of the two-sided exact sign-flip test.
-"""
+_READMES = {"README.md": "readme.md.j2", "README_cn.md": "readme_cn.md.j2"}
 
 
 class Column(NamedTuple):
@@ -128,7 +103,7 @@ RATE = "Events per 1,000 judged steps"
 """Label of the column after the counted events."""
 
 
-def table_markdown(table: ExperimentResult, level: int = 4) -> str:
+def table_markdown(table: ExperimentResult, level: int = 3) -> str:
     """Heading, description, and the table: a line per method.
 
     Counts are listed seed by seed, rates have their exact 95% limits, other
@@ -136,81 +111,58 @@ def table_markdown(table: ExperimentResult, level: int = 4) -> str:
     the paired difference to the first method with the p of the two-sided exact
     sign-flip test.
     """
-    shown = _shown(table)
-    labels = [label for label, _ in shown]
-    head = ["", *labels, *(f"Paper: {label}" for label in table.paper)]
-    rows = []
-    for method in table.methods:
-        cells = [render(method) for _, render in shown]
-        cells += [
-            f"{values[method]:g}" if method in values else "–"
-            for values in table.paper.values()
-        ]
-        rows.append([method, *cells])
+    columns = [*_columns(table)]
+    head = ["", *(label for label, _ in columns)]
+    rows = zip(table.methods, *(cells for _, cells in columns), strict=True)
+    text = f"{table.description} {_extent(table)}".strip()
     return (
-        f"{'#' * level} {table.title}\n\n"
-        + f"{table.description} {_extent(table)}".strip()
-        + f"\n\n{markdown_table(head, rows)}"
+        f"{'#' * level} {table.title}\n\n{text}\n\n{markdown_table(head, rows)}"
     )
 
 
-def target_markdown(result: TargetResult, level: int = 3) -> str:
-    """All experiments of a target, and what a budget left out."""
-    parts = [f"{'#' * level} {result.title}: `{result.target}`\n"]
+def target_markdown(result: TargetResult) -> str:
+    """All experiments of a target, and what was cut."""
+    parts = [f"# {result.title}: `{result.target}`\n"]
     if result.cuts:
         parts.append(" ".join(result.cuts) + "\n")
     parts += [
-        table_markdown(experiment, level + 1)
-        for experiment in result.experiments
+        table_markdown(experiment, 2) for experiment in result.experiments
     ]
     return "\n".join(parts)
 
 
-def claim_markdown(verdict: Verdict) -> str:
-    """A claim's section: what it says, its verdict and what decided it."""
-    claim = verdict.claim
-    paper = f" Paper: {claim.paper}." if claim.paper else ""
-    why = [*verdict.evidence.splitlines(), *filter(None, [claim.note])]
-    lines = "".join(f"- {line}\n" for line in why)
-    return (
-        f"### {claim.id}\n\n{claim.claim} *{claim.where}*.{paper}\n\n"
-        f"**{verdict.label}**\n\n{lines}"
-    )
-
-
-def verdicts_markdown(verdicts: Sequence[Verdict], where: str = "Paper") -> str:
+def verdicts_markdown(verdicts: Sequence[Verdict]) -> str:
     """Return a line per claim: where, what it says, verdict, evidence."""
     rows = []
     for verdict in verdicts:
         claim = verdict.claim
         said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
-        why = [*verdict.evidence.splitlines(), *filter(None, [claim.note])]
         label = f"**{verdict.label}**"
-        rows.append([claim.where, said, label, "<br>".join(why)])
-    head = [where, "Claim", "Verdict", "What decided it"]
+        rows.append([claim.where, said, label, "<br>".join(verdict.reasons)])
+    head = ["Paper", "Claim", "Verdict", "What decided it"]
     return markdown_table(head, rows, left=4)
 
 
-def _shown(table: ExperimentResult) -> list[tuple[str, Callable[[str], str]]]:
-    """Columns that have a value: label, and the text by method."""
-    shown: list[tuple[str, Callable[[str], str]]] = []
+def _columns(table: ExperimentResult) -> Iterator[tuple[str, list[str]]]:
+    """Yield the columns that have a value: label, and a cell per method."""
+    methods = table.methods
     has_losses = table.has("final_loss")
     for column in COLUMNS:
-        if not table.has(column.name) or (
-            has_losses and column.name in _TIMES_OF_RUNS
-        ):
+        name = column.name
+        if not table.has(name) or (has_losses and name in _TIMES_OF_RUNS):
             continue
-        shown.append((column.title, partial(_cell, table, column)))
-        if column.name == EVENTS and table.has(JUDGED):
-            shown.append((RATE, partial(_rate, table)))
-        if column.change is not None and len(table.methods) > 1:
-            label = f"Δ to {table.methods[0]}"
-            shown.append((label, partial(_compared, table, column)))
-    return shown
-
-
-def _cell(table: ExperimentResult, column: Column, method: str) -> str:
-    return column.form(table.values(method, column.name))
+        yield (
+            column.title,
+            [column.form(table.values(m, name)) for m in methods],
+        )
+        if name == EVENTS and table.has(JUDGED):
+            yield RATE, [_rate(table, m) for m in methods]
+        if column.change is not None and len(methods) > 1:
+            changes = [_change(table, column, m) for m in methods]
+            yield f"Δ to {methods[0]}", changes
+    for label, values in table.paper.items():
+        cells = [f"{values[m]:g}" if m in values else "–" for m in methods]
+        yield f"Paper: {label}", cells
 
 
 def _rate(table: ExperimentResult, method: str) -> str:
@@ -222,7 +174,7 @@ def _rate(table: ExperimentResult, method: str) -> str:
     return f"{rate.value:.2f} ({low:.2f}-{high:.2f})"
 
 
-def _compared(table: ExperimentResult, column: Column, method: str) -> str:
+def _change(table: ExperimentResult, column: Column, method: str) -> str:
     reference = table.methods[0]
     pairs = paired(table.runs_of(method), table.runs_of(reference), column.name)
     if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
@@ -241,20 +193,17 @@ def _extent(table: ExperimentResult) -> str:
     lengths = sorted({run.num_steps for run in runs if run.num_steps})
     if not lengths:
         return ""
-    steps = " to ".join(
-        f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1]))
-    )
+    ends = dict.fromkeys((lengths[0], lengths[-1]))
+    steps = " to ".join(f"{n:,}" for n in ends)
     seeds = table.seeds
     skips = sorted({int(run.measures.get("skip_steps", 0)) for run in runs})
-    skipped = " or ".join(f"{n:,}" for n in skips)
     parts = [
         f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
         f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
-        f"{skipped} not judged"
+        f"{_either(skips)} not judged"
     ]
     starts = [
-        f"from step {' or '.join(f'{n + window:,}' for n in skips)} "
-        f"(window {window:,})"
+        f"from step {_either([n + window for n in skips])} (window {window:,})"
         for window in (1000, 200)
         if table.has(f"judged_{window}")
     ]
@@ -265,29 +214,24 @@ def _extent(table: ExperimentResult) -> str:
     return "; ".join(parts) + "."
 
 
+def _either(steps: Sequence[int]) -> str:
+    return " or ".join(f"{n:,}" for n in steps)
+
+
 def collect_results(
     output_dir: Path, results_dir: Path, targets: Sequence[str]
 ) -> list[Path]:
-    """Add the results of targets that have been run to the committed ones.
-
-    Raises:
-        FileNotFoundError: ``output_dir`` has results of none of the targets.
-    """
+    """Add the results of targets that have been run to the committed ones."""
     collected = []
     for target in targets:
         source = output_dir / target / RESULTS
         if not source.exists():
             continue
         committed = results_dir / f"{target}.jsonl"
+        result = read_results(source)
         if committed.exists():
-            merged = merge_results(
-                read_results(committed), read_results(source)
-            )
-            write_results(committed, merged)
-        else:
-            results_dir.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, committed)
-        collected.append(committed)
+            result = merge_results(read_results(committed), result)
+        collected.append(write_results(committed, result))
     if not collected:
         raise FileNotFoundError(
             f"{output_dir} holds no {RESULTS} of any target: run one first"
@@ -322,6 +266,8 @@ class Pages:
         self._results = results
         source = PooledResults(catalogue, results)
         self._verdicts = judge(claims, source)
+        self._own = [v for v in self._verdicts if v.claim.extension]
+        self._paper = [v for v in self._verdicts if not v.claim.extension]
         self.summary = Summary(figures, source)
         order = dict.fromkeys([*targets_of(claims), *catalogue.targets])
         self._tables = [
@@ -333,69 +279,95 @@ class Pages:
             if (table := _table(joined, source)).all_runs
         ]
 
-    def results_page(self) -> str:
-        """Four answers, and a line per claim of the paper."""
-        page = results_page(
-            self.summary,
-            self._verdicts,
-            f"{self._effort().partition(' (')[0]}.",
-            self._counts(),
-        )
-        return f"# Results in two minutes\n\n{_MADE}\n{page}"
+    def made_files(self, docs: Path, results_dir: Path) -> dict[Path, str]:
+        """Every file that the results determine, with its content."""
+        images = docs / "images"
+        return {
+            docs / PAGE: self._results_page(),
+            docs / CLAIMS_PAGE: self._claims_page(),
+            docs / RUNS_PAGE: self._runs_page(RUNS_PAGE),
+            docs / ERNIE_PAGE: self._runs_page(ERNIE_PAGE),
+            **{images / f: svg for f, svg in self.summary.svgs().items()},
+            **self._readmes(docs.parent),
+            results_dir / REPORT: self.as_json(),
+        }
 
-    def claims_page(self) -> str:
+    def _results_page(self) -> str:
+        """Four answers, and a line per claim of the paper."""
+        rows = [
+            [
+                f"[{v.claim.claim}](results/claims.md#{v.claim.id})",
+                v.claim.paper.rstrip("."),
+                v.number or "–",
+                f"**{v.label}**",
+            ]
+            for v in self._paper
+        ]
+        starts = [
+            v
+            for v in self._verdicts
+            if v.claim.id.startswith("gamma-start") and v.label != "not run"
+        ]
+        return _render(
+            "results.md.j2",
+            **self.summary.answers(),
+            effort=f"{self._effort().partition(' (')[0]}.",
+            counts=self._counts(),
+            starts=starts,
+            claims=rows,
+        )
+
+    def _claims_page(self) -> str:
         """Every claim with its tests, the paper's and tests of our own."""
-        own = [v for v in self._verdicts if v.claim.extension]
-        paper = [v for v in self._verdicts if not v.claim.extension]
-        primary = [v for v in paper if v.claim.primary]
-        labels = markdown_table(["Label", "Meaning"], LABELS.items(), left=2)
         rows = [
             [f"[{v.claim.claim}](#{v.claim.id})", v.number, f"**{v.label}**"]
-            for v in own
+            for v in self._own
         ]
-        return "\n".join(
-            [
-                f"# The claims\n\n{_MADE}",
-                f"{self._effort()} {self._counts()}\n",
-                _HOW.format(labels=labels),
-                "## The primary claims\n",
-                *map(claim_markdown, primary),
-                "## The other claims of the paper\n",
-                *(claim_markdown(v) for v in paper if v not in primary),
-                f"## Tests of our own\n\n{counted(own)}.\n",
-                markdown_table(["Test", "Here", "Verdict"], rows, left=3),
-                *map(claim_markdown, own),
-            ]
+        return _render(
+            "claims.md.j2",
+            effort=self._effort(),
+            counts=self._counts(),
+            label_meanings=LABELS.items(),
+            primary=[v for v in self._paper if v.claim.primary],
+            others=[v for v in self._paper if not v.claim.primary],
+            own=self._own,
+            own_counts=counted(self._own),
+            own_rows=rows,
         )
 
-    def runs_page(self) -> str:
-        """The tables of all models but ERNIE's, the timings."""
-        return "\n".join(
-            [
-                f"# All runs\n\n{_MADE}",
-                f"{_RUNS}ERNIE's are on [their page](ernie.md).\n",
-                *self._runs(RUNS_PAGE),
-                "## Timings and the plan\n",
-                *self._timings(),
-            ]
+    def _runs_page(self, page: str) -> str:
+        """The tables of ERNIE, or of all other models with the timings."""
+        timings = [
+            table_markdown(experiment)
+            for result in self._results.values()
+            for experiment in result.experiments
+            if experiment.all_runs and not experiment.all_runs[0].num_steps
+        ]
+        return _render(
+            "runs.md.j2",
+            is_ernie=page == ERNIE_PAGE,
+            tables=[table_markdown(t) for p, t in self._tables if p == page],
+            timings=timings,
         )
 
-    def ernie_page(self) -> str:
-        """ERNIE's tables."""
-        return "\n".join(
-            [
-                f"# All runs of ERNIE\n\n{_MADE}",
-                f"{_RUNS}The verdicts: [The claims](claims.md).\n",
-                *self._runs(ERNIE_PAGE),
-            ]
-        )
+    def _readmes(self, root: Path) -> dict[Path, str]:
+        """Return the READMEs that have the marks, their blocks filled."""
+        found = {}
+        for name, template in _READMES.items():
+            path = root / name
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            if START in text:
+                block = _render(template, rows=self.summary.table)
+                before, _, rest = text.partition(START)
+                after = rest.partition(END)[2]
+                found[path] = f"{before}{START}\n{block}{END}{after}"
+        return found
 
     def _counts(self) -> str:
-        paper = [v for v in self._verdicts if not v.claim.extension]
-        own = len(self._verdicts) - len(paper)
         return (
-            f"Of {len(paper)} claims of the paper: {counted(paper)}. Apart "
-            f"from them stand {own} tests of our own."
+            f"Of {len(self._paper)} claims of the paper: "
+            f"{counted(self._paper)}. Apart from them stand {len(self._own)} "
+            "tests of our own."
         )
 
     def as_json(self) -> str:
@@ -419,17 +391,6 @@ class Pages:
         }
         return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
-    def _runs(self, page: str) -> list[str]:
-        return [table_markdown(t, 3) for its, t in self._tables if its == page]
-
-    def _timings(self) -> list[str]:
-        return [
-            table_markdown(experiment, 3)
-            for result in self._results.values()
-            for experiment in result.experiments
-            if experiment.all_runs and not experiment.all_runs[0].num_steps
-        ]
-
     def _effort(self) -> str:
         """How many runs there are, how long they took, and of which code."""
         runs = {
@@ -440,13 +401,8 @@ class Pages:
             if run.num_steps
         }.values()
         hours = sum(map(_seconds, runs)) / 3600
-        commits = sorted(
-            {
-                one
-                for run in runs
-                for one in (run.commit or "unknown").split(", ")
-            }
-        )
+        codes = [(run.commit or "unknown").split(", ") for run in runs]
+        commits = sorted({*itertools.chain(*codes)})
         paddles = sorted(
             {run.versions.get("paddlepaddle", "unknown") for run in runs}
         )
@@ -464,20 +420,15 @@ def _seconds(run: RunResult) -> float:
     return run.measures["step_ms"] * run.num_steps / 1000
 
 
-def made_files(pages: Pages, docs: Path, results_dir: Path) -> dict[Path, str]:
-    """Every file that the results determine, with its content."""
-    return {
-        docs / PAGE: pages.results_page(),
-        docs / CLAIMS_PAGE: pages.claims_page(),
-        docs / RUNS_PAGE: pages.runs_page(),
-        docs / ERNIE_PAGE: pages.ernie_page(),
-        **{
-            docs / "images" / file: svg
-            for file, svg in pages.summary.svgs().items()
-        },
-        **readmes(pages.summary, docs.parent),
-        results_dir / REPORT: pages.as_json(),
-    }
+def _render(template: str, **values: Any) -> str:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template(template)
+    return page.render(table=markdown_table, **values)
 
 
 def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:
@@ -490,7 +441,7 @@ def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:
         all_runs=[
             dataclasses.replace(run, method=name, is_clean_twin=False)
             for name, method in joined.methods.items()
-            for run in source.pool.runs(method)
+            for run in source.runs_of(method)
         ],
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,24 +96,24 @@ class JoinedExperiment:
     paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """The paper's values: label -> method -> value."""
 
-    def has_room_for(self, methods: Mapping[str, Method]) -> bool:
-        """Whether no name would stand for two methods."""
-        return all(
-            name not in self.methods or self.methods[name].takes(method)
-            for name, method in methods.items()
-        )
-
     def add(
         self,
         methods: Mapping[str, Method],
         paper: Mapping[str, Mapping[str, float]],
-    ) -> None:
-        """Add the methods that are not there yet, whatever their names."""
+    ) -> bool:
+        """Add the methods that are not there yet, whatever their names.
+
+        False, and none is added, if a name would stand for two methods.
+        """
+        for name, method in methods.items():
+            if not self.methods.get(name, method).takes(method):
+                return False
         for name, method in methods.items():
             if not any(known.takes(method) for known in self.methods.values()):
                 self.methods[name] = method
         for label, values in paper.items():
             self.paper.setdefault(label, {}).update(values)
+        return True
 
 
 class Catalogue:
@@ -136,16 +136,6 @@ class Catalogue:
         """Whether a target has an experiment of that name."""
         return key in self._experiments
 
-    def method(self, target: str, experiment: str, name: str) -> Method:
-        """Return a method; a ValueError names what is not there."""
-        methods = self.methods(target, experiment)
-        if name not in methods:
-            raise ValueError(
-                f"{target}, {experiment}: no method {name!r}"
-                f"{suggestion(name, methods)}"
-            )
-        return methods[name]
-
     def methods(self, target: str, experiment: str) -> dict[str, Method]:
         """All methods of an experiment by name, without the clean twins."""
         key = (target, experiment)
@@ -166,6 +156,16 @@ class Catalogue:
             }
         return self._methods[key]
 
+    def method(self, target: str, experiment: str, name: str) -> Method:
+        """Return a method; a ValueError names what is not there."""
+        methods = self.methods(target, experiment)
+        if name not in methods:
+            raise ValueError(
+                f"{target}, {experiment}: no method {name!r}"
+                f"{suggestion(name, methods)}"
+            )
+        return methods[name]
+
     def joined(self, targets: Sequence[str]) -> list[JoinedExperiment]:
         """Return these targets' experiments in order, alike ones as one.
 
@@ -180,20 +180,16 @@ class Catalogue:
         ]
         found: dict[tuple[str, int], list[JoinedExperiment]] = {}
         joined = []
-        for target, name in keys:
-            experiment = self._experiments[target, name]
-            base = self._base(target, experiment)
+        for key in keys:
+            experiment = self._experiments[key]
+            base = self._base(key[0], experiment)
             length = 0 if base.is_constant else base.num_steps
             alike = found.setdefault((base.signature, length), [])
-            methods = self.methods(target, name)
-            one = next(
-                (one for one in alike if one.has_room_for(methods)), None
-            )
-            if one is None:
-                one = JoinedExperiment(experiment)
-                alike.append(one)
-                joined.append(one)
-            one.add(methods, experiment.paper)
+            added = self.methods(*key), experiment.paper
+            if not any(one.add(*added) for one in alike):
+                alike.append(JoinedExperiment(experiment))
+                alike[-1].add(*added)
+                joined.append(alike[-1])
         return joined
 
     def _base(self, target: str, experiment: ExperimentConfig) -> Method:
@@ -204,13 +200,17 @@ class Catalogue:
         return Method.of({k: v for k, v in config.items() if k[:5] != "clip."})
 
 
-class Pool:
-    """Every run once, whichever results hold it."""
+class PooledResults:
+    """Where rules find their runs and numbers: all results, by the grids."""
 
-    def __init__(self, results: Iterable[TargetResult]) -> None:
+    def __init__(
+        self, catalogue: Catalogue, results: Mapping[str, TargetResult]
+    ) -> None:
+        self._catalogue = catalogue
+        self._results = results
         self._runs: dict[str, list[tuple[Method, RunResult]]] = {}
         known: set[str] = set()
-        for result in results:
+        for result in results.values():
             for experiment in result.experiments:
                 for run in experiment.all_runs:
                     if not run.num_steps or run.run_id in known:
@@ -220,21 +220,10 @@ class Pool:
                     runs = self._runs.setdefault(method.signature, [])
                     runs.append((method, run))
 
-    def runs(self, method: Method) -> list[RunResult]:
+    def runs_of(self, method: Method) -> list[RunResult]:
         """Return runs of a method, of all seeds, lengths and processors."""
         runs = self._runs.get(method.signature, [])
         return [run for its, run in runs if method.takes(its)]
-
-
-class PooledResults:
-    """Where rules find their runs and numbers: all results, by the grids."""
-
-    def __init__(
-        self, catalogue: Catalogue, results: Mapping[str, TargetResult]
-    ) -> None:
-        self._catalogue = catalogue
-        self._results = results
-        self.pool = Pool(results.values())
 
     def runs(
         self, target: str, experiment: str, method: str
@@ -242,9 +231,7 @@ class PooledResults:
         """Every run of a method's config, whoever ordered it."""
         if (target, experiment) not in self._catalogue:
             return []
-        return self.pool.runs(
-            self._catalogue.method(target, experiment, method)
-        )
+        return self.runs_of(self._catalogue.method(target, experiment, method))
 
     def numbers(
         self, target: str, experiment: str, method: str, measure: str

@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -166,12 +167,8 @@ def longest(runs: Iterable[RunResult]) -> list[RunResult]:
 
     It is the longest; of several the one whose processor was recorded.
     """
-    found: dict[int, RunResult] = {}
-    for run in runs:
-        known = found.get(run.seed)
-        if known is None or _rank(run) > _rank(known):
-            found[run.seed] = run
-    return [found[seed] for seed in sorted(found)]
+    best = {run.seed: run for run in reversed(sorted_runs(runs))}
+    return [best[seed] for seed in sorted(best)]
 
 
 def paired(
@@ -186,27 +183,23 @@ def paired(
     whose runs :func:`longest` prefers.
     """
     found: dict[int, tuple[RunResult, RunResult]] = {}
-    for run in runs:
-        for other in others:
-            if (run.seed, run.num_steps, run.cpu_model) != (
-                other.seed,
-                other.num_steps,
-                other.cpu_model,
-            ):
-                continue
-            if measure and not (
-                measure in run.measures and measure in other.measures
-            ):
-                continue
-            known = found.get(run.seed)
-            if known is None or _rank(run) > _rank(known[0]):
-                found[run.seed] = (run, other)
+    for run, other in itertools.product(sorted_runs(runs), others):
+        sides = (run, other)
+        if len({(r.seed, r.num_steps, r.cpu_model) for r in sides}) == 1 and (
+            not measure or all(measure in r.measures for r in sides)
+        ):
+            found.setdefault(run.seed, sides)
     return [found[seed] for seed in sorted(found)]
 
 
-def _rank(run: RunResult) -> tuple[int, bool, str]:
-    cpu = run.cpu_model
-    return run.num_steps, cpu != RECORDED_BEFORE, cpu
+def sorted_runs(runs: Iterable[RunResult]) -> list[RunResult]:
+    """Longest first; of several those whose processor was recorded."""
+
+    def rank(run: RunResult) -> tuple[int, bool, str]:
+        cpu = run.cpu_model
+        return run.num_steps, cpu != RECORDED_BEFORE, cpu
+
+    return sorted(runs, key=rank, reverse=True)
 
 
 def with_derived(experiment: ExperimentResult) -> ExperimentResult:
@@ -269,17 +262,16 @@ def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
     experiments = []
     for experiment in new.experiments:
         earlier = old.experiment(experiment.name)
-        experiments.append(
-            _merged(earlier, experiment) if earlier else experiment
-        )
+        is_run = any(run.num_steps for run in experiment.all_runs)
+        if earlier and is_run:
+            experiment = _merged(earlier, experiment)
+        experiments.append(experiment)
     names = {experiment.name for experiment in new.experiments}
     experiments += [e for e in old.experiments if e.name not in names]
     return dataclasses.replace(new, experiments=experiments)
 
 
 def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
-    if not any(run.num_steps for run in new.all_runs):
-        return new
     known = {(run.run_id, run.is_clean_twin) for run in new.all_runs}
     common = {
         key: value
@@ -289,8 +281,8 @@ def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
     runs = []
     for experiment in (old, new):
         for run in experiment.all_runs:
-            is_newer = (run.run_id, run.is_clean_twin) in known
-            if experiment is old and is_newer:
+            place = (run.run_id, run.is_clean_twin)
+            if experiment is old and place in known:
                 continue
             full = {**experiment.config, **run.config}
             own = {k: v for k, v in full.items() if k not in common}
@@ -342,9 +334,7 @@ def _encoded(value: Any) -> Any:
 def read_results(path: str | os.PathLike[str]) -> TargetResult:
     """Read what :func:`write_results` wrote.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A line is not of this format, or was changed.
+    A ValueError names the line that is not of this format, or was changed.
     """
     result: TargetResult | None = None
     content = Path(path).read_bytes()
@@ -406,13 +396,10 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
 
     Losses are rounded on a logarithmic grid between the smallest and the
     largest finite one: codes 0 to 65,533; +Inf is 65,534 and NaN (or -Inf)
-    65,535. A loss comes back with a relative error of at most half a grid
-    step, ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a
-    factor of 100. The codes' differences, high bytes before low bytes, go
-    through zlib and base64.
-
-    Raises:
-        ValueError: A finite loss is negative.
+    65,535. The relative error is at most half a grid step,
+    ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a factor of
+    100. The codes' differences, high bytes before low bytes, go through zlib
+    and base64. A negative loss is a ValueError.
     """
     finite = losses[np.isfinite(losses)]
     if finite.size and finite.min() < 0:
@@ -442,8 +429,7 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
 def decode_losses(packed: dict[str, Any]) -> np.ndarray:
     """Unpack what :func:`encode_losses` made: ``[num_steps]`` float64.
 
-    Raises:
-        ValueError: Another encoding, or damaged data.
+    Another encoding or damaged data is a ValueError.
     """
     if packed.get("encoding") != ENCODING:
         raise ValueError(

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import stats
@@ -38,14 +37,7 @@ def paired_differences(
 
     A NaN, that is the loss of a run that diverged, counts as infinitely high;
     two infinite ones do not differ.
-
-    Raises:
-        ValueError: The lengths differ.
     """
-    if len(values) != len(others):
-        raise ValueError(
-            f"{len(values)} values and {len(others)} others do not pair up"
-        )
     first, second = (
         np.where(np.isnan(series), np.inf, series)
         for series in (np.array(values, float), np.array(others, float))
@@ -64,10 +56,7 @@ def sign_flip_p(
     other sign: p is the share of all ``2**num_pairs`` patterns of signs whose
     mean is at least as extreme as the one seen. With infinite differences their
     signed ranks take the place of all differences (Wilcoxon's test, exact with
-    ties).
-
-    Raises:
-        ValueError: No pairs, more than :data:`MAX_PAIRS`, or a NaN.
+    ties). At most :data:`MAX_PAIRS` pairs.
     """
     check_choice("alternative", alternative, get_args(Alternative))
     series = np.asarray(differences, dtype=np.float64)
@@ -79,9 +68,10 @@ def sign_flip_p(
     if np.isnan(series).any():
         raise ValueError(f"differences holds a NaN: {series.tolist()}")
     if np.isinf(series).any():
-        series = _signed_ranks(series)
-    if series.size == 1 or not series.any():
-        return _p_of_one(float(series[0]), alternative)
+        # Zeros have no sign; ties share their mean rank, from 1.
+        num_zeros = np.count_nonzero(series == 0)
+        ranks = stats.rankdata(np.abs(series)) - num_zeros
+        series = np.sign(series) * ranks
     above, below = _share_above(series), _share_above(-series)
     return {
         "greater": above,
@@ -110,8 +100,7 @@ def _share_above(series: np.ndarray) -> float:
     return float(count.sum()) / 2**series.size
 
 
-@dataclasses.dataclass(frozen=True)
-class Rate:
+class Rate(NamedTuple):
     """Events over judged steps."""
 
     events: int
@@ -169,41 +158,35 @@ def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
 
 
 def clustered_rate_p(
-    events: Sequence[int],
-    steps: Sequence[int],
-    other_events: Sequence[int],
-    other_steps: Sequence[int],
-    alternative: Alternative,
+    first: Sequence[Rate], second: Sequence[Rate], alternative: Alternative
 ) -> float:
-    """Return the larger p of two exact tests of paired event rates.
+    """Return the larger p of two exact tests of event rates, paired by seed.
 
     The conditional binomial test takes all events as independent; the
     sign-flip test of the seeds' rates allows events of one seed to come in
     clusters.
-
-    Events and judged steps are by seed, the same seeds for both methods.
     """
-    pooled = rate_p(
-        Rate(sum(events), sum(steps)),
-        Rate(sum(other_events), sum(other_steps)),
-        alternative,
-    )
-    differences = np.array(events) / np.array(steps) - np.array(
-        other_events
-    ) / np.array(other_steps)
+    pooled = rate_p(pooled_rate(first), pooled_rate(second), alternative)
+    differences = [
+        a.events / a.steps - b.events / b.steps
+        for a, b in zip(first, second, strict=True)
+    ]
     return max(pooled, sign_flip_p(differences, alternative))
+
+
+def pooled_rate(rates: Sequence[Rate]) -> Rate:
+    """All events over all judged steps."""
+    return Rate(sum(r.events for r in rates), sum(r.steps for r in rates))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values, in the order of ``p_values``."""
-    order = np.argsort(p_values)
-    count = len(p_values)
-    adjusted = [0.0] * count
-    largest = 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (count - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    p = np.array(p_values)
+    order = np.argsort(p)
+    factors = np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, factors * p[order]))
+    return adjusted.tolist()
 
 
 def detectable(differences: np.ndarray) -> float:
@@ -219,20 +202,15 @@ def pairs_to_decide(
 ) -> int | None:
     """Pairs that would decide with a power of 80%, if the effect stays.
 
-    By the normal approximation: for a difference, or, with a margin, for its
-    being smaller than the margin, whichever takes fewer.
-
-    None: more than :data:`MAX_SEEDS` would be needed. A verdict takes at
-    ``least`` so many.
+    By the normal approximation, at ``least`` so many: for a difference, or,
+    with a margin, for its being smaller than the margin, whichever takes
+    fewer. None: more than :data:`MAX_SEEDS`.
     """
     if len(differences) < 2 or not np.isfinite(differences).all():
         return None
     mean = abs(float(differences.mean()))
     spread = float(differences.std(ddof=1))
-    distances = [mean]
-    if margin is not None:
-        distances.append(margin - mean)
-    distance = max(distances)
+    distance = mean if margin is None else max(mean, margin - mean)
     if distance <= 0:
         return None
     count = max(least, math.ceil((_z_sum() * spread / distance) ** 2))
@@ -241,21 +219,6 @@ def pairs_to_decide(
 
 def _z_sum() -> float:
     return float(stats.norm.ppf(1 - ALPHA) + stats.norm.ppf(POWER))
-
-
-def _p_of_one(value: float, alternative: Alternative) -> float:
-    """Of a single pair, or of pairs that do not differ."""
-    if value == 0 or alternative == "two-sided":
-        return 1.0
-    return 0.5 if (value < 0) == (alternative == "less") else 1.0
-
-
-def _signed_ranks(series: np.ndarray) -> np.ndarray:
-    """Signed ranks from 1, zeros left at 0, ties sharing their mean rank."""
-    ranks = np.zeros_like(series)
-    differs = series != 0
-    ranks[differs] = stats.rankdata(np.abs(series[differs]))
-    return np.sign(series) * ranks
 
 
 def rate_seeds_to_decide(
@@ -268,16 +231,13 @@ def rate_seeds_to_decide(
     """
     for count in range(max(least, num_seeds), MAX_SEEDS + 1):
         factor = count / num_seeds
-        grown = [
+        one, other = (
             Rate(round(rate.events * factor), round(rate.steps * factor))
             for rate in (first, second)
-        ]
-        p_less = rate_p(grown[0], grown[1], "less")
-        p_greater = rate_p(grown[0], grown[1], "greater")
-        if min(p_less, p_greater) <= ALPHA:
-            return count
-        if margin is not None and all(
-            rate.p_below(margin) <= ALPHA for rate in grown
-        ):
+        )
+        ps = [rate_p(one, other, "less"), rate_p(one, other, "greater")]
+        if margin is not None:
+            ps.append(max(one.p_below(margin), other.p_below(margin)))
+        if min(ps) <= ALPHA:
             return count
     return None

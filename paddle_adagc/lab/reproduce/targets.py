@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +13,18 @@ from typing import Any
 from paddle_adagc.checks import check_integer
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report import figures, tables
+from paddle_adagc.lab.report import figures
 from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment, flatten
 from paddle_adagc.lab.report.focus import choose_focus
 from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
-from paddle_adagc.lab.report.judged import JudgedRun, judged_steps
+from paddle_adagc.lab.report.judged import (
+    JudgedRun,
+    judge_runs,
+    judged_steps,
+)
 from paddle_adagc.lab.report.measures import stored_numbers
+from paddle_adagc.lab.report.tables import headline
 from paddle_adagc.lab.reproduce.claims import Claim, targets_of
 from paddle_adagc.lab.reproduce.grid import (
     ExperimentConfig,
@@ -53,6 +57,9 @@ REPORT = "report.html"
 TABLES = "tables.md"
 FIGURES = "figures"
 _SEEDS = ("train.seed", "data.seed")
+_FEW_SEEDS = """\
+Fewer than 3 seeds are an illustration, not a result: docs/results.md has more.\
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +118,13 @@ class Reproduction:
         ``max_steps`` is the length of every run instead of the configs'.
         """
         store = self._output_dir / STORE
-        grids: dict[str, list[tuple[ExperimentConfig, list[PlannedRun]]]] = {}
-        for name, target in self._targets.items():
-            make = functools.partial(
-                make_runs,
-                grid_file=self._files[name],
-                store=store,
-                max_steps=max_steps,
-            )
-            grids[name] = [(e, make(e)) for e in target.experiments]
+        grids = {
+            name: [
+                (e, make_runs(e, self._files[name], store, max_steps=max_steps))
+                for e in target.experiments
+            ]
+            for name, target in self._targets.items()
+        }
         timings = {name: self._time(name) for name in grids}
         number, total = 0, sum(map(len, grids.values()))
         for name, planned in grids.items():
@@ -158,33 +163,30 @@ class Reproduction:
             config.name: load_experiment(config, runs, directory)
             for config, runs in planned
         }
+        summaries = [
+            summarise_experiment(
+                experiments[config.name], config.name, config.paper
+            )
+            for config, _ in planned
+        ]
         result = TargetResult(
             target=name,
             title=title,
             cuts=[*cuts],
-            experiments=[
-                *(
-                    summarise_experiment(
-                        experiments[config.name], config.name, config.paper
-                    )
-                    for config, _ in planned
-                ),
-                *timings,
-            ],
+            experiments=[*summaries, *timings],
         )
         write_results(directory / RESULTS, result)
         verdicts = self._judge(result)
         for key, experiment in experiments.items():
             _save_figures(experiment, directory / FIGURES / key)
+        text = target_markdown(result)
+        if verdicts:
+            text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
+        atomic_write(directory / TABLES, text)
         shown = [*experiments.values()]
-        detailed = _detailed_tables(title, cuts, shown)
-        text = "\n".join((*cuts, *tables.conclusion(shown)))
-        if verdicts or timings:
-            text = target_markdown(result, level=1)
-            if verdicts:
-                text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
-            detailed = f"{text}\n{detailed}"
-        atomic_write(directory / TABLES, detailed)
+        if not (verdicts or timings):
+            is_few = any(len(experiment.seeds) < 3 for experiment in shown)
+            text = "\n".join([*cuts, *([_FEW_SEEDS] if is_few else [])])
         report = directory / REPORT
         report.unlink(missing_ok=True)
         if not shown:
@@ -234,11 +236,7 @@ def load_experiment(
 
 
 def _linked(run: PlannedRun, folder: Path) -> Path:
-    """Link to the run's run directory by a name that people can read.
-
-    Raises:
-        FileExistsError: Something else has that name.
-    """
+    """Link to the run directory by a name that people can read."""
     link = folder / run.name
     folder.mkdir(parents=True, exist_ok=True)
     if link.is_symlink():
@@ -263,14 +261,16 @@ def summarise_experiment(
     from its own series.
     """
     rows: list[tuple[str, JudgedRun, bool]] = []
-    for method, runs in experiment.runs.items():
-        twins = [
-            *map(_as_stored, (experiment.clean_runs or {}).get(method, []))
+    for method, runs in judge_runs(experiment).items():
+        for run in runs:
+            twin = run.clean and _as_stored(run.clean)
+            run = dataclasses.replace(run, run=_as_stored(run.run), clean=twin)
+            rows.append((method, run, False))
+        rows += [
+            (method, JudgedRun(run.clean, experiment), True)
+            for _, run, _ in rows[-len(runs) :]
+            if run.clean
         ]
-        for index, run in enumerate(map(_as_stored, runs)):
-            clean = twins[index] if twins else None
-            rows.append((method, JudgedRun(run, experiment, clean), False))
-        rows += [(method, JudgedRun(twin, experiment), True) for twin in twins]
     configs = [flatten(judged.config) for _, judged, _ in rows]
     common = {
         key: value
@@ -344,21 +344,8 @@ def _early_text(
     experiment = load_experiment(config, runs, directory)
     picture = _save_loss(experiment, directory / FIGURES / config.name)
     return "\n".join(
-        f"  {line}"
-        for line in (*tables.headline(experiment), f"picture: {picture}")
+        f"  {line}" for line in (*headline(experiment), f"picture: {picture}")
     )
-
-
-def _detailed_tables(
-    title: str, cuts: Sequence[str], experiments: Sequence[Experiment]
-) -> str:
-    text = f"# {title}\n"
-    if cuts:
-        text += f"\n{' '.join(cuts)}\n"
-    for experiment in experiments:
-        table = tables.comparison_table(experiment).to_markdown()
-        text += f"\n## {experiment.title}\n\n{table}"
-    return text
 
 
 def _save_figures(experiment: Experiment, prefix: Path) -> None:

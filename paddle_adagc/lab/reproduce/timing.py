@@ -33,9 +33,6 @@ def run_timing(
     """Time it in a process of its own, if that has not been done.
 
     Nothing else should run meanwhile. Measurements are kept in ``store``.
-
-    Raises:
-        RuntimeError: The process failed; its log is named.
     """
     facts = dataclasses.asdict(timing)
     if timing.config is not None:
@@ -48,12 +45,12 @@ def run_timing(
         specification = store / f"timing-{key}.in.json"
         atomic_write(specification, json.dumps(facts, default=str))
         log_file = store / f"timing-{key}.log"
-        command = [sys.executable, "-m", "paddle_adagc.lab.reproduce.timing"]
+        module = "paddle_adagc.lab.reproduce.timing"
         with log_file.open("ab") as log:
             code = run_until(
-                [*command, str(specification), str(measured)],
+                [module, str(specification), str(measured)],
                 threading.Event(),
-                stdout=log,
+                log,
             )
         if code != 0:
             raise RuntimeError(
@@ -74,34 +71,28 @@ def gpu_hours() -> ExperimentResult:
     from paddle_adagc.lab.plan.costs import Interconnect, compare
 
     runs = []
+    code = commit()
     for comparison in compare(Interconnect()):
         run = comparison.run
         size = model_size(preset(run.preset))
         saved = run.global_gc_hours - run.adagc_hours
-        for prediction in comparison.predictions:
+        for plan in comparison.predictions:
+            measures = {
+                "paper_global_gc_hours": run.global_gc_hours,
+                "paper_adagc_hours": run.adagc_hours,
+                "paper_hours_saved": saved,
+                "predicted_hours_saved": plan.hours_saved,
+                "predicted_percent_of_saved": 100 * plan.hours_saved / saved,
+                "gamma_percent_of_weights": (
+                    100 * size.gamma_bytes / (2 * size.parameters)
+                ),
+                "global_gc_us": plan.global_gc_us,
+                "adagc_us": plan.adagc_us,
+                "adagc_minus_global_gc_us": plan.adagc_us - plan.global_gc_us,
+            }
+            method = f"{run.model}, {plan.layout}"
             runs.append(
-                RunResult(
-                    method=f"{run.model}, {prediction.layout}",
-                    seed=0,
-                    commit=commit(),
-                    measures={
-                        "paper_global_gc_hours": run.global_gc_hours,
-                        "paper_adagc_hours": run.adagc_hours,
-                        "paper_hours_saved": saved,
-                        "predicted_hours_saved": prediction.hours_saved,
-                        "predicted_percent_of_saved": (
-                            100 * prediction.hours_saved / saved
-                        ),
-                        "gamma_percent_of_weights": (
-                            100 * size.gamma_bytes / (2 * size.parameters)
-                        ),
-                        "global_gc_us": prediction.global_gc_us,
-                        "adagc_us": prediction.adagc_us,
-                        "adagc_minus_global_gc_us": (
-                            prediction.adagc_us - prediction.global_gc_us
-                        ),
-                    },
-                )
+                RunResult(method=method, seed=0, commit=code, measures=measures)
             )
     return ExperimentResult(
         name=PLAN,

@@ -13,7 +13,7 @@ from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Claim
 from paddle_adagc.lab.reproduce.comparisons import (
     MIN_SEEDS,
     Comparison,
-    compare,
+    comparisons_of,
     judged,
     rate_text,
 )
@@ -47,6 +47,9 @@ LABELS = {
 # What a comparison says.
 _HOLDS, _PART, _AGAINST, _SMALL, _CALM, _OPEN, _MISSING = range(7)
 
+_EXPLAINS = (_MISSING, _HOLDS, _CALM, _SMALL, _OPEN, _AGAINST, _PART)
+"""What explains a label that is not "reproduced", the most last."""
+
 _OF_EXTENSIONS = {REPRODUCED: "holds", CONTRADICTED: "does not hold"}
 
 
@@ -78,6 +81,14 @@ class Verdict:
         default_factory=dict
     )
     """Runs of the controls by method."""
+
+    @property
+    def reasons(self) -> list[str]:
+        """Lines of the evidence, and what the rule does not say."""
+        return [
+            *self.evidence.splitlines(),
+            *filter(None, [self.claim.note]),
+        ]
 
     @property
     def label(self) -> str:
@@ -122,7 +133,7 @@ def _tested(claim: Claim, source: PooledResults) -> Verdict:
     if claim.target is None:
         return Verdict(claim, NOT_TESTABLE, claim.not_testable or "")
     comparisons, premises = (
-        tuple(c for rule in rules for c in compare(rule, source))
+        tuple(c for rule in rules for c in comparisons_of(rule, source))
         for rules in (claim.conditions, claim.premises)
     )
     against = [
@@ -147,9 +158,8 @@ def _labelled(verdict: Verdict, source: PooledResults) -> Verdict:
         return verdict
     outcomes = [_outcome(c, verdict) for c in verdict.comparisons]
     label = _label(verdict, outcomes)
-    decisive = max(range(len(outcomes)), key=lambda i: _weight(outcomes[i]))
-    if label == REPRODUCED:
-        decisive = 0
+    weights = [_EXPLAINS.index(outcome) for outcome in outcomes]
+    decisive = 0 if label == REPRODUCED else weights.index(max(weights))
     parts = _grouped(verdict.comparisons, label)
     parts += [f"premise: {part}" for part in _grouped(verdict.premises, label)]
     controls = _controls(verdict.claim, source)
@@ -198,9 +208,8 @@ def _outcome(c: Comparison, verdict: Verdict) -> int:
     if (c.p_for or 0.0) <= ONE_SIDED:
         return _HOLDS
     against = 1.0 if c.p_against is None else c.p_against
-    if len(verdict.comparisons) * against <= ONE_SIDED:
-        return _AGAINST
-    return _OPEN
+    is_against = len(verdict.comparisons) * against <= ONE_SIDED
+    return _AGAINST if is_against else _OPEN
 
 
 def _label(verdict: Verdict, outcomes: Sequence[int]) -> str:
@@ -227,12 +236,6 @@ def _label(verdict: Verdict, outcomes: Sequence[int]) -> str:
     if _OPEN in found:
         return UNDECIDED
     return NO_DIFFERENCE if _SMALL in found else NOT_EXERCISED
-
-
-def _weight(outcome: int) -> int:
-    """How much a comparison explains a label that is not "reproduced"."""
-    order = (_MISSING, _HOLDS, _CALM, _SMALL, _OPEN, _AGAINST, _PART)
-    return order.index(outcome)
 
 
 def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
@@ -264,16 +267,14 @@ def _texts(comparison: Comparison, label: str) -> list[str]:
     if _is_small(comparison):
         p = "" if comparison.values else f", p {p_equal:.3g}"
         notes.append(f"within ±{comparison.margin:g}{p}")
-    elif label == UNDECIDED and not _is_settled(comparison):
+    elif label == UNDECIDED and not (
+        comparison.has_enough and (comparison.p_for or 0.0) <= ONE_SIDED
+    ):
         notes += _what_is_missing(comparison)
     test = comparison.test
     if notes:
         test = f"{test} ({', '.join(notes)})".lstrip()
     return [*comparison.facts, *([test] if test else [])]
-
-
-def _is_settled(comparison: Comparison) -> bool:
-    return comparison.has_enough and (comparison.p_for or 0.0) <= ONE_SIDED
 
 
 def _is_small(comparison: Comparison) -> bool:

@@ -14,7 +14,8 @@ from lab.report.conftest import Spec, make_directory
 from paddle_adagc.lab.cli.report import main
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.report.experiment import compare_runs
-from paddle_adagc.lab.report.tables import comparison_table
+from paddle_adagc.lab.report.measures import measure_experiment
+from paddle_adagc.lab.report.tables import measure_table
 
 TOOL = Path(__file__).parents[3] / "tools" / "report.py"
 
@@ -94,8 +95,8 @@ def test_a_run_and_its_longer_fork_share_steps_and_have_no_winner(make):
     assert [run.num_steps for (run,) in experiment.runs.values()] == [60, 60]
     assert "over the first 60 steps" in experiment.description
     assert experiment.windows == (200,)
-    table = comparison_table(experiment)
-    assert {table.winner(row) for row in table.rows} == {"–"}
+    table = measure_table(experiment, measure_experiment(experiment))
+    assert {row.winner for row in table.rows} == {"–"}
 
 
 def test_runs_of_different_processors_are_marked(make):

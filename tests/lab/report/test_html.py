@@ -15,7 +15,6 @@ from lab.report.conftest import make_experiment
 
 from paddle_adagc.lab.report import html as report_html
 from paddle_adagc.lab.report.html import write_report
-from paddle_adagc.lab.report.tables import comparison_table
 
 
 class Page(html.parser.HTMLParser):
@@ -113,6 +112,13 @@ def test_numbers_of_one_seed(pair, tmp_path):
     assert table["The run"]["Clip time per step (ms)"] == ["0.50", "1.20"]
     assert table["The run"]["Tensors clipped (%)"] == ["0.0", "50.0"]
     assert table["The run"]["Steps"] == ["400", "400"]
+    assert [*table] == [
+        "Spikes, window 100 steps",
+        "Spikes, window 40 steps",
+        "Damage to the loss",
+        "At the end",
+        "The run",
+    ]
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -176,7 +182,6 @@ def test_faults_and_paired_excess(make_run, tmp_path):
     table = page.comparison()
     excess = table["Excess over the same run without faults"]
     assert excess["Excess events above 0.5 nat"] == ["2", "0"]
-    assert excess["Difference before (nat)"] == ["0", "0"]
     # Step 253 is the first whose batch is clean; 250 to 252 are left out.
     expected = 9.0 * np.exp(-3 / 8)
     largest = float(excess["Largest excess (nat)"][0])
@@ -200,7 +205,6 @@ def test_diverged_run(make_run, tmp_path):
     assert table["Spikes, window 100 steps"]["Spikes"] == ["5", "0"]
     assert table["Damage to the loss"]["Worst loss jump (nat)"][0] == "∞"
     assert table["Damage to the loss"]["… at step"][0] == "300"
-    assert table["Damage to the loss"]["Steps to recover"][0] == "never"
     assert table["At the end"]["Training loss (nat)"][0] == "NaN"
     assert table["At the end"]["Validation loss (nat)"][0] == "∞"
     assert table["The run"]["Steps"] == ["305", "400"]
@@ -210,58 +214,28 @@ def test_diverged_run(make_run, tmp_path):
         assert winners[label][-1] == "AdaGC"
 
 
-@pytest.mark.usefixtures("unrendered")
-def test_diverged_run_is_infinitely_above_its_clean_twin(make_run, tmp_path):
-    faults = {290: {"kind": "gradient_nan", "tensors": ["norm.weight"]}}
-    runs = {
-        "GlobalGC": [
-            make_run(
-                method="GlobalGC",
-                nan_from=291,
-                faults=faults,
-                status="diverged",
-            )
-        ]
-    }
-    clean = {"GlobalGC": [make_run(method="GlobalGC")]}
-    _, page = write(tmp_path, make_experiment(runs, clean_runs=clean))
-    excess = page.comparison()["Excess over the same run without faults"]
-    assert excess["Largest excess (nat)"] == ["∞"]
-    assert excess["Steps until it is gone"] == ["never"]
-
-
 @pytest.mark.slow
 def test_run_without_tensors_has_no_figures_of_tensors(make_run, tmp_path):
     runs = {"AdaGC": [make_run(layers=0)]}
     text, _ = write(tmp_path, make_experiment(runs))
-    assert (text.count("<picture>"), text.count("data-chart=")) == (0, 3)
+    assert (text.count("<img"), text.count("data-chart=")) == (0, 3)
     runs = {"AdaGC": [make_run(layers=1)]}
     text, _ = write(tmp_path, make_experiment(runs))
-    assert (text.count("<picture>"), text.count("data-chart=")) == (2, 9)
-
-
-def test_run_too_short_to_judge(make_run, tmp_path):
-    runs = {"GlobalGC": [make_run(method="GlobalGC", steps=30)]}
-    _, page = write(tmp_path, make_experiment(runs))
-    table = page.comparison()
-    assert "Damage to the loss" not in table
-    assert table["Spikes, window 100 steps"]["Judged steps"] == ["–"]
-    assert table["Spikes, window 100 steps"]["Spikes"] == ["–"]
-    assert "winners" not in page.kinds
+    assert (text.count("<img"), text.count("data-chart=")) == (2, 9)
 
 
 @pytest.mark.slow
 def test_loads_nothing(pair, tmp_path):
     text, page = write(tmp_path, make_experiment(pair), make_experiment(pair))
     for _, name, value in page.attributes:
-        if name in ("src", "srcset", "href", "poster", "data", "action"):
+        if name in ("src", "href", "poster", "data", "action"):
             assert value.startswith(("data:", "#")), value[:60]
     assert "default-src 'none'" in text
     own = text.replace("/*! https://github.com/leeoniya/uPlot (v1.6.32) */", "")
     assert not re.search(r"https?://|@import|url\(", own)
     # Pictures follow the colour scheme.
-    uris = [v for _, name, v in page.attributes if name in ("src", "srcset")]
-    assert len(uris) == 12
+    uris = [v for _, name, v in page.attributes if name == "src"]
+    assert len(uris) == 4
     for uri in uris:
         prefix, encoded = uri.split(",", 1)
         assert prefix == "data:image/svg+xml;base64"
@@ -335,11 +309,7 @@ def test_config_versions_and_raw_files(pair, make_run, tmp_path):
     assert "<b>A&B</b>" not in text
     assert "1 &lt; &lt;b&gt;A" in text
     assert title in "".join(page.text)
-    # The numbers are those of the Markdown table; each experiment has its own.
-    markdown = comparison_table(first).to_markdown()
-    for group in page.comparison().values():
-        for label, cells in group.items():
-            assert f"| {label} | {' | '.join(cells)} |" in markdown
+    # Each experiment has its own numbers.
     ends = page.comparison(1)["At the end"]["Training loss (nat)"]
     assert ends == [f"{calm['AdaGC'][0].loss[-20:].mean():.4f}"]
     assert 'href="#experiment-2"' in text

@@ -16,10 +16,10 @@ from paddle_adagc.lab.report.formatting import (
     format_spread,
 )
 from paddle_adagc.lab.report.html import common_and_different, extent
+from paddle_adagc.lab.report.measures import measure_experiment
 from paddle_adagc.lab.report.tables import (
-    comparison_table,
-    conclusion,
     headline,
+    measure_table,
 )
 
 FIVE = [0.1, 0.2, 0.3, 0.4, 0.5]
@@ -65,9 +65,10 @@ def test_the_best_follows_the_numbers(make_run):
 
     def best(*runs):
         named = dict(zip(("GlobalGC", "AdaGC", "AGC"), runs, strict=True))
-        table = comparison_table(
-            make_experiment(named, skip_steps=0, windows=(50,), last_steps=10)
+        experiment = make_experiment(
+            named, skip_steps=0, windows=(50,), last_steps=10
         )
+        table = measure_table(experiment, measure_experiment(experiment))
         return {row.measure.name: row.best for row in table.rows}
 
     found = best(spiky, calm, high)
@@ -76,21 +77,6 @@ def test_the_best_follows_the_numbers(make_run):
     assert found["status"] == []
     # The same curves under each other's name: the best goes with the numbers.
     assert best(high, calm, spiky)["events_50"] == ["GlobalGC", "AdaGC"]
-
-
-def test_markdown_table(make_run):
-    runs = {m: [make_run(method=m, layers=0)] for m in ("GlobalGC", "AdaGC")}
-    table = comparison_table(make_experiment(runs))
-    lines = table.to_markdown().splitlines()
-    assert lines[0] == "|  | GlobalGC | AdaGC |"
-    rows = [line for line in lines if line.startswith("|")]
-    assert {line.count("|") for line in rows} == {4}
-    assert "| Clip time per step (ms) | 0.50 | 1.20 |" in lines
-    assert {table.winner(row) for row in table.headlines()} == {"–"}
-    explained = {label for label, _ in table.legend()}
-    assert explained == {
-        row.measure.label for row in table.rows if row.measure.group
-    }
 
 
 def test_config_options(make_run):
@@ -135,19 +121,3 @@ def test_the_excess_over_the_clean_run(make_run):
     (line,) = headline(experiment)
     assert line.startswith("AdaGC: no step is judged: too few came before, ")
     assert line.endswith("nat × steps above the same run without faults")
-
-
-def test_the_conclusion_names_jump_and_end_of_each_method(make_run):
-    runs = {
-        "GlobalGC": [make_run(method="GlobalGC", steps=400, spikes={300: 2})],
-        "AdaGC": [make_run(steps=400)],
-    }
-    experiment = make_experiment(runs, title="Tiny")
-    first, last = conclusion([experiment])
-    assert first.startswith("Tiny: worst loss jump 2 nat under GlobalGC, 0.")
-    assert "; final loss " in first
-    assert first.endswith(" nat under AdaGC.")
-    assert last.startswith("Fewer than 3 seeds are an illustration")
-    seeds = [make_run(steps=40, seed=seed) for seed in (1, 2, 3)]
-    several = make_experiment({"AdaGC": seeds})
-    assert len(conclusion([several])) == 1

@@ -36,16 +36,6 @@ LOSSES = {"global_norm": 2.0, "adagc": 1.0}
 """Final loss of the made-up runs by clip."""
 
 
-class Clock:
-    """Time that passes only where a test says so."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 class FakeRuns:
     """Writes runs at once: a loss of its own for every clip and seed."""
 
@@ -86,11 +76,6 @@ def write_grid(tmp_path):
         return tmp_path / file
 
     return write
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from paddle_adagc.lab.reproduce.pages import (
     Pages,
     collect_results,
     load_all_results,
-    made_files,
     table_markdown,
 )
 from paddle_adagc.lab.reproduce.pool import Catalogue
@@ -67,7 +66,7 @@ def test_pages_are_what_the_committed_results_give():
         load_all_results(command.RESULTS),
         load_figures(command.CLAIMS),
     )
-    made = made_files(pages, command.DOCS, command.RESULTS)
+    made = pages.made_files(command.DOCS, command.RESULTS)
     for path, text in made.items():
         assert path.read_text(encoding="utf-8") == text, path.name
 
@@ -89,7 +88,7 @@ def test_table_has_a_line_per_method_rates_and_paired_differences():
     ]
 
 
-def test_claims_and_labels_are_escaped_and_counted(write_grid):
+def test_claims_and_labels_are_escaped_and_counted(write_grid, tmp_path):
     path = write_grid("t.yaml", {"seeds": [3]})
     claim = Claim(
         id="c",
@@ -107,7 +106,8 @@ def test_claims_and_labels_are_escaped_and_counted(write_grid):
             )
         ],
     )
-    page = Pages([claim], Catalogue({"t": path}), {}).results_page()
+    pages = Pages([claim], Catalogue({"t": path}), {})
+    page = pages.made_files(tmp_path, tmp_path)[tmp_path / "results.md"]
     line = r"[AdaGC has no spikes.](results/claims.md#c) | 0 \| none | – |"
     assert f"{line} **not run** |" in page
     assert "Of 1 claims of the paper: 1 not run." in page

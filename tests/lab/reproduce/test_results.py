@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from lab.report.conftest import Spec, make_directory, make_experiment
 
-from paddle_adagc.lab.reproduce.pool import Method, Pool
+from paddle_adagc.lab.reproduce.pool import Catalogue, Method, PooledResults
 from paddle_adagc.lab.reproduce.results import (
     LAST_CODE,
     ExperimentResult,
@@ -55,6 +55,10 @@ def result(*cells, target="t", config=CONFIG):
     return TargetResult(target=target, title="T", experiments=[experiment])
 
 
+def pooled(*results):
+    return PooledResults(Catalogue({}), dict(enumerate(results)))
+
+
 def test_every_file_is_searched_and_a_run_counts_once():
     adagc = {"clip.name": "adagc"}
     first = result(cell("x", config=adagc), cell("y", seed=2, config=adagc))
@@ -64,11 +68,11 @@ def test_every_file_is_searched_and_a_run_counts_once():
         cell("other", config={"clip.name": "global_norm"}),
         target="u",
     )
-    pool = Pool([first, second])
-    runs = pool.runs(Method.of({**CONFIG, **adagc}))
+    pool = pooled(first, second)
+    runs = pool.runs_of(Method.of({**CONFIG, **adagc}))
     assert [run.key for run in runs] == ["x", "y", "z"]
     strict = Method.of({**CONFIG, **adagc, "clip.beta": 0.98})
-    assert pool.runs(strict) == []
+    assert pool.runs_of(strict) == []
 
 
 def test_lengths_pool_under_a_constant_schedule_alone():
@@ -78,17 +82,11 @@ def test_lengths_pool_under_a_constant_schedule_alone():
     ):
         config = {**CONFIG, "schedule.kind": kind}
         del config["train.max_steps"]
-        pool = Pool(
-            [
-                result(
-                    cell("short", config={"train.max_steps": 2500}),
-                    cell("long", steps=4000, config={"train.max_steps": 4000}),
-                    config=config,
-                )
-            ]
-        )
+        short = cell("short", config={"train.max_steps": 2500})
+        long = cell("long", steps=4000, config={"train.max_steps": 4000})
+        pool = pooled(result(short, long, config=config))
         arm = Method.of({**CONFIG, "schedule.kind": kind})
-        assert [run.key for run in pool.runs(arm)] == expected
+        assert [run.key for run in pool.runs_of(arm)] == expected
 
 
 def test_pairs_share_seed_length_and_processor():
@@ -130,7 +128,9 @@ def test_merging_keeps_all_runs_and_their_configs():
         "z": 2,
     }
     assert "a" not in experiment.config
-    x, y = (Pool([merged]).runs(Method.of({**CONFIG, "a": a})) for a in (2, 1))
+    x, y = (
+        pooled(merged).runs_of(Method.of({**CONFIG, "a": a})) for a in (2, 1)
+    )
     assert [run.key for run in x] == ["x", "z"]
     assert x[0].measures["loss"] == 3
     assert [run.key for run in y] == ["y"]
@@ -180,13 +180,6 @@ def summarise(tmp_path):
         return read.all_runs[0]
 
     return make
-
-
-def test_steps_that_were_judged(summarise):
-    measures = summarise(steps=400).measures
-    assert measures["judged_200"] == 180
-    assert measures["spikes_200"] == 0
-    assert "spikes_1000" not in measures
 
 
 @pytest.mark.parametrize("nan_from", [5, 150, 300])
@@ -274,13 +267,6 @@ def test_size_error_and_spike_counts(level, noise):
                 for series in (back, losses)
             )
             assert stored.indices.tolist() == raw.indices.tolist()
-
-
-def test_what_was_stored_is_stored_alike_again():
-    back = decode_losses(encode_losses(noisy_run(0, 0.06, 0.1)))
-    np.testing.assert_allclose(
-        decode_losses(encode_losses(back)), back, rtol=1e-12
-    )
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,6 @@ from paddle_adagc.lab.reproduce.statistics import (
 )
 
 
-def test_all_of_one_sign_gives_the_least_possible_p():
-    for count in (1, 2, 5, 8):
-        below = [-1.0 - i for i in range(count)]
-        assert sign_flip_p(below, "less") == 2.0**-count
-        assert sign_flip_p(below) == min(1.0, 2.0 ** (1 - count))
-    assert sign_flip_p([1.0, 2.0, 3.0], "less") == 1.0
-
-
 def test_hand_worked_pattern():
     # Sums of ±1 ±2 ±4: the seen one, 1 + 2 - 4 = -1, is the fourth lowest.
     assert sign_flip_p([1.0, 2.0, -4.0], "less") == 4 / 8
@@ -51,11 +43,6 @@ def test_equals_the_definition(values):
     assert sign_flip_p(series, "less") == less
     assert sign_flip_p(series, "greater") == greater
     assert sign_flip_p(series) == min(1.0, 2 * min(less, greater))
-
-
-def test_zeros_are_no_evidence():
-    assert sign_flip_p([0.0] * 5) == 1.0
-    assert sign_flip_p([0.0, 0.0, -1.0], "less") == 0.5
 
 
 def test_infinite_differences_count_by_rank():
@@ -82,8 +69,6 @@ def test_bad_differences_are_named(differences, message):
 
 
 def test_other_mistakes():
-    with pytest.raises(ValueError, match="do not pair up"):
-        paired_differences([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="did you mean 'less'"):
         sign_flip_p([1.0], "lesser")
 
@@ -108,11 +93,10 @@ def test_limits_of_a_rate_are_exact():
 
 
 def test_events_that_come_in_clusters_decide_less():
-    steps = [1000] * 8
-    spread = clustered_rate_p([0] * 8, steps, [1] * 8, steps, "less")
-    assert spread == pytest.approx(2**-8)
-    clustered = clustered_rate_p([0] * 8, steps, [8, *[0] * 7], steps, "less")
-    assert clustered == 0.5
+    none, one = [Rate(0, 1000)] * 8, [Rate(1, 1000)] * 8
+    assert clustered_rate_p(none, one, "less") == pytest.approx(2**-8)
+    burst = [Rate(8, 1000), *none[1:]]
+    assert clustered_rate_p(none, burst, "less") == 0.5
 
 
 def test_holm_by_hand():

@@ -19,26 +19,21 @@ import math
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.lab.reproduce.verify.losses import check_losses, derive
-from paddle_adagc.lab.reproduce.verify.prose import (
+from paddle_adagc.lab.reproduce.verify.pages import (
     check_extents,
     check_figures,
+    check_tables,
 )
-from paddle_adagc.lab.reproduce.verify.runs import Runs
-from paddle_adagc.lab.reproduce.verify.tables import check_tables
+from paddle_adagc.lab.reproduce.verify.runs import (
+    Runs,
+    check_losses,
+    derive,
+)
 from paddle_adagc.lab.reproduce.verify.verdicts import check_verdicts
 
 
 def verify(results: Path, docs: Path) -> int:
-    """Print every difference.
-
-    Args:
-        results: Folder of the result files and of ``report.json``.
-        docs: Folder of the pages.
-
-    Returns:
-        1 if anything differs, else 0.
-    """
+    """Print every difference of the pages; 1 if anything differs, else 0."""
     runs = Runs(results)
     derive(runs.lines)
     report = json.loads((results / "report.json").read_text())

@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.lab.reproduce.verify.p_values import (
+from paddle_adagc.lab.reproduce.verify.numbers import (
     Tests,
+    change_text,
     counts,
     differences,
-    tests_of,
-)
-from paddle_adagc.lab.reproduce.verify.prose import (
-    change_text,
     limits,
     mean_limits,
+    tests_of,
 )
 from paddle_adagc.lab.reproduce.verify.runs import (
     Check,
@@ -94,14 +92,7 @@ def check_comparison(
         yield f"{place}, {key}", comparison.get(key), test.get(key)
     first, second, _ = sides(comparison, runs)
     if first and second:
-        measure = comparison["measure"].replace("spike_events", "events_1000")
-        pairs = runs.pairs(first, second, measure)
-        if measure == "events_1000":
-            pairs = [
-                pair
-                for pair in pairs
-                if all(c["measures"]["judged_1000"] for c in pair)
-            ]
+        pairs = runs.pairs(first, second, comparison["measure"])
         ones = [run_id(a) for a, _ in pairs]
         others = [run_id(b) for _, b in pairs]
         yield f"{place}: pairs", comparison["keys"], ones
@@ -224,12 +215,14 @@ def claim_p(verdict: Verdict, tests: list[Tests]) -> tuple[float, float]:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's p of several claims, in their order."""
-    p = np.array(p_values)
-    order = np.argsort(p, kind="stable")
-    factors = np.arange(len(p), 0, -1)
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, factors * p[order]))
-    return [float(value) for value in adjusted]
+    return [
+        max(
+            min(1.0, sum(q >= other for q in p_values) * other)
+            for other in p_values
+            if other <= p
+        )
+        for p in p_values
+    ]
 
 
 def outcome(

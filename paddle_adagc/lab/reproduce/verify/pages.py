@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the pages, cell by cell."""
+"""The tables of the pages, cell by cell, and the rows of the figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from paddle_adagc.lab.reproduce.verify.p_values import (
+from paddle_adagc.lab.reproduce.verify.numbers import (
+    change_text,
     counts,
     differences,
+    limits,
+    row_text,
     sign_flip,
 )
-from paddle_adagc.lab.reproduce.verify.runs import Check, Runs, StoredRun
+from paddle_adagc.lab.reproduce.verify.runs import (
+    Check,
+    Runs,
+    StoredRun,
+    run_id,
+    steps,
+)
 
 # Column: measure, "list", "range" or "spread", formats of value and difference.
 COLUMNS: dict[str, tuple[str, str, str, str | None]] = {
@@ -197,3 +206,76 @@ def rate_text(runs: list[StoredRun]) -> str:
     high = stats.gamma.ppf(0.975, events + 1)
     value, low, high = (1000 * n / judged for n in (events, low, high))
     return f"{value:.2f} ({low:.2f}-{high:.2f})"
+
+
+_EXTENT = re.compile(
+    r"(\d+) seeds? \(([\d, ]+)\) of ([\d,]+(?: to [\d,]+)?) steps, the first "
+    r"([\d, or]+) not judged(?:; spikes are judged ([^;]+))?; processor"
+)
+README_ROWS = ("spike_events", "spike_mass", "excess_area", "validation_loss")
+
+
+def check_extents(
+    listed: list[dict[str, Any]], runs: Runs, pages: dict[str, str]
+) -> Iterator[Check]:
+    """Compare what stands above a table: seeds, steps, what is judged."""
+    for table in listed:
+        page, title = table["page"], table["title"]
+        part = pages.get(page, "").partition(f"### {title}\n")[2]
+        found = _EXTENT.search(part.partition("\n|")[0])
+        shown = [c for keys in table["rows"].values() for c in runs.of(keys)]
+        expected = extent(shown)
+        seen = [*found.groups()] if found else []
+        yield f"{page}, {title}: seeds and steps", seen, expected
+
+
+def extent(cells: list[StoredRun]) -> list[str | None]:
+    """Number of seeds, the seeds, steps, skipped steps, first judged ones."""
+    seeds = sorted({c["seed"] for c in cells})
+    lengths = [min(map(steps, cells)), max(map(steps, cells))]
+    skips = sorted({c["skip"] for c in cells})
+    starts = [
+        f"from step {' or '.join(f'{n + window:,}' for n in skips)} "
+        f"(window {window:,})"
+        for window in (1000, 200)
+        if any(f"judged_{window}" in c["measures"] for c in cells)
+    ]
+    return [
+        str(len(seeds)),
+        ", ".join(map(str, seeds)),
+        " to ".join(f"{n:,}" for n in dict.fromkeys(lengths)),
+        " or ".join(f"{n:,}" for n in skips),
+        ", ".join(starts) or None,
+    ]
+
+
+def check_figures(
+    figures: list[dict[str, Any]], runs: Runs, pages: dict[str, str]
+) -> Iterator[Check]:
+    """Compare the rows of the figures, and where their numbers are printed."""
+    readmes = [name for name in pages if name.startswith("README")]
+    for figure in figures:
+        file = f"images/{figure['file']}"
+        for row in figure["rows"]:
+            place = f"{file}, {row['label']}"
+            measure = row["measure"]
+            pairs = runs.pairs(
+                runs.of(row["keys"]), runs.of(row["other_keys"]), measure
+            )
+            yield f"{place}: pairs", row["keys"], [run_id(a) for a, _ in pairs]
+            others = [run_id(b) for _, b in pairs]
+            yield f"{place}: other pairs", row["other_keys"], others
+            value, low, high = limits(measure, pairs)
+            stored = [row["value"], row["low"], float(row["high"])]
+            yield f"{place}: limits", stored, [value, low, high]
+            text = row_text(measure, value, low, high)
+            yield f"{place}: text", row["text"], text
+            yield f"{place}: drawn", f">{text}<" in pages.get(file, ""), True
+            change = change_text(measure, pairs)
+            yield f"{place}: change", row["change"], change
+            line = f"| {len(pairs)} | {change} | {text} |"
+            is_shown = figure["headline"] and measure in README_ROWS
+            for readme in readmes if is_shown else ():
+                is_there = f"| {row['label']} |" in pages[readme]
+                is_right = is_there and line in pages[readme]
+                yield f"{readme}, {row['label']}: {line}", is_right, True

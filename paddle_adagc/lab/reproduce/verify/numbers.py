@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The p-values of comparisons."""
+"""The numbers behind the pages: p-values, limits, and how they are printed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from scipy import stats
 
 from paddle_adagc.lab.reproduce.verify.runs import StoredRun
 
+Pair = tuple[StoredRun, StoredRun]
 Tests = dict[str, float]
 """``p_for``, ``p_against``, ``p_equal`` and ``p_fewer``, as far as tested."""
 
@@ -135,7 +136,7 @@ def counts(runs: list[StoredRun]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def differences(
-    pairs: list[tuple[StoredRun, StoredRun]], measure: str, times: float = 1.0
+    pairs: list[Pair], measure: str, times: float = 1.0
 ) -> np.ndarray:
     """First minus ``times`` second; NaN is infinite, infinite ones equal."""
     found = []
@@ -164,3 +165,58 @@ def sign_flip(d: np.ndarray, side: str) -> float:
     if side == "two-sided":
         return min(1.0, 2 * min(shares.values()))
     return shares[side]
+
+
+def limits(measure: str, pairs: list[Pair]) -> tuple[float, float, float]:
+    """A ratio or a mean difference with its 95% limits."""
+    first, second = ([*side] for side in zip(*pairs, strict=True))
+    if measure == "spike_events":
+        (k1, t1), (k2, t2) = counts(first), counts(second)
+        k, n, scale = k1.sum(), k1.sum() + k2.sum(), t2.sum() / t1.sum()
+        shares = (
+            k / n,
+            stats.beta.ppf(0.025, k, n - k + 1) if k else 0.0,
+            stats.beta.ppf(0.975, k + 1, n - k) if k < n else 1.0,
+        )
+        low, middle, high = (
+            float(scale * s / (1 - s)) if s < 1 else math.inf
+            for s in (shares[1], shares[0], shares[2])
+        )
+        return middle, low, high
+    if measure != "spike_mass":
+        return mean_limits(differences(pairs, measure))
+    logs = [
+        [math.log(max(c["measures"][measure], 0.01)) for c in side]
+        for side in (first, second)
+    ]
+    middle, low, high = mean_limits(np.array(logs[0]) - np.array(logs[1]))
+    return math.exp(middle), math.exp(low), math.exp(high)
+
+
+def mean_limits(d: np.ndarray) -> tuple[float, float, float]:
+    """Mean and Student's limits."""
+    mean = float(d.mean())
+    error = float(d.std(ddof=1)) / math.sqrt(len(d))
+    half = float(stats.t.isf(0.025, len(d) - 1)) * error
+    return mean, mean - half, mean + half
+
+
+def row_text(measure: str, value: float, low: float, high: float) -> str:
+    """The three numbers as a figure prints them."""
+    if measure in ("spike_events", "spike_mass"):
+        return f"{value:.2g} ({low:.2g}-{high:.2g})".replace("inf", "∞")
+    spec = "+.1f" if "area" in measure else "+.3f"
+    return f"{value:{spec}} ({low:{spec}}, {high:{spec}})"
+
+
+def change_text(measure: str, pairs: list[Pair]) -> str:
+    """The reference's events or mean, then the method's."""
+    first, second = ([*side] for side in zip(*pairs, strict=True))
+    if measure == "spike_events":
+        return f"{counts(second)[0].sum():.0f} → {counts(first)[0].sum():.0f}"
+    spec = ".4f" if "loss" in measure else ".3g"
+    old, new = (
+        math.fsum(c["measures"][measure] for c in side) / len(side)
+        for side in (second, first)
+    )
+    return f"{old:{spec}} → {new:{spec}}"
