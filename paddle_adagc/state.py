@@ -139,6 +139,22 @@ class ClipState:
             values[name] = _vector(name, keys, numbers_by_key)
         return cls(step, config, keys or (), values, scalars, start)
 
+    def with_optional(
+        self, quantities: Sequence[Quantity], optional: Collection[str]
+    ) -> ClipState:
+        """Add optional quantities at their start, leave out unused ones."""
+        names = [q.name for q in quantities]
+        values = {
+            name: vector
+            for name, vector in self.values.items()
+            if name in names or name not in optional
+        }
+        for q in quantities:
+            if q.name in optional and q.name not in values:
+                value = q.start if q.absent is None else q.absent
+                values[q.name] = np.full(len(self.keys), value, np.float32)
+        return dataclasses.replace(self, values=values)
+
     def check(
         self,
         quantities: Sequence[Quantity],

@@ -23,7 +23,7 @@ from paddle_adagc.checks import (
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.state import Quantity
 
@@ -129,12 +129,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     """
 
     _optional: Sequence[str] = ("support",)
-    """Quantities that a loaded state may lack, or have without use."""
-
     _unshown: Sequence[str] = ("support",)
     """Quantities that are no metrics."""
-
-    overrides: Overrides
 
     def __init__(
         self,
@@ -161,11 +157,10 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.t_start = check_integer("t_start", t_start, 0)
         self._set_init(init, init_value)
         if init != "constant":
-            self.num_warmup_steps = self.t_start
             self._step_to_compare = max(self.t_start, 1)
         self.strict = check_bool("strict", strict)
         self._warn_of_shrinking()
-        self._keep(*self._quantities(), optional=self._optional)
+        self._keep(*self._quantities())
 
     def _warn_of_shrinking(self) -> None:
         own = self.overrides.settings.items()
@@ -292,12 +287,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         done = adaptive_step(
             squared_norm,
             state["gamma"],
-            self._nonfinite.count(squared_norm.shape[0]),
+            self._lost_so_far(),
             lambda_rel=self.lambda_rel,
             beta=self.beta,
             zeroes_nonfinite=self.nonfinite == "zero",
         )
         if done is None:
             return None
-        self._nonfinite.update(done.num_nonfinite)
+        self._num_lost = done.num_nonfinite
         return done.norm, done.h, done.lost, {"gamma": done.gamma}

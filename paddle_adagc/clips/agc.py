@@ -20,7 +20,7 @@ from paddle_adagc.clips.gradients import (
     GradientList,
     NonFinite,
 )
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.kernels.operators import dense_float
 from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout, refuse_freed
@@ -155,7 +155,7 @@ class ClipGradByAGC(TensorScalingClip):
         h: Tensor,
     ) -> Tensor:
         finite = paddle.isfinite(norm)
-        h, discard = self._nonfinite.treat(h, norm)
+        h, discard = self._treat_nonfinite(h, norm)
         by_slot = self._by_slot(slots, pairs)
         units = {
             slot: _Units(

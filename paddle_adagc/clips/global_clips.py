@@ -14,7 +14,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.state import Quantity
 
 
@@ -72,7 +72,6 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
-        self.num_warmup_steps = self.t_start
         self._keep(
             Quantity(
                 name="gamma", start=math.inf, is_global=True, is_positive=True

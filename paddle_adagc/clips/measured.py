@@ -15,7 +15,8 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import Pairs, TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.rule_state import Rows, State
+from paddle_adagc.clips.metrics import Rows
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.guards import eager
 from paddle_adagc.parallel.units import Declared
 
@@ -129,4 +130,4 @@ class _Probe(TensorScalingClip):
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
-        return self._nonfinite.treat(h, norm)[0]
+        return self._treat_nonfinite(h, norm)[0]

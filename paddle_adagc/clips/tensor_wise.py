@@ -14,7 +14,7 @@ from paddle import Tensor
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.parallel.units import Declared
 
 Share = Literal["size", "sqrt_size"]

@@ -20,7 +20,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_choice, check_not_negative, check_positive
 from paddle_adagc.clips import registry
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.state import Quantity
 
 PRESETS = ("paper", "robust")

@@ -19,7 +19,6 @@ from helpers import (
 )
 
 from paddle_adagc import ClipGradByAdaGC, ClipGradByAGC, ClipGradByZClip
-from paddle_adagc.clips.base import warn_of_numpy
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -273,18 +272,6 @@ def test_summary_costs_the_next_steps_nothing():
     seen = calls(is_summarized=True)
     assert seen
     assert seen == calls(is_summarized=False)
-
-
-@pytest.mark.parametrize(
-    ("version", "warns"), [("1.26.4", False), ("2.3.5", False), ("2.4.0", True)]
-)
-def test_a_numpy_that_ends_the_grad_scaler_is_warned_of(version, warns):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_of_numpy(version)
-    assert [f"NumPy {version} " in str(w.message) for w in caught] == (
-        [True] * warns
-    )
 
 
 def test_summary_before_the_first_step():

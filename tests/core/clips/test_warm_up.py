@@ -207,8 +207,3 @@ def test_restart_can_be_repeated():
     assert np.isinf(gammas(clip)).all()
     clipped = clip_arrays(clip, parameters, [np.ones(s) for s in SHAPES])
     assert np.linalg.norm(np.concatenate(clipped)) == pytest.approx(1.0)
-
-
-def test_steps_in_which_the_rule_goes_by_the_step_count():
-    assert ClipGradByAdaGC(t_start=4).num_warmup_steps == 4
-    assert ClipGradByAdaGC(t_start=4, init="constant").num_warmup_steps == 0
