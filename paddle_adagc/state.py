@@ -34,8 +34,13 @@ _STEPS = ("step", "warmup_start")
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
 
-_FORMER = {"lambda_dev": 0.0, "preset": "paper"}
-"""Arguments of clips that wrote states before, where they did nothing."""
+_FORMER = {
+    "lambda_dev": 0.0,
+    "preset": "paper",
+    "share": "size",
+    "unclipped": ["lm_head.weight"],
+}
+"""Arguments that clips had when they wrote states, and what is done now."""
 
 ROUNDING = 1e-5
 """Relative difference between ranks that is still rounding."""

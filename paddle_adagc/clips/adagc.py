@@ -16,6 +16,7 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import (
     check_bool,
+    check_choice,
     check_decay,
     check_integer,
     check_positive,
@@ -32,10 +33,7 @@ Init = Literal[
 ]
 
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
-_OF_TENSORS = {
-    "lambda_rel": check_positive,
-    "beta": check_decay,
-}
+_OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
 """Arguments that ``overrides`` can set for single tensors."""
 
 
@@ -163,22 +161,20 @@ class ClipGradByAdaGC(TensorScalingClip):
         self._keep(*self._quantities())
 
     def _warn_of_shrinking(self) -> None:
-        own = self.overrides.settings.items()
-        for where, values in [("", {}), *((f" for {p!r}", v) for p, v in own)]:
-            if values is None:
-                continue
-            used = {**self._config(), **values}
-            if used["lambda_rel"] <= 1:
+        factors = {"": self.lambda_rel}
+        for pattern, own in self.overrides.settings.items():
+            if own and "lambda_rel" in own:
+                factors[f" for {pattern!r}"] = own["lambda_rel"]
+        for where, factor in factors.items():
+            if factor <= 1:
                 warnings.warn(
-                    f"lambda_rel={used['lambda_rel']}{where}: gamma can only "
-                    "shrink, so gradients shrink, too; the paper's value is "
-                    "1.04",
+                    f"lambda_rel={factor}{where}: gamma can only shrink, so "
+                    "gradients shrink, too; the paper's value is 1.04",
                     stacklevel=4,
                 )
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
-        if init not in get_args(Init):
-            raise ValueError(f"init={init!r} is not one of {get_args(Init)}")
+        check_choice("init", init, get_args(Init))
         if init == "threshold" and self.t_start == 0:
             raise ValueError(
                 "init='threshold' looks at the first t_start steps: give "
@@ -196,17 +192,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.init_value = check_positive("init_value", init_value)
 
     def _config(self) -> dict[str, Any]:
-        return {
-            "lambda_rel": self.lambda_rel,
-            "beta": self.beta,
-            "lambda_abs": self.lambda_abs,
-            "t_start": self.t_start,
-            "init": self.init,
-            "init_value": self.init_value,
-            "strict": self.strict,
-            "overrides": copy.deepcopy(self.overrides.settings),
-            **super()._config(),
-        }
+        own = copy.deepcopy(self.overrides.settings)
+        return {**super()._config(), "overrides": own}
 
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
@@ -234,17 +221,15 @@ class ClipGradByAdaGC(TensorScalingClip):
                 values |= self.overrides.vectors(self._table.keys, values)
             h = rule.adaptive_scale(norm, gamma, values["lambda_rel"])
             average = rule.moving_average(h * norm, gamma, values["beta"])
-            new = {"gamma": average}
-        elif self.init in ("warmup_min", "lambda_abs"):
-            h, new = self._warm_up(norm, state)
-        elif self.init == "min_no_warmup":
-            h = paddle.ones_like(norm)
-            new = {"gamma": rule.running_minimum(norm, gamma)}
+            return h, {"gamma": average}
+        if self.init in ("warmup_min", "lambda_abs"):
+            return self._warm_up(norm, state)
+        if self.init == "min_no_warmup":
+            gamma = rule.running_minimum(norm, gamma)
         else:
             assert self.init_value is not None
-            h = paddle.ones_like(norm)
-            new = {"gamma": rule.latest_below(norm, gamma, self.init_value)}
-        return h, new
+            gamma = rule.latest_below(norm, gamma, self.init_value)
+        return paddle.ones_like(norm), {"gamma": gamma}
 
     def _is_adaptive(self, step: int) -> bool:
         return step >= self.t_start or self.init == "constant"

@@ -102,21 +102,13 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     An optimizer that trains disjoint sets of tensors in successive steps
     (alternating blocks) looks like one with groups: give each set a clip.
 
-    Args:
-        nonfinite: Treatment of a tensor whose gradient holds Inf or NaN, or
-            whose float32 norm overflows. ``"zero"``: its gradient becomes 0.
-            ``"raise"``: FloatingPointError that names tensors and ranks, before
-            anything is changed, on all of fleet's ranks (without fleet on those
-            that found it); waits for the device and for all ranks: one
-            all-reduce of one number in every step. ``"propagate"``: its
-            gradient is left as it is. The event is counted on the device.
-            ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
-            for an overflow as well: do not combine it with ``"raise"``. Such a
-            step leaves step count and state as they were; so does one whose
-            update fails.
+    ``paddle.amp.GradScaler`` calls the clip in the steps that it skips for an
+    overflow as well: do not combine it with ``nonfinite="raise"``. Such a step
+    leaves step count and state as they were; so does one whose update fails.
 
-    Raises:
-        ValueError: ``nonfinite`` is none of these.
+    Args:
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+        overrides: Which tensors are not clipped, or have own values.
     """
 
     _keeps_one_state = False

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -77,15 +76,6 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
                 name="gamma", start=math.inf, is_global=True, is_positive=True
             )
         )
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "lambda_rel": self.lambda_rel,
-            "beta": self.beta,
-            "lambda_abs": self.lambda_abs,
-            "t_start": self.t_start,
-            **super()._config(),
-        }
 
     def _advance(
         self, step: int, norm: Tensor, state: State
@@ -168,15 +158,6 @@ class ClipGradByZClip(GlobalNormClip):
                 for name in ("count", "mean", "variance")
             )
         )
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "alpha": self.alpha,
-            "z_thres": self.z_thres,
-            "max_grad_norm": self.max_grad_norm,
-            "warmup_steps": self.warmup_steps,
-            **super()._config(),
-        }
 
     def _advance(
         self, step: int, norm: Tensor, state: State

@@ -228,26 +228,21 @@ class StatefulClip(ClipGradBase):
         return grown(self._num_lost, len(self._table.keys), 0)
 
     def _config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"nonfinite": self.nonfinite}
+        """Return the constructor's arguments, which are attributes."""
+        names: list[str] = []
+        for cls in type(self).__mro__:
+            spec = inspect.getfullargspec(cls.__init__)
+            names += [*spec.args[1:], *spec.kwonlyargs]
+            if not spec.varkw:  # else the rest is the base class's
+                break
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         """Class and arguments."""
         arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
         return f"{type(self).__name__}({arguments})"
 
-    def __str__(self) -> str:
-        """Class, arguments and the last step of this rank; may wait for it."""
-        if not self._calls:
-            return f"{self!r}, {self.num_steps} steps"
-        rows, has_gradient = self._rows()
-        step = rows.choose(has_gradient).summary()
-        lowest = [f" ({key})" for key in step["lowest_h"]][:1]
-        return (
-            f"{self!r}, {self.num_steps} steps; in the last one "
-            f"{step['clipped_fraction']:.1%} of {step['num_tensors']} tensors "
-            f"clipped, lowest h {step['h_min']:.4g}{''.join(lowest)}"
-        )
+    __str__ = __repr__
 
     def _tensor_metrics(self) -> State:
         """Return what the rule knows per tensor, float32 ``[num_tensors]``."""

@@ -32,17 +32,8 @@ def test_steps_are_those_of_numpy(backend, capsys):
     out = capsys.readouterr().out
     assert re.search(rf"the clip uses  {USED[backend]}\n", out)
     assert f"paddle  {paddle.__version__}\n" in out
-    assert re.search(r"clip steps  right, error \d\.\de-0[678] ", out)
-
-
-def test_a_report_is_an_issue(capsys):
-    assert check.main(["--report"]) == 0
-    out = capsys.readouterr().out
-    headings = re.findall("^### (.+)", out, re.MULTILINE)
-    assert headings[-1] == "`python -m paddle_adagc.check --report`"
-    assert len(headings) == 4
-    assert re.search(r"clip steps  right.*\n +system  Linux \w+\n", out)
     assert re.search(rf"^ +numpy  {np.__version__}$", out, re.MULTILINE)
+    assert re.search(r"clip steps  right, error \d\.\de-0[678] ", out)
 
 
 @pytest.mark.parametrize("factor", [1.0001, float("nan")])
