@@ -384,6 +384,7 @@ class StatefulClip(ClipGradBase):
         lost = {k: n for k, n in zip(keys, counts, strict=True) if n}
         return {keys[slot] for slot in self._observed}, lost
 
+    @unchecked
     def set_state_dict(
         self,
         state: dict[str, Any],
@@ -408,24 +409,20 @@ class StatefulClip(ClipGradBase):
             ValueError: It is not a state of this class, or the tensors are
                 not this model's; or ``rename`` does not fit them.
         """
+        owner, mine = type(self).__name__, self._config()
         loaded = ClipState.from_dict(state).renamed(rename or {})
-        loaded = loaded.with_optional(self._kept, self._optional)
-        loaded.check(self._kept, self._config(), type(self).__name__)
+        loaded = loaded.fitted(owner, mine, self._kept, self._optional)
         if loaded.values:
             self._table.adopt(loaded.keys)
             loaded = loaded.restrict(self._table.keys)
-        self._load({**loaded.values, **loaded.scalars})
+        self._vectors = {
+            name: paddle.to_tensor(vector, "float32")
+            for name, vector in {**loaded.values, **loaded.scalars}.items()
+        }
         self._has_loaded = True
         self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
-        warn_of_other_arguments(self._config(), loaded.config)
-
-    @unchecked
-    def _load(self, vectors: Mapping[str, np.ndarray]) -> None:
-        self._vectors = {
-            name: paddle.to_tensor(vector, "float32")
-            for name, vector in vectors.items()
-        }
+        warn_of_other_arguments(mine, loaded.config)
 
     def metrics(self) -> dict[str, Any]:
         """Return numbers of the last optimizer step; may wait for the device.
@@ -444,10 +441,8 @@ class StatefulClip(ClipGradBase):
             of ``norm`` (before the clip), ``h``, and what the rule keeps.
         """
         rows, has_gradient = self._rows()
-        return {
-            "step": self.num_steps - 1,
-            **rows.choose(has_gradient).metrics(),
-        }
+        step = rows.choose(has_gradient)
+        return {"step": self.num_steps - 1, **step.metrics()}
 
     @unchecked
     def snapshot(self) -> Snapshot:
@@ -465,10 +460,8 @@ class StatefulClip(ClipGradBase):
         Tensors without a gradient, or with a zero gradient, are left out. In a
         distributed run every rank has to call it, and all get the same numbers.
         """
-        return {
-            "step": self.num_steps - 1,
-            **self._rows_of_all_ranks().metrics(),
-        }
+        step = self._rows_of_all_ranks()
+        return {"step": self.num_steps - 1, **step.metrics()}
 
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.

@@ -175,9 +175,8 @@ class TensorTable:
         return [unit.key for unit in self.units.get(slot, ())] or [key]
 
     def _confirm(self, keys: Sequence[str]) -> None:
-        seen = set(keys)
-        new = [key for key in keys if key not in self._slot_of_key]
-        unseen = [key for key in self.keys if key not in seen]
+        """Refuse an unbound state of other tensors in the first step."""
+        new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
         if new and unseen:
             raise ValueError(
                 f"the loaded state is another model's: it lacks {_some(new)} "
@@ -254,17 +253,10 @@ class UnitCuts:
                 continue
             begin = begins.get(slot, 0)
             of_units = [
-                (
-                    piece.start,
-                    piece.size,
-                    slot + i,
-                    index,
-                    piece.run,
-                    piece.stride,
-                )
+                (p.start, p.size, slot + i, index, p.run, p.stride)
                 for i, unit in enumerate(units)
                 if not leaves_out(unit.key)
-                for piece in unit.cut(begin, begin + self._sizes[slot])
+                for p in unit.cut(begin, begin + self._sizes[slot])
             ]
             self._present[slot] = sorted({row[2] for row in of_units})
             rows += of_units
@@ -284,17 +276,14 @@ class UnitCuts:
         begins: dict[int, int] = {}
         if topology is None or not topology.splits_parameters:
             return begins
-        has_groups = topology.has_expert_groups
-        for axis, of_experts in (
-            (topology.sharding, False),
-            (topology.moe_sharding, True),
+        of_axis: dict[bool, list[int]] = {False: [], True: []}
+        for slot in self._table.units:
+            is_expert = self._table.layout[slot].is_expert
+            of_axis[is_expert and topology.has_expert_groups].append(slot)
+        for axis, members in (
+            (topology.sharding, of_axis[False]),
+            (topology.moe_sharding, of_axis[True]),
         ):
-            members = [
-                slot
-                for slot in self._table.units
-                if (self._table.layout[slot].is_expert and has_groups)
-                == of_experts
-            ]
             if axis.size == 1 or not members:
                 continue
             parts: list[dict[int, int]] = []
@@ -318,10 +307,8 @@ class UnitCuts:
 
 def _of_this_rank(found: Sequence[str], mine: Sequence[str]) -> list[str]:
     """Keys of a state without those that only other ranks may hold."""
-    if dist.get_world_size() == 1:
-        return list(found)
-    held = set(mine)
-    return [key for key in found if key in held]
+    foreign = set(_only_in(found, mine) if dist.get_world_size() > 1 else ())
+    return [key for key in found if key not in foreign]
 
 
 def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
@@ -335,10 +322,13 @@ def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
 
 
 def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
-    found_keys, wanted_keys = set(found), set(wanted)
-    missing = [key for key in wanted if key not in found_keys]
-    unknown = [key for key in found if key not in wanted_keys]
+    missing, unknown = _only_in(wanted, found), _only_in(found, wanted)
     return f"{_some(missing)} missing, {_some(unknown)} unknown"
+
+
+def _only_in(keys: Sequence[str], others: Sequence[str]) -> list[str]:
+    excluded = set(others)
+    return [key for key in keys if key not in excluded]
 
 
 def _some(keys: Sequence[str]) -> str:
