@@ -65,8 +65,8 @@ class Quantity:
     """Relative difference between ranks that is still rounding."""
 
     absent: float | None = None
-    """Given for a count, which is no norm: its value where a state does not
-    hold it, as the rule has dropped it or did not count."""
+    """Given for a count, which is no norm and no metric: its value where a
+    state does not hold it, as the rule has dropped it or did not count."""
 
     def check(self, key: str, value: float) -> None:
         """Refuse a number that the rule could not resume from."""

@@ -127,8 +127,6 @@ class ClipGradByAdaGC(TensorScalingClip):
     """
 
     _optional: Sequence[str] = ("support",)
-    _unshown: Sequence[str] = ("support",)
-    """Quantities that are no metrics."""
 
     def __init__(
         self,
@@ -203,10 +201,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             full = rule.FULL_SUPPORT
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
-
-    def _tensor_metrics(self) -> State:
-        metrics = super()._tensor_metrics()
-        return {k: v for k, v in metrics.items() if k not in self._unshown}
 
     def _advance(
         self, step: int, norm: Tensor, state: State

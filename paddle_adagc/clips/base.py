@@ -357,7 +357,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             and getattr(parameter, "need_clip", True) is not False
         ]
         if self._ranks.buffers is not None:
-            clipped = self._ranks.buffers.unfold(clipped, self._table)
+            clipped = self._ranks.buffers.unfold(clipped, self._table.names)
         if not self.overrides.leaves_out_any:
             return clipped
         leaves_out, keys_of = self.overrides.leaves_out, self._table.keys_of

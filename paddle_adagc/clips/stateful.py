@@ -231,7 +231,7 @@ class StatefulClip(ClipGradBase):
         """Return the constructor's arguments, which are attributes."""
         names: list[str] = []
         for cls in type(self).__mro__:
-            spec = inspect.getfullargspec(cls.__init__)
+            spec = inspect.getfullargspec(cls.__init__)  # type: ignore[misc]
             names += [*spec.args[1:], *spec.kwonlyargs]
             if not spec.varkw:  # else the rest is the base class's
                 break
@@ -245,9 +245,17 @@ class StatefulClip(ClipGradBase):
     __str__ = __repr__
 
     def _tensor_metrics(self) -> State:
-        """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
+        """Return what the rule knows per tensor, float32 ``[num_tensors]``.
+
+        Counts are left out.
+        """
         size = [len(self._table)]
-        return {name: v.expand(size) for name, v in self._current().items()}
+        counts = [q.name for q in self._kept if q.absent is not None]
+        return {
+            name: vector.expand(size)
+            for name, vector in self._current().items()
+            if name not in counts
+        }
 
     def _check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology
@@ -267,11 +275,11 @@ class StatefulClip(ClipGradBase):
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
         which depend on the order in which a process makes its layers.
 
-        A hybrid-parallel run needs it, before fleet wraps the optimizer: the
-        clip reads from the model which ranks hold parts of a tensor. So does
-        ``group_sharded_parallel``, with the model that it returns. Bind a model
-        again after its parameters change (LoRA, another head), as long as there
-        is no state to lose.
+        A hybrid-parallel run needs it, before fleet wraps the optimizer: it
+        tells which ranks hold parts of a tensor. So does
+        ``group_sharded_parallel``, with the model that it returns. Bind again
+        after the parameters change (LoRA, another head), as long as there is no
+        state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -307,9 +315,7 @@ class StatefulClip(ClipGradBase):
         if topology is not None and not ranks.meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
-        if self._table.is_bound and not any(
-            name in self._table for name in layout
-        ):
+        if self._table.is_bound and not self._table.names & layout.keys():
             warnings.warn(
                 f"this {type(self).__name__} was bound to another model, none "
                 "of whose parameters this one has: make a clip for each model",
@@ -467,13 +473,12 @@ class StatefulClip(ClipGradBase):
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and all get the same
-        numbers. It makes one gather of a few numbers per tensor, and one
-        all-reduce of a number; steps without it cost nothing.
+        numbers: one gather of a few numbers per tensor, and one all-reduce of a
+        number. Steps without it cost nothing.
 
         Under fleet a warning names tensors whose gradients held Inf or NaN on
         some of the ranks with copies of them alone, since the last summary.
-        Without fleet nothing tells which ranks hold copies, and only
-        :meth:`full_state_dict` compares them.
+        Without fleet only :meth:`full_state_dict` compares the copies.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.
@@ -486,10 +491,10 @@ class StatefulClip(ClipGradBase):
             ``clipped_norm_fraction`` (share of the global norm that was
             clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
             of the most clipped tensors -> h; empty if all tensors have the same
-            h, as under GlobalGC), ``nonfinite`` (number of tensors with Inf or
-            NaN), ``nonfinite_total`` (over all steps of this process),
-            ``stuck`` (keys of tensors with ``h`` below 0.01 in every summary
-            of the last 200 steps or more, of which a warning tells).
+            h), ``nonfinite`` (number of tensors with Inf or NaN),
+            ``nonfinite_total`` (over all steps of this process), ``stuck``
+            (keys of tensors with ``h`` below 0.01 in every summary of the last
+            200 steps or more, of which a warning tells).
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._stuck.see(step, rows)

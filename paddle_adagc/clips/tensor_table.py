@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 import numpy as np
 import paddle.distributed as dist
@@ -46,9 +46,10 @@ class TensorTable:
         """Return the number of tensors."""
         return len(self.keys)
 
-    def __contains__(self, name: object) -> bool:
-        """Whether a bound table holds the parameter of this name."""
-        return self._key_of_name is not None and name in self._key_of_name
+    @property
+    def names(self) -> Set[str]:
+        """Paddle's names of a bound table's parameters."""
+        return (self._key_of_name or {}).keys()
 
     @property
     def is_bound(self) -> bool:

@@ -108,7 +108,6 @@ class RobustAdaGC(ClipGradByAdaGC):
     """
 
     _optional = (*ClipGradByAdaGC._optional, "outliers")
-    _unshown = (*ClipGradByAdaGC._unshown, "outliers")
 
     def __init__(
         self, *, lambda_rel: float = LAMBDA_REL, **values: Any

@@ -55,19 +55,16 @@ def bound_clip(model, steps=0):
 def test_order_of_the_keys_in_a_state_does_not_matter(binds_first):
     model = make_model()
     state = bound_clip(model, steps=4).state_dict()
-    names = ["gamma"]
     assert list(state["gamma"]) == KEYS
     for value in state["gamma"].values():
         assert (value.shape, value.dtype) == ([], paddle.float32)
-    backwards = {n: dict(reversed(state[n].items())) for n in names}
+    backwards = dict(reversed(state["gamma"].items()))
     clip = bound_clip(model) if binds_first else ClipGradByAdaGC(t_start=3)
-    clip.set_state_dict({**state, **backwards})
+    clip.set_state_dict({**state, "gamma": backwards})
     clip.bind(model)
     again = clip.state_dict()
     assert (again["step"], again["config"]["t_start"]) == (4, 3)
-    for name in names:
-        assert list(again[name]) == list(state[name])
-        assert again[name] == state[name]
+    assert [*again["gamma"].items()] == [*state["gamma"].items()]
 
 
 def changed(values, change):
