@@ -66,9 +66,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     lies under 1/4 or, while fewer than 10 steps support :math:`\gamma`, above
     10; for one tensor also if its own ratio lies under 1/20 or above 100
     (:func:`paddle_adagc.rule.supported_minimum`). One gradient times 1e6 does
-    that: through :math:`h` it makes all other norms tiny. Without such a step
-    gamma is Algorithm 1's, bit for bit. Costs 4 more bytes per tensor until the
-    end of the warm-up.
+    that: through :math:`h` it makes all other norms tiny. Costs 4 more bytes
+    per tensor until the end of the warm-up.
 
     Args:
         lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
@@ -178,16 +177,17 @@ class ClipGradByAdaGC(TensorScalingClip):
                 "init='threshold' looks at the first t_start steps: give "
                 "t_start of at least 1, not 0"
             )
-        self.init: Init = init
         default = _DEFAULT_INIT_VALUE.get(init)
-        self.init_value: float | None = default
-        if init_value is None:
-            return
-        if default is None:
+        if init_value is not None and default is None:
             raise ValueError(
                 f"init_value={init_value!r} has no meaning with init={init!r}"
             )
-        self.init_value = check_positive("init_value", init_value)
+        self.init: Init = init
+        self.init_value = (
+            default
+            if init_value is None
+            else check_positive("init_value", init_value)
+        )
 
     def _config(self) -> dict[str, Any]:
         own = copy.deepcopy(self.overrides.settings)

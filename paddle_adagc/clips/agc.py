@@ -59,10 +59,6 @@ class ClipGradByAGC(TensorScalingClip):
             paper uses 0.001.
         epsilon: :math:`\epsilon`, least weight norm.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range.
     """
 
     _needs_whole_tensors = True

@@ -128,10 +128,6 @@ class ClipGradByZClip(GlobalNormClip):
         max_grad_norm: :math:`n_{max}`; None: no such bound.
         warmup_steps: At least 1.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range.
     """
 
     def __init__(

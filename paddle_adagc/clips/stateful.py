@@ -149,9 +149,6 @@ class StatefulClip(ClipGradBase):
     """A clip between two steps: names, state and numbers of the last step.
 
     :class:`~paddle_adagc.clips.base.TensorScalingClip` makes the steps.
-
-    Args:
-        nonfinite: Treatment of Inf and NaN.
     """
 
     def __new__(cls, *positional: Any, **named: Any) -> Any:
@@ -361,10 +358,9 @@ class StatefulClip(ClipGradBase):
 
         Returns:
             ``step`` (int, optimizer steps made); for each quantity that the
-            rule keeps, such as AdaGC's ``gamma``, a dict of tensor key ->
-            float32 tensor of shape ``[]``; ``config`` (the constructor's
-            arguments); after :meth:`restart_warmup` its step,
-            ``warmup_start``.
+            rule keeps, such as ``gamma``, a dict of tensor key -> float32
+            tensor of shape ``[]``; ``config`` (the constructor's arguments);
+            after :meth:`restart_warmup` its step, ``warmup_start``.
         """
         return self._state().to_dict()
 

@@ -35,10 +35,6 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     Args:
         lambda_abs: :math:`\lambda_{abs}`, greater than 0.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range.
     """
 
     def __init__(
