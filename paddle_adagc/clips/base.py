@@ -46,7 +46,6 @@ from paddle_adagc.parallel.reduce import Reducer
 Pairs = list[tuple[Tensor, Tensor]]
 """Parameters and gradients."""
 
-
 _PASS = "_create_optimization_pass"
 """The method of Paddle's optimizers that updates the weights."""
 
@@ -250,16 +249,10 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             self._table.reader.remember(parameters, slots)
         else:
             slots = known.slots
-        owner = type(self).__name__
-        steps = self._steps.after(
-            slots,
-            f"{owner} keeps one state for all tensors"
-            if self._keeps_one_state
-            else "",
-        )
+        steps = self._steps.after(slots, self._keeps_one_state)
         if steps.is_irregular and not self._steps.is_irregular:
             warnings.warn(
-                f"{owner} was called for some tensors more often "
+                f"{type(self).__name__} was called for some tensors more often "
                 "than for others, as by two optimizers (a GAN): each call "
                 "counts as a step. Give each optimizer its own clip",
                 stacklevel=4,

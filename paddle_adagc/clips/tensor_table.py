@@ -366,23 +366,25 @@ class StepCount:
     period: int = 0  # calls in every step; 0: not known so far
     last: Collection[int] = ()  # slots of the last call
 
-    def after(self, slots: Collection[int], one_group: str = "") -> StepCount:
+    def after(
+        self, slots: Collection[int], has_one_state: bool = False
+    ) -> StepCount:
         """Return the count after one more call, with gradients of ``slots``.
 
         A call without gradients counts as one: the clip is called so only where
-        ranks wait for each other, and on a rank that has none. Several groups
-        are refused if ``one_group`` says why, and a group without gradients
-        here: this rank could not tell when a step begins.
+        ranks wait for each other, and on a rank that has none. A clip that
+        keeps one state for all tensors may not have several groups, and no clip
+        one without gradients here: this rank could not tell when a step begins.
         """
         again = next(filter(self.seen.__contains__, slots), None)
         is_over = self.num_calls < self.period <= self.position
         is_new = again is not None or is_over
         is_same_step = bool(slots and self.seen and not is_new)
-        if is_same_step and one_group:
+        if is_same_step and has_one_state:
             raise RuntimeError(
-                f"the clip was called for several parameter groups, and "
-                f"{one_group}: {_REMEDY}. (Other tensors than in the step "
-                "before look like a group: give each set its own clip)"
+                "the clip was called for several parameter groups, and keeps "
+                f"one state for all tensors: {_REMEDY}. (Other tensors than in "
+                "the step before look like a group: give each set its own clip)"
             )
         is_gap = not self.is_repeating and self.num_gaps > 0
         if self.seen and not slots and (self.has_groups or is_gap):

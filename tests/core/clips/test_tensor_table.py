@@ -12,15 +12,11 @@ from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.parallel.units import Piece, Unit
 
 
-def after(calls, one_group=""):
+def after(calls, has_one_state=False):
     steps = StepCount()
     for slots in calls:
-        steps = steps.after(slots, one_group)
+        steps = steps.after(slots, has_one_state)
     return steps
-
-
-def count(calls, one_group=""):
-    return after(calls, one_group).num_steps
 
 
 @pytest.mark.parametrize(
@@ -34,7 +30,7 @@ def count(calls, one_group=""):
     ],
 )
 def test_number_of_steps(calls, num_steps):
-    assert count(calls) == num_steps
+    assert after(calls).num_steps == num_steps
 
 
 @pytest.mark.parametrize(
@@ -65,14 +61,14 @@ def test_a_tensor_that_comes_by_more_often_is_noticed(calls, is_irregular):
 )
 def test_a_group_without_gradients_is_refused(calls):
     with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
-        count(calls)
+        after(calls)
 
 
 @pytest.mark.parametrize("calls", [[[0], [1]], [[0, 1], [0, 1], [2]]])
 def test_several_groups_are_refused_where_one_is_needed(calls):
-    with pytest.raises(RuntimeError, match=r"and it is so: use one group"):
-        count(calls, "it is so")
-    assert count([[0, 1]] * 3, "it is so") == 3
+    with pytest.raises(RuntimeError, match="for all tensors: use one group"):
+        after(calls, has_one_state=True)
+    assert after([[0, 1]] * 3, has_one_state=True).num_steps == 3
 
 
 def test_steps_go_on_from_a_saved_number():
