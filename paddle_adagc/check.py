@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the clip works on this machine, and by what it does.
 
-``python -m paddle_adagc.check`` prints versions, the device, the backend with
-the reason for it, and how far clip steps on the device are from NumPy's. The
-exit status is 1 if they are wrong. ``--report`` prints the same as the
-beginning of an issue, with the versions of other packages and the GPUs.
+``python -m paddle_adagc.check`` prints versions, devices, the backend with the
+reason for it, and how far clip steps on the device are from NumPy's: what an
+issue has to say. The exit status is 1 if the steps are wrong.
 """
 
 from __future__ import annotations
@@ -28,27 +27,6 @@ from paddle_adagc.kernels.cuda import runtime
 _SHAPES = ([3, 5], [40_000], [7], [1])
 _ALLOWED = 1e-5
 _PACKAGES = ("numpy", "paddlenlp", "paddleformers", "paddlefleet")
-
-_ISSUE = """\
-### What happens
-
-<the last lines, or the traceback>
-
-### How to see it
-
-<a command or a script, as short as possible; layout and number of ranks; the
-clip, as `print(clip)` shows it>
-
-### What should happen
-
-<...>
-
-### `python -m paddle_adagc.check --report`
-
-```text
-{rows}
-```"""
-
 _WORDS = {
     "HostTensors": "C++ loops",
     "DeviceTensors": "CUDA kernels",
@@ -110,38 +88,19 @@ def largest_error() -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
-    parser = argparse.ArgumentParser(
+    argparse.ArgumentParser(
         prog="python -m paddle_adagc.check", description=__doc__
-    )
-    parser.add_argument(
-        "--report", action="store_true", help="print the text of an issue"
-    )
-    is_report = parser.parse_args(arguments).report
+    ).parse_args(arguments)
     begin = time.perf_counter()
     rows = {
         "paddle_adagc": paddle_adagc.__version__,
         "paddle": paddle.__version__,
         "built for CUDA": paddle.version.cuda(),
         "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
         "device": paddle.device.get_device(),
         "the clip uses": backend(),
     }
-    error = largest_error()
-    is_right = error <= _ALLOWED
-    rows["clip steps"] = (
-        f"{'right' if is_right else 'WRONG'}, error {error:.1e} "
-        f"(allowed {_ALLOWED:.0e}), {time.perf_counter() - begin:.1f} s"
-    )
-    if is_report:
-        rows |= _surroundings()
-    text = "\n".join(f"{name:>14}  {value}" for name, value in rows.items())
-    print(_ISSUE.format(rows=text) if is_report else text)
-    return int(not is_right)
-
-
-def _surroundings() -> dict[str, str]:
-    """Name what else an issue is about: packages, system, GPUs."""
-    rows = {"system": f"{platform.system()} {platform.machine()}"}
     for name in _PACKAGES:
         try:
             rows[name] = importlib.metadata.version(name)
@@ -149,7 +108,15 @@ def _surroundings() -> dict[str, str]:
             continue
     for i in range(paddle.device.cuda.device_count()):
         rows[f"gpu {i}"] = paddle.device.cuda.get_device_name(i)
-    return rows
+    error = largest_error()
+    is_right = error <= _ALLOWED
+    rows["clip steps"] = (
+        f"{'right' if is_right else 'WRONG'}, error {error:.1e} "
+        f"(allowed {_ALLOWED:.0e}), {time.perf_counter() - begin:.1f} s"
+    )
+    for name, value in rows.items():
+        print(f"{name:>14}  {value}")
+    return int(not is_right)
 
 
 if __name__ == "__main__":

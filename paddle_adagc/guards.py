@@ -10,9 +10,8 @@ for Inf and NaN stops at the infinities that a clip works with on purpose.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import paddle
@@ -44,21 +43,23 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
 
 
 _FLAG = "FLAGS_check_nan_inf"
-_globals: Any = core.globals  # without a stub; get_flags() takes 12 us
 
 
-@contextlib.contextmanager
-def unchecked() -> Iterator[None]:
+def unchecked(function: Callable[P, T]) -> Callable[P, T]:
     """Suspend ``FLAGS_check_nan_inf``, which ``enable_tensor_checker`` sets.
 
     A clip works with infinity (no norm so far) and 0/0 on purpose, and treats
     what gradients hold of it. Everything outside of the clip stays checked.
     """
-    if not _globals()[_FLAG]:
-        yield
-        return
-    paddle.set_flags({_FLAG: False})
-    try:
-        yield
-    finally:
-        paddle.set_flags({_FLAG: True})
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not _core.globals()[_FLAG]:  # get_flags() takes 12 us
+            return function(*args, **kwargs)
+        paddle.set_flags({_FLAG: False})
+        try:
+            return function(*args, **kwargs)
+        finally:
+            paddle.set_flags({_FLAG: True})
+
+    return run

@@ -30,12 +30,16 @@ from safetensors.numpy import save
 from paddle_adagc.checks import check_directory
 from paddle_adagc.files import atomic_write
 
-_STEPS = ("step", "warmup_start")
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
 
-_FORMER = {"lambda_dev": 0.0, "preset": "paper"}
-"""Arguments of clips that wrote states before, where they did nothing."""
+_FORMER = {
+    "lambda_dev": 0.0,
+    "preset": "paper",
+    "share": "size",
+    "unclipped": ["lm_head.weight"],
+}
+"""Arguments that clips had when they wrote states, and what is done now."""
 
 ROUNDING = 1e-5
 """Relative difference between ranks that is still rounding."""
@@ -61,8 +65,8 @@ class Quantity:
     """Relative difference between ranks that is still rounding."""
 
     absent: float | None = None
-    """Given for a count, which is no norm: its value where a state does not
-    hold it, as the rule has dropped it or did not count."""
+    """Given for a count, which is no norm and no metric: its value where a
+    state does not hold it, as the rule has dropped it or did not count."""
 
     def check(self, key: str, value: float) -> None:
         """Refuse a number that the rule could not resume from."""
@@ -103,9 +107,7 @@ class ClipState:
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``.
 
-        ``step``, ``warmup_start`` unless that is 0, per quantity a dict of key
-        -> number (shape ``[]``), and ``config``. A number about all tensors
-        stands under the key ``"global"``.
+        A number about all tensors stands under the key ``"global"``.
         """
         numbers_by_key = {
             name: dict(zip(self.keys, _unbind(vector), strict=True))
@@ -121,7 +123,24 @@ class ClipState:
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
-        step, start, config, quantities = _parts(state)
+        _check_form(state)
+        quantities = {**state}
+        step, config = quantities.pop("step"), {**quantities.pop("config")}
+        start = quantities.pop("warmup_start", 0)
+        for name, count in (("step", step), ("warmup_start", start)):
+            if not isinstance(count, numbers.Integral) or int(count) < 0:
+                raise ValueError(
+                    f"the state's {name}={count!r} is not a count of steps"
+                )
+        if start > step:
+            raise ValueError(
+                f"the state's warmup_start={start} is after its step={step}"
+            )
+        if [*quantities] == ["norm"]:  # ZClip's in format 2
+            norm = quantities["norm"]
+            quantities = {name: {GLOBAL: v} for name, v in norm.items()}
+        if config.get("preset") == "paper":  # an argument that AdaGC had
+            del config["preset"]
         values: dict[str, np.ndarray] = {}
         scalars: dict[str, np.ndarray] = {}
         keys: tuple[str, ...] | None = None
@@ -137,18 +156,20 @@ class ClipState:
                     f"about the same tensors: one of them lacks {other[:5]}"
                 )
             values[name] = _vector(name, keys, numbers_by_key)
-        return cls(step, config, keys or (), values, scalars, start)
+        return cls(int(step), config, keys or (), values, scalars, int(start))
 
-    def check(
+    def fitted(
         self,
-        quantities: Sequence[Quantity],
-        arguments: Collection[str],
         owner: str,
-    ) -> None:
-        """Refuse the state of another clip, and numbers that make no sense.
+        arguments: Collection[str],
+        quantities: Sequence[Quantity],
+        optional: Collection[str],
+    ) -> ClipState:
+        """Return what a clip of the class ``owner`` takes over.
 
-        The clip, of the class ``owner``, keeps these quantities and has
-        ``arguments`` of these names.
+        It has ``arguments`` of these names and keeps ``quantities``, of which a
+        state may lack the ``optional`` ones, or have them without use. The
+        state of another clip, and numbers that make no sense, are refused.
         """
         foreign = [
             name
@@ -161,18 +182,30 @@ class ClipState:
                 f"which {owner} does not have: it is another clip's"
             )
         wanted = {q.name: q for q in quantities}
-        found = {**self.scalars, **self.values}
+        values = {
+            name: np.full(
+                len(self.keys),
+                q.start if q.absent is None else q.absent,
+                np.float32,
+            )
+            for name, q in wanted.items()
+            if name in optional
+        } | {
+            name: vector
+            for name, vector in self.values.items()
+            if name in wanted or name not in optional
+        }
+        found = {**self.scalars, **values}
         if foreign := [name for name in found if name not in wanted]:
             raise ValueError(
                 f"the state holds {foreign}, which {owner} does not keep: it "
                 "is another clip's"
             )
-        for name in wanted:
+        for name, quantity in wanted.items():
             if name not in found:
                 raise ValueError(
                     f"the state lacks {name!r}: it has {['step', *found]}"
                 )
-        for name, quantity in wanted.items():
             if quantity.is_global != (name in self.scalars):
                 form = "one number" if quantity.is_global else "one per tensor"
                 raise ValueError(
@@ -182,6 +215,7 @@ class ClipState:
             keys = (GLOBAL,) if quantity.is_global else self.keys
             for key, value in zip(keys, found[name].tolist(), strict=True):
                 quantity.check(key, value)
+        return dataclasses.replace(self, values=values)
 
     def restrict(self, keys: Sequence[str]) -> ClipState:
         """Return the part about these tensors, in this order."""
@@ -198,19 +232,17 @@ class ClipState:
         beginning of every key.
         """
         used: set[str] = set()
-
-        def new(key: str) -> str:
+        keys = []
+        for key in self.keys:
             fits = [
                 p for p in prefixes if not p or f"{key}.".startswith(f"{p}.")
             ]
-            if not fits:
-                return key
-            longest = max(fits, key=len)
-            used.add(longest)
-            rest = key[len(longest) :].lstrip(".")
-            return ".".join(filter(None, (prefixes[longest], rest)))
-
-        keys = tuple(new(key) for key in self.keys)
+            if fits:
+                longest = max(fits, key=len)
+                used.add(longest)
+                rest = key[len(longest) :].lstrip(".")
+                key = ".".join(filter(None, (prefixes[longest], rest)))
+            keys.append(key)
         if unused := [p for p in prefixes if p not in used]:
             raise ValueError(
                 f"rename has {unused[0]!r}, with which no key of the state "
@@ -219,7 +251,7 @@ class ClipState:
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"rename gives two tensors the key {twice!r}")
-        return dataclasses.replace(self, keys=keys)
+        return dataclasses.replace(self, keys=tuple(keys))
 
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""
@@ -233,7 +265,7 @@ class ClipState:
 def warn_of_other_arguments(
     mine: Mapping[str, Any], loaded: Mapping[str, Any]
 ) -> None:
-    """Warn of arguments that a loaded state was made with other values of."""
+    """Warn of arguments that have other values in a loaded state."""
     differing = [
         f"{name}={mine[name]!r} (state: {value!r})"
         for name, value in loaded.items()
@@ -243,12 +275,12 @@ def warn_of_other_arguments(
         warnings.warn(
             "the loaded state was made with other arguments than this "
             f"clip resumes with: {', '.join(differing)}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
-def _parts(state: Any) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
-    """Return step, ``warmup_start``, config, and the dicts of numbers."""
+def _check_form(state: Any) -> None:
+    """Refuse what is not a dict of dicts, with a step and a config."""
     if not isinstance(state, dict):
         what, hint = f"a {type(state).__name__}, not a dict", ""
         if isinstance(state, (str, os.PathLike)):
@@ -258,41 +290,15 @@ def _parts(state: Any) -> tuple[int, int, dict[str, Any], dict[str, Any]]:
         raise TypeError(f"the state is {what}{hint}")
     for name in ("step", "config"):
         if name not in state:
-            hint = ""
-            if "config" not in state:
-                hint = (
-                    ". It is not a clip's, but perhaps a model's or an "
-                    "optimizer's: give what clip.state_dict() returned"
-                )
             raise ValueError(
-                f"the state lacks {name!r}: it has {[*state][:5]}{hint}"
+                f"the state lacks {name!r}: it has {[*state][:5]}. Is it a "
+                "model's or an optimizer's? Give what clip.state_dict() "
+                "returned"
             )
     for name, part in state.items():
-        if name not in _STEPS and not isinstance(part, dict):
+        is_count = name in ("step", "warmup_start")
+        if not is_count and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
-    quantities = {
-        name: part
-        for name, part in state.items()
-        if name not in (*_STEPS, "config")
-    }
-    step, start = state["step"], state.get("warmup_start", 0)
-    for name, count in (("step", step), ("warmup_start", start)):
-        if not isinstance(count, numbers.Integral) or int(count) < 0:
-            raise ValueError(
-                f"the state's {name}={count!r} is not a count of steps"
-            )
-    if start > step:
-        raise ValueError(
-            f"the state's warmup_start={start} is after its step={step}"
-        )
-    if [*quantities] == ["norm"]:  # ZClip's in format 2
-        quantities = {
-            name: {GLOBAL: v} for name, v in quantities["norm"].items()
-        }
-    config = dict(state["config"])
-    if config.get("preset") == "paper":  # an argument that AdaGC had
-        del config["preset"]
-    return int(step), int(start), config, quantities
 
 
 def _vector(
@@ -303,9 +309,8 @@ def _vector(
     )
     with np.errstate(over="ignore"):
         vector = wide.astype(np.float32)
-    changed = (np.isinf(vector) != np.isinf(wide)) | (
-        (vector == 0) != (wide == 0)
-    )
+    changed = np.isinf(vector) != np.isinf(wide)
+    changed |= (vector == 0) != (wide == 0)
     for i in np.flatnonzero(changed):
         raise ValueError(
             f"{name} of {keys[int(i)]!r} is {wide[i]}: float32 cannot hold it"
@@ -440,15 +445,16 @@ def _state_of(
         raise ValueError(
             f"its format is {metadata.get('format')!r}, not one of {known}"
         )
-    keys, step, config = (
-        json.loads(metadata[name]) for name in ("keys", "step", "config")
-    )
-    if metadata["format"] == _FORMAT_2:
-        keys_by_name = keys
-    else:
-        scalars = json.loads(metadata["scalars"])
+    about = {
+        name: json.loads(text)
+        for name, text in metadata.items()
+        if name not in ("format", _CHECKSUM)
+    }
+    keys_by_name = about["keys"]
+    if metadata["format"] == _FORMAT:
         keys_by_name = {
-            name: [GLOBAL] if name in scalars else keys for name in vectors
+            name: [GLOBAL] if name in about["scalars"] else about["keys"]
+            for name in vectors
         }
     for name, its_keys in keys_by_name.items():
         if len(its_keys) != len(vectors[name]):
@@ -460,9 +466,12 @@ def _state_of(
         name: dict(zip(its_keys, vectors[name], strict=True))
         for name, its_keys in keys_by_name.items()
     }
-    start = json.loads(metadata.get("warmup_start", "0"))
+    steps = {
+        "step": about["step"],
+        "warmup_start": about.get("warmup_start", 0),
+    }
     return ClipState.from_dict(
-        {"step": step, "warmup_start": start, **quantities, "config": config}
+        {**steps, **quantities, "config": about["config"]}
     )
 
 

@@ -16,6 +16,7 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import (
     check_bool,
+    check_choice,
     check_decay,
     check_integer,
     check_positive,
@@ -23,7 +24,7 @@ from paddle_adagc.checks import (
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.state import Quantity
 
@@ -32,10 +33,7 @@ Init = Literal[
 ]
 
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
-_OF_TENSORS = {
-    "lambda_rel": check_positive,
-    "beta": check_decay,
-}
+_OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
 """Arguments that ``overrides`` can set for single tensors."""
 
 
@@ -68,9 +66,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     lies under 1/4 or, while fewer than 10 steps support :math:`\gamma`, above
     10; for one tensor also if its own ratio lies under 1/20 or above 100
     (:func:`paddle_adagc.rule.supported_minimum`). One gradient times 1e6 does
-    that: through :math:`h` it makes all other norms tiny. Without such a step
-    gamma is Algorithm 1's, bit for bit. Costs 4 more bytes per tensor until the
-    end of the warm-up.
+    that: through :math:`h` it makes all other norms tiny. Costs 4 more bytes
+    per tensor until the end of the warm-up.
 
     Args:
         lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
@@ -129,12 +126,6 @@ class ClipGradByAdaGC(TensorScalingClip):
     """
 
     _optional: Sequence[str] = ("support",)
-    """Quantities that a loaded state may lack, or have without use."""
-
-    _unshown: Sequence[str] = ("support",)
-    """Quantities that are no metrics."""
-
-    overrides: Overrides
 
     def __init__(
         self,
@@ -161,57 +152,46 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.t_start = check_integer("t_start", t_start, 0)
         self._set_init(init, init_value)
         if init != "constant":
-            self.num_warmup_steps = self.t_start
             self._step_to_compare = max(self.t_start, 1)
         self.strict = check_bool("strict", strict)
         self._warn_of_shrinking()
-        self._keep(*self._quantities(), optional=self._optional)
+        self._keep(*self._quantities())
 
     def _warn_of_shrinking(self) -> None:
-        own = self.overrides.settings.items()
-        for where, values in [("", {}), *((f" for {p!r}", v) for p, v in own)]:
-            if values is None:
-                continue
-            used = {**self._config(), **values}
-            if used["lambda_rel"] <= 1:
+        factors = {"": self.lambda_rel}
+        for pattern, own in self.overrides.settings.items():
+            if own and "lambda_rel" in own:
+                factors[f" for {pattern!r}"] = own["lambda_rel"]
+        for where, factor in factors.items():
+            if factor <= 1:
                 warnings.warn(
-                    f"lambda_rel={used['lambda_rel']}{where}: gamma can only "
-                    "shrink, so gradients shrink, too; the paper's value is "
-                    "1.04",
+                    f"lambda_rel={factor}{where}: gamma can only shrink, so "
+                    "gradients shrink, too; the paper's value is 1.04",
                     stacklevel=4,
                 )
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
-        if init not in get_args(Init):
-            raise ValueError(f"init={init!r} is not one of {get_args(Init)}")
+        check_choice("init", init, get_args(Init))
         if init == "threshold" and self.t_start == 0:
             raise ValueError(
                 "init='threshold' looks at the first t_start steps: give "
                 "t_start of at least 1, not 0"
             )
-        self.init: Init = init
         default = _DEFAULT_INIT_VALUE.get(init)
-        self.init_value: float | None = default
-        if init_value is None:
-            return
-        if default is None:
+        if init_value is not None and default is None:
             raise ValueError(
                 f"init_value={init_value!r} has no meaning with init={init!r}"
             )
-        self.init_value = check_positive("init_value", init_value)
+        self.init: Init = init
+        self.init_value = (
+            default
+            if init_value is None
+            else check_positive("init_value", init_value)
+        )
 
     def _config(self) -> dict[str, Any]:
-        return {
-            "lambda_rel": self.lambda_rel,
-            "beta": self.beta,
-            "lambda_abs": self.lambda_abs,
-            "t_start": self.t_start,
-            "init": self.init,
-            "init_value": self.init_value,
-            "strict": self.strict,
-            "overrides": copy.deepcopy(self.overrides.settings),
-            **super()._config(),
-        }
+        own = copy.deepcopy(self.overrides.settings)
+        return {**super()._config(), "overrides": own}
 
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
@@ -221,10 +201,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             full = rule.FULL_SUPPORT
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
-
-    def _tensor_metrics(self) -> State:
-        metrics = super()._tensor_metrics()
-        return {k: v for k, v in metrics.items() if k not in self._unshown}
 
     def _advance(
         self, step: int, norm: Tensor, state: State
@@ -239,17 +215,15 @@ class ClipGradByAdaGC(TensorScalingClip):
                 values |= self.overrides.vectors(self._table.keys, values)
             h = rule.adaptive_scale(norm, gamma, values["lambda_rel"])
             average = rule.moving_average(h * norm, gamma, values["beta"])
-            new = {"gamma": average}
-        elif self.init in ("warmup_min", "lambda_abs"):
-            h, new = self._warm_up(norm, state)
-        elif self.init == "min_no_warmup":
-            h = paddle.ones_like(norm)
-            new = {"gamma": rule.running_minimum(norm, gamma)}
+            return h, {"gamma": average}
+        if self.init in ("warmup_min", "lambda_abs"):
+            return self._warm_up(norm, state)
+        if self.init == "min_no_warmup":
+            gamma = rule.running_minimum(norm, gamma)
         else:
             assert self.init_value is not None
-            h = paddle.ones_like(norm)
-            new = {"gamma": rule.latest_below(norm, gamma, self.init_value)}
-        return h, new
+            gamma = rule.latest_below(norm, gamma, self.init_value)
+        return paddle.ones_like(norm), {"gamma": gamma}
 
     def _is_adaptive(self, step: int) -> bool:
         return step >= self.t_start or self.init == "constant"
@@ -292,12 +266,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         done = adaptive_step(
             squared_norm,
             state["gamma"],
-            self._nonfinite.count(squared_norm.shape[0]),
+            self._lost_so_far(),
             lambda_rel=self.lambda_rel,
             beta=self.beta,
             zeroes_nonfinite=self.nonfinite == "zero",
         )
         if done is None:
             return None
-        self._nonfinite.update(done.num_nonfinite)
+        self._num_lost = done.num_nonfinite
         return done.norm, done.h, done.lost, {"gamma": done.gamma}

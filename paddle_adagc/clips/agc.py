@@ -6,26 +6,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
-from paddle_adagc.checks import check_positive, suggestion
+from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import Pairs, TensorScalingClip
 from paddle_adagc.clips.gradients import (
     HALF_CLIPPED,
     GradientList,
     NonFinite,
 )
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.kernels.operators import dense_float
 from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout, refuse_freed
 from paddle_adagc.parallel.topology import Topology
-from paddle_adagc.parallel.units import Declared
 
 _SMALLEST_NORM = 1e-6
 _ROUNDING = 1e-6  # of a tensor's norm, measured in two ways
@@ -47,9 +45,10 @@ class ClipGradByAGC(TensorScalingClip):
     A unit is what makes one output: a column of a linear weight ``[in, out]``,
     a row of an embedding ``[vocabulary, hidden]`` (known as such after
     :meth:`bind`), a filter ``[in, ...]`` of a convolution ``[out, in, ...]``;
-    a vector is one unit. optax chooses other axes: it sums 2-D and 3-D tensors
-    over the first axis, and takes ``[1, n]`` as one unit. A fused ``[experts,
-    in, out]`` tensor is one unit per expert here.
+    a vector is one unit. As in the original the final layer is left alone: a
+    bound language model's ``lm_head.weight``. optax chooses other axes: it sums
+    2-D and 3-D tensors over the first axis, and takes ``[1, n]`` as one unit. A
+    fused ``[experts, in, out]`` tensor is one unit per expert here.
 
     Where tensor parallelism splits units, their norms are summed over its
     group, in one all-reduce. A slice of sharding V2 cuts through units: it is
@@ -59,15 +58,7 @@ class ClipGradByAGC(TensorScalingClip):
         lambda_rel: :math:`\lambda`; the original's default 0.01, the AdaGC
             paper uses 0.001.
         epsilon: :math:`\epsilon`, least weight norm.
-        unclipped: Keys of tensors left alone, for the final layer as in the
-            original; by default that of a language model, ``lm_head.weight``,
-            if there is one. Takes :meth:`bind`; ``need_clip=False`` does
-            without.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range.
     """
 
     _needs_whole_tensors = True
@@ -77,49 +68,11 @@ class ClipGradByAGC(TensorScalingClip):
         lambda_rel: float = 0.01,
         epsilon: float = 1e-3,
         *,
-        unclipped: Sequence[str] | None = None,
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.epsilon = check_positive("epsilon", epsilon)
-        if isinstance(unclipped, str):
-            raise TypeError(f"unclipped={unclipped!r}: give a list of keys")
-        self.unclipped = (_HEAD,) if unclipped is None else tuple(unclipped)
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "lambda_rel": self.lambda_rel,
-            "epsilon": self.epsilon,
-            "unclipped": [*self.unclipped],
-            **super()._config(),
-        }
-
-    def bind(
-        self, model: paddle.nn.Layer, units: Declared | None = None
-    ) -> None:
-        """See :meth:`TensorScalingClip.bind`.
-
-        Raises:
-            ValueError: The model has no tensor of a key of ``unclipped``. (With
-                several processes another one may have it.)
-        """
-        super().bind(model, units)
-        known = {*self._table.keys, _HEAD}
-        for key in self.unclipped:
-            if key not in known and paddle.distributed.get_world_size() == 1:
-                raise ValueError(
-                    f"unclipped holds {key!r}, which is no tensor of the model"
-                    f"{suggestion(key, self._table.keys)}"
-                )
-
-    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
-        if not self._table.is_bound and {*self.unclipped} - {_HEAD}:
-            raise RuntimeError(
-                f"unclipped={[*self.unclipped]} are names of the model's "
-                "tensors: call bind(model) before the first step"
-            )
-        return super()._slots(parameters)
 
     def _check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology
@@ -134,7 +87,7 @@ class ClipGradByAGC(TensorScalingClip):
                 tensor.is_tp_split
                 and tensor.split_axis is None
                 and tensor.takes_part
-                and tensor.key not in self.unclipped
+                and tensor.key != _HEAD
             ):
                 raise ValueError(
                     f"{tensor.key} is split over tensor-parallel ranks, but "
@@ -155,41 +108,31 @@ class ClipGradByAGC(TensorScalingClip):
         h: Tensor,
     ) -> Tensor:
         finite = paddle.isfinite(norm)
-        h, discard = self._nonfinite.treat(h, norm)
         by_slot = self._by_slot(slots, pairs)
+        h, discard = self._treat_nonfinite(h, norm)
+        if discard is not None:
+            gradients.scale_(h, discard)
         units = {
             slot: _Units(
                 local_value(parameter), gradient, self._is_embedding(slot)
             )
             for slot, (parameter, gradient) in by_slot.items()
-            if self._table.keys[slot] not in self.unclipped
+            if self._table.keys[slot] != _HEAD
             and math.prod(parameter.shape)  # Paddle 3.1: no place
         }
         self._sum_split_units(units)
-        nothing = paddle.zeros([1], "float32")
-        squared = [nothing] * len(self._table)
+        squared = [paddle.zeros([1], "float32")] * len(self._table)
         try:
             for slot, unit in units.items():
                 squared[slot] = unit.clip_(
-                    self.lambda_rel,
-                    self.epsilon,
-                    finite[slot],
-                    None if discard is None else discard[slot],
+                    self.lambda_rel, self.epsilon, finite[slot]
                 )
         except Exception as error:
             raise RuntimeError(HALF_CLIPPED) from error
-        if discard is not None and len(units) < len(by_slot):
-            others = [
-                by_slot[slot][1]
-                if slot in by_slot and slot not in units
-                else None
-                for slot in range(len(self._table))
-            ]
-            GradientList(others).scale_(h, discard)
-        squared = self._known_reducer().local_norms(paddle.concat(squared))
-        share = rule.square_root(squared) / norm
+        whole = self._known_reducer().local_norms(paddle.concat(squared))
+        share = rule.square_root(whole) / norm
         share = paddle.where(share > 1 - _ROUNDING, paddle.ones_like(h), share)
-        is_known = paddle.logical_and(finite, squared > 0)
+        is_known = paddle.logical_and(finite, whole > 0)
         return paddle.where(is_known, share, h)
 
     def _by_slot(
@@ -225,25 +168,17 @@ class ClipGradByAGC(TensorScalingClip):
         }
         if not counts:
             return
-        nothing = {
-            n: paddle.zeros([n], "float32") for n in set(counts.values())
-        }
-        parts = [
-            part
-            for slot, n in counts.items()
-            for part in (
-                (units[slot].weight, units[slot].gradient)
-                if slot in units
-                else (nothing[n], nothing[n])
-            )
-        ]
+        parts: list[Tensor] = []
+        for slot, n in counts.items():
+            if slot in units:
+                parts += [units[slot].weight, units[slot].gradient]
+            else:
+                parts += [paddle.zeros([n], "float32")] * 2
         sizes = [n for n in counts.values() for _ in range(2)]
         whole = paddle.split(reducer.sum_over_tp(paddle.concat(parts)), sizes)
-        for index, slot in enumerate(counts):
+        for i, slot in enumerate(counts):
             if slot in units:
-                units[slot].weight, units[slot].gradient = whole[
-                    2 * index : 2 * index + 2
-                ]
+                units[slot].weight, units[slot].gradient = whole[2 * i :][:2]
 
 
 class _Units:
@@ -275,22 +210,11 @@ class _Units:
         self._local = self.gradient
 
     def clip_(
-        self,
-        lambda_rel: float,
-        epsilon: float,
-        finite: Tensor,
-        discard: Tensor | None,
+        self, lambda_rel: float, epsilon: float, finite: Tensor
     ) -> Tensor:
-        """Scale in place, unless the tensor is not finite.
+        """Scale in place where ``finite``, bool ``[]``.
 
-        Args:
-            lambda_rel: See :class:`ClipGradByAGC`; likewise ``epsilon``.
-            epsilon: See above.
-            finite: bool, shape ``[]``.
-            discard: bool, shape ``[]``: set the gradient to 0. None: never.
-
-        Returns:
-            Squared norm of this rank's part afterwards, float32 ``[1]``.
+        Returns the squared norm of this rank's part, float32 ``[1]``.
         """
         norm = rule.square_root(self.gradient)
         bound = lambda_rel * rule.square_root(self.weight).clip(min=epsilon)
@@ -302,8 +226,6 @@ class _Units:
             h = paddle.gather(h, self._inverse)
         wide = dense_float(self._target)
         scaled = wide * h.astype(wide.dtype).reshape(self._unit_shape)
-        if discard is not None:
-            scaled = paddle.where(discard, paddle.zeros_like(scaled), scaled)
         paddle.assign(scaled.astype(self._target.dtype), self._target)
         return squared_norm
 
@@ -314,10 +236,6 @@ def unit_axes(num_axes: int, is_embedding: bool) -> tuple[int, ...]:
     A unit is a column of a linear weight ``[in, out]``, a row of an embedding
     ``[vocabulary, hidden]``, a filter of a convolution ``[out, in, ...]``; a
     vector is one unit.
-
-    Args:
-        num_axes: Number of the tensor's axes.
-        is_embedding: The tensor is an embedding.
     """
     if num_axes == 2 and not is_embedding:
         return (0,)

@@ -12,21 +12,26 @@ subclass's. What can be read between two steps stands in
 from __future__ import annotations
 
 import abc
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
-import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.distributed.communication.group import Group
+from paddle.optimizer import Optimizer
 
 from paddle_adagc import rule
-from paddle_adagc.clips.applied import on_skipped_update
-from paddle_adagc.clips.gradients import GradientList, NonFinite
+from paddle_adagc.clips.gradients import (
+    GradientList,
+    NonFinite,
+    refuse_nonfinite,
+)
+from paddle_adagc.clips.metrics import Call
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.clips.rule_state import Call, State
-from paddle_adagc.clips.stateful import StatefulClip
+from paddle_adagc.clips.stateful import State, StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.auto import (
@@ -41,21 +46,36 @@ from paddle_adagc.parallel.reduce import Reducer
 Pairs = list[tuple[Tensor, Tensor]]
 """Parameters and gradients."""
 
+_PASS = "_create_optimization_pass"
+"""The method of Paddle's optimizers that updates the weights."""
 
-def warn_of_numpy(version: str = np.__version__) -> None:
-    """Warn of a NumPy under which Paddle's ``GradScaler`` fails.
 
-    From 2.4 on ``float`` refuses arrays of one element, and so tensors.
+def on_skipped_update(take_back: Callable[[], None]) -> None:
+    """Call ``take_back`` if the optimizer that is calling makes no update.
+
+    Paddle's optimizers call the clip first and update the weights then, unless
+    ``paddle.amp.GradScaler`` found an overflow, of which nobody is told. The
+    next update is watched, no other, and nothing stays with the optimizer.
     """
-    if np.lib.NumpyVersion(version) >= "2.4.0":
-        warnings.warn(
-            f"under NumPy {version} Paddle's GradScaler ends training with a "
-            "TypeError at its first overflow: pip install 'numpy<2.4'",
-            stacklevel=2,
-        )
+    frame: FrameType | None = sys._getframe(1)
+    while frame and frame.f_code.co_name != "_apply_optimize":
+        frame = frame.f_back
+    optimizer = frame.f_locals.get("self") if frame else None
+    if not isinstance(optimizer, Optimizer) or _PASS in optimizer.__dict__:
+        return
 
+    def update(*args: Any, **kwargs: Any) -> Any:
+        del optimizer.__dict__[_PASS]
+        try:
+            result = getattr(optimizer, _PASS)(*args, **kwargs)
+        except BaseException:
+            take_back()
+            raise
+        if optimizer._get_auxiliary_var("found_inf") is True:
+            take_back()
+        return result
 
-warn_of_numpy()
+    optimizer.__dict__[_PASS] = update
 
 
 class TensorScalingClip(StatefulClip, abc.ABC):
@@ -81,21 +101,13 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     An optimizer that trains disjoint sets of tensors in successive steps
     (alternating blocks) looks like one with groups: give each set a clip.
 
-    Args:
-        nonfinite: Treatment of a tensor whose gradient holds Inf or NaN, or
-            whose float32 norm overflows. ``"zero"``: its gradient becomes 0.
-            ``"raise"``: FloatingPointError that names tensors and ranks, before
-            anything is changed, on all of fleet's ranks (without fleet on those
-            that found it); waits for the device and for all ranks: one
-            all-reduce of one number in every step. ``"propagate"``: its
-            gradient is left as it is. The event is counted on the device.
-            ``paddle.amp.GradScaler`` calls the clip in the steps that it skips
-            for an overflow as well: do not combine it with ``"raise"``. Such a
-            step leaves step count and state as they were; so does one whose
-            update fails.
+    ``paddle.amp.GradScaler`` calls the clip in the steps that it skips for an
+    overflow as well: do not combine it with ``nonfinite="raise"``. Such a step
+    leaves step count and state as they were; so does one whose update fails.
 
-    Raises:
-        ValueError: ``nonfinite`` is none of these.
+    Args:
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+        overrides: Which tensors are not clipped, or have own values.
     """
 
     _keeps_one_state = False
@@ -103,9 +115,6 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     _step_to_compare = 1
     """From this step on the clip compares its norms with other ranks', once."""
-
-    num_warmup_steps = 0
-    """Steps in which the rule goes by the step count."""
 
     _needs_whole_tensors = False
     """The rule cannot work on a rank's part of a tensor."""
@@ -118,10 +127,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     ) -> None:
         super().__init__(nonfinite=nonfinite)
         self.sharding_group: Group | None = None  # set by tensor fusion
-        self.overrides = overrides
-        self._awaits_tensors = overrides is not None and bool(
-            overrides.settings
-        )
+        self.overrides = overrides or Overrides({}, {})
+        self._awaits_tensors = bool(self.overrides.settings)
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -165,11 +172,26 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     ) -> tuple[Tensor, Tensor, Tensor | None, State] | None:
         """Apply the rule, and treat non-finite norms, in one kernel.
 
-        Returns:
-            norm, ``h``, the tensors to discard (None: none), what the rule
-            keeps; or None if there is no such kernel for this step.
+        Returns norm, ``h``, the tensors to discard (None: none), and what the
+        rule keeps; or None if there is no such kernel for this step.
         """
         return None
+
+    def _treat_nonfinite(
+        self, h: Tensor, norm: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Count lost tensors; return ``h``, and which to discard (None: none).
+
+        All are ``[num_tensors]``.
+        """
+        if self.nonfinite == "raise":
+            return h, None
+        finite = paddle.isfinite(norm)
+        lost = paddle.logical_not(finite)
+        self._num_lost = self._lost_so_far() + lost.astype("int32")
+        if self.nonfinite == "propagate":
+            return paddle.where(finite, h, paddle.ones_like(h)), None
+        return paddle.where(finite, h, paddle.zeros_like(h)), lost
 
     def _scale_(
         self,
@@ -179,19 +201,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
-        """Scale the gradients in place.
+        """Scale the gradients in place; ``slots`` are the parameters' first.
 
-        Args:
-            gradients: All of them.
-            slots: First slot of each parameter.
-            pairs: Parameters and gradients.
-            norm: float32 ``[num_tensors]``, of the whole tensors.
-            h: float32 ``[num_tensors]``.
-
-        Returns:
-            The part of each norm that is left, float32 ``[num_tensors]``.
+        Returns the part of each norm that is left, float32 ``[num_tensors]``.
         """
-        h, discard = self._nonfinite.treat(h, norm)
+        h, discard = self._treat_nonfinite(h, norm)
         gradients.scale_(h, discard)
         return h
 
@@ -235,16 +249,10 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             self._table.reader.remember(parameters, slots)
         else:
             slots = known.slots
-        owner = type(self).__name__
-        steps = self._steps.after(
-            slots,
-            f"{owner} keeps one state for all tensors"
-            if self._keeps_one_state
-            else "",
-        )
+        steps = self._steps.after(slots, self._keeps_one_state)
         if steps.is_irregular and not self._steps.is_irregular:
             warnings.warn(
-                f"{owner} was called for some tensors more often "
+                f"{type(self).__name__} was called for some tensors more often "
                 "than for others, as by two optimizers (a GAN): each call "
                 "counts as a step. Give each optimizer its own clip",
                 stacklevel=4,
@@ -252,22 +260,18 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         step = steps.num_steps - 1
         if self._awaits_tensors:
             self._check_overrides(step, reducer)
-        with unchecked():
-            present, norm, h, state = self._clip_(
-                step, slots, clipped, reducer, known
-            )
+        call, state = self._clip_(step, slots, clipped, reducer, known)
         begins_step = steps.num_steps > self._steps.num_steps
         if begins_step:
-            self._before_step = self._steps, self._rule_state.vectors
-        earlier = [] if begins_step else self._calls
-        if not any(call.slots is present for call in self._calls):
-            self._observed.update(present)
-        self._calls = [*earlier, Call(present, norm, h)]
-        self._steps = steps
-        self._rule_state.update(state)
+            self._before_step = self._steps, self._vectors
+        if not [old for old in self._calls if old.slots is call.slots]:
+            self._observed.update(call.slots)
+        self._calls = [call] if begins_step else [*self._calls, call]
+        self._steps, self._vectors = steps, state
         on_skipped_update(self._take_back)
         return pairs
 
+    @unchecked
     def _clip_(
         self,
         step: int,
@@ -275,26 +279,18 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         pairs: Pairs,
         reducer: Reducer,
         known: KnownPairs | None,
-    ) -> tuple[list[int], Tensor, Tensor, State]:
-        """Carry out steps 1 to 3 of the above.
+    ) -> tuple[Call, State]:
+        """Carry out steps 1 to 3 of the above; return the rule's next state.
 
-        Args:
-            step: Index of the optimizer step.
-            slots: First slot of each parameter.
-            pairs: Parameters and gradients.
-            reducer: Sums over the ranks.
-            known: The gradients, if they were read already.
-
-        Returns:
-            Slots of the tensors with a gradient; norm and ``h``, float32
-            ``[num_tensors]``; what the rule keeps.
+        ``slots`` are the parameters' first, and ``known`` has the gradients, if
+        they were read already.
         """
         table, present, segments = self._table, slots, None
         num_tensors = len(table.keys)
         if table.units:
             refuse_shuffled(self._shuffling)
             segments, present = self._cuts.find(
-                slots, pairs, self._ranks.topology(), self._leaves_out
+                slots, pairs, self._ranks.topology(), self.overrides.leaves_out
             )
         if known is not None:
             gradients = GradientList(
@@ -309,9 +305,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
             self._ranks.compare(table, squared_norm)
-        state = self._rule_state.current(num_tensors)
+        state = self._current()
         age = step - self._warmup_start
-        num_lost = self._nonfinite.count(num_tensors)
+        num_lost = self._num_lost
         fused = None
         if gradients.is_on_gpu:
             fused = self._fused_advance(age, squared_norm, state)
@@ -322,13 +318,13 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             else:
                 norm = rule.square_root(squared_norm)
                 if self.nonfinite == "raise":
-                    self._nonfinite.refuse(norm, table.keys, step, reducer)
+                    refuse_nonfinite(norm, table.keys, step, reducer)
                 h, state = self._advance(age, norm, state)
                 h = self._scale_(gradients, slots, pairs, norm, h)
         except BaseException:
-            self._nonfinite.update(num_lost)
+            self._num_lost = num_lost
             raise
-        return present, norm, h, state
+        return Call(present, norm, h), state
 
     def _read(self, pairs: list[Any]) -> KnownPairs | None:
         """Read pairs of known parameters in one pass; None: it cannot be."""
@@ -336,7 +332,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             self.sharding_group is not None
             or self._ranks.buffers is not None
             or get_unique_process_mesh_map()
-            or (self.overrides is not None and self.overrides.leaves_out_any)
+            or self.overrides.leaves_out_any
         ):
             return None
         index = self._cuts.index if self._table.units else None
@@ -354,17 +350,15 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             and getattr(parameter, "need_clip", True) is not False
         ]
         if self._ranks.buffers is not None:
-            clipped = self._ranks.buffers.unfold(clipped, self._table)
-        if self.overrides is None or not self.overrides.leaves_out_any:
+            clipped = self._ranks.buffers.unfold(clipped, self._table.names)
+        if not self.overrides.leaves_out_any:
             return clipped
+        leaves_out, keys_of = self.overrides.leaves_out, self._table.keys_of
         return [
             (parameter, gradient)
             for parameter, gradient in clipped
-            if not all(map(self._leaves_out, self._table.keys_of(parameter)))
+            if not all(map(leaves_out, keys_of(parameter)))
         ]
-
-    def _leaves_out(self, key: str) -> bool:
-        return self.overrides is not None and self.overrides.leaves_out(key)
 
     def _check_overrides(self, step: int, reducer: Reducer) -> None:
         """Refuse a pattern of no tensor, once all tensors are known.
@@ -373,13 +367,12 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         """
         has_made_a_step = bool(self._calls) and step == self.num_steps
         if self._table.is_bound or has_made_a_step:
-            assert self.overrides is not None
             self.overrides.refuse_unused(self._table.keys, reducer.any_rank)
             self._awaits_tensors = False
 
     def _local_pairs(self, pairs: Pairs) -> Pairs:
         """Return parameters and local gradients, under auto-parallel."""
-        meshes = self._ranks.meshes
+        meshes = self._ranks.use_meshes()
         if self.sharding_group is not None:
             here = meshes.slices(self.sharding_group, pairs)
         else:
@@ -396,8 +389,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     def _take_back(self) -> None:
         """Return to the state before the step; its numbers can be read."""
-        self._steps, state = self._before_step
-        self._rule_state.update(state)
+        self._steps, self._vectors = self._before_step
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """Return each parameter's slot, after a look at those that are new."""

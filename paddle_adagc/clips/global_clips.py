@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -14,7 +13,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.state import Quantity
 
 
@@ -72,21 +71,11 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
-        self.num_warmup_steps = self.t_start
         self._keep(
             Quantity(
                 name="gamma", start=math.inf, is_global=True, is_positive=True
             )
         )
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "lambda_rel": self.lambda_rel,
-            "beta": self.beta,
-            "lambda_abs": self.lambda_abs,
-            "t_start": self.t_start,
-            **super()._config(),
-        }
 
     def _advance(
         self, step: int, norm: Tensor, state: State
@@ -139,10 +128,6 @@ class ClipGradByZClip(GlobalNormClip):
         max_grad_norm: :math:`n_{max}`; None: no such bound.
         warmup_steps: At least 1.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range.
     """
 
     def __init__(
@@ -169,15 +154,6 @@ class ClipGradByZClip(GlobalNormClip):
                 for name in ("count", "mean", "variance")
             )
         )
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "alpha": self.alpha,
-            "z_thres": self.z_thres,
-            "max_grad_norm": self.max_grad_norm,
-            "warmup_steps": self.warmup_steps,
-            **super()._config(),
-        }
 
     def _advance(
         self, step: int, norm: Tensor, state: State

@@ -3,14 +3,13 @@
 """A clip's two passes over the gradients: measure them, scale them.
 
 Gradients may be float32, float64, bfloat16 or float16, dense or SelectedRows
-(the gradient of a sparse embedding); norms are float32 whatever they are. Only
-the treatment ``"raise"`` of Inf and NaN waits for the device.
+(the gradient of a sparse embedding); norms are float32 whatever they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import paddle
@@ -124,90 +123,33 @@ def _merged(gradient: Tensor | None) -> Tensor | None:
 NonFinite = Literal["zero", "raise", "propagate"]
 
 
-class NonFiniteTreatment:
-    """Change the factors of tensors without a finite norm, and count them.
+def refuse_nonfinite(
+    norm: Tensor, keys: Sequence[str], step: int, reducer: Reducer
+) -> None:
+    """Stop on all ranks, as ``"raise"`` asks; waits for the device.
 
-    Args:
-        mode: ``"zero"``, ``"raise"`` or ``"propagate"``.
+    Without fleet (``paddle.DataParallel`` alone) nothing tells which ranks take
+    part: only those raise that found it, and the others end with their next
+    exchange. After the all-reduce of gradients these are all.
 
     Raises:
-        ValueError: ``mode`` is none of these.
+        FloatingPointError: A norm is not finite here or on another rank.
     """
-
-    def __init__(self, mode: NonFinite) -> None:
-        if mode not in get_args(NonFinite):
-            raise ValueError(
-                f"nonfinite={mode!r} is not one of {get_args(NonFinite)}"
-            )
-        self._mode = mode
-        self._count = paddle.zeros([0], "int32")  # [num_tensors]
-
-    def refuse(
-        self, norm: Tensor, keys: Sequence[str], step: int, reducer: Reducer
-    ) -> None:
-        """Stop on all ranks, as ``"raise"`` asks; waits for the device.
-
-        Without fleet (``paddle.DataParallel`` alone) nothing tells which ranks
-        take part: only those raise that found it, and the others end with
-        their next exchange. After the all-reduce of gradients these are all.
-
-        Args:
-            norm: float32 ``[num_tensors]``.
-            keys: Key of every tensor.
-            step: Index of the optimizer step.
-            reducer: Tells the other ranks.
-
-        Raises:
-            FloatingPointError: A norm is not finite here or on another rank.
-        """
-        lost = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
-        found = reducer.tell_everyone(bool(lost), lost)
-        names: dict[str, list[str]] = {}
-        for rank, its_names in enumerate(found):
-            for name in its_names:
-                names.setdefault(name, []).append(str(rank))
-        if names:
-            where = [
-                name
-                if len(found) == 1
-                else f"{name} on all ranks"
-                if len(ranks) == len(found)
-                else f"{name} on rank {', '.join(ranks)}"
-                for name, ranks in names.items()
-            ]
-            raise FloatingPointError(
-                f"the gradient of {len(names)} tensors is not finite at step "
-                f"{step}: {'; '.join(where)}"
-            )
-
-    def treat(self, h: Tensor, norm: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return factors, and which gradients become 0 (None: none can).
-
-        Args:
-            h: float32 ``[num_tensors]``.
-            norm: float32 ``[num_tensors]``.
-        """
-        if self._mode == "raise":
-            return h, None
-        finite = paddle.isfinite(norm)
-        lost = paddle.logical_not(finite)
-        self._count = self.count(h.shape[0]) + lost.astype("int32")
-        if self._mode == "propagate":
-            return paddle.where(finite, h, paddle.ones_like(h)), None
-        return paddle.where(finite, h, paddle.zeros_like(h)), lost
-
-    def count(self, num_tensors: int) -> Tensor:
-        """Return how often each tensor was lost, int32 ``[num_tensors]``."""
-        num_new = num_tensors - self._count.shape[0]
-        if num_new <= 0:
-            return self._count
-        return paddle.concat([self._count, paddle.zeros([num_new], "int32")])
-
-    def reorder(self, old: Sequence[int]) -> None:
-        """Follow a table that was bound: ``old`` holds the former slots."""
-        count = self.count(max(old, default=-1) + 1)
-        self._count = paddle.gather(count, paddle.to_tensor(old, "int64"))
-
-    def update(self, count: Tensor) -> None:
-        """Take over a count that a fused kernel made."""
-        self._count = count
+    lost = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
+    found = reducer.tell_everyone(bool(lost), lost)
+    ranks_of: dict[str, list[str]] = {}
+    for rank, its_keys in enumerate(found):
+        for key in its_keys:
+            ranks_of.setdefault(key, []).append(str(rank))
+    if not ranks_of:
+        return
+    places = []
+    for key, ranks in ranks_of.items():
+        where = f" on rank {', '.join(ranks)}"
+        if len(ranks) == len(found):
+            where = " on all ranks" if len(found) > 1 else ""
+        places.append(key + where)
+    raise FloatingPointError(
+        f"the gradient of {len(places)} tensors is not finite at step {step}: "
+        f"{'; '.join(places)}"
+    )

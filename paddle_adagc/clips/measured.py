@@ -13,9 +13,9 @@ import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import Pairs, TensorScalingClip
-from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.rule_state import Rows, State
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.metrics import Rows
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.guards import eager
 from paddle_adagc.parallel.units import Declared
 
@@ -76,14 +76,9 @@ class MeasuredClip(ClipGradBase):
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last step as :meth:`TensorScalingClip.summary` does.
 
-        In a distributed run every rank has to call it, and gets the same: one
-        gather. ``nonfinite_total`` is about the measured steps.
-
-        Args:
-            tensors: Add ``tensors``: norm and ``h`` by key.
-
-        Returns:
-            Without ``step``; empty if the last step was not measured.
+        Without ``step``; empty if the last step was not measured.
+        ``nonfinite_total`` is about the measured steps. In a distributed run
+        every rank has to call it, and gets the same: one gather.
         """
         if not self._is_fresh:
             return {}
@@ -95,8 +90,7 @@ class MeasuredClip(ClipGradBase):
 class _Probe(TensorScalingClip):
     """Measures gradients and leaves them as they are.
 
-    Args:
-        after: Probe behind the clip; ``h`` is what the norms shrank by.
+    With a probe ``after`` the clip ``h`` is what the norms shrank by.
     """
 
     _step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
@@ -122,11 +116,6 @@ class _Probe(TensorScalingClip):
         return paddle.ones_like(norm), {}
 
     def _scale_(
-        self,
-        gradients: GradientList,
-        slots: Sequence[int],
-        pairs: Pairs,
-        norm: Tensor,
-        h: Tensor,
+        self, gradients: Any, slots: Any, pairs: Any, norm: Tensor, h: Tensor
     ) -> Tensor:
-        return self._nonfinite.treat(h, norm)[0]
+        return self._treat_nonfinite(h, norm)[0]

@@ -14,8 +14,8 @@ from paddle import Tensor
 
 from paddle_adagc.checks import suggestion
 
-Settings = dict[str, dict[str, float] | None]
-"""Pattern -> values by argument; None: these tensors are not clipped."""
+Checks = Mapping[str, Callable[[str, Any], float]]
+"""Argument -> function of name and value that returns the value, or raises."""
 
 
 class Overrides:
@@ -26,9 +26,8 @@ class Overrides:
     merged from several files, and in no comparison of two configs.
 
     Args:
-        overrides: See :data:`Settings`.
-        checks: For each argument that a tensor may have a value of its own of:
-            a function of name and value that returns the value, or raises.
+        overrides: Pattern -> values by argument; None: not clipped.
+        checks: Of the arguments that may differ between tensors.
 
     Raises:
         TypeError: ``overrides`` is no dict of dicts, or a value is no number.
@@ -39,14 +38,14 @@ class Overrides:
     def __init__(
         self,
         overrides: Mapping[str, Mapping[str, float] | None],
-        checks: Mapping[str, Callable[[str, Any], float]],
+        checks: Checks,
     ) -> None:
         if not isinstance(overrides, Mapping):
             raise TypeError(
                 "overrides must be a dict of pattern -> values, got "
                 f"{overrides!r}"
             )
-        self.settings: Settings = {
+        self.settings: dict[str, dict[str, float] | None] = {
             pattern: _checked(pattern, values, checks)
             for pattern, values in overrides.items()
         }
@@ -64,13 +63,10 @@ class Overrides:
     def vectors(
         self, keys: Sequence[str], defaults: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """Return each of these arguments, float64 ``[num_tensors]``.
+        """Return the arguments that some tensor overrides, all tensors' values.
 
-        They are made when the tensors change, and never read back.
-
-        Args:
-            keys: Of all tensors.
-            defaults: Value by argument of tensors without one of their own.
+        float64 ``[num_tensors]``, made when the tensors change, and never read
+        back.
         """
         if self._keys != keys:
             own = [self.settings.get(self._pattern(key) or "") for key in keys]
@@ -90,18 +86,11 @@ class Overrides:
         return {pattern: found.count(pattern) for pattern in self.settings}
 
     def refuse_unused(
-        self,
-        keys: Sequence[str],
-        any_rank: Callable[[bool], bool] = bool,
+        self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
     ) -> None:
-        """Refuse a pattern that matches no tensor.
+        """Refuse a pattern of no tensor, nor of one that was asked about.
 
-        Args:
-            keys: Of all tensors; those asked about before count as well.
-            any_rank: Tells whether a flag is set on any rank.
-
-        Raises:
-            ValueError: There is one.
+        ``any_rank`` tells whether a flag is set on any rank.
         """
         known = self.num_tensors({*keys, *self._patterns})
         for pattern, number in known.items():
@@ -113,11 +102,7 @@ class Overrides:
                 )
 
     def _pattern(self, key: str) -> str | None:
-        """Return the pattern that the key matches.
-
-        Raises:
-            ValueError: There are two.
-        """
+        """Return the pattern that the key matches; refuse two."""
         if key not in self._patterns:
             found = [p for p in self.settings if re.search(p, key)]
             if len(found) > 1:
@@ -130,9 +115,7 @@ class Overrides:
 
 
 def _checked(
-    pattern: Any,
-    values: Any,
-    checks: Mapping[str, Callable[[str, Any], float]],
+    pattern: Any, values: Any, checks: Checks
 ) -> dict[str, float] | None:
     where = f"overrides[{pattern!r}]"
     try:

@@ -74,11 +74,7 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
 
 
 def check_arguments(name: str, values: Iterable[str]) -> None:
-    """Check the names of arguments of the clip called ``name``.
-
-    Raises:
-        ValueError: The clip does not take one; the message has the nearest.
-    """
+    """Refuse arguments that the clip called ``name`` does not take."""
     known = inspect.signature(CLIPS[name]).parameters
     for key in values:
         if key not in known:

@@ -8,30 +8,19 @@ last step: to read, to save, to load, to forget.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import name_hint
-from paddle_adagc.clips.gradients import NonFinite, NonFiniteTreatment
-from paddle_adagc.clips.rule_state import (
-    Call,
-    Rows,
-    RuleState,
-    Snapshot,
-    State,
-    StuckTensors,
-    by_tensor,
-    step_metrics,
-    step_summary,
-)
+from paddle_adagc.checks import check_choice, name_hint
+from paddle_adagc.clips.gradients import NonFinite
+from paddle_adagc.clips.metrics import Call, Rows, Snapshot, StuckTensors
 from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import (
@@ -62,14 +51,23 @@ from paddle_adagc.parallel.topology import (
 from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
+State = dict[str, Tensor]
+"""Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
+
+
+def grown(vector: Tensor, num_tensors: int, start: float) -> Tensor:
+    """Return the vector with start values for tensors that are new."""
+    num_new = num_tensors - vector.shape[0]
+    if num_new <= 0:
+        return vector
+    return paddle.concat([vector, paddle.full([num_new], start, vector.dtype)])
+
 
 class OtherRanks:
     """Finds this rank's gradients and the ranks to sum their norms over.
 
-    Args:
-        owner: The clip's class, for messages.
-        model: What the clip is bound to, if it is.
-        layout: The model's tensors.
+    ``owner`` is the clip's class; ``model`` what it is bound to, if it is, with
+    the ``layout`` of its tensors.
     """
 
     def __init__(
@@ -94,11 +92,15 @@ class OtherRanks:
         if topology is not None and topology.fuses_parameters:
             self.buffers = FusedBuffers(model.parameters())
 
+    def use_meshes(self) -> Meshes:
+        """Forget the sums of tensors that lay on no mesh."""
+        self._reducer = None
+        return self.meshes
+
     def topology(self) -> Topology | None:
         """Return this rank's place under fleet or a stage that wraps the model.
 
-        Raises:
-            RuntimeError: An unknown sharding stage 2 splits the tensors.
+        An unknown sharding stage 2, which splits the tensors, is refused.
         """
         if self._group_sharded is not None:
             return self._group_sharded
@@ -108,20 +110,21 @@ class OtherRanks:
 
     def reducer(self, table: TensorTable) -> Reducer:
         """Look up, once, which ranks each tensor's norm is summed over."""
-        if self.meshes:
+        if self._reducer is not None:
+            return self._reducer
+        if self.meshes:  # which a step may find to be others
             return self.meshes.reducer(len(table))
-        if self._reducer is None:
-            topology = self.topology()
-            if not table.is_bound:
-                check_unbound(self._owner, topology)
-            elif topology is None:
-                check_alone(table.layout)
-            self._reducer = Reducer(
-                make_plan(table.layout, topology)
-                if topology is not None and table.is_bound
-                else None,
-                topology and topology.world,
-            )
+        topology = self.topology()
+        if not table.is_bound:
+            check_unbound(self._owner, topology)
+        elif topology is None:
+            check_alone(table.layout)
+        self._reducer = Reducer(
+            make_plan(table.layout, topology)
+            if topology is not None and table.is_bound
+            else None,
+            topology and topology.world,
+        )
         return self._reducer
 
     def agree(self) -> None:
@@ -131,15 +134,14 @@ class OtherRanks:
 
     def compare(self, table: TensorTable, squared_norm: Tensor) -> None:
         """Notice gradients that were not averaged; one step waits for it."""
-        if self.meshes:
-            return
-        self.has_compared = True
-        compare_with_other_ranks(
-            table.keys, table.layout, self.topology(), squared_norm
-        )
+        if not self.meshes:
+            self.has_compared = True
+            compare_with_other_ranks(
+                table.keys, table.layout, self.topology(), squared_norm
+            )
 
     def check_unbound(self, parameters: Sequence[Tensor]) -> None:
-        """Refuse parameters that need :meth:`TensorScalingClip.bind`."""
+        """Refuse parameters that need :meth:`StatefulClip.bind`."""
         check_unbound(self._owner, read_topology(), parameters)
 
 
@@ -147,9 +149,6 @@ class StatefulClip(ClipGradBase):
     """A clip between two steps: names, state and numbers of the last step.
 
     :class:`~paddle_adagc.clips.base.TensorScalingClip` makes the steps.
-
-    Args:
-        nonfinite: Treatment of Inf and NaN.
     """
 
     def __new__(cls, *positional: Any, **named: Any) -> Any:
@@ -168,64 +167,92 @@ class StatefulClip(ClipGradBase):
             raise TypeError(f"{cls.__name__}: {error}{hint}") from None
         return super().__new__(cls)
 
+    _optional: Sequence[str] = ()
+    """Quantities that a loaded state may lack, or have without use."""
+
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
+        check_choice("nonfinite", nonfinite, get_args(NonFinite))
         self.nonfinite: NonFinite = nonfinite
-        self._nonfinite = NonFiniteTreatment(nonfinite)
+        self._kept: tuple[Quantity, ...] = ()
+        self._vectors: State = {}
+        self._num_lost = paddle.zeros([0], "int32")  # [num_tensors], of steps
+        self._told: dict[str, int] = {}  # lost until the last summary
         self._table = TensorTable()
         self._cuts = UnitCuts(self._table)
         self._shuffling: list[tuple[str, paddle.nn.Layer]] = []
-        self._rule_state = RuleState()
         self._steps = StepCount()
         self._before_step: tuple[StepCount, State] = self._steps, {}
         self._warmup_start = 0
         self._calls: list[Call] = []
         self._observed: set[int] = set()
-        self._told: dict[str, int] = {}  # lost until the last summary
         self._stuck = StuckTensors()
         self._has_loaded = False
         self._ranks = OtherRanks(type(self).__name__)
 
-    def _keep(
-        self, *quantities: Quantity, optional: Sequence[str] = ()
-    ) -> None:
+    def _keep(self, *quantities: Quantity) -> None:
         """Declare, once, what the rule carries from step to step.
 
         State, gathering over ranks, reordering and metrics follow from it.
-
-        Args:
-            *quantities: What there is, per tensor or about all of them.
-            optional: Names that a loaded state may lack, or have without use.
         """
-        self._rule_state = RuleState(quantities, optional)
+        self._kept = quantities
+        self._forget()
+
+    @unchecked
+    def _forget(self) -> None:
+        self._vectors = {
+            q.name: paddle.full([int(q.is_global)], q.start, "float32")
+            for q in self._kept
+        }
+
+    def _current(self) -> State:
+        """Return what the rule keeps, with start values for new tensors."""
+        vectors = dict(self._vectors)
+        for name, start in self._starts().items():
+            vectors[name] = grown(vectors[name], len(self._table.keys), start)
+        return vectors
+
+    def _starts(self) -> dict[str, float]:
+        """Return the start values of the vectors ``[num_tensors]``."""
+        return {
+            q.name: q.start
+            for q in self._kept
+            if q.name in self._vectors and not q.is_global
+        }
+
+    def _lost_so_far(self) -> Tensor:
+        """In how many steps each tensor was lost, int32 ``[num_tensors]``."""
+        return grown(self._num_lost, len(self._table.keys), 0)
 
     def _config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"nonfinite": self.nonfinite}
+        """Return the constructor's arguments, which are attributes."""
+        names: list[str] = []
+        for cls in type(self).__mro__:
+            spec = inspect.getfullargspec(cls.__init__)  # type: ignore[misc]
+            names += [*spec.args[1:], *spec.kwonlyargs]
+            if not spec.varkw:  # else the rest is the base class's
+                break
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         """Class and arguments."""
         arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
         return f"{type(self).__name__}({arguments})"
 
-    def __str__(self) -> str:
-        """Class, arguments and the last step of this rank; may wait for it."""
-        if not self._calls:
-            return f"{self!r}, {self.num_steps} steps"
-        rows, has_gradient = self._rows()
-        step = step_summary(rows.choose(has_gradient))
-        lowest = [f" ({key})" for key in step["lowest_h"]][:1]
-        return (
-            f"{self!r}, {self.num_steps} steps; in the last one "
-            f"{step['clipped_fraction']:.1%} of {step['num_tensors']} tensors "
-            f"clipped, lowest h {step['h_min']:.4g}{''.join(lowest)}"
-        )
+    __str__ = __repr__
 
     def _tensor_metrics(self) -> State:
-        """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
-        size = len(self._table)
-        state = self._rule_state.current(size)
-        return {name: vector.expand([size]) for name, vector in state.items()}
+        """Return what the rule knows per tensor, float32 ``[num_tensors]``.
+
+        Counts are left out.
+        """
+        size = [len(self._table)]
+        counts = [q.name for q in self._kept if q.absent is not None]
+        return {
+            name: vector.expand(size)
+            for name, vector in self._current().items()
+            if name not in counts
+        }
 
     def _check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology
@@ -245,11 +272,11 @@ class StatefulClip(ClipGradBase):
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
         which depend on the order in which a process makes its layers.
 
-        A hybrid-parallel run needs it, before fleet wraps the optimizer: the
-        clip reads from the model which ranks hold parts of a tensor. So does
-        ``group_sharded_parallel``, with the model that it returns. Bind a model
-        again after its parameters change (LoRA, another head), as long as there
-        is no state to lose.
+        A hybrid-parallel run needs it, before fleet wraps the optimizer: it
+        tells which ranks hold parts of a tensor. So does
+        ``group_sharded_parallel``, with the model that it returns. Bind again
+        after the parameters change (LoRA, another head), as long as there is no
+        state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -285,9 +312,7 @@ class StatefulClip(ClipGradBase):
         if topology is not None and not ranks.meshes:
             check_layout(list(layout.values()), topology)
             self._check_layout(list(layout.values()), topology)
-        if self._table.is_bound and not any(
-            name in self._table for name in layout
-        ):
+        if self._table.is_bound and not self._table.names & layout.keys():
             warnings.warn(
                 f"this {type(self).__name__} was bound to another model, none "
                 "of whose parameters this one has: make a clip for each model",
@@ -297,15 +322,24 @@ class StatefulClip(ClipGradBase):
             self._table = TensorTable()
         old = self._table.bind(layout)
         self._cuts = UnitCuts(self._table)
-        self._nonfinite.reorder(old)
-        if old:
-            self._rule_state.reorder(old)
-            self._observed = {
-                slot for slot, was in enumerate(old) if was in self._observed
-            }
-            self._resume_at(self.num_steps)
+        self._reorder(old)
         self._ranks = ranks
         self._shuffling = shuffling
+
+    @unchecked
+    def _reorder(self, old: Sequence[int]) -> None:
+        """Follow a table that was bound: ``old`` holds the former slots."""
+        index = paddle.to_tensor(old, "int64")
+        num_lost = grown(self._num_lost, max(old, default=-1) + 1, 0)
+        self._num_lost = paddle.gather(num_lost, index)
+        if not old:
+            return
+        for name in self._starts():
+            self._vectors[name] = paddle.gather(self._vectors[name], index)
+        self._observed = {
+            slot for slot, was in enumerate(old) if was in self._observed
+        }
+        self._resume_at(self.num_steps)
 
     def restart_warmup(self) -> None:
         """Forget what the rule has observed, and start its warm-up again.
@@ -315,21 +349,20 @@ class StatefulClip(ClipGradBase):
         restart, so a resumed run completes the warm-up. In a distributed run
         every rank has to call it, between two steps.
         """
-        self._rule_state.restart()
+        self._forget()
         self._warmup_start = self.num_steps
 
+    @unchecked
     def state_dict(self) -> dict[str, Any]:
         """State to save beside the optimizer's.
 
         Returns:
             ``step`` (int, optimizer steps made); for each quantity that the
-            rule keeps, such as AdaGC's ``gamma``, a dict of tensor key ->
-            float32 tensor of shape ``[]``; ``config`` (the constructor's
-            arguments); after :meth:`restart_warmup` its step,
-            ``warmup_start``.
+            rule keeps, such as ``gamma``, a dict of tensor key -> float32
+            tensor of shape ``[]``; ``config`` (the constructor's arguments);
+            after :meth:`restart_warmup` its step, ``warmup_start``.
         """
-        with unchecked():
-            return self._state().to_dict()
+        return self._state().to_dict()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
@@ -342,18 +375,18 @@ class StatefulClip(ClipGradBase):
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
         """
-        quantities = self._rule_state.quantities
-        state = gather_state(self._state(), *self._met_and_lost(), quantities)
-        return state.to_dict()
+        mine = self._state(), *self._met_and_lost()
+        return gather_state(*mine, self._kept).to_dict()
 
-    @unchecked()
+    @unchecked
     def _met_and_lost(self) -> tuple[set[str], dict[str, int]]:
         """Return the tensors met, and in how many steps which were lost."""
         keys = self._table.keys
-        counts = self._nonfinite.count(len(keys)).tolist()
+        counts = self._lost_so_far().tolist()
         lost = {k: n for k, n in zip(keys, counts, strict=True) if n}
         return {keys[slot] for slot in self._observed}, lost
 
+    @unchecked
     def set_state_dict(
         self,
         state: dict[str, Any],
@@ -378,13 +411,20 @@ class StatefulClip(ClipGradBase):
             ValueError: It is not a state of this class, or the tensors are
                 not this model's; or ``rename`` does not fit them.
         """
+        owner, mine = type(self).__name__, self._config()
         loaded = ClipState.from_dict(state).renamed(rename or {})
-        owner = type(self).__name__
-        self._rule_state.load(loaded, self._config(), owner, self._table)
+        loaded = loaded.fitted(owner, mine, self._kept, self._optional)
+        if loaded.values:
+            self._table.adopt(loaded.keys)
+            loaded = loaded.restrict(self._table.keys)
+        self._vectors = {
+            name: paddle.to_tensor(vector, "float32")
+            for name, vector in {**loaded.values, **loaded.scalars}.items()
+        }
         self._has_loaded = True
         self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
-        warn_of_other_arguments(self._config(), loaded.config)
+        warn_of_other_arguments(mine, loaded.config)
 
     def metrics(self) -> dict[str, Any]:
         """Return numbers of the last optimizer step; may wait for the device.
@@ -403,18 +443,16 @@ class StatefulClip(ClipGradBase):
             of ``norm`` (before the clip), ``h``, and what the rule keeps.
         """
         rows, has_gradient = self._rows()
-        return {
-            "step": self.num_steps - 1,
-            **step_metrics(rows.choose(has_gradient)),
-        }
+        step = rows.choose(has_gradient)
+        return {"step": self.num_steps - 1, **step.metrics()}
 
-    @unchecked()
+    @unchecked
     def snapshot(self) -> Snapshot:
         """Return the last step's vectors; does not wait for the device.
 
         Later steps do not change them, so they can be copied later.
         """
-        total = self._nonfinite.count(len(self._table))
+        total = self._lost_so_far()
         per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
         return Snapshot(self._calls, [*self._table.keys], per_tensor)
 
@@ -424,22 +462,19 @@ class StatefulClip(ClipGradBase):
         Tensors without a gradient, or with a zero gradient, are left out. In a
         distributed run every rank has to call it, and all get the same numbers.
         """
-        return {
-            "step": self.num_steps - 1,
-            **step_metrics(self._rows_of_all_ranks()),
-        }
+        step = self._rows_of_all_ranks()
+        return {"step": self.num_steps - 1, **step.metrics()}
 
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and all get the same
-        numbers. It makes one gather of a few numbers per tensor, and one
-        all-reduce of a number; steps without it cost nothing.
+        numbers: one gather of a few numbers per tensor, and one all-reduce of a
+        number. Steps without it cost nothing.
 
         Under fleet a warning names tensors whose gradients held Inf or NaN on
         some of the ranks with copies of them alone, since the last summary.
-        Without fleet nothing tells which ranks hold copies, and only
-        :meth:`full_state_dict` compares them.
+        Without fleet only :meth:`full_state_dict` compares the copies.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.
@@ -452,16 +487,16 @@ class StatefulClip(ClipGradBase):
             ``clipped_norm_fraction`` (share of the global norm that was
             clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
             of the most clipped tensors -> h; empty if all tensors have the same
-            h, as under GlobalGC), ``nonfinite`` (number of tensors with Inf or
-            NaN), ``nonfinite_total`` (over all steps of this process),
-            ``stuck`` (keys of tensors with ``h`` below 0.01 in every summary
-            of the last 200 steps or more, of which a warning tells).
+            h), ``nonfinite`` (number of tensors with Inf or NaN),
+            ``nonfinite_total`` (over all steps of this process), ``stuck``
+            (keys of tensors with ``h`` below 0.01 in every summary of the last
+            200 steps or more, of which a warning tells).
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._stuck.see(step, rows)
         self._compare_lost()
-        summary = {"step": step, **step_summary(rows), "stuck": stuck}
-        return summary | ({"tensors": by_tensor(rows)} if tensors else {})
+        summary = {"step": step, **rows.summary(), "stuck": stuck}
+        return summary | ({"tensors": rows.by_tensor()} if tensors else {})
 
     def _compare_lost(self) -> None:
         """Warn of Inf and NaN since the last call on some ranks alone."""
@@ -492,12 +527,21 @@ class StatefulClip(ClipGradBase):
         counted = reducer.counted(norm).numpy() != 0
         return Rows.join(reducer.gather(rows.choose(counted)))
 
-    @unchecked()
+    @unchecked
     def _state(self) -> ClipState:
-        state = self._rule_state.state(
-            self.num_steps, self._config(), self._table.keys
+        """Return the state; it shares the device's vectors."""
+        values, scalars = self._current(), {}
+        for q in self._kept:
+            if q.is_global:
+                scalars[q.name] = values.pop(q.name)
+        return ClipState(
+            self.num_steps,
+            self._config(),
+            tuple(self._table.keys) if values else (),
+            values,
+            scalars,
+            self._warmup_start,
         )
-        return dataclasses.replace(state, warmup_start=self._warmup_start)
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 import numpy as np
-import paddle
 import paddle.distributed as dist
 from paddle import Tensor
 
@@ -47,9 +46,10 @@ class TensorTable:
         """Return the number of tensors."""
         return len(self.keys)
 
-    def __contains__(self, name: object) -> bool:
-        """Whether a bound table holds the parameter of this name."""
-        return self._key_of_name is not None and name in self._key_of_name
+    @property
+    def names(self) -> Set[str]:
+        """Paddle's names of a bound table's parameters."""
+        return (self._key_of_name or {}).keys()
 
     @property
     def is_bound(self) -> bool:
@@ -59,6 +59,9 @@ class TensorTable:
     def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
         """Take over all parameters of a model, in its order.
 
+        A ValueError says if the table holds other keys, from a loaded state or
+        from another model.
+
         Args:
             layout: By parameter name, from
                 :func:`paddle_adagc.parallel.layout.read_layout`.
@@ -66,10 +69,6 @@ class TensorTable:
         Returns:
             For each tensor in the new order, the slot that it had before;
             nothing if the table was empty.
-
-        Raises:
-            ValueError: The table holds other keys, from a loaded state or from
-                another model.
         """
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
@@ -94,25 +93,21 @@ class TensorTable:
                 "make a new clip for this model"
             )
         if self.keys:
-            found = self._of_this_rank(self.keys, keys)
+            found = _of_this_rank(self.keys, keys)
             _check_same(found, keys, "the loaded state's tensors")
         slot_before = {key: slot for slot, key in enumerate(self.keys)}
-        self.keys = keys
+        self._name(keys)
         self.layout = tuple(tensors)
         self.units = units
         self._key_of_name = key_of_name
-        self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
-        self._slot_of_name, self.reader = {}, PairReader()
         self._unconfirmed = False
         return [slot_before[key] for key in keys] if slot_before else []
 
     def slots(self, parameters: Sequence[Tensor]) -> list[int]:
         """First slot of each parameter; an unbound table adds those it lacks.
 
-        Raises:
-            ValueError: A parameter is not part of the bound model, or a slice
-                of sharding stage 3; or two have the same name; or the loaded
-                state is evidently another model's.
+        Refused are strangers to the bound model, slices of sharding stage 3,
+        two parameters of one name, and an evidently foreign loaded state.
         """
         try:
             slots = [self._slot_of_name[p.name] for p in parameters]
@@ -139,43 +134,29 @@ class TensorTable:
         self._slot_of_name.update(zip(names, slots, strict=True))
         return slots
 
-    def check_state(self, keys: Sequence[str]) -> None:
-        """Hold a state's keys against the table's, unless that is empty.
-
-        In a distributed run the state may hold more: other ranks' tensors.
-
-        Raises:
-            ValueError: They do not fit.
-        """
-        if not self.keys:
-            return
-        if self.is_bound:
-            keys = self._of_this_rank(keys, self.keys)
-        _check_same(keys, self.keys, "the state's tensors")
-
     def adopt(self, keys: Sequence[str]) -> None:
-        """Take the tensors of a checked state; a model's order stays."""
+        """Take the tensors of a state, unless those of a model are known.
+
+        A table that is not empty has to fit: a ValueError names the difference.
+        In a distributed run the state may hold more: other ranks' tensors.
+        """
         if self.is_bound:
+            found = _of_this_rank(keys, self.keys)
+            _check_same(found, self.keys, "the state's tensors")
             return
+        if self.keys:
+            _check_same(keys, self.keys, "the state's tensors")
+        self._name(keys)
+        self._unconfirmed = True
+
+    def _name(self, keys: Sequence[str]) -> None:
+        """Give the tensors of these keys the slots in this order."""
         self.keys = list(keys)
         self._slot_of_key = {key: slot for slot, key in enumerate(keys)}
         self._slot_of_name, self.reader = {}, PairReader()
-        self._unconfirmed = True
-
-    @staticmethod
-    def _of_this_rank(found: Sequence[str], mine: Sequence[str]) -> list[str]:
-        """Keys of a state without those that only other ranks may hold."""
-        if paddle.distributed.get_world_size() == 1:
-            return list(found)
-        held = set(mine)
-        return [key for key in found if key in held]
 
     def key(self, parameter: Tensor) -> str:
-        """Key of a parameter, or of its first unit, in the table or not.
-
-        Raises:
-            ValueError: It is not part of the bound model.
-        """
+        """Key of a parameter, or of its first unit, in the table or not."""
         if self._key_of_name is None:
             return parameter.name
         try:
@@ -195,9 +176,8 @@ class TensorTable:
         return [unit.key for unit in self.units.get(slot, ())] or [key]
 
     def _confirm(self, keys: Sequence[str]) -> None:
-        seen = set(keys)
-        new = [key for key in keys if key not in self._slot_of_key]
-        unseen = [key for key in self.keys if key not in seen]
+        """Refuse an unbound state of other tensors in the first step."""
+        new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
         if new and unseen:
             raise ValueError(
                 f"the loaded state is another model's: it lacks {_some(new)} "
@@ -213,11 +193,7 @@ _LATE = -1
 
 
 class UnitCuts:
-    """Finds the units of a table in the gradients of a step.
-
-    Args:
-        table: With the units of the parameters.
-    """
+    """Finds the units of a table's parameters in the gradients of a step."""
 
     def __init__(self, table: TensorTable) -> None:
         self._table = table
@@ -236,21 +212,13 @@ class UnitCuts:
         topology: Topology | None,
         leaves_out: Callable[[str], bool],
     ) -> tuple[Segments, list[int]]:
-        """Return the units in all gradients, and whose are there.
+        """Return the units in all gradients, and the slots of those present.
 
         The order of the gradients (:attr:`index`) and the segments change only
         when a parameter has its first gradient. Where sharding splits
         parameters, the first call asks all ranks for the lengths of their
-        slices: every rank has to make it.
-
-        Args:
-            slots: First slot of each parameter.
-            pairs: Parameters and gradients; slices under sharding V2.
-            topology: This rank's place.
-            leaves_out: Whether the unit of this key is not clipped.
-
-        Returns:
-            Where the units lie; the slots of those with a gradient.
+        slices: every rank has to make it. ``leaves_out`` says whether the unit
+        of a key is not clipped.
         """
         if self._segments is None or not self.index.keys() >= {*slots}:
             self._sizes |= {
@@ -286,17 +254,10 @@ class UnitCuts:
                 continue
             begin = begins.get(slot, 0)
             of_units = [
-                (
-                    piece.start,
-                    piece.size,
-                    slot + i,
-                    index,
-                    piece.run,
-                    piece.stride,
-                )
+                (p.start, p.size, slot + i, index, p.run, p.stride)
                 for i, unit in enumerate(units)
                 if not leaves_out(unit.key)
-                for piece in unit.cut(begin, begin + self._sizes[slot])
+                for p in unit.cut(begin, begin + self._sizes[slot])
             ]
             self._present[slot] = sorted({row[2] for row in of_units})
             rows += of_units
@@ -311,24 +272,19 @@ class UnitCuts:
     ) -> dict[int, int]:
         """First value of this rank's slice of each parameter with units.
 
-        Raises:
-            RuntimeError: Some ranks have a gradient for their slice, others
-                have none.
+        Every rank needs a gradient for its slice, or none may have one.
         """
         begins: dict[int, int] = {}
         if topology is None or not topology.splits_parameters:
             return begins
-        has_groups = topology.has_expert_groups
-        for axis, of_experts in (
-            (topology.sharding, False),
-            (topology.moe_sharding, True),
+        of_axis: dict[bool, list[int]] = {False: [], True: []}
+        for slot in self._table.units:
+            is_expert = self._table.layout[slot].is_expert
+            of_axis[is_expert and topology.has_expert_groups].append(slot)
+        for axis, members in (
+            (topology.sharding, of_axis[False]),
+            (topology.moe_sharding, of_axis[True]),
         ):
-            members = [
-                slot
-                for slot in self._table.units
-                if (self._table.layout[slot].is_expert and has_groups)
-                == of_experts
-            ]
             if axis.size == 1 or not members:
                 continue
             parts: list[dict[int, int]] = []
@@ -350,6 +306,12 @@ class UnitCuts:
         return begins
 
 
+def _of_this_rank(found: Sequence[str], mine: Sequence[str]) -> list[str]:
+    """Keys of a state without those that only other ranks may hold."""
+    foreign = set(_only_in(found, mine) if dist.get_world_size() > 1 else ())
+    return [key for key in found if key not in foreign]
+
+
 def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
     if set(found) != set(wanted):
         raise ValueError(
@@ -361,10 +323,13 @@ def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
 
 
 def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
-    found_keys, wanted_keys = set(found), set(wanted)
-    missing = [key for key in wanted if key not in found_keys]
-    unknown = [key for key in found if key not in wanted_keys]
+    missing, unknown = _only_in(wanted, found), _only_in(found, wanted)
     return f"{_some(missing)} missing, {_some(unknown)} unknown"
+
+
+def _only_in(keys: Sequence[str], others: Sequence[str]) -> list[str]:
+    excluded = set(others)
+    return [key for key in keys if key not in excluded]
 
 
 def _some(keys: Sequence[str]) -> str:
@@ -390,56 +355,36 @@ class StepCount:
     seen: Mapping[int, int] = dataclasses.field(default_factory=dict)
     """Tensors met in this step -> number of the call, from 0."""
 
-    has_groups: bool = False
-    """A step had two calls with gradients."""
-
-    is_repeating: bool = False
-    """Two calls in a row had gradients."""
-
-    num_gaps: int = 0
-    """Calls without gradients after one with some."""
-
-    num_calls: int = 0
-    """Calls with gradients in this step."""
-
+    has_groups: bool = False  # a step had two calls with gradients
+    is_repeating: bool = False  # two calls in a row had gradients
+    num_gaps: int = 0  # calls without gradients after one with some
+    num_calls: int = 0  # calls with gradients in this step
     is_irregular: bool = False
     """A step had one such call though others had several."""
 
-    position: int = 0
-    """Calls in this step, with gradients or without."""
+    position: int = 0  # calls in this step, with gradients or without
+    period: int = 0  # calls in every step; 0: not known so far
+    last: Collection[int] = ()  # slots of the last call
 
-    period: int = 0
-    """Calls in every step; 0: not known so far."""
-
-    last: Collection[int] = dataclasses.field(
-        default=(), compare=False, repr=False
-    )
-    """Slots of the last call."""
-
-    def after(self, slots: Collection[int], one_group: str = "") -> StepCount:
-        """Return the count after one more call.
+    def after(
+        self, slots: Collection[int], has_one_state: bool = False
+    ) -> StepCount:
+        """Return the count after one more call, with gradients of ``slots``.
 
         A call without gradients counts as one: the clip is called so only where
-        ranks wait for each other, and on a rank that has none.
-
-        Args:
-            slots: Tensors that have a gradient in this call.
-            one_group: Why there must not be several groups, if that is so.
-
-        Raises:
-            RuntimeError: There are several groups against ``one_group``; or one
-                of them has no gradients here, so that this rank cannot tell
-                when a step begins.
+        ranks wait for each other, and on a rank that has none. A clip that
+        keeps one state for all tensors may not have several groups, and no clip
+        one without gradients here: this rank could not tell when a step begins.
         """
         again = next(filter(self.seen.__contains__, slots), None)
         is_over = self.num_calls < self.period <= self.position
         is_new = again is not None or is_over
         is_same_step = bool(slots and self.seen and not is_new)
-        if is_same_step and one_group:
+        if is_same_step and has_one_state:
             raise RuntimeError(
-                f"the clip was called for several parameter groups, and "
-                f"{one_group}: {_REMEDY}. (Other tensors than in the step "
-                "before look like a group: give each set its own clip)"
+                "the clip was called for several parameter groups, and keeps "
+                f"one state for all tensors: {_REMEDY}. (Other tensors than in "
+                "the step before look like a group: give each set its own clip)"
             )
         is_gap = not self.is_repeating and self.num_gaps > 0
         if self.seen and not slots and (self.has_groups or is_gap):

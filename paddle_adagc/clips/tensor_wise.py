@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
 
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.checks import check_choice, check_positive
+from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.parallel.units import Declared
-
-Share = Literal["size", "sqrt_size"]
 
 
 class ClipGradByTensorWiseGC(TensorScalingClip):
@@ -37,36 +34,19 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
 
     Args:
         lambda_abs: :math:`\lambda_{abs}`, greater than 0.
-        share: ``"size"``: as above. ``"sqrt_size"``: :math:`\lambda_i =
-            \lambda_{abs} \sqrt{d_i / D}`, so that the norm over all tensors is
-            at most :math:`\lambda_{abs}`, as under GlobalGC.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range.
     """
 
     def __init__(
         self,
         lambda_abs: float = 1.0,
         *,
-        share: Share = "size",
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
-        check_choice("share", share, get_args(Share))
-        self.share: Share = share
         self._thresholds = paddle.zeros([0], "float32")  # [num_tensors]
         self._shapes: dict[int, tuple[int, ...]] = {}  # of an unbound table
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "lambda_abs": self.lambda_abs,
-            "share": self.share,
-            **super()._config(),
-        }
 
     def bind(
         self, model: paddle.nn.Layer, units: Declared | None = None
@@ -102,8 +82,6 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         sizes = self._sizes()
         total = self._known_reducer().sum_over_model(sizes)
         share = paddle.to_tensor(sizes, "float64") / total
-        if self.share == "sqrt_size":
-            share = share.sqrt()
         return (self.lambda_abs * share).astype("float32")
 
     def _sizes(self) -> list[int]:

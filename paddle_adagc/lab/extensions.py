@@ -20,7 +20,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_choice, check_not_negative, check_positive
 from paddle_adagc.clips import registry
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.rule_state import State
+from paddle_adagc.clips.stateful import State
 from paddle_adagc.state import Quantity
 
 PRESETS = ("paper", "robust")
@@ -108,7 +108,6 @@ class RobustAdaGC(ClipGradByAdaGC):
     """
 
     _optional = (*ClipGradByAdaGC._optional, "outliers")
-    _unshown = (*ClipGradByAdaGC._unshown, "outliers")
 
     def __init__(
         self, *, lambda_rel: float = LAMBDA_REL, **values: Any

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import backends
 import numpy as np
 import paddle
 import pytest
@@ -32,17 +31,8 @@ def test_steps_are_those_of_numpy(backend, capsys):
     out = capsys.readouterr().out
     assert re.search(rf"the clip uses  {USED[backend]}\n", out)
     assert f"paddle  {paddle.__version__}\n" in out
-    assert re.search(r"clip steps  right, error \d\.\de-0[678] ", out)
-
-
-def test_a_report_is_an_issue(capsys):
-    assert check.main(["--report"]) == 0
-    out = capsys.readouterr().out
-    headings = re.findall("^### (.+)", out, re.MULTILINE)
-    assert headings[-1] == "`python -m paddle_adagc.check --report`"
-    assert len(headings) == 4
-    assert re.search(r"clip steps  right.*\n +system  Linux \w+\n", out)
     assert re.search(rf"^ +numpy  {np.__version__}$", out, re.MULTILINE)
+    assert re.search(r"clip steps  right, error \d\.\de-0[678] ", out)
 
 
 @pytest.mark.parametrize("factor", [1.0001, float("nan")])
@@ -79,11 +69,3 @@ def test_command():
         check=True,
     )
     assert "clip steps  right" in done.stdout
-
-
-def test_emulated_kernels_that_are_wrong_are_found(monkeypatch, tmp_path):
-    source = runtime.SOURCE.read_text()
-    wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
-    assert wrong != source
-    backends.use_cuda(monkeypatch, backends.build_emulated(tmp_path, wrong))
-    assert check.main([]) == 1

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Algorithm 1 of the AdaGC paper, line by line, in NumPy float64."""
 
-import re
-
 import numpy as np
 
 
@@ -89,38 +87,6 @@ def voted_warm_up(steps, lambda_abs):
                 support[i] = min(support[i] + 1, 10)
         history.append(gamma.copy())
     return np.array(history)
-
-
-def adagc_with_overrides_step(
-    t, keys, grads, gamma, overrides, lambda_abs, t_start, **defaults
-):
-    """The same; some tensors have values of their own: ``overrides``.
-
-    ``gamma`` is a dict by key, empty before the first step.
-    """
-    values = {}
-    for key in keys:
-        values[key] = defaults
-        for pattern, own in overrides.items():
-            if re.search(pattern, key):
-                values[key] = own if own is None else {**defaults, **own}
-    chosen = [i for i, key in enumerate(keys) if values[key] is not None]
-    norms = [np.linalg.norm(grads[i]) for i in chosen]
-    h_global = min(lambda_abs / np.sqrt(np.sum(np.square(norms))), 1.0)
-    clipped, gamma = list(grads), dict(gamma)
-    for i, norm in zip(chosen, norms, strict=True):
-        key, mine = keys[i], values[keys[i]]
-        beta, ref = mine["beta"], gamma.get(key)
-        if t < t_start:
-            h = h_global
-            gamma[key] = h * norm if ref is None else min(ref, h * norm)
-        elif ref is None:
-            h, gamma[key] = 1.0, norm
-        else:
-            h = min(mine["lambda_rel"] * ref / norm, 1.0)
-            gamma[key] = beta * ref + (1.0 - beta) * h * norm
-        clipped[i] = h * grads[i]
-    return clipped, gamma
 
 
 def adagc_with_deviations_step(

@@ -73,13 +73,12 @@ class ZClip:
         return [g * min(1.0, bound / n) for g in grads]
 
 
-def _tensor_wise(lambda_abs=1.0, share="size"):
+def _tensor_wise(lambda_abs=1.0):
     def step(weights, grads):
         total = sum(g.size for g in grads)
         out = []
         for g in grads:
-            part = g.size / total
-            bound = lambda_abs * (part if share == "size" else np.sqrt(part))
+            bound = lambda_abs * g.size / total
             norm = np.linalg.norm(g)
             out.append(g * min(1.0, bound / norm) if norm > 0 else g)
         return out

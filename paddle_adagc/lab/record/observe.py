@@ -13,7 +13,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
-from paddle_adagc.clips.rule_state import Rows, step_summary
+from paddle_adagc.clips.metrics import Rows
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.record.files import QUANTITIES
 
@@ -81,7 +81,7 @@ class ObservedClip(ClipGradBase):
             "h": h,
             "nonfinite_total": self.nonfinite_total,
         }
-        summary = step_summary(Rows(self.keys, columns).choose(self.norm != 0))
+        summary = Rows(self.keys, columns).choose(self.norm != 0).summary()
         return {**summary, "nonfinite_total": int(self.nonfinite_total.sum())}
 
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:

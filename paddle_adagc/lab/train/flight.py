@@ -16,7 +16,7 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.rule_state import Rows, Snapshot
+from paddle_adagc.clips.metrics import Rows, Snapshot
 from paddle_adagc.lab.record.flight import Flight, event_path, rotate_events
 
 logger = logging.getLogger(__name__)

@@ -118,45 +118,51 @@ def test_zero_or_missing_norm_is_no_norm(
     assert history[-1][1] == gamma
 
 
-def test_init_min_no_warmup_does_not_clip_and_takes_the_smallest_norm():
-    clip = ClipGradByAdaGC(init="min_no_warmup", t_start=2, lambda_rel=1.0)
-    out, gamma = feed(clip, [[30.0], [10.0], [20.0]])
-    assert [row[0] for row in out] == [30.0, 10.0, 10.0]
-    assert [row[0] for row in gamma] == [30.0, 10.0, 10.0]
+HALVES = {"lambda_rel": 2.0, "beta": 0.5}
 
 
-def test_init_constant_is_adaptive_from_the_first_step():
-    clip = ClipGradByAdaGC(
-        init="constant", init_value=0.5, lambda_rel=2.0, beta=0.5
-    )
-    out, gamma = feed(clip, [[3.0, 0.25], [1.5, None]])
-    assert out == [[1.0, 0.25], [1.5, None]]
-    assert gamma == [[0.75, 0.375], [1.125, 0.375]]
-    assert ClipGradByAdaGC(init="constant").init_value == 1.0
-
-
-@pytest.mark.parametrize("nothing", [0.0, None])
-def test_init_lambda_abs_starts_at_the_bound_after_global_clipping(nothing):
-    clip = ClipGradByAdaGC(
-        init="lambda_abs", lambda_abs=0.5, t_start=2, lambda_rel=2.0, beta=0.5
-    )
-    out, gamma = feed(
-        clip, [[3.0, 4.0], [1e6, 1e-6], [0.25, 4.0], [0.25, nothing]]
-    )
-    assert out[0] == [np.float32(0.3), np.float32(0.4)]
-    assert out[1] == [0.5, pytest.approx(5e-13)]
-    assert out[2:] == [[0.25, 1.0], [0.25, nothing]]
-    assert gamma == [[0.5, 0.5]] * 2 + [[0.375, 0.75], [0.3125, 0.75]]
-
-
-def test_init_threshold_bounds_the_latest_norm_and_does_not_clip():
-    clip = ClipGradByAdaGC(init="threshold", t_start=2, lambda_rel=1.0)
-    out, gamma = feed(clip, [[0.25, 0.01], [3.0, 0.05], [3.0, 0.05]])
-    expected = [[0.25, 0.01], [3.0, 0.05], [0.1, 0.05]]
-    np.testing.assert_allclose(out, expected, rtol=1e-6)
-    np.testing.assert_allclose(
-        gamma, [[0.1, 0.01], [0.1, 0.05], [0.1, 0.05]], rtol=1e-6
-    )
+@pytest.mark.parametrize(
+    ("init", "arguments", "norms", "clipped", "gamma"),
+    [
+        (
+            "min_no_warmup",
+            {"t_start": 2, "lambda_rel": 1.0},
+            [[30.0], [10.0], [20.0]],
+            [[30.0], [10.0], [10.0]],
+            [[30.0], [10.0], [10.0]],
+        ),
+        (
+            "constant",
+            {"init_value": 0.5, **HALVES},
+            [[3.0, 0.25], [1.5, None]],
+            [[1.0, 0.25], [1.5, None]],
+            [[0.75, 0.375], [1.125, 0.375]],
+        ),
+        ("constant", {"lambda_rel": 2.0}, [[4.0]], [[2.0]], [[1.01]]),
+        *(
+            (
+                "lambda_abs",
+                {"lambda_abs": 0.5, "t_start": 2, **HALVES},
+                [[3.0, 4.0], [1e6, 1e-6], [0.25, 4.0], [0.25, nothing]],
+                [[0.3, 0.4], [0.5, 5e-13], [0.25, 1.0], [0.25, nothing]],
+                [[0.5, 0.5]] * 2 + [[0.375, 0.75], [0.3125, 0.75]],
+            )
+            for nothing in (0.0, None)
+        ),
+        (
+            "threshold",
+            {"t_start": 2, "lambda_rel": 1.0},
+            [[0.25, 0.01], [3.0, 0.05], [3.0, 0.05]],
+            [[0.25, 0.01], [3.0, 0.05], [0.1, 0.05]],
+            [[0.1, 0.01], [0.1, 0.05], [0.1, 0.05]],
+        ),
+    ],
+)
+def test_other_starts_by_hand(init, arguments, norms, clipped, gamma):
+    out, history = feed(ClipGradByAdaGC(init=init, **arguments), norms)
+    got = np.array([out, history], float)  # None becomes NaN
+    expected = np.array([clipped, gamma], float)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +214,3 @@ def test_factor_that_lets_gamma_only_shrink_is_warned_of(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(lambda_rel=1.001)
-
-
-def test_t_start_zero_takes_the_first_norm_and_does_not_clip():
-    clip = ClipGradByAdaGC(t_start=0, lambda_abs=1e-3)
-    parameters = make_parameters([[2]])
-    clipped = clip_arrays(clip, parameters, [np.float32([3.0, 4.0])])
-    np.testing.assert_array_equal(clipped[0], [3.0, 4.0])
-    np.testing.assert_array_equal(gammas(clip), [5.0])

@@ -3,6 +3,7 @@
 """What every norm-based clip keeps of Paddle's contract."""
 
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import paddle
@@ -16,6 +17,7 @@ from helpers import (
 )
 
 from paddle_adagc import ClipGradByAdaGC, kernels
+from paddle_adagc.clips.adagc import Init
 from paddle_adagc.clips.agc import ClipGradByAGC, _Units
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.global_clips import (
@@ -30,6 +32,7 @@ RULES = [
     for clip in CLIPS.values()
     if isinstance(clip, type) and issubclass(clip, TensorScalingClip)
 ]
+SHAPES = [[4], [6]]
 every_clip = pytest.mark.parametrize("make", RULES)
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -110,10 +113,8 @@ def test_non_finite_gradient_is_propagated(make):
 @every_clip
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_low_precision_gradients(make, dtype):
-    rng = np.random.default_rng(0)
-    shapes = [[20, 10], [8]]
-    grads = [rng.normal(size=s) for s in shapes]
-    parameters = make_parameters(shapes)
+    grads = [np.random.default_rng(0).normal(size=s) for s in SHAPES]
+    parameters = make_parameters(SHAPES)
     expected = clip_arrays(make(), parameters, grads)
     clipped = clip_arrays(make(), parameters, grads, dtype)
     assert_equal(clipped, expected, rtol=2e-2, atol=1e-6)
@@ -121,31 +122,24 @@ def test_low_precision_gradients(make, dtype):
 
 @every_clip
 def test_zero_gradients_stay_zero(make):
-    clip = make()
-    parameters = make_parameters([[3], [2, 2]])
+    clip, parameters = make(), make_parameters(SHAPES)
     for _ in range(3):
-        clipped = clip_arrays(clip, parameters, [np.zeros(3), np.zeros([2, 2])])
-        assert not clipped[0].any()
-        assert not clipped[1].any()
+        clipped = clip_arrays(clip, parameters, [np.zeros(4), np.zeros(6)])
+        assert not np.concatenate(clipped).any()
     assert clip.metrics()["clipped_fraction"] == 0.0
 
 
 STARTS = [
-    partial(ClipGradByAdaGC, init=init, t_start=t_start)
-    for init, first in (
-        ("warmup_min", 0),
-        ("lambda_abs", 0),
-        ("min_no_warmup", 0),
-        ("constant", 0),
-        ("threshold", 1),
-    )
-    for t_start in (first, first + 3)
-] + [
+    *(
+        partial(ClipGradByAdaGC, init=init, t_start=t_start)
+        for init in get_args(Init)
+        for t_start in (1, 4)
+    ),
     partial(
         ClipGradByAdaGC,
         t_start=1,
         overrides={"par": {"lambda_rel": 1.5, "beta": 0.5}, "embedding": None},
-    )
+    ),
 ]
 
 
@@ -283,7 +277,6 @@ def test_tensor_without_values(make):
         assert 0 < clip.metrics()["tensors"][empty.name]["h"] <= 1
 
 
-SHAPES = [[4], [6]]
 SHORT = [
     partial(make, t_start=20) if "AdaGC" in make.__name__ else make
     for make in RULES

@@ -1,7 +1,5 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-import types
-
 import paddle
 import pytest
 from hypothesis import given, settings
@@ -10,18 +8,15 @@ from hypothesis import strategies as st
 from paddle_adagc.clips import tensor_table
 from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
 from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.parallel.units import Piece, Unit
 
 
-def after(calls, one_group=""):
+def after(calls, has_one_state=False):
     steps = StepCount()
     for slots in calls:
-        steps = steps.after(slots, one_group)
+        steps = steps.after(slots, has_one_state)
     return steps
-
-
-def count(calls, one_group=""):
-    return after(calls, one_group).num_steps
 
 
 @pytest.mark.parametrize(
@@ -35,7 +30,7 @@ def count(calls, one_group=""):
     ],
 )
 def test_number_of_steps(calls, num_steps):
-    assert count(calls) == num_steps
+    assert after(calls).num_steps == num_steps
 
 
 @pytest.mark.parametrize(
@@ -66,14 +61,14 @@ def test_a_tensor_that_comes_by_more_often_is_noticed(calls, is_irregular):
 )
 def test_a_group_without_gradients_is_refused(calls):
     with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
-        count(calls)
+        after(calls)
 
 
 @pytest.mark.parametrize("calls", [[[0], [1]], [[0, 1], [0, 1], [2]]])
 def test_several_groups_are_refused_where_one_is_needed(calls):
-    with pytest.raises(RuntimeError, match=r"and it is so: use one group"):
-        count(calls, "it is so")
-    assert count([[0, 1]] * 3, "it is so") == 3
+    with pytest.raises(RuntimeError, match="for all tensors: use one group"):
+        after(calls, has_one_state=True)
+    assert after([[0, 1]] * 3, has_one_state=True).num_steps == 3
 
 
 def test_steps_go_on_from_a_saved_number():
@@ -137,15 +132,15 @@ def test_a_group_that_is_added_to_others_joins_their_steps():
 
 
 @pytest.mark.parametrize(
-    ("others", "first", "message"),
+    ("other", "first", "message"),
     [
-        ([{0: 2, 1: 3}], [0, 1], None),
-        ([{0: 2, 1: 0}], [0], "'?b.*first gradient after the first step"),
-        ([{0: 0, 1: 3}], [0, 1], r"slices of a.0 .* have \[0, 4\] values"),
+        ((2, 3), [0, 1], None),
+        ((2, 0), [0], "'?b.*first gradient after the first step"),
+        ((0, 3), [0, 1], r"slices of a.0 .* have \[0, 4\] values"),
     ],
 )
 def test_slices_without_a_gradient_in_the_first_step(
-    monkeypatch, others, first, message
+    monkeypatch, other, first, message
 ):
     """Rank 1 of 2 has 4 of the 6 values of a, and 3 of the 6 of b."""
     halves = [Unit(f"a.{i}", (3,), Piece(3 * i, 3)) for i in range(2)]
@@ -157,20 +152,13 @@ def test_slices_without_a_gradient_in_the_first_step(
             for name, u in units.items()
         }
     )
-    one = types.SimpleNamespace(size=1)
-    topology = types.SimpleNamespace(
-        splits_parameters=True,
-        has_expert_groups=False,
-        sharding=types.SimpleNamespace(size=2, rank=1, group=None),
-        moe_sharding=one,
-    )
+    topology = Topology(sharding=Axis(1, 2), splits_parameters=True)
     slots = [0, 2]  # a has two units
     asked = []
 
     def gather(parts, mine, group):
         asked.append(mine)
-        rank_0 = {slots[i]: n for i, n in others[0].items()}
-        parts += [rank_0, mine]
+        parts += [dict(zip(slots, other, strict=True)), mine]
 
     monkeypatch.setattr(tensor_table.dist, "all_gather_object", gather)
     gradients = [paddle.ones([4]), paddle.ones([3])]

@@ -322,7 +322,7 @@ def test_fused_rule_gives_and_keeps_what_the_rule_does(cuda, arguments):
             before = cuda.emulated_calls(b"adaptive_step")
             clipped = clip_arrays(clip, model, arrays)
             num_fused += cuda.emulated_calls(b"adaptive_step") - before
-            kept = {k: v.numpy() for k, v in clip._rule_state.vectors.items()}
+            kept = {k: v.numpy() for k, v in clip._vectors.items()}
             metrics = clip.metrics()
             numbers = [*metrics["tensors"].values()]
             total = metrics["nonfinite_total"]

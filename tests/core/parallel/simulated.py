@@ -171,7 +171,7 @@ def check(monkeypatch, topologies, parts, tied_copies=()):
     results = ranks.run(work)
     merged = merge(
         [(clip._state().to_numpy(), observed) for clip, observed in results],
-        results[0][0]._rule_state.quantities,
+        results[0][0]._kept,
     )
     assert sorted(merged.keys) == sorted(keys)
     for key, value in zip(merged.keys, merged.values["gamma"], strict=True):

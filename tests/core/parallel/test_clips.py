@@ -21,7 +21,6 @@ SETTINGS = {
     "agc": {"lambda_rel": 0.05},
     "zclip": {"warmup_steps": 5, "z_thres": 1.0},
     "global_adagc": training.ADAGC,
-    "tensor_wise": {"share": "sqrt_size"},
     "value": {"lambda_abs": 0.5},
 }
 """Arguments that let a rule clip within few steps; others: the defaults."""

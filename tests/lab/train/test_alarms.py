@@ -10,7 +10,7 @@ import paddle
 import pytest
 from lab.train import runs
 
-from paddle_adagc.clips import rule_state
+from paddle_adagc.clips import metrics
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import summarise_run
 from paddle_adagc.lab.train.recorder import StepRecorder, Watcher, are_finite
@@ -92,7 +92,7 @@ def test_a_fallen_gamma_is_an_alarm():
 
 
 def test_a_stuck_tensor_is_an_alarm_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(rule_state, "_STUCK_STEPS", 4)
+    monkeypatch.setattr(metrics, "_STUCK_STEPS", 4)
     values = runs.make_values(tmp_path, record={})
     values["clip"] = {"name": "adagc", "t_start": 1, "lambda_rel": 1e-4}
     with pytest.warns(UserWarning, match=r"below h 0\.01 .*: .*weight"):

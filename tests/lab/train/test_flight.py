@@ -16,7 +16,7 @@ from lab.train.runs import (
     run,
 )
 
-from paddle_adagc.clips.rule_state import Snapshot
+from paddle_adagc.clips.metrics import Snapshot
 from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.train import flight

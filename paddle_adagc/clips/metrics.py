@@ -1,0 +1,178 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers of a clip's last step: on the device, on the host, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import paddle.distributed as dist
+from paddle import Tensor
+
+from paddle_adagc.guards import unchecked
+
+_STUCK_H, _STUCK_STEPS = 0.01, 200
+_NUM_LOWEST = 5
+_SAME = 1e-5  # relative; what rounding makes of one h for all tensors
+_QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
+
+
+class Call(NamedTuple):
+    """Norms and factors of one call of a clip, still on the device."""
+
+    slots: list[int]  # of the tensors that had a gradient
+    norm: Tensor  # [num_tensors], float32, before the clip
+    h: Tensor  # [num_tensors], float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Tensors of a step on the host: a row per tensor."""
+
+    keys: list[str]
+    columns: dict[str, np.ndarray]
+    """``norm`` (before the clip), ``h``, what the rule keeps, and
+    ``nonfinite_total``, each ``[num_rows]``."""
+
+    def choose(self, chosen: np.ndarray) -> Rows:
+        """Return the rows where ``chosen``, bool ``[num_rows]``, is true."""
+        return Rows(
+            [key for key, c in zip(self.keys, chosen, strict=True) if c],
+            {name: column[chosen] for name, column in self.columns.items()},
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of all parts."""
+        return cls(
+            [key for part in parts for key in part.keys],
+            {
+                name: np.concatenate([part.columns[name] for part in parts])
+                for name in parts[0].columns
+            },
+        )
+
+    def by_tensor(self) -> dict[str, dict[str, float]]:
+        """Return each tensor's norm, ``h``, and what the rule keeps, by key."""
+        columns = {**self.columns}
+        del columns["nonfinite_total"]
+        return {
+            key: {name: float(column[i]) for name, column in columns.items()}
+            for i, key in enumerate(self.keys)
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the numbers of :meth:`StatefulClip.metrics`."""
+        finite = np.isfinite(self.columns["norm"])
+        return {
+            "global_grad_norm": _norm(self.columns["norm"][finite]),
+            "clipped_fraction": _clipped_fraction(self.columns["h"]),
+            **self._num_lost(finite),
+            "tensors": self.by_tensor(),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of :meth:`StatefulClip.summary`."""
+        finite = np.isfinite(self.columns["norm"])
+        known = self.choose(finite)
+        h, norm = known.columns["h"], known.columns["norm"]
+        before, after = _norm(norm), _norm(h * norm)
+        lowest = sorted(zip(h.tolist(), known.keys, strict=True))
+        if len(lowest) > 1 and np.ptp(h) < _SAME * h.min():
+            lowest = []
+        return {
+            "global_grad_norm": before,
+            "clipped_grad_norm": after,
+            "num_tensors": len(self.keys),
+            "clipped_fraction": _clipped_fraction(h),
+            "clipped_norm_fraction": 1 - after / before if before else 0.0,
+            **{
+                name: float(np.quantile(h, q)) if h.size else 1.0
+                for name, q in _QUANTILES.items()
+            },
+            "lowest_h": {key: x for x, key in lowest[:_NUM_LOWEST] if x < 1},
+            **self._num_lost(finite),
+        }
+
+    def _num_lost(self, finite: np.ndarray) -> dict[str, int]:
+        return {
+            "nonfinite": int(np.sum(~finite)),
+            "nonfinite_total": int(self.columns["nonfinite_total"].sum()),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """An optimizer step of this rank, still on the device."""
+
+    calls: Sequence[Call]  # one, or one per parameter group
+    keys: Sequence[str]  # of all tensors
+    per_tensor: Mapping[str, Tensor]
+    """Further quantities by name, float32 or int32 ``[num_tensors]``."""
+
+    @unchecked
+    def rows(self) -> tuple[Rows, np.ndarray]:
+        """Copy to the host; waits for the device.
+
+        Returns:
+            A row for every tensor, and bool ``[num_tensors]``: it had a
+            gradient.
+        """
+        norm = np.zeros(len(self.keys), np.float32)
+        h = np.ones(len(self.keys), np.float32)
+        has_gradient = np.zeros(len(self.keys), bool)
+        for call in self.calls:
+            its_norm, its_h = call.norm.numpy(), call.h.numpy()
+            known = its_norm != 0
+            known[call.slots] = has_gradient[call.slots] = True
+            norm[: len(known)][known] = its_norm[known]
+            h[: len(known)][known] = its_h[known]
+        more = {
+            name: vector.numpy() for name, vector in self.per_tensor.items()
+        }
+        rows = Rows([*self.keys], {"norm": norm, **more, "h": h})
+        return rows, has_gradient
+
+
+class StuckTensors:
+    """Finds tensors that stay below h 0.01 for 200 steps.
+
+    It looks at the steps that are summarised; others cost nothing.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        self._named: set[str] = set()
+
+    def see(self, step: int, rows: Rows) -> list[str]:
+        """Look at a step; return the stuck tensors, and warn of new ones."""
+        h, norm = rows.columns["h"], rows.columns["norm"]
+        is_low = (h < _STUCK_H) & np.isfinite(norm)
+        self._first = {
+            key: self._first.get(key, step)
+            for key, low in zip(rows.keys, is_low, strict=True)
+            if low
+        }
+        stuck = [k for k, s in self._first.items() if step - s >= _STUCK_STEPS]
+        if not self._named.issuperset(stuck) and dist.get_rank() == 0:
+            more = ", ..." if len(stuck) > _NUM_LOWEST else ""
+            warnings.warn(
+                f"{len(stuck)} tensors are clipped below h {_STUCK_H} for "
+                f"{_STUCK_STEPS} steps: {', '.join(stuck[:_NUM_LOWEST])}{more}."
+                " They hardly train: clip.restart_warmup() measures gamma anew",
+                stacklevel=3,
+            )
+        self._named.update(stuck)
+        return stuck
+
+
+def _clipped_fraction(h: np.ndarray) -> float:
+    return float(np.mean(h < 1)) if h.size else 0.0
+
+
+def _norm(values: np.ndarray) -> float:
+    return float(np.sqrt(np.sum(values.astype(np.float64) ** 2)))
