@@ -43,6 +43,8 @@ from paddle_adagc.parallel.topology import Axis, Topology
 
 T = TypeVar("T")
 
+_ALONE = Axis()
+
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
@@ -67,7 +69,7 @@ class ReductionPlan:
     is_first: tuple[bool, ...] = ()
     """Per tensor: this rank is the first of those that know the tensor."""
 
-    model: Axis = Axis()  # tensor-parallel ranks
+    model: Axis = _ALONE  # tensor-parallel ranks
     world: Any = None
     """Group of the global norm; None where every rank holds everything."""
 
