@@ -117,25 +117,27 @@ def test_runs_clip_outliers_and_meet_experts_without_tokens():
 
 
 ALONE = "one process"
+MODELS = {"MOE": _MOE, "DENSE": _DENSE, "DEEP": _DEEP, "HEADS": _HEADS}
 _LONG = pytest.mark.long
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "target", "arguments"),
+    ("source", "target", "model"),
     [
-        ("ep4", ALONE, _MOE),
-        (ALONE, "ep2 x v2 x4", _MOE),
-        pytest.param("tp2 x pp2", "v2 x2", _DENSE, marks=_LONG),
-        pytest.param(ALONE, "tp2 x pp2 x v2", _DENSE, marks=_LONG),
-        pytest.param("pp4 x 2 virtual stages", "v2 x2", _DEEP, marks=_LONG),
-        pytest.param(ALONE, "pp4 x 2 virtual stages", _DEEP, marks=_LONG),
-        pytest.param("sep2", ALONE, _HEADS, marks=_LONG),
-        pytest.param("v2 x2", "sep2", _HEADS, marks=_LONG),
+        ("ep4", ALONE, "MOE"),
+        (ALONE, "ep2 x v2 x4", "MOE"),
+        pytest.param("tp2 x pp2", "v2 x2", "DENSE", marks=_LONG),
+        pytest.param(ALONE, "tp2 x pp2 x v2", "DENSE", marks=_LONG),
+        pytest.param("pp4 x 2 virtual stages", "v2 x2", "DEEP", marks=_LONG),
+        pytest.param(ALONE, "pp4 x 2 virtual stages", "DEEP", marks=_LONG),
+        pytest.param("sep2", ALONE, "HEADS", marks=_LONG),
+        pytest.param("v2 x2", "sep2", "HEADS", marks=_LONG),
     ],
 )
-def test_states_move(source, target, arguments, tmp_path):
+def test_states_move(source, target, model, tmp_path):
     """A run goes on from a state of another layout as one process does."""
+    arguments = MODELS[model]
     if source == ALONE:
         first = alone(**arguments)
     elif arguments in CASES[source]:
@@ -145,10 +147,7 @@ def test_states_move(source, target, arguments, tmp_path):
     arguments = {**arguments, **continued(first["state"], tmp_path)}
     expected = training.train_alone(**arguments)
     if target == ALONE:
-        twin = {
-            **arguments,
-            "state": alone(options=arguments["options"])["state"],
-        }
+        twin = {**arguments, "state": alone(**MODELS[model])["state"]}
         twin = training.train_alone(**twin)["state"]["gamma"]
         assert expected["state"]["gamma"] == pytest.approx(twin, rel=1e-5)
     else:
