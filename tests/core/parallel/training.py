@@ -89,6 +89,10 @@ class Layout:
 
     is_fleet = True  # subclasses: auto-parallel, group_sharded
     binds_wrapper = False
+    whole = staticmethod(paddle.Tensor.numpy)  # a tensor as an array
+
+    def spread(self, model):
+        """Place the parameters before the clip is bound."""
 
     @property
     def world_size(self) -> int:
@@ -166,19 +170,13 @@ LAYOUTS = {
     "v1 x2 with fuse_optimizer": Layout(sharding=2, tensor_fusion=True),
     "v2 x2": Layout(sharding=2, **_V2),
     "sep2": Layout(sep=2),
-    "sep2 x dp2": Layout(sep=2, dp=2),
     "tp2 x sep2": Layout(mp=2, sep=2),
-    "sep2 x v1": Layout(sep=2, sharding=2),
-    "ep2 x cp2": Layout(ep=2, cp=2, sharding=2, **_V2),
     "ep2 x cp2 x v2": Layout(ep=2, cp=2, sharding=4, **_V2),
     "v2 x2 with recompute": Layout(sharding=2, recompute=True, **_V2),
     "tp2 x dp2": Layout(mp=2, dp=2),
     "tp2 x pp2": Layout(mp=2, pp=2),
     "sp with tp2 x pp2": Layout(mp=2, pp=2, sequence_parallel=True),
     "tp2 x v1": Layout(mp=2, sharding=2),
-    "tp2 x v1 with fuse_optimizer": Layout(
-        mp=2, sharding=2, tensor_fusion=True
-    ),
     "tp2 x v2": Layout(mp=2, sharding=2, **_V2),
     "pp2 x v2": Layout(pp=2, sharding=2, **_V2),
     "ep2": Layout(ep=2, sharding=2, **_V2),
@@ -191,7 +189,6 @@ LAYOUTS = {
     ),
     "pp2 x ep2": Layout(pp=2, ep=2, sharding=2, **_V2),
     "tp2 x pp2 x v2": Layout(mp=2, pp=2, sharding=2, **_V2),
-    "tp2 x ep2 x v2 x4": Layout(mp=2, ep=2, sharding=4, **_V2),
     "tp2 x ep4 x v2 x4": Layout(mp=2, ep=4, sharding=4, **_V2),
     "tp2 x pp2 x ep2 x v2": Layout(mp=2, pp=2, ep=2, sharding=2, **_V2),
 }
@@ -248,7 +245,7 @@ def over_whole_sequences(attend, group):
 class SeenClip(ClipGradBase):
     """Keeps what another clip makes of gradients, and what it communicates."""
 
-    def __init__(self, clip, as_array=paddle.Tensor.numpy):
+    def __init__(self, clip, as_array):
         super().__init__()
         self.clip, self.as_array = clip, as_array
         self.keeps, self.clipped = True, {}
@@ -373,15 +370,14 @@ def train(
         model = DecoderForCausalLM(config)
         model.model.enable_recompute = layout.recompute
     initialize_weights(model, config, SEED)
-    for change in (getattr(layout, "spread", None), prepare):
-        if change is not None:
-            change(model)
+    layout.spread(model)
+    if prepare is not None:
+        prepare(model)
     clip = make_clip(**clip_settings)
     is_ours = isinstance(clip, TensorScalingClip)
     if is_ours:
         clip.bind(model, units)
-    as_array = getattr(layout, "whole", paddle.Tensor.numpy)
-    seen = SeenClip(clip, as_array)
+    seen = SeenClip(clip, layout.whole)
     make_optimizer = make_optimizer or make_adamw
     optimizer = inner = make_optimizer(model, grad_clip=seen)
     bare = model
@@ -428,7 +424,7 @@ def train(
         model.get_all_parameters()
     fused = {p.name for p, _ in of_units.values()}
     weights = {
-        key: [(*place(p, topology), 0, as_array(p).reshape(-1))]
+        key: [(*place(p, topology), 0, layout.whole(p).reshape(-1))]
         for key, p in parameters.items()
         if p.name not in fused
     }
