@@ -57,8 +57,7 @@ CASES = {
     "tp2 x ep2 x v2": [_MOE, _SPARSE, {**_MOE, **_MAIN_GRAD}],
     "sp with tp2 x ep4 x v2": [_MOE, _SPARSE],
     "pp2 x ep2": [_MOE],
-}
-EIGHT_RANKS = {
+    # Eight ranks.
     "tp2 x pp2 x v2": [_DENSE, _MOE],
     "tp2 x ep4 x v2 x4": [_MOE],
     "tp2 x pp2 x ep2 x v2": [_MOE],
@@ -90,16 +89,6 @@ def test_run_is_that_of_one_process(case):
     for arguments, ranks in zip(CASES[case], spread(case), strict=True):
         same = {k: v for k, v in arguments.items() if k != "main_grad"}
         assert_same_run(ranks, alone(**same))
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("case", EIGHT_RANKS)
-def test_run_on_eight_ranks_is_that_of_one_process(case):
-    runs = EIGHT_RANKS[case]
-    results = on_ranks(LAYOUTS[case], runs)
-    for arguments, ranks in zip(runs, results, strict=True):
-        assert_same_run(ranks, alone(**arguments))
 
 
 def test_runs_clip_outliers_and_meet_experts_without_tokens():
