@@ -57,13 +57,24 @@ def agree_on_kernels(topology: Topology | None) -> None:
     """Use the CUDA kernels on all ranks, or on none; waits for the ranks.
 
     Sums of kernels and of Paddle's operators differ in their last bits: copies
-    of a tensor on ranks with different ones would drift apart. Every rank of
-    fleet has to call it; other devices than NVIDIA's have no such kernels.
+    of a tensor on ranks with different ones would drift apart. Every rank has
+    to call it; other devices than NVIDIA's have no such kernels. Without fleet
+    nothing tells which ranks take part: a rank then only says what it lacks.
     """
     device = runtime.current_device()
-    if device is None or not _knows_ranks(topology):
+    if device is None or dist.get_world_size() == 1:
         return
     mine = runtime.why_not(device)
+    if not _knows_ranks(topology):
+        if mine:
+            logger.warning(
+                "rank %d uses Paddle's operators (%s). Where other ranks use "
+                "the CUDA kernels copies of a tensor drift apart in their last "
+                "bits: set PADDLE_ADAGC_NATIVE=0 on all ranks",
+                dist.get_rank(),
+                mine,
+            )
+        return
     reasons: list[str] = []
     dist.all_gather_object(reasons, mine)
     without = [rank for rank, reason in enumerate(reasons) if reason]

@@ -70,6 +70,7 @@ def test_all_ranks_use_the_kernels_or_none(
         asked.append(reason)
         reasons += [reason, *others]
 
+    ranks(monkeypatch, 3)
     monkeypatch.setattr(agreement.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(agreement.dist, "all_gather_object", gather)
     monkeypatch.setattr(runtime, "current_device", lambda: device)
@@ -77,13 +78,21 @@ def test_all_ranks_use_the_kernels_or_none(
     monkeypatch.setattr(
         runtime, "leave_to_operators", lambda *a: found.append(a)
     )
-    for topology in (None, Topology(), Topology(world=object())):
-        agreement.agree_on_kernels(topology)
+    agreement.agree_on_kernels(Topology(world=object()))
     assert (asked, found) == ([mine] if device else [], left)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == len(left)
     for message, (_, why) in zip(said, left, strict=True):
         assert f"of 3 ranks cannot use the CUDA kernels ({why})" in message
+    caplog.clear()
+    for topology in (None, Topology()):  # nothing tells which ranks take part
+        agreement.agree_on_kernels(topology)
+    assert caplog.text.count("rank 0 uses Paddle's operators (no driver)") == (
+        2 if mine else 0
+    )
+    ranks(monkeypatch, 1)
+    agreement.agree_on_kernels(Topology(world=object()))
+    assert len(asked) == bool(device)
 
 
 def test_expert_parallel_ranks_need_marked_experts():
