@@ -159,7 +159,7 @@ class Writer:
         self.found = {}
 
     def add(self, tag, values, step):
-        self.found[tag] = (np.sort(values).tolist(), step)
+        self.found[tag] = (np.asarray(values).tolist(), step)
 
     add_histogram = add_scalar = add
 
