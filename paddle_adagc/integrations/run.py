@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -123,17 +124,17 @@ def _run(
 
     made = str(make_clip(**clip)).removesuffix(", 0 steps")
     notes.append(f"clips with {made}")
-    for note in notes if options.check else ():
-        print(f"adagc-run: {note}")
+    libraries = [name.partition(".")[0] for name in TRAINERS]
     if options.check:
-        print(f"adagc-run: would run {shlex.join(command)}")
-        for name in TRAINERS:
-            library = name.partition(".")[0]
+        notes.append(f"would run {shlex.join(command)}")
+        for library in libraries:
             state = "is" if importlib.util.find_spec(library) else "is not"
-            print(f"adagc-run: {library} {state} installed here")
-        return 0
+            notes.append(f"{library} {state} installed here")
     for note in notes:
-        print(f"adagc-run: {note}", file=sys.stderr, flush=True)
+        stream = sys.stdout if options.check else sys.stderr
+        print(f"adagc-run: {note}", file=stream, flush=True)
+    if options.check:
+        return 0
     report = folder / "trainers"
     (folder / "sitecustomize.py").write_text(_SITE)
     folders = (str(folder), os.environ.get("PYTHONPATH"))
@@ -146,9 +147,8 @@ def _run(
     if status == 0 and not report.exists():
         raise ValueError(
             "the command ended, but none of its processes made a Trainer of "
-            f"{', '.join(name.partition('.')[0] for name in TRAINERS)}: "
-            "nothing was clipped. Give the clip to the optimizer instead: "
-            "grad_clip=ClipGradByAdaGC()"
+            f"{', '.join(libraries)}: nothing was clipped. Give the clip to "
+            "the optimizer instead: grad_clip=ClipGradByAdaGC()"
         )
     return status
 
@@ -200,10 +200,9 @@ def _values(words: Sequence[str]) -> dict[str, Any]:
             if not left:
                 raise ValueError(f"{word} lacks its value")
             value = left.pop(0)
-        try:
-            values[name.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
-            values[name.replace("-", "_")] = value
+        with contextlib.suppress(json.JSONDecodeError):
+            value = json.loads(value)
+        values[name.replace("-", "_")] = value
     return values
 
 
@@ -212,8 +211,7 @@ def _taken_out(
 ) -> tuple[dict[str, Any], Path]:
     """Take the clip's settings out of a file that the command reads.
 
-    Returns:
-        The settings, and the path of a copy without them.
+    Returns them, and the path of a copy without them.
     """
     path = Path(word)
     if path.suffix not in (".json", ".yaml", ".yml") or not path.is_file():
@@ -231,35 +229,28 @@ def _taken_out(
         values = yaml.safe_load(text)
     if not isinstance(values, dict):
         return {}, path
-    keys = [*values]
+    before = len(values)
     found = take_settings(values, word, notes)
-    keys = [key for key in keys if key not in values]
-    if not keys:
+    if len(values) == before:
         return {}, path
-    if path.suffix == ".json":
-        text = json.dumps(values, indent=2)
-    else:
-        text = _without_keys(text, keys)
     copy = folder / path.name
-    copy.write_text(text, "utf-8")
+    if path.suffix == ".json":
+        copy.write_text(json.dumps(values), "utf-8")
+    else:
+        dumped = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        copy.write_text(dumped, "utf-8")
     return found, copy
 
 
 def take_settings(
     values: dict[str, Any], where: str, notes: list[str]
 ) -> dict[str, Any]:
-    """Take the clip's settings out of a Trainer's.
+    """Take the clip's settings out of a Trainer's, which lose these keys.
 
     They are the section ``clip``, with ``missing_state`` and ``units`` in it;
-    ``units`` beside it; and ERNIE's former keys.
-
-    Args:
-        values: Loses these keys.
-        where: The file, for messages.
-        notes: Gets a line for what was found.
-
-    Returns:
-        ``clip``, ``missing_state`` and ``units``, those that there are.
+    ``units`` beside it; and ERNIE's former keys. Returns ``clip``,
+    ``missing_state`` and ``units``, those that there are; ``notes`` gets a line
+    for what was found in the file ``where``.
 
     Raises:
         ValueError: ``clip`` is no section, or ``units`` stand twice.
@@ -301,29 +292,13 @@ def take_settings(
     return found
 
 
-def _without_keys(text: str, keys: Sequence[str]) -> str:
-    """Cut top-level keys out of a YAML text; the rest keeps its bytes."""
-    import yaml
-
-    node = yaml.compose(text)
-    lines = text.splitlines(keepends=True)
-    starts = [key.start_mark.line for key, _ in node.value]
-    for (key, _), start, end in reversed(
-        [*zip(node.value, starts, [*starts[1:], len(lines)], strict=True)]
-    ):
-        if key.value in keys:
-            del lines[start:end]
-    return "".join(lines)
-
-
 # ---- in the processes of the command ---------------------------------------
 
 
 def install(site: str) -> None:
     """Wait for the Trainers' modules; called by ``sitecustomize``.
 
-    Args:
-        site: Path of that file; the user's own one is run as well.
+    ``site`` is the path of that file; the user's own one is run as well.
     """
     folder = str(Path(site).parent)
     others = [entry for entry in sys.path if entry != folder]
@@ -336,8 +311,7 @@ def install(site: str) -> None:
 def clip_here(settings: Mapping[str, Any]) -> None:
     """Give the Trainers of this process a clip, imported already or not.
 
-    Args:
-        settings: See :func:`take_settings`; ``clip`` is needed.
+    ``settings`` are those of :func:`take_settings`; ``clip`` is needed.
     """
     os.environ[SETTINGS] = json.dumps(settings)
     sys.meta_path.insert(0, _Finder())
@@ -358,7 +332,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return a Trainer's module, with another loader."""
+        """Return a Trainer's module, whose Trainer is changed once it ran."""
         if fullname not in TRAINERS or self._is_busy:
             return None
         self._is_busy = True
@@ -366,67 +340,52 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec = importlib.util.find_spec(fullname)
         finally:
             self._is_busy = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            run(module)
+            change_trainer(module.__dict__["Trainer"])
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(
-        self, spec: importlib.machinery.ModuleSpec
-    ) -> types.ModuleType | None:
-        """See the module's own loader."""
-        module: types.ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Run the module, then change its Trainer."""
-        self._loader.exec_module(module)
-        change_trainer(module.__dict__["Trainer"])
 
 
 def change_trainer(trainer: type) -> None:
     """Put the mixin before the class of each ``trainer`` that is made."""
-    kinds: dict[type, type] = {}
+    with_clip = functools.cache(_with_clip)
 
     def new(cls: type, *args: Any, **kwargs: Any) -> Any:
         from paddle_adagc.integrations.trainer import ClippingMixin
 
-        if not issubclass(cls, ClippingMixin):
-            if cls not in kinds:
-                kinds[cls] = _with_clip(cls, ClippingMixin)
-            cls = kinds[cls]
-        return object.__new__(cls)
+        is_clipping = issubclass(cls, ClippingMixin)
+        return object.__new__(cls if is_clipping else with_clip(cls))
 
     trainer.__new__ = new  # type: ignore[assignment]
 
 
-def _with_clip(cls: type, mixin: type) -> type:
+def _with_clip(cls: type) -> type:
     """Return a class of the same name whose Trainers clip."""
+    from paddle.nn import ClipGradByGlobalNorm
+
+    from paddle_adagc import make_clip
+    from paddle_adagc.integrations.trainer import ClippingMixin
+
     settings = json.loads(os.environ[SETTINGS])
+    is_trainers_own = settings["clip"]["name"] == "global_norm"
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        from paddle.nn import ClipGradByGlobalNorm
-
-        from paddle_adagc import make_clip
-
         clip = make_clip(**settings["clip"])
-        if isinstance(clip, ClipGradByGlobalNorm):  # the Trainer's own
+        if isinstance(clip, ClipGradByGlobalNorm):
             cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
             self.args.max_grad_norm = clip.clip_norm
         else:
-            resumes = settings.get("missing_state", "raise")
-            mixin.__init__(  # type: ignore[misc]
+            ClippingMixin.__init__(
                 self,
                 *args,
                 clip=clip,
-                missing_state=resumes,
+                missing_state=settings.get("missing_state", "raise"),
                 units=settings.get("units"),
                 **kwargs,
             )
@@ -434,15 +393,13 @@ def _with_clip(cls: type, mixin: type) -> type:
             with Path(settings["report"]).open("a") as report:
                 report.write(f"{cls.__qualname__} clips with {clip!r}\n")
 
-    bases = (
-        (cls,) if settings["clip"]["name"] == "global_norm" else (mixin, cls)
-    )
     body: dict[str, Any] = {
         "__init__": init,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
     }
+    bases = (cls,) if is_trainers_own else (ClippingMixin, cls)
     return type(cls.__name__, bases, body)
 
 

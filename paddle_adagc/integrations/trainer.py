@@ -9,10 +9,13 @@ is a ``_build_grad_clip`` (PaddleFleet), where checkpoints are written
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
+import re
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,7 +23,6 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.integrations.experts import global_expert_names
 from paddle_adagc.integrations.logs import (
     add_histograms,
     clip_logs,
@@ -40,6 +42,7 @@ MissingState = Literal["raise", "start"]
 
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
+_EXPERT = re.compile(r"(?<=\.mlp\.experts\.)\d+(?=\.)")
 
 
 class ClippingMixin(Trainer):
@@ -138,7 +141,7 @@ class ClippingMixin(Trainer):
         Args:
             resume_from_checkpoint: A checkpoint, or True for the newest one in
                 ``output_dir``.
-            *args: Further arguments of the Trainer.
+            *args: Further ones of the Trainer, as ``**kwargs``.
             **kwargs: Likewise.
 
         Raises:
@@ -148,7 +151,7 @@ class ClippingMixin(Trainer):
         """
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
-            checkpoint = newest_checkpoint(self, self.args.output_dir)
+            checkpoint = _newest_checkpoint(self, self.args.output_dir)
         return super().train(checkpoint, *args, **kwargs)
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,8 +197,7 @@ class ClippingCallback:
         units: Likewise.
     """
 
-    _integrations: Any
-    """The Trainer's module of reporting backends."""
+    _integrations: Any  # the Trainer's module of reporting backends
 
     def __init__(
         self,
@@ -220,12 +222,7 @@ class ClippingCallback:
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
-        """Put the clip into the optimizer; resume it with the run.
-
-        Raises:
-            FileNotFoundError: The checkpoint holds no state of a clip.
-            ValueError: It holds another model's, or another clip's.
-        """
+        """Put the clip into the optimizer; resume it with the run."""
         if isinstance(self.clip, TensorScalingClip):
             bind_clip(self.clip, kwargs["model"], self._units, args)
         put_into_optimizer(kwargs["optimizer"], self.clip)
@@ -341,16 +338,42 @@ def bind_clip(
     """Bind a clip to a Trainer's model, by global names of the experts."""
     optimizer = getattr(args, "optim", None)
     if units is None and getattr(optimizer, "value", optimizer) == "muon":
-        units = muon_units(
-            unwrap(model),
-            {
-                name: value
-                for name, value in vars(args).items()
-                if name.startswith("muon_")
-            },
-        )
+        options = {k: v for k, v in vars(args).items() if k.startswith("muon_")}
+        units = muon_units(unwrap(model), options)
     with global_expert_names(unwrap(model)):
         clip.bind(model, units)
+
+
+@contextlib.contextmanager
+def global_expert_names(model: Any) -> Iterator[None]:
+    """Inside, ``model.state_dict()`` has the names of the model in one piece.
+
+    ``ernie_pretrain`` of PaddleFormers numbers the experts of every
+    expert-parallel rank from 0, so that ``mlp.experts.0`` is a different expert
+    on each. Nothing changes for a model without ``config.moe_rank``, or whose
+    experts have global numbers already.
+    """
+    config: Any = getattr(model, "config", None)
+    num_ranks = getattr(config, "moe_world_size", None) or 1
+    rank = max(getattr(config, "moe_rank", None) or 0, 0)
+    original = model.state_dict
+    numbers = [int(n) for name in original() for n in _EXPERT.findall(name)]
+    if rank == 0 or not numbers or min(numbers) > 0:
+        yield
+        return
+    first = rank * (config.moe_num_experts // num_ranks)
+
+    def renamed(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {
+            _EXPERT.sub(lambda m: str(int(m.group()) + first), name): tensor
+            for name, tensor in original(*args, **kwargs).items()
+        }
+
+    object.__setattr__(model, "state_dict", renamed)
+    try:
+        yield
+    finally:
+        object.__delattr__(model, "state_dict")
 
 
 def innermost(optimizer: Any) -> Any:
@@ -382,23 +405,6 @@ def load_clip(
     """
     if not isinstance(clip, TensorScalingClip):
         return
-    try:
-        state = _state_of_any_rank(checkpoint)
-    except FileNotFoundError as error:
-        if missing_state == "start":
-            return
-        raise FileNotFoundError(
-            f"{error} To switch a run to this clip, which then starts with "
-            "its warm-up, give missing_state='start'"
-        ) from None
-    if state is not None:
-        clip.set_state_dict(state)
-
-
-def _state_of_any_rank(
-    checkpoint: str | os.PathLike[str] | None,
-) -> dict[str, Any] | None:
-    """Return the state of the checkpoint; None: no rank has a checkpoint."""
     mine: dict[str, Any] | Exception | None = None
     try:
         mine = load_state(checkpoint) if checkpoint else None
@@ -414,17 +420,21 @@ def _state_of_any_rank(
             raise ValueError(f"{where}{answer}")
     states = [answer for answer in answers if isinstance(answer, dict)]
     missing = [answer for answer in answers if isinstance(answer, Exception)]
-    if missing and not states:
-        raise FileNotFoundError(str(missing[0]))
+    if missing and not states and missing_state == "raise":
+        raise FileNotFoundError(
+            f"{missing[0]} To switch a run to this clip, which then starts "
+            "with its warm-up, give missing_state='start'"
+        )
     if any(state != states[0] for state in states):
         raise ValueError(
             f"ranks find different {STATE_FILE} in {checkpoint}: copy that of "
             "one rank to the others, or remove those of another run"
         )
-    return states[0] if states else None
+    if states:
+        clip.set_state_dict(states[0])
 
 
-def newest_checkpoint(trainer: Any, output_dir: str) -> str:
+def _newest_checkpoint(trainer: Any, output_dir: str) -> str:
     """Return the newest checkpoint, as the Trainer itself finds it."""
     for kind in type(trainer).__mro__:
         find = getattr(

@@ -33,6 +33,9 @@ _RELATIVE = 0.02
 _ABSOLUTE = 1e-3
 """Of the largest norm. A gradient that is all rounding error differs more."""
 
+_OF_A_COUNT = 0.01
+"""Difference of counts between ranks that is still rounding."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
@@ -55,14 +58,14 @@ def agree_on_kernels(topology: Topology | None) -> None:
 
     Sums of kernels and of Paddle's operators differ in their last bits: copies
     of a tensor on ranks with different ones would drift apart. Every rank has
-    to call it. Nothing happens on other devices than NVIDIA's. Without fleet
+    to call it; other devices than NVIDIA's have no such kernels. Without fleet
     nothing tells which ranks take part: a rank then only says what it lacks.
     """
     device = runtime.current_device()
     if device is None or dist.get_world_size() == 1:
         return
     mine = runtime.why_not(device)
-    if topology is None or topology.world is None or not dist.is_initialized():
+    if not _knows_ranks(topology):
         if mine:
             logger.warning(
                 "rank %d uses Paddle's operators (%s). Where other ranks use "
@@ -108,7 +111,7 @@ def compare_with_other_ranks(
     Raises:
         RuntimeError: See :func:`compare`.
     """
-    if topology is None or topology.world is None or not dist.is_initialized():
+    if topology is None or not _knows_ranks(topology):
         return
     is_sliced = topology.splits_parameters and topology.sharding.size > 1
     dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)
@@ -128,13 +131,32 @@ def compare_with_other_ranks(
     compare(views, topology.expert.size)
 
 
+def _knows_ranks(topology: Topology | None) -> bool:
+    """Whether fleet tells which ranks take part, and there are several."""
+    has_world = topology is not None and topology.world is not None
+    return has_world and dist.is_initialized()
+
+
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
     """Hold the ranks' views against each other; a RuntimeError names both.
 
     They must not disagree about a norm, nor hold other tensors where they share
     slices. Under EP a tensor must be marked as an expert.
     """
-    _compare_slices(views)
+    holders: dict[tuple[int, ...], tuple[int, tuple[str, ...]]] = {}
+    for rank, view in enumerate(views):
+        first, dense = holders.setdefault(view.group, (rank, view.dense))
+        if view.group and view.dense != dense:
+            mine, other = (
+                next((key for key in a if key not in b), "none")
+                for a, b in ((view.dense, dense), (dense, view.dense))
+            )
+            raise RuntimeError(
+                f"ranks {first} and {rank} share slices of the same tensors "
+                f"(sharding V2), but have different ones: {other!r} and "
+                f"{mine!r}. Are those experts without an expert's mark "
+                "(no_sync, expert, color)?"
+            )
     if num_expert_ranks > 1 and not any(view.has_experts for view in views):
         raise RuntimeError(
             f"fleet has {num_expert_ranks} expert-parallel ranks (ep_degree), "
@@ -143,28 +165,6 @@ def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
             "parameter.expert = parameter.no_sync = True; parameter.color = "
             "{'color': 'moe_expert', 'group': GROUP}"
         )
-    _compare_norms(views)
-
-
-def _compare_slices(views: Sequence[RankView]) -> None:
-    known: dict[tuple[int, ...], tuple[int, tuple[str, ...]]] = {}
-    for rank, view in enumerate(views):
-        first, dense = known.setdefault(view.group, (rank, view.dense))
-        if not view.group or view.dense == dense:
-            continue
-        mine, other = (
-            next((k for k in a if k not in b), "none")
-            for a, b in ((view.dense, set(dense)), (dense, set(view.dense)))
-        )
-        raise RuntimeError(
-            f"ranks {first} and {rank} share slices of the same tensors "
-            f"(sharding V2), but have different ones: {other!r} and {mine!r}. "
-            "Are those experts without an expert's mark (no_sync, expert, "
-            "color)?"
-        )
-
-
-def _compare_norms(views: Sequence[RankView]) -> None:
     largest = max(max(v.norms.values(), default=0.0) for v in views)
     known: dict[str, tuple[int, float]] = {}
     tolerance = {"rel_tol": _RELATIVE, "abs_tol": _ABSOLUTE * largest}
@@ -180,10 +180,6 @@ def _compare_norms(views: Sequence[RankView]) -> None:
                     "was bind() given this run's model, and do experts have "
                     "their global numbers in their names?"
                 )
-
-
-_OF_A_COUNT = 0.01
-"""Difference of counts between ranks that is still rounding."""
 
 
 def gather_state(
@@ -274,21 +270,16 @@ def _check_agreement(
     errors are of that size too; those of a count are those of its outliers.
     """
     size = max(known[q.name] for q in quantities if q.absent is None)
-    for quantity in quantities:
-        name = quantity.name
+    for quantity in (q for q in quantities if q.name in known):
+        mine, theirs = known[quantity.name], other[quantity.name]
         is_count = quantity.absent is not None
-        if name in known and not (
-            known[name] == other[name]
-            or math.isclose(
-                known[name],
-                other[name],
-                rel_tol=quantity.tolerance,
-                abs_tol=_OF_A_COUNT if is_count else ROUNDING * size,
-            )
+        absolute = _OF_A_COUNT if is_count else ROUNDING * size
+        if not math.isclose(
+            mine, theirs, rel_tol=quantity.tolerance, abs_tol=absolute
         ):
             raise RuntimeError(
-                f"ranks disagree about {name} of {key!r}: {known[name]} and "
-                f"{other[name]}; was bind() given this run's model, were the "
+                f"ranks disagree about {quantity.name} of {key!r}: {mine} and "
+                f"{theirs}; was bind() given this run's model, were the "
                 "gradients of replicated tensors averaged, and do experts "
                 "have their global numbers in their names?"
             )

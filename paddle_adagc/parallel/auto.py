@@ -43,8 +43,7 @@ class Meshes:
             if tensor.spread is not None
         }
         self._spreads = self._bound
-        self._reducer: MeshReducer | None = None
-        self._num_tensors = 0  # known to the reducer
+        self._reducers: dict[int, MeshReducer] = {}  # by number of tensors
 
     def __bool__(self) -> bool:
         """Whether there is such a tensor."""
@@ -92,7 +91,7 @@ class Meshes:
     def _update(self, spreads: dict[int, Spread]) -> None:
         if spreads != self._spreads:
             self._spreads = spreads
-            self._reducer = None
+            self._reducers = {}
 
     def split_slots(self) -> list[int]:
         """Slots of the gradients of which this rank has a part alone."""
@@ -100,11 +99,10 @@ class Meshes:
 
     def reducer(self, num_tensors: int) -> MeshReducer:
         """Return the sums of a step, for vectors of ``num_tensors`` entries."""
-        if self._reducer is None or self._num_tensors != num_tensors:
+        if num_tensors not in self._reducers:
             spreads = [self._spreads.get(slot) for slot in range(num_tensors)]
-            self._reducer = MeshReducer(make_mesh_plan(spreads))
-            self._num_tensors = num_tensors
-        return self._reducer
+            self._reducers[num_tensors] = MeshReducer(make_mesh_plan(spreads))
+        return self._reducers[num_tensors]
 
 
 class MeshReducer(Reducer):

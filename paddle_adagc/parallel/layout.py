@@ -39,6 +39,14 @@ from paddle_adagc.parallel.units import (
 
 Ranks = tuple[int, ...]
 
+_EXPERT_COLORS = ("moe_expert", "moe_weight_no_hook")
+_WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
+_SHARDING_WRAPPERS = (
+    group_sharded_stage2.GroupShardedStage2,
+    group_sharded_stage3.GroupShardedStage3,
+)
+_STAGE_3_PREFIX = "slice@"
+
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
@@ -75,15 +83,6 @@ def _read(ranks: np.ndarray, placements: list[Any], rank: int) -> Spread:
             line[axis] = slice(None)
             groups.append((axis, tuple(ranks[tuple(line)].tolist())))
     return Spread(tuple(ranks.flatten().tolist()), tuple(groups))
-
-
-_EXPERT_COLORS = ("moe_expert", "moe_weight_no_hook")
-_WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
-_SHARDING_WRAPPERS = (
-    group_sharded_stage2.GroupShardedStage2,
-    group_sharded_stage3.GroupShardedStage3,
-)
-_STAGE_3_PREFIX = "slice@"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,14 +128,8 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     """Layout of every parameter of this rank, by the parameter's name.
 
     In the wrapper of sharding stage 3, by the name of the parameter's slice.
-
-    Args:
-        model: As it was built, or in wrappers such as fleet's, which are
-            looked through.
-
-    Returns:
-        In the order of ``named_parameters()``, which all ranks of a
-        tensor-parallel and of a sharding group share.
+    The order is that of ``named_parameters()``, which all ranks of a
+    tensor-parallel and of a sharding group share.
 
     Raises:
         TypeError: ``model`` is no layer.
@@ -147,54 +140,57 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             f"{type(model).__name__} is no paddle.nn.Layer: bind the network "
             "itself"
         )
-    is_sliced = isinstance(
-        sharding_wrapper(model), group_sharded_stage3.GroupShardedStage3
-    )
+    is_stage_3 = isinstance(sharding_wrapper(model), _SHARDING_WRAPPERS[1])
     model = unwrap(model)
+    layers = model.sublayers(include_self=True)
     keys = {tensor.name: key for key, tensor in _named_tensors(model)}
-    tied_copies = _tied_copies(model)
-    embeddings = _embeddings(model)
+    tied_copies = _tied_copies(layers)
+    embeddings = {
+        layer.weight.name
+        for layer in layers
+        if isinstance(layer, paddle.nn.Embedding)
+        or type(layer).__name__ == "VocabParallelEmbedding"
+    }
     split_over_experts = {
         parameter.name
-        for layer in model.sublayers(include_self=True)
+        for layer in layers
         if getattr(layer, "intermediate_ep_sharded", False)
         for parameter in layer.parameters(include_sublayers=False)
     }
     layout: dict[str, TensorLayout] = {}
+    seen: set[str] = set()
     for name, parameter in model.named_parameters():
-        if parameter.name in layout:
+        own_name = parameter.name
+        is_sliced = is_stage_3 and hasattr(parameter, "fw_storage")
+        listed = _STAGE_3_PREFIX + own_name if is_sliced else own_name
+        if listed in layout:
             raise ValueError(
-                f"two parameters are called {parameter.name!r}: make both "
+                f"two parameters are called {own_name!r}: make both "
                 "models under one paddle.utils.unique_name.guard()"
             )
+        key = tied_copies.get(own_name) or keys.get(own_name, name)
+        if key in seen:
+            raise ValueError(f"two parameters have the key {key!r}")
+        seen.add(key)
         is_tp_split = bool(getattr(parameter, "is_distributed", False))
-        has_slice = is_sliced and hasattr(parameter, "fw_storage")
-        prefix = _STAGE_3_PREFIX if has_slice else ""
-        layout[prefix + parameter.name] = TensorLayout(
-            key=(
-                tied_copies.get(parameter.name)
-                or keys.get(parameter.name, name)
-            ),
+        layout[listed] = TensorLayout(
+            key=key,
             is_tp_split=is_tp_split,
             is_expert=is_expert(parameter),
             is_expert_on_tp_axis=_is_expert_on_tp_axis(parameter),
-            is_tied_copy=parameter.name in tied_copies,
+            is_tied_copy=own_name in tied_copies,
             shape=tuple(parameter.shape),
             split_axis=split_axis_of(parameter) if is_tp_split else None,
-            is_embedding=parameter.name in embeddings,
+            is_embedding=own_name in embeddings
+            or bool(getattr(parameter, "is_embedding", False)),
             takes_part=(
                 not parameter.stop_gradient
                 and getattr(parameter, "need_clip", True) is not False
             ),
-            is_whole=is_sliced and not has_slice,
+            is_whole=is_stage_3 and not is_sliced,
             spread=spread_of(parameter),
-            is_split_over_experts=parameter.name in split_over_experts,
+            is_split_over_experts=own_name in split_over_experts,
         )
-    seen: set[str] = set()
-    for tensor in layout.values():
-        if tensor.key in seen:
-            raise ValueError(f"two parameters have the key {tensor.key!r}")
-        seen.add(tensor.key)
     return layout
 
 
@@ -204,34 +200,52 @@ def with_units(
     declared: Declared | None,
     topology: Topology | None,
 ) -> dict[str, TensorLayout]:
-    """Return the layout with the units of each parameter.
+    """Return the layout with the units of each parameter, which get a mark.
 
     Refuses those of a tensor on a mesh; see also :func:`.units.read_units`.
     """
-    parameters = {p.name: p for p in unwrap(model).parameters()}
-    known = [
-        (t.key, parameters[name.removeprefix(_STAGE_3_PREFIX)], t.is_expert)
+    model = unwrap(model)
+    parameters = {p.name: p for p in model.parameters()}
+    known = {
+        name: (t.key, parameters[name.removeprefix(_STAGE_3_PREFIX)])
         for name, t in layout.items()
-    ]
-    config = getattr(unwrap(model), "config", None)
-    units = read_units(known, declared, getattr(config, "__dict__", {}))
-    for key, parameter, _ in known:
-        if key in units:
-            setattr(parameter, MARK, units[key])  # for Muon
+    }
+    config = getattr(getattr(model, "config", None), "__dict__", {})
+    units = read_units(
+        [(*known[name], tensor.is_expert) for name, tensor in layout.items()],
+        declared,
+        config,
+    )
     made = {}
     for name, tensor in layout.items():
-        if tensor.key in units:
+        key, parameter = known[name]
+        if key in units:
+            setattr(parameter, MARK, units[key])  # for Muon
             if tensor.spread is not None:
                 raise ValueError(
-                    f"{tensor.key} holds units, and lies on a mesh of "
+                    f"{key} holds units, and lies on a mesh of "
                     "auto-parallel, which the clip does not split: use fleet's "
                     "parallelism, or a parameter for each unit"
                 )
             first = _first_expert(tensor, topology)
-            found = units[tensor.key].of(tensor.key, tensor.shape, first)
+            found = units[key].of(key, tensor.shape, first)
             tensor = dataclasses.replace(tensor, units=found)
         made[name] = tensor
     return made
+
+
+def _first_expert(tensor: TensorLayout, topology: Topology | None) -> int:
+    """Global number of the first expert that a rank holds."""
+    if (
+        topology is None
+        or not tensor.is_expert
+        or tensor.is_split_over_experts
+        or not tensor.shape
+    ):
+        return 0
+    has_groups = topology.has_expert_groups
+    axis = topology.expert if has_groups else topology.data
+    return axis.rank * tensor.shape[0]
 
 
 def units_of(parameter: Tensor) -> tuple[Unit, ...]:
@@ -287,24 +301,10 @@ def refuse_freed(what: str, parameter: Tensor) -> None:
         )
 
 
-def _first_expert(tensor: TensorLayout, topology: Topology | None) -> int:
-    """Global number of the first expert that a rank holds."""
-    if (
-        topology is None
-        or not tensor.is_expert
-        or tensor.is_split_over_experts
-        or not tensor.shape
-    ):
-        return 0
-    has_groups = topology.has_expert_groups
-    axis = topology.expert if has_groups else topology.data
-    return axis.rank * tensor.shape[0]
-
-
 def refuse_stage_3(what: str, names: Iterable[str]) -> None:
-    """Refuse the slices that sharding stage 3 makes of parameters.
+    """Refuse slices that sharding stage 3 makes, by their names.
 
-    ``what`` is the optimizer or clip with parameters of these ``names``.
+    ``what`` is the optimizer or clip that works on them.
     """
     for name in names:
         if name.startswith(_STAGE_3_PREFIX):
@@ -332,41 +332,33 @@ def sharding_wrapper(model: paddle.nn.Layer) -> paddle.nn.Layer | None:
 
 def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
     """Return the model inside of ``DataParallel`` and fleet's wrappers."""
-    while True:
-        if isinstance(model, _WRAPPERS):
-            model = model._layers
-        elif isinstance(model, _SHARDING_WRAPPERS):
-            model = model._layer
-        else:
-            return model
+    while isinstance(model, (*_WRAPPERS, *_SHARDING_WRAPPERS)):
+        is_sharded = isinstance(model, _SHARDING_WRAPPERS)
+        model = model._layer if is_sharded else model._layers
+    return model
 
 
-def _named_tensors(model: paddle.nn.Layer) -> list[tuple[str, Tensor]]:
+def _named_tensors(model: Any) -> list[tuple[str, Tensor]]:
     """Names by which the model saves its tensors.
 
     PaddleNLP's pipeline models save under the names of the model in one piece;
-    a bare ``PipelineLayer`` under the global index of each layer. PaddleFleet
-    has such a class of its own, so it is known by what it has.
+    a bare ``PipelineLayer`` under the global index of each layer, which virtual
+    stages nest in chunks. PaddleFleet has such a class of its own, so it is
+    known by what it has.
     """
     is_bare_pipeline = hasattr(model, "get_num_virtual_stages") and (
         not hasattr(model, "_pp_to_single_mapping")
     )
     if not is_bare_pipeline:
         return [*reversed(model.state_dict().items())]
-    return [
-        (_without_chunk(model, name), parameter)
-        for name, parameter in model.named_parameters()
-    ]
-
-
-def _without_chunk(model: Any, name: str) -> str:
-    """Global layer index under virtual stages, where names nest chunks."""
-    if model.get_num_virtual_stages() == 1:
-        return name
-    first, second, *rest = name.split(".")
-    if not (first.isdigit() and second.isdigit()):
-        return name
-    return ".".join([str(int(first) + int(second)), *rest])
+    has_chunks = model.get_num_virtual_stages() > 1
+    named = []
+    for name, parameter in model.named_parameters():
+        first, second, *rest = name.split(".")
+        if has_chunks and first.isdigit() and second.isdigit():
+            name = ".".join([str(int(first) + int(second)), *rest])
+        named.append((name, parameter))
+    return named
 
 
 def split_axis_of(parameter: Tensor) -> int | None:
@@ -393,10 +385,10 @@ def is_expert(parameter: Tensor) -> bool:
 
 def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
     """Look for ``mp_moe``, or PaddleFormers' marks of such experts."""
-    if getattr(parameter, "mp_moe", False):
-        return True
     is_synced = getattr(parameter, "no_sync", None) is False
-    return _has_expert_color(parameter) and is_synced
+    return getattr(parameter, "mp_moe", False) or (
+        _has_expert_color(parameter) and is_synced
+    )
 
 
 def _has_expert_color(parameter: Tensor) -> bool:
@@ -404,32 +396,18 @@ def _has_expert_color(parameter: Tensor) -> bool:
     return isinstance(color, dict) and color.get("color") in _EXPERT_COLORS
 
 
-def _embeddings(model: paddle.nn.Layer) -> set[str]:
-    marked = {
-        parameter.name
-        for parameter in model.parameters()
-        if getattr(parameter, "is_embedding", False)
-    }
-    return marked | {
-        layer.weight.name
-        for layer in model.sublayers(include_self=True)
-        if isinstance(layer, paddle.nn.Embedding)
-        or type(layer).__name__ == "VocabParallelEmbedding"
-    }
-
-
-def _tied_copies(model: paddle.nn.Layer) -> dict[str, str | None]:
+def _tied_copies(layers: Iterable[Any]) -> dict[str, str | None]:
     """Parameters that an earlier stage holds as well, and their keys there.
 
     ``is_firstly_shared``, fleet's own mark, is never set in paddle 3.3.1.
     """
     found: dict[str, str | None] = {}
-    for pipe in model.sublayers(include_self=True):
+    for pipe in layers:
         if not isinstance(getattr(pipe, "shared_comm", None), dict):
             continue
         names = {id(layer): name for name, layer in pipe.shared_layers.items()}
         for comm in pipe.shared_comm.values():
-            if min(comm["ranks"]) == paddle.distributed.get_rank():
+            if min(comm["ranks"]) == dist.get_rank():
                 continue
             for attribute in comm["weight_attr"]:
                 name = names[id(comm["layer"])]
@@ -477,16 +455,13 @@ def _first_key(
     )
 
 
-Member = tuple[Tensor, int]
-"""A parameter and its first element in the buffer."""
-
-
 class FusedBuffers:
     """Finds a model's parameters in the buffers that an optimizer works on."""
 
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
         self._parameters = list(parameters)
-        self._members: dict[int, list[Member]] = {}  # by a buffer's address
+        # By a buffer's address: parameters and their first elements in it.
+        self._members: dict[int, list[tuple[Tensor, int]]] = {}
 
     def unfold(
         self,
@@ -510,7 +485,7 @@ class FusedBuffers:
                 )
         return unfolded
 
-    def _find(self, buffer: Tensor) -> list[Member]:
+    def _find(self, buffer: Tensor) -> list[tuple[Tensor, int]]:
         first = buffer.data_ptr()
         if first not in self._members:
             size = buffer.element_size()

@@ -43,6 +43,8 @@ from paddle_adagc.parallel.topology import Axis, Topology
 
 T = TypeVar("T")
 
+_ALONE = Axis()
+
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
@@ -60,28 +62,23 @@ class Reduction:
 class ReductionPlan:
     """The sums of a rank in every step, and the tensors that it counts."""
 
-    reductions: tuple[Reduction, ...]  # in this order
-    counts: tuple[bool, ...]
+    reductions: tuple[Reduction, ...] = ()  # in this order
+    counts: tuple[bool, ...] = ()
     """Per tensor: this rank counts it in the global norm, and no other does."""
 
-    is_first: tuple[bool, ...]
+    is_first: tuple[bool, ...] = ()
     """Per tensor: this rank is the first of those that know the tensor."""
 
-    model: Axis  # tensor-parallel ranks
-    world: Any
+    model: Axis = _ALONE  # tensor-parallel ranks
+    world: Any = None
     """Group of the global norm; None where every rank holds everything."""
 
 
 def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
-    """Refuse combinations in which a norm could not be right.
+    """Refuse, by ValueError, layouts in which a norm could not be right.
 
     Warns of data or sep parallelism with sharding V2, in which paddle 3.3.1
     does not sum the gradients of the first step over these ranks.
-
-    Raises:
-        ValueError: Experts under sharding V1, on the sharding axis without
-            groups of their own, on the tensor-parallel axis, or
-            averaged over data-parallel ranks.
     """
     copies = max(topology.data.size, topology.sep.size)
     if (
@@ -144,42 +141,41 @@ def make_plan(
     """
     check_layout(layout, topology)
     has_groups = topology.has_expert_groups
-    dense = [
-        i for i, t in enumerate(layout) if not (t.is_expert and has_groups)
-    ]
-    own = [i for i, t in enumerate(layout) if t.is_expert and has_groups]
-    split = [i for i in dense if layout[i].is_tp_split]
+    tensors = [*enumerate(layout)]
+    dense = [(i, t) for i, t in tensors if not (t.is_expert and has_groups)]
+    own = [(i, t) for i, t in tensors if t.is_expert and has_groups]
     wanted: list[tuple[str, Axis, list[int]]] = []
     if topology.splits_parameters:
-        sliced = [i for i in dense if not layout[i].is_whole]
+        sliced = [i for i, t in dense if not t.is_whole]
         wanted.append(("sharding", topology.sharding, sliced))
-        wanted.append(("moe_sharding", topology.moe_sharding, own))
+        experts = [i for i, _ in own]
+        wanted.append(("moe_sharding", topology.moe_sharding, experts))
+    split = [i for i, t in dense if t.is_tp_split]
     wanted.append(("model", topology.model, split))
-    cut = [i for i in own if layout[i].is_split_over_experts]
+    cut = [i for i, t in own if t.is_split_over_experts]
     wanted.append(("expert", topology.expert, cut))
-    reductions = tuple(
-        Reduction(name, axis.group, tuple(slots))
-        for name, axis, slots in wanted
-        if axis.size > 1 and slots
-    )
     holds_everything = not (
         topology.splits_model or any(tensor.is_expert for tensor in layout)
     )
+    # Owners under V1 all count, as only the owner's norm is not 0.
+    sliced_topology = dataclasses.replace(topology, splits_parameters=True)
     return ReductionPlan(
-        reductions,
+        tuple(
+            Reduction(name, axis.group, tuple(slots))
+            for name, axis, slots in wanted
+            if axis.size > 1 and slots
+        ),
         tuple(_counts(tensor, topology) for tensor in layout),
-        tuple(_is_first(tensor, topology) for tensor in layout),
+        tuple(_counts(tensor, sliced_topology) for tensor in layout),
         topology.model,
         None if holds_everything else topology.world,
     )
 
 
 def _counts(tensor: TensorLayout, topology: Topology) -> bool:
-    """Whether this rank counts the tensor in the global norm.
+    """Whether this rank is the first that knows the tensor's norm.
 
-    After the sums, all ranks that hold copies or parts of a tensor know the
-    same norm: the first of them counts it. Under owner-based sharding only the
-    owner has a norm other than 0, so all of them may count.
+    After the sums, all ranks that hold copies or parts of a tensor know it.
     """
     if tensor.is_tied_copy:
         return False
@@ -195,37 +191,26 @@ def _counts(tensor: TensorLayout, topology: Topology) -> bool:
     return all(axis.rank == 0 for axis in first)
 
 
-def _is_first(tensor: TensorLayout, topology: Topology) -> bool:
-    """Like :func:`_counts`, but ignores who owns the tensor under V1."""
-    return _counts(
-        tensor, dataclasses.replace(topology, splits_parameters=True)
-    )
-
-
 class Reducer:
     """Carries out a plan on the vector of squared norms.
 
-    Args:
-        plan: The plan; its vectors have one entry per tensor. None: this
-            process holds everything.
-        everyone: Group of all ranks, those that hold everything included, if it
-            is known.
+    ``plan`` is None where this process holds everything. ``everyone`` is the
+    group of all ranks, those that hold everything included, if it is known.
     """
 
     def __init__(
         self, plan: ReductionPlan | None, everyone: Any = None
     ) -> None:
+        self._plan = plan or ReductionPlan()
+        self._world = self._plan.world
+        self._everyone = everyone or self._world
         self._reductions = [
             (paddle.to_tensor(np.array(r.slots, np.int64)), r.group)
-            for r in (plan.reductions if plan else ())
+            for r in self._plan.reductions
         ]
-        self._world = plan.world if plan else None
-        self._everyone = everyone or self._world
-        self._is_first = plan.is_first if plan and self._world else None
-        self._model = plan.model if plan else Axis()
         self._counts: Tensor | None = None  # bool [num_tensors]
-        if plan and self._world is not None:
-            self._counts = paddle.to_tensor(np.array(plan.counts))
+        if self._world is not None:
+            self._counts = paddle.to_tensor(np.array(self._plan.counts))
 
     @property
     def communicates(self) -> bool:
@@ -235,26 +220,23 @@ class Reducer:
     @property
     def num_tp_ranks(self) -> int:
         """Number of ranks that split the tensor-parallel tensors."""
-        return self._model.size
+        return self._plan.model.size
 
     def sum_over_tp(self, parts: Tensor) -> Tensor:
         """Sum over the tensor-parallel group, in place.
 
         Entry i of ``parts``, float32 ``[n]``, is about one unit on all ranks.
         """
-        if self._model.size > 1:
-            dist.all_reduce(parts, group=self._model.group)
+        if self.num_tp_ranks > 1:
+            dist.all_reduce(parts, group=self._plan.model.group)
         return parts
 
     def local_norms(self, squared_norm: Tensor) -> Tensor:
         """Sum each tensor's squared norm over the ranks that hold it.
 
-        Args:
-            squared_norm: float32 ``[num_tensors]``, of this rank's parts; 0
-                for tensors that it has no gradient of.
-
-        Returns:
-            float32 ``[num_tensors]``, of the whole tensors.
+        ``squared_norm``, float32 ``[num_tensors]``, is of this rank's parts,
+        and 0 for tensors that it has no gradient of. Returns that of the whole
+        tensors.
         """
         for index, group in self._reductions:
             part = paddle.gather(squared_norm, index)
@@ -278,11 +260,7 @@ class Reducer:
 
         Where every rank holds everything the answer is its own alone.
         """
-        if self._world is None:
-            return [value]
-        values: list[T] = []
-        dist.all_gather_object(values, value, group=self._world)
-        return values
+        return _gather(value, self._world)
 
     def global_sum(self, total: Tensor) -> Tensor:
         """Sum, over all ranks, a total of the tensors that each counts.
@@ -298,10 +276,12 @@ class Reducer:
 
         Returns float64 ``[1]``, after one all-reduce.
         """
-        if self._is_first is not None:
+        if self._world is not None:
             values = [
                 value if first else 0.0
-                for value, first in zip(values, self._is_first, strict=True)
+                for value, first in zip(
+                    values, self._plan.is_first, strict=True
+                )
             ]
         total = paddle.to_tensor([float(sum(values))], "float64")
         return self.global_sum(total)
@@ -318,11 +298,15 @@ class Reducer:
         """
         if not _any_rank(is_news, self._everyone):
             return []
-        if self._everyone is None:
-            return [value]
-        values: list[T] = []
-        dist.all_gather_object(values, value, group=self._everyone)
-        return values
+        return _gather(value, self._everyone)
+
+
+def _gather(value: T, group: Any) -> list[T]:
+    if group is None:
+        return [value]
+    values: list[T] = []
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 def _any_rank(flag: bool, group: Any) -> bool:

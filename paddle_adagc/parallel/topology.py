@@ -111,10 +111,9 @@ def read_topology() -> Topology | None:
 
 
 def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
-    """Return the topology of a model under ``group_sharded_parallel``.
+    """Return the topology of a model in ``group_sharded_parallel``'s wrapper.
 
-    ``wrapper`` is a ``GroupShardedStage2`` or ``GroupShardedStage3``, without
-    offload.
+    Refuses one with offload.
     """
     if wrapper._offload:
         raise ValueError(

@@ -28,7 +28,6 @@ MARK = "adagc_units"
 """Attribute of a parameter that says what units it holds."""
 
 _GROUPED = re.compile(r"(^|\.)grouped_gemm_experts\.weight\d*$")
-_FIELDS = ("experts", "parts", "axis", "repeats", "key")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +35,9 @@ class Piece:
     """Runs of equal length and distance."""
 
     start: int
-    run: int
-    """Neighbouring values."""
-
+    run: int  # neighbouring values
     count: int = 1
-    stride: int = 0
-    """From one run to the next."""
+    stride: int = 0  # from one run to the next
 
     @property
     def size(self) -> int:
@@ -63,37 +59,35 @@ class Unit:
         At most three pieces: the rest of a first run, whole runs, the
         beginning of a last one. They start from ``begin``.
         """
-        start, run, stride = self.place.start, self.place.run, self.place.stride
-        if begin >= end:
+        run = self.place.run
+        stride = self.place.stride or run
+        length = (self.place.count - 1) * stride + run
+        offset = self.place.start - begin  # of the unit in the slice
+        low, high = max(-offset, 0), min(end - begin - offset, length)
+        if low >= high:
             return []
-        if self.place.count == 1:
-            low, high = max(start, begin), min(start + run, end)
-            return [Piece(low - begin, high - low)] if low < high else []
-        # Runs first <= k < last have a value in the slice.
-        first = max((begin - start - run) // stride + 1, 0)
-        last = min(-(-(end - start) // stride), self.place.count)
-        head = self._part_of_run(first, begin, end) if first < last else []
-        first += len(head)
-        tail = self._part_of_run(last - 1, begin, end) if first < last else []
-        last -= len(tail)
-        whole = []
-        if first < last:
-            offset = start + first * stride - begin
-            whole = [Piece(offset, run, last - first, stride)]
-        return [*head, *whole, *tail]
-
-    def _part_of_run(self, k: int, begin: int, end: int) -> list[Piece]:
-        """Return what a slice has of run k, if it cuts through it."""
-        start = self.place.start + k * self.place.stride
-        stop = start + self.place.run
-        low, high = max(start, begin), min(stop, end)
-        is_whole = (low, high) == (start, stop)
-        return [] if is_whole else [Piece(low - begin, high - low)]
+        first, skipped = divmod(low, stride)
+        last, kept = divmod(high - 1, stride)
+        kept = min(kept + 1, run)
+        head, tail = [], []
+        if skipped:
+            stop = kept if first == last else run
+            if skipped < stop:
+                start = offset + first * stride + skipped
+                head = [Piece(start, stop - skipped)]
+            first += 1
+        if first <= last and kept < run:
+            tail = [Piece(offset + last * stride, kept)]
+            last -= 1
+        if first > last:
+            return [*head, *tail]
+        start = offset + first * stride
+        return [*head, Piece(start, run, last - first + 1, stride), *tail]
 
     def view(self, tensor: Tensor) -> Tensor:
-        """Return the unit's values in the parameter's memory, or a gradient's.
+        """Return the unit's values in the memory of a contiguous tensor.
 
-        The tensor is the whole one, contiguous; the view has the unit's shape.
+        ``tensor`` is the whole parameter, or its gradient.
         """
         flat = _C_ops.view_shape(tensor, [math.prod(tensor.shape)])
         place = self.place
@@ -159,14 +153,10 @@ class Units:
         object.__setattr__(self, "parts", shares)
 
     def with_shares(self, key: str, config: Mapping[str, Any]) -> Units:
-        """Return the units with numbers for shares that are names.
+        """Return the units with the config's numbers for shares that are names.
 
-        Args:
-            key: Of the parameter, for the message.
-            config: The model's.
-
-        Raises:
-            ValueError: A share that the config lacks, or that is not positive.
+        ``key`` is the parameter's, for the message of a ValueError: the config
+        lacks a share, or it is not positive.
         """
         assert isinstance(self.parts, Mapping)
         shares = {}
@@ -196,7 +186,6 @@ class Units:
             ValueError: The shape does not fit.
         """
         inner = tuple(shape[1:] if self.experts else shape)
-        num_experts = shape[0] if self.experts else 1
         if not inner or not -len(inner) <= self.axis < len(inner):
             raise ValueError(
                 f"{key} of shape {list(shape)} has no axis {self.axis} of "
@@ -207,28 +196,25 @@ class Units:
         below = math.prod(inner[axis + 1 :])
         widths, repeats = self._widths(key, inner[axis])
         stride = inner[axis] // repeats * below
-        size = math.prod(inner)
+        count = math.prod(inner) // stride
         again = (repeats,) if repeats > 1 else ()
-        units = []
-        for expert in range(num_experts):
-            start = expert * size
-            if not self.parts:
-                name = self._name(key, first_expert + expert, "")
-                units.append(Unit(name, inner, Piece(start, size, 1, size)))
+        units: list[Unit] = []
+        start = 0
+        for expert in range(shape[0] if self.experts else 1):
+            begin = start
             for part, width in widths.items():
-                run = width * below
-                place = Piece(start, run, size // stride, stride)
-                if place.count == 1:
-                    place = Piece(start, run, 1, run)
-                of_part = (*inner[:axis], *again, width, *inner[axis + 1 :])
+                place = Piece(start, width * below, count, stride)
+                if len(widths) == 1 or count == 1:  # neighbouring runs
+                    place = Piece(start, place.size, 1, place.size)
                 name = self._name(key, first_expert + expert, part)
+                of_part = (*inner[:axis], *again, width, *inner[axis + 1 :])
                 units.append(Unit(name, of_part, place))
-                start += run
+                start += width * below
+            start = begin + math.prod(inner)
         return tuple(units)
 
     def _widths(self, key: str, size: int) -> tuple[dict[str, int], int]:
         """Return the parts' widths, and how often they come."""
-        assert isinstance(self.parts, Mapping)
         shares: Any = self.parts
         total = sum(shares.values())
         if self.repeats:
@@ -245,7 +231,8 @@ class Units:
                     f"{dict(shares)}: {part} would have no whole number of "
                     "values"
                 )
-        return {part: size * n // total for part, n in shares.items()}, 1
+        widths = {part: size * n // total for part, n in shares.items()}
+        return widths or {"": size}, 1
 
     def _name(self, key: str, expert: int, part: str) -> str:
         *head, module, leaf = ["", *key.rsplit(".", 2)][-3:]
@@ -272,7 +259,7 @@ def read_units(
     declared: Declared | None,
     config: Mapping[str, Any],
 ) -> dict[str, Units]:
-    """Find the parameters that hold units.
+    """Find the parameters that hold units; return these by key.
 
     Units are declared; or marked, as the parameter's attribute
     ``adagc_units``; or recognised: a parameter with three axes that is marked
@@ -283,17 +270,13 @@ def read_units(
         declared: By the caller of ``bind``.
         config: The model's, in which shares may name a number.
 
-    Returns:
-        By key.
-
     Raises:
         TypeError: Units of a wrong type.
         ValueError: A pattern matches no parameter, or two match one; or units
             that make no sense.
     """
-    patterns = (
-        dict.fromkeys(declared, 0) if isinstance(declared, Mapping) else {}
-    )
+    patterns = declared if isinstance(declared, Mapping) else {}
+    unused = dict.fromkeys(patterns)
     found: dict[str, Units] = {}
     for key, parameter, is_expert in parameters:
         units = getattr(parameter, MARK, None)
@@ -306,17 +289,15 @@ def read_units(
                 f"{matching[1]!r}: make the patterns narrower"
             )
         for pattern in matching:
-            assert isinstance(declared, Mapping)
-            patterns[pattern] += 1
-            units = declared[pattern]
+            unused.pop(pattern, None)
+            units = patterns[pattern]
         is_stack = parameter.ndim == 3 and (is_expert or _GROUPED.search(key))
         if units is None and is_stack:
-            units = Units(experts=True)
+            units = "experts"
         if units is not None:
             found[key] = as_units(key, units).with_shares(key, config)
-    for pattern, number in patterns.items():
-        if not number:
-            raise ValueError(f"units: {pattern!r} matches no parameter")
+    for pattern in unused:
+        raise ValueError(f"units: {pattern!r} matches no parameter")
     return found
 
 
@@ -326,15 +307,16 @@ def as_units(key: str, value: Any) -> Units:
         return value
     if value == "experts":
         return Units(experts=True)
+    fields = [field.name for field in dataclasses.fields(Units)]
     if not isinstance(value, Mapping):
         raise TypeError(
             f"units of {key!r} are {value!r}: give 'experts', or a dict of "
-            f"{', '.join(_FIELDS)}"
+            f"{', '.join(fields)}"
         )
     for name in value:
-        if name not in _FIELDS:
+        if name not in fields:
             raise ValueError(
-                f"units of {key!r} take {', '.join(_FIELDS)}, not {name!r}"
-                f"{suggestion(name, _FIELDS)}"
+                f"units of {key!r} take {', '.join(fields)}, not {name!r}"
+                f"{suggestion(name, fields)}"
             )
     return Units(**value)

@@ -5,13 +5,12 @@
 import importlib.util
 import sys
 import types
-import warnings
 
 import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
-from helpers import TINY_LLAMA, clip_arrays, make_parameters
+from helpers import TINY_LLAMA
 from paddle.distributed import fleet
 from paddle.distributed.parallel import parallel_helper
 from test_examples import run_example
@@ -128,31 +127,6 @@ def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_backends_get_the_clip_s_numbers(way, tmp_path):
-    visualdl = pytest.importorskip("visualdl")
-    trainer, clip = make_trainer(
-        way,
-        tmp_path / "run",
-        report_to=["visualdl", "tensorboard"],
-        logging_dir=str(tmp_path / "logs"),
-    )
-    trainer.train()
-    folder = tmp_path / "logs" / ("clip" if way == "callback" else "")
-    (log,) = folder.glob("*.log")
-    reader = visualdl.LogReader(file_path=str(log))
-    points = reader.get_data("scalar", "train/clip_h_median")
-    assert [point.id for point in points] == [4, 8]
-    assert points[-1].value == pytest.approx(
-        clip.summary()["h_median"], rel=5e-4
-    )
-    group = "model.layers.N.mlp.gate_proj.weight"
-    groups = {f"train/clip_{q}/{group}" for q in ("norm", "gamma", "h")}
-    assert groups <= {*reader.get_tags()["histogram"]}
-    (events,) = folder.glob("*tfevents*")
-    assert b"train/clip_gamma/" in events.read_bytes()
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_the_clip_resumes_with_the_run(way, tmp_path):
     def train(folder, checkpoint=None, **arguments):
         with paddle.utils.unique_name.guard():  # names of a new process
@@ -181,25 +155,6 @@ def test_the_clip_resumes_with_the_run(way, tmp_path):
         train(tmp_path / "cut", str(checkpoint))
     switched = train(tmp_path / "cut", str(checkpoint), missing_state="start")
     assert switched["step"] == 4
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("arguments", "warns"),
-    [
-        ({"save_strategy": "steps"}, True),
-        ({"save_strategy": "no"}, False),
-        ({"save_checkpoint_format": "unified_checkpoint"}, False),
-    ],
-)
-def test_a_format_that_one_process_cannot_load_is_warned_of(
-    way, arguments, warns, tmp_path
-):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        make_trainer(way, tmp_path, **{"save_strategy": "steps", **arguments})
-    found = [w for w in caught if "cannot load a flex" in str(w.message)]
-    assert len(found) == warns
 
 
 def train_on_this_rank(way, folder, checkpoint=None, **arguments):
@@ -235,26 +190,6 @@ LAYOUTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_have_finite_gammas_under_the_model_s_names(
-    layout, way, tmp_path
-):
-    ranks = run_on_ranks(
-        train_on_this_rank,
-        2,
-        way=way,
-        folder=str(tmp_path),
-        **LAYOUTS[layout],
-    )
-    assert ranks[0] == ranks[1]
-    kind, num_steps, gamma = ranks[0]
-    assert (kind, num_steps) == ("ClipGradByAdaGC", 8)
-    assert len(gamma) == 20
-    assert np.isfinite([*gamma.values()]).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
 def test_a_flex_checkpoint_has_the_clip_s_file_beside_it(way, tmp_path):
     """PaddleFormers' and PaddleFleet's default format, here on two ranks."""
 
@@ -286,21 +221,3 @@ def test_example_runs_and_clips(tmp_path):
     printed = run_example("paddleformers_trainer", tmp_path)
     assert "clip_clipped_fraction" in printed
     assert [*(tmp_path / "outputs").glob("*/checkpoint-40/*.safetensors")]
-
-
-def test_reporters_get_what_the_trainer_hands_over():
-    from paddle_adagc.integrations.paddleformers import ClippingCallback
-
-    clip = ClipGradByAdaGC()
-    clip_arrays(clip, make_parameters([[1]]), [[2.0]])
-    callback, seen = ClippingCallback(clip), []
-    reporter = types.SimpleNamespace(
-        on_log=lambda *_, logs, **rest: seen.append((logs, rest))
-    )
-    callback._reporters = [reporter]
-    state = types.SimpleNamespace(global_step=1)
-    callback.on_log(None, state, None, logs={"loss": 1.0}, model="model")
-    callback.on_log(None, state, None, logs={"eval_loss": 1.0})
-    ((logs, rest),) = seen
-    assert logs["clip_global_grad_norm"] == 2.0
-    assert rest == {"model": "model"}

@@ -94,22 +94,9 @@ def test_llama_trains_in_paddlenlp_s_trainer_and_logs_the_clip(tmp_path):
     for name in ("global_grad_norm", "clipped_fraction", "h_min"):
         assert logs[f"clip_{name}"] == float(f"{summary[name]:.4g}")
     assert not [name for name in logs if "/" in name]  # of a tensor
-
-
-def test_the_trainer_s_arguments_stay_in_force(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=1, save_strategy="no")
-    trainer.train()
     optimizer = trainer.optimizer
     assert optimizer._grad_clip is trainer.clip
-    assert optimizer._beta2 == 0.95
-    assert optimizer._weight_decay == 0.3
-    decays = {
-        key: optimizer._apply_decay_param_fun(parameter.name)
-        for key, parameter in trainer.model.named_parameters()
-    }
-    assert {key for key in decays if not decays[key]} == {
-        key for key in decays if "norm" in key
-    }
+    assert (optimizer._beta2, optimizer._weight_decay) == (0.95, 0.3)
 
 
 @pytest.mark.parametrize(

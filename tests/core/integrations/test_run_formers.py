@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import TINY_LLAMA, run_python
-from indexed import write_indexed_dataset
 
 from paddle_adagc import load_state
 from paddle_adagc.lab.data.tokenizers import byte_tokenizer
@@ -159,39 +158,6 @@ def test_a_stage_trains_on_two_processes(job, stage, command):
     assert len(state["gamma"]) == 2 * 9 + 3
     logged = (folder / "log/workerlog.0").read_text()
     assert "clip_global_grad_norm" in logged
-
-
-@pytest.mark.slow
-def test_a_recipe_for_pt_trains_a_small_model(job):
-    """The recipe's own data and layout, V1 over two processes."""
-    folder, _ = job
-    prefix = str(folder / "tokens")
-    documents = [[i % 250 for i in range(3000)]] * 20
-    write_indexed_dataset(prefix, documents, vocab_size=256)
-    values = {
-        "model_name_or_path": folder / "model",
-        "input_dir": f"1.0 {prefix}",
-        "output_dir": folder / "out",
-        "sharding_parallel_size": 2,
-        "max_seq_len": 32,
-        "max_steps": 6,
-        "warmup_steps": 2,
-        "save_steps": 3,
-        "device": "cpu",
-        "compute_type": "float32",
-        "fp16_opt_level": "O1",
-        "amp_master_grad": "false",
-        "_attn_implementation": "eager",
-        "save_checkpoint_format": "unified_checkpoint",
-        "clip.t_start": 3,
-    }
-    launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-    recipe = ROOT / "configs/paddleformers/llama2_1.3b.yaml"
-    overrides = [f"{key}={value}" for key, value in values.items()]
-    ended = run(folder, *launch, "gloo.py", *PRETRAIN, recipe, *overrides)
-    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
-    state = load_state(folder / "out/checkpoint-6")
-    assert (state["step"], len(state["gamma"])) == (6, 2 * 9 + 3)
 
 
 def test_the_command_line_wants_a_gpu(job):

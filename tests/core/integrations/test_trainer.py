@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import paddle
-import paddle.distributed as dist
 import pytest
-from core.parallel.ranks import run_on_ranks
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC, save_state
@@ -88,21 +86,31 @@ def test_different_and_damaged_states_are_refused(ranks, tmp_path):
         load_clip(ClipGradByAdaGC(), tmp_path, "start")
 
 
+SAVES = types.SimpleNamespace(value="steps")
+FLEX = {"save_checkpoint_format": "flex_checkpoint", "save_strategy": SAVES}
+
+
 @pytest.mark.parametrize(
-    ("clip", "max_steps", "warns"),
+    ("clip", "arguments", "message"),
     [
-        *((ClipGradByAdaGC(t_start=5), n, n == 1) for n in (-1, 1, 6)),
-        (paddle.nn.ClipGradByNorm(1.0), 1, False),
+        (ClipGradByAdaGC(t_start=5), {"max_steps": 1}, "t_start=5, and max_"),
+        (ClipGradByAdaGC(t_start=5), {"max_steps": 6}, None),
+        (ClipGradByAdaGC(t_start=5), {}, None),
+        (paddle.nn.ClipGradByNorm(1.0), {"max_steps": 1}, None),
+        (ClipGradByAdaGC(), FLEX, "cannot load a flex_checkpoint"),
+        (ClipGradByAdaGC(), {"max_grad_norm": 0.5}, "=0.5 is not used"),
     ],
 )
-def test_a_run_that_ends_in_the_warm_up_is_warned_of(clip, max_steps, warns):
-    args = types.SimpleNamespace(max_grad_norm=1.0, max_steps=max_steps)
+def test_arguments_that_do_not_fit_are_warned_of(clip, arguments, message):
+    args = types.SimpleNamespace(
+        **{"max_grad_norm": 1.0, "max_steps": -1, **arguments}
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         take_over_clipping(args, clip)
     messages = [str(warning.message) for warning in caught]
-    assert len(messages) == warns
-    assert all("t_start=5, and max_steps=1" in text for text in messages)
+    assert len(messages) == bool(message)
+    assert all(message in text for text in messages)
     assert args.max_grad_norm == 0.0
 
 
@@ -144,43 +152,19 @@ def test_mixin_and_callback_together_are_refused(tmp_path):
         Both(tmp_path, clip=ClipGradByAdaGC())
 
 
-def resumed(folder, missing_state):
-    """Steps of a clip that resumes from this rank's own folder."""
-    clip = ClipGradByAdaGC(t_start=1)
-    try:
-        load_clip(clip, folder / str(dist.get_rank()), missing_state)
-    except FileNotFoundError:
-        return "refused"
-    return clip.num_steps
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("holders", [(0,), (1,), (0, 1), ()])
-def test_two_ranks_resume_alike(tmp_path, holders):
-    for rank in holders:
-        save_state(clip_of(3).state_dict(), tmp_path / str(rank))
-    found, started = (
-        run_on_ranks(resumed, 2, folder=tmp_path, missing_state=missing)
-        for missing in ("raise", "start")
-    )
-    assert found == ([3, 3] if holders else ["refused", "refused"])
-    assert started == ([3, 3] if holders else [0, 0])
-
-
 class Writer:
-    """Keeps what it gets."""
+    """Keeps what it gets, by tag."""
 
     def __init__(self):
-        self.bars, self.points, self.texts = {}, {}, {}
+        self.found = {}
 
-    def add_histogram(self, tag, values, step):
-        self.bars[tag] = (sorted(values.tolist()), step)
+    def add(self, tag, values, step):
+        self.found[tag] = (np.asarray(values).tolist(), step)
 
-    def add_scalar(self, tag, value, step):
-        self.points[tag] = (value, step)
+    add_histogram = add_scalar = add
 
     def add_text(self, tag, text, step):
-        self.texts[tag] = (text, step)
+        self.found[tag] = (text, step)
 
 
 def numbers(norm):
@@ -197,50 +181,45 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("name", ["vdl_writer", "tb_writer"])
-def test_groups_are_histograms_and_single_tensors_are_curves(name):
-    writer = Writer()
-    callback = types.SimpleNamespace(**{name: writer})
-    summary = {"tensors": TENSORS, "lowest_h": {"head.weight": 0.123456}}
-    add_histograms([object(), callback], summary, 7)
-    assert writer.bars["train/clip_norm/layers.N.up.weight"] == ([1.0, 3.0], 7)
-    assert "train/clip_norm/layers.N.down.weight" not in writer.bars
-    assert writer.points["train/clip_norm/head.weight"] == (5.0, 7)
-    assert "train/clip_norm/embed.weight" not in writer.points
-    assert writer.points["train/clip_h/head.weight"] == (0.5, 7)
-    table = "| tensor | h |\n| --- | ---: |\n| head.weight | 0.1235 |"
-    assert writer.texts == {"train/clip_lowest_h": (table, 7)}
-    assert writer.points["train/clip_h/embed.weight"] == (0.5, 7)
-
-
-def test_a_model_may_have_curves_or_histograms_alone():
-    curves, bars = Writer(), Writer()
-    alone = {"tensors": {"head.weight": numbers(1.0)}}
-    add_histograms([types.SimpleNamespace(tb_writer=curves)], alone, 1)
-    assert set(curves.points) == {
-        f"train/clip_{name}/head.weight" for name in ("norm", "gamma", "h")
-    }
-    layers = {k: v for k, v in TENSORS.items() if "up" in k}
-    add_histograms(
-        [types.SimpleNamespace(tb_writer=bars)], {"tensors": layers}, 1
-    )
-    assert (len(bars.bars), bars.points) == (3, {})
-
-
-def test_weights_and_biases_gets_all_at_once():
-    logged = []
+def test_groups_are_histograms_and_single_tensors_are_curves():
+    logged, writers = [], [Writer(), Writer()]
     wandb = types.SimpleNamespace(
-        Histogram=np.sum,
+        Histogram=lambda values: sorted(values.tolist()),
         Table=lambda columns, data: [columns, *data],
         log=logged.append,
     )
-    summary = {"tensors": TENSORS, "lowest_h": {"head.weight": 0.5}}
-    add_histograms([types.SimpleNamespace(_wandb=wandb)], summary, 9)
-    table = [["tensor", "h"], ("head.weight", 0.5)]
-    assert logged[0]["train/clip_lowest_h"] == table
-    assert logged[0]["train/global_step"] == 9
-    assert logged[0]["train/clip_norm/layers.N.up.weight"] == 4.0
-    assert logged[0]["train/clip_norm/head.weight"] == 5.0
+    callbacks = [
+        object(),
+        types.SimpleNamespace(vdl_writer=writers[0]),
+        types.SimpleNamespace(tb_writer=writers[1]),
+        types.SimpleNamespace(_wandb=wandb),
+    ]
+    lowest = {"head.weight": 0.123456}
+    add_histograms(callbacks, {"tensors": TENSORS, "lowest_h": lowest}, 7)
+    shown = {
+        "norm/layers.N.up.weight": [1.0, 3.0],
+        "norm/head.weight": 5.0,
+    }
+    for group in ("layers.N.up.weight", "layers.N.down.weight"):
+        shown |= {f"gamma/{group}": [2.0, 2.0], f"h/{group}": [0.5, 0.5]}
+    for key in ("head.weight", "embed.weight"):
+        shown |= {f"gamma/{key}": 2.0, f"h/{key}": 0.5}
+    shown = {f"train/clip_{tag}": value for tag, value in shown.items()}
+    table = "| tensor | h |\n| --- | ---: |\n| head.weight | 0.1235 |"
+    for writer in writers:
+        assert writer.found == {
+            "train/clip_lowest_h": (table, 7),
+            **{tag: (value, 7) for tag, value in shown.items()},
+        }
+    rows = [["tensor", "h"], ("head.weight", 0.1235)]
+    rest = {"train/clip_lowest_h": rows, "train/global_step": 7}
+    assert logged == [{**shown, **rest}]
+    alone = {"tensors": {"head.weight": numbers(1.0)}}
+    add_histograms(callbacks[3:], alone, 8)
+    assert logged[1].keys() == {
+        "train/global_step",
+        *(f"train/clip_{name}/head.weight" for name in ("norm", "gamma", "h")),
+    }
 
 
 class Trainer:
@@ -320,36 +299,6 @@ def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
     }
 
 
-class SavesLater(Trainer):
-    """As with ``enable_zero_cost_checkpoint``: a worker writes the rest."""
-
-    def _save_checkpoint(self, model, metrics=None):
-        return None
-
-    def save_hf(self):
-        """Export weights; a callback's ``on_save_hf`` follows."""
-        (Path(self.args.output_dir) / "hf_checkpoint-3").mkdir()
-
-
-def test_zero_cost_checkpoints_and_exports(tmp_path):
-    """The clip's file is there at once; an export holds none."""
-
-    class Saves(ClippingMixin, SavesLater):
-        fetched = None
-
-    made = Saves(
-        tmp_path,
-        clip=ClipGradByAdaGC(t_start=1),
-        enable_zero_cost_checkpoint=True,
-    )
-    made.state.global_step = 3
-    made._save_checkpoint(None)
-    made.save_hf()
-    found = [path.parent.name for path in tmp_path.rglob(STATE_FILE)]
-    assert found == ["checkpoint-3"]
-    assert "on_save_hf" not in vars(ClippingCallback)
-
-
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -370,41 +319,3 @@ def test_a_model_that_is_spread_within_train_is_refused(
 def test_paddlefleet_asks_for_the_clip(tmp_path):
     made = trained(tmp_path)
     assert made._build_grad_clip() is made.clip
-
-
-class Offloading(paddle.optimizer.AdamW):
-    """Keeps moments elsewhere but in the update of their own parameter.
-
-    As with ``tensorwise_offload_optimizer``; their memory here is freed.
-    """
-
-    def _append_optimize_op(self, block, param_and_grad):
-        name = param_and_grad[0].name
-        moments = [self._accumulators[f"moment{i}"][name] for i in (1, 2)]
-        for moment in moments:
-            if hasattr(moment, "away"):
-                paddle.assign(moment.away, moment)
-        super()._append_optimize_op(block, param_and_grad)
-        for moment in moments:
-            moment.away = moment.numpy()
-            moment._clear_to_zero_allocation()
-
-
-def test_moments_may_be_away():
-    found = []
-    for kind in (paddle.optimizer.AdamW, Offloading):
-        paddle.seed(0)
-        with paddle.utils.unique_name.guard():
-            model = paddle.nn.Linear(4, 3)
-        clip = ClipGradByAdaGC(t_start=2, lambda_abs=0.5)
-        clip.bind(model)
-        optimizer = kind(0.1, parameters=model.parameters(), grad_clip=clip)
-        for step in range(6):
-            model(paddle.full([2, 4], 1.0 + step % 4)).square().sum().backward()
-            optimizer.step()
-            optimizer.clear_grad()
-        gamma = {k: float(v) for k, v in clip.state_dict()["gamma"].items()}
-        found.append((gamma, [p.numpy() for p in model.parameters()]))
-    np.testing.assert_equal(*found)
-    moments = optimizer._accumulators["moment1"].values()
-    assert not any(moment._is_initialized() for moment in moments)

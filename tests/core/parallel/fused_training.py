@@ -6,22 +6,11 @@ As frameworks keep them: all experts of a layer in `grouped_gemm_experts`, q, k
 and v in one matrix, gate and up of an expert in one.
 """
 
-import re
-
 import paddle
-from core.parallel import training
 from paddle import nn
-from paddle.distributed import fleet
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.models.attention import Attention
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.moe import MoE, mark_experts
-from paddle_adagc.lab.models.rank_weights import (
-    initialize_weights,
-    parameters_by_key,
-)
 
 # Keys of the units are those of the tensors in parameters of their own.
 UNITS = {
@@ -116,80 +105,3 @@ def parameter_of(value):
         "float32",
         default_initializer=nn.initializer.Assign(value.numpy()),
     )
-
-
-def train(
-    layout,
-    options,
-    num_steps,
-    is_fused=True,
-    state=None,
-    first_step=0,
-    mark=None,
-):
-    """Train on this rank: losses, state, summary, weights by keys of units."""
-    topology = layout.start() if layout.world_size > 1 else None
-    config = DecoderConfig(**options, tensor_parallel_degree=layout.mp)
-    model = DecoderForCausalLM(config)
-    initialize_weights(model, config, training.SEED)
-    if is_fused:
-        fuse(model)
-    if mark is not None:
-        mark(model)
-    clip = ClipGradByAdaGC(t_start=10, beta=0.9, lambda_abs=0.5)
-    clip.bind(model, units=UNITS if is_fused else None)
-    if state is not None:
-        clip.set_state_dict(state)
-    units = {
-        unit.key: (slot, unit)
-        for slot, of_one in clip._table.units.items()
-        for unit in of_one
-    }
-    by_slot = {
-        clip._table.slots([parameter])[0]: parameter
-        for parameter in model.parameters()
-    }
-    optimizer = paddle.optimizer.AdamW(
-        1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=clip
-    )
-    bare = model
-    if topology is not None:
-        strategy = fleet.fleet._user_defined_strategy
-        strategy.find_unused_parameters = True
-        model = fleet.distributed_model(model)
-        optimizer = fleet.distributed_optimizer(optimizer)
-    model.train()
-    parameters = parameters_by_key(bare)
-    for parameter in parameters.values():
-        parameter.grad = paddle.zeros_like(parameter)
-    losses = []
-    for step in range(first_step, first_step + num_steps):
-        rows = training.own_rows(training.batch(step), layout, topology)
-        losses.append(training.forward_backward(model, bare, optimizer, *rows))
-        key, factor = training.outlier(step, config)
-        if key in units:
-            slot, unit = units[key]
-            scale(unit.view(by_slot[slot].grad), factor)
-        elif key in parameters:
-            scale(parameters[key].grad, factor)
-        optimizer.step()
-        optimizer.clear_grad()
-    weights = {key: p.numpy() for key, p in parameters.items()}
-    for key, (slot, unit) in units.items():
-        weights[key] = unit.view(by_slot[slot]).numpy()
-    return {
-        "losses": losses,
-        "state": training.plain(clip.full_state_dict()),
-        "summary": clip.summary(),
-        "weights": {
-            key: value
-            for key, value in weights.items()
-            if not re.search("grouped_gemm|qkv", key)
-        },
-    }
-
-
-@paddle.no_grad()
-def scale(gradient, factor):
-    """Multiply in place; the gradient may be a view."""
-    paddle.assign(gradient * factor, gradient)

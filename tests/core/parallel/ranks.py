@@ -62,10 +62,19 @@ def run_on_ranks(
                 }
             )
         )
-        supervisor = _launcher().start(job)
+        launcher = _launcher()
+        print(job, file=launcher.stdin, flush=True)
+        supervisor = int(launcher.stdout.readline())  # leads its own session
+        status = job / "status"
         try:
-            _wait_for_start(job, world_size)
-            _wait(job, timeout)
+            _wait(
+                lambda: (
+                    status.exists()
+                    or len([*job.glob("*.started")]) == world_size
+                ),
+                _MOST_SECONDS_TO_START,
+            )
+            _wait(status.exists, timeout)
         except TimeoutError:
             raise TimeoutError(
                 f"{function.__qualname__} on {world_size} ranks was not done "
@@ -74,7 +83,7 @@ def run_on_ranks(
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(supervisor, signal.SIGKILL)
-        if (job / "status").read_text() != "0":
+        if status.read_text() != "0":
             raise RuntimeError(
                 f"{function.__qualname__} failed\n{_failure(job)}"
             )
@@ -155,31 +164,18 @@ def _environment() -> dict[str, str]:
     }
 
 
-class _Launcher:
-    """The process that forks the supervisors."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        atexit.register(self._process.kill)
-
-    def start(self, job: Path) -> int:
-        """Begin a job; return its supervisor, which leads its own session."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        print(job, file=stdin, flush=True)
-        return int(stdout.readline())
-
-
 @functools.cache
-def _launcher() -> _Launcher:
-    return _Launcher()
+def _launcher() -> subprocess.Popen[str]:
+    """The process that forks the supervisors."""
+    launcher = subprocess.Popen(
+        [sys.executable, __file__],
+        env=_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(launcher.kill)
+    return launcher
 
 
 def _failure(job: Path) -> str:
@@ -201,20 +197,9 @@ def _logs(job: Path) -> str:
     )
 
 
-def _wait_for_start(job: Path, world_size: int) -> None:
-    """Wait until every rank runs the function, or one has failed."""
-    deadline = time.monotonic() + _MOST_SECONDS_TO_START
-    while len([*job.glob("*.started")]) < world_size:
-        if (job / "status").exists():
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.02)
-
-
-def _wait(job: Path, timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    while not (job / "status").exists():
+def _wait(is_done: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_done():
         if time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(0.02)

@@ -11,30 +11,15 @@ import paddle
 import paddle.distributed as dist
 import pytest
 from core.parallel import training
-from core.parallel.ranks import run_on_ranks
 from core.parallel.training import (
-    ADAGC,
-    COMPARED_STEPS,
     DENSE,
-    NUM_STEPS,
-    SEED,
     Layout,
     assert_same_run,
-    batch,
     continued,
-    forward_backward,
     on_ranks,
-    outlier,
-    plain,
 )
 from helpers import long_but
-from paddle.base import core
-from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import initialize_weights
 from paddle_adagc.state import load_state, save_state
 
 STAGES = {1: dist.ShardingStage1, 2: dist.ShardingStage2}
@@ -53,43 +38,36 @@ def split_axis(key):
     return 1 if SPLIT_IN_COLUMNS.search(key) else None
 
 
-def spread_over_mesh(model, mesh):
-    """Replace parameters by distributed ones; ``"mp"`` splits matrices."""
-    for prefix, layer in model.named_sublayers(include_self=True):
-        for name, parameter in [*layer._parameters.items()]:
-            if parameter is None:
-                continue
-            axis = split_axis(f"{prefix}.{name}")
-            placements = [
-                dist.Shard(axis)
-                if dimension == "mp" and axis is not None
-                else dist.Replicate()
-                for dimension in mesh.dim_names
-            ]
-            placed = dist.shard_tensor(parameter, mesh, placements)
-            setattr(layer, name, placed)
-
-
 @dataclasses.dataclass(frozen=True)
-class MeshLayout:
+class MeshLayout(Layout):
     """A mesh of ``dp`` x ``mp`` processes, and the sharding stage over dp."""
 
-    dp: int = 1
-    mp: int = 1
     stage: int = 0
+    is_fleet = False
 
     @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.dp * self.mp
-
-    @property
-    def mesh(self) -> dist.ProcessMesh:
+    def mesh(self):
         """Of one dimension where the other has size 1."""
         sizes = {"dp": self.dp, "mp": self.mp}
         sizes = {name: size for name, size in sizes.items() if size > 1}
         ranks = np.arange(self.world_size).reshape(list(sizes.values()))
         return dist.ProcessMesh(ranks, dim_names=[*sizes])
+
+    def start(self):
+        """Let auto-parallel know the mesh."""
+        dist.auto_parallel.set_mesh(self.mesh)
+
+    def spread(self, model):
+        """Replace parameters by distributed ones; ``"mp"`` splits matrices."""
+        for prefix, layer in model.named_sublayers(include_self=True):
+            for name, parameter in [*layer._parameters.items()]:
+                if parameter is None:
+                    continue
+                axis = split_axis(f"{prefix}.{name}")
+                split = {} if axis is None else {"mp": dist.Shard(axis)}
+                placements = self.placements(**split)
+                placed = dist.shard_tensor(parameter, self.mesh, placements)
+                setattr(layer, name, placed)
 
     def placements(self, **by_dimension):
         """``Replicate`` on every dimension that is not named."""
@@ -98,131 +76,49 @@ class MeshLayout:
             for name in self.mesh.dim_names
         ]
 
-
-class CountingClip(ClipGradBase):
-    """Keeps what a clip makes of gradients, and what it communicates."""
-
-    def __init__(self, clip):
-        super().__init__()
-        self.clip = clip
-        self.gradients = []
-        self.calls = []  # per step: what is sent, and how
-
-    def _dygraph_clip(self, params_grads):
-        self.calls.append([])
-        native = core.reshard, dist.all_reduce
-        core.reshard, dist.all_reduce = map(self._counted, native)
-        try:
-            self.gradients = self.clip(params_grads)
-        finally:
-            core.reshard, dist.all_reduce = native
-        return self.gradients
-
-    def _counted(self, function):
-        def call(tensor, *args, **options):
-            self.calls[-1].append((function.__name__, list(tensor.shape)))
-            return function(tensor, *args, **options)
-
-        return call
-
-
-def whole(tensor):
-    """A distributed tensor as one NumPy array."""
-    mesh = tensor.process_mesh
-    replicate = [dist.Replicate() for _ in mesh.shape]
-    return dist.reshard(tensor.detach(), mesh, replicate)._local_value().numpy()
-
-
-def train_all(layout, runs):
-    """Several runs of `train` on this rank, one after the other."""
-    dist.auto_parallel.set_mesh(layout.mesh)
-    return [train(layout, **arguments) for arguments in runs]
-
-
-def train(
-    layout,
-    options,
-    num_steps=NUM_STEPS,
-    state=None,
-    first_step=0,
-    clip_settings=ADAGC,
-    load_from=None,
-    save_to=None,
-):
-    """Train on this rank; returns what ``training.train`` does."""
-    config = DecoderConfig(**options)
-    model = DecoderForCausalLM(config)
-    initialize_weights(model, config, SEED)
-    spread_over_mesh(model, layout.mesh)
-    clip = make_clip(**clip_settings)
-    clip.bind(model)
-    seen = CountingClip(clip)
-    optimizer = paddle.optimizer.AdamW(
-        1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=seen
-    )
-    stage = STAGES.get(layout.stage)
-    optimizer = dist.shard_optimizer(
-        optimizer, stage and stage("dp", layout.mesh)
-    )
-    if load_from is not None:
-        load(load_from, model, optimizer)
-    assert clip.num_steps == 0
-    if state is not None:
-        clip.set_state_dict(state)
-    parameters = dict(model.named_parameters())
-    rows = layout.placements(dp=dist.Shard(0))
-    losses, clipped = [], {}
-    for step in range(first_step, first_step + num_steps):
-        ids, labels = (
-            [
-                dist.shard_tensor(paddle.to_tensor(micro), layout.mesh, rows)
-                for micro in array
-            ]
-            for array in batch(step)
+    def wrap(self, model, optimizer):
+        stage = STAGES.get(self.stage)
+        return model, dist.shard_optimizer(
+            optimizer, stage and stage("dp", self.mesh)
         )
-        losses.append(forward_backward(model, model, optimizer, ids, labels))
-        key, factor = outlier(step, config)
-        if key is not None:
-            parameters[key].grad._local_value().scale_(factor)
-        optimizer.step()
-        if step in COMPARED_STEPS:
-            gradients = {p.name: g for p, g in seen.gradients}
-            clipped[step] = {
-                name: piece(gradients[p.name]) for name, p in parameters.items()
-            }
-        optimizer.clear_grad()
-    if save_to is not None:
-        save(save_to, model, optimizer)
-    return {
-        "losses": losses,
-        "state": plain(clip.full_state_dict()),
-        "summary": clip.summary(),
-        "weights": {name: piece(p) for name, p in parameters.items()},
-        "clipped": clipped,
-        "calls": seen.calls,
-    }
 
+    def rows(self, arrays, topology):
+        placements = self.placements(dp=dist.Shard(0))
+        return [
+            [
+                dist.shard_tensor(paddle.to_tensor(x), self.mesh, placements)
+                for x in array
+            ]
+            for array in arrays
+        ]
 
-def piece(tensor):
-    """The whole tensor in the form of ``training.pieces``."""
-    array = whole(tensor)
-    return [(0, None, list(array.shape), 0, array.reshape(-1))]
+    def make_outlier(self, seen, parameter, factor):
+        parameter.grad._local_value().scale_(factor)
 
+    @staticmethod
+    def whole(tensor):
+        """A distributed tensor as one NumPy array."""
+        mesh = tensor.process_mesh
+        copies = [dist.Replicate() for _ in mesh.shape]
+        return (
+            dist.reshard(tensor.detach(), mesh, copies)._local_value().numpy()
+        )
 
-def save(folder, model, optimizer):
-    """Write a checkpoint that any mesh can load."""
-    dist.save_state_dict(model.state_dict(), f"{folder}/model")
-    dist.save_state_dict(optimizer.state_dict(), f"{folder}/optimizer")
+    @staticmethod
+    def save(folder, model, optimizer):
+        """Write a checkpoint that any mesh can load."""
+        dist.save_state_dict(model.state_dict(), f"{folder}/model")
+        dist.save_state_dict(optimizer.state_dict(), f"{folder}/optimizer")
 
-
-def load(folder, model, optimizer):
-    """Read what ``save`` wrote, in place."""
-    states = optimizer.state_dict()  # made by a fake step
-    dist.load_state_dict(states, f"{folder}/optimizer")
-    optimizer.set_state_dict(states)
-    weights = model.state_dict()
-    dist.load_state_dict(weights, f"{folder}/model")
-    model.set_state_dict(weights)
+    @staticmethod
+    def load(folder, model, optimizer):
+        """Read what ``save`` wrote, in place."""
+        states = optimizer.state_dict()  # made by a fake step
+        dist.load_state_dict(states, f"{folder}/optimizer")
+        optimizer.set_state_dict(states)
+        weights = model.state_dict()
+        dist.load_state_dict(weights, f"{folder}/model")
+        model.set_state_dict(weights)
 
 
 CASES = {
@@ -237,13 +133,7 @@ CASES = {
 
 def run(layout, **arguments):
     """What each rank gave back."""
-    ranks = run_on_ranks(
-        train_all,
-        layout.world_size,
-        layout=layout,
-        runs=[{"options": DENSE, **arguments}],
-    )
-    return [runs[0] for runs in ranks]
+    return on_ranks(layout, [{"options": DENSE, **arguments}])[0]
 
 
 @functools.cache
@@ -272,20 +162,9 @@ def test_collectives_of_a_step():
 
 
 @pytest.mark.slow
-def test_collectives_of_tensor_parallelism():
-    calls = spread("tp2")[0]["calls"]
-    names = alone()["state"]["gamma"]
-    num_split = sum(split_axis(name) is not None for name in names)
-    for step in calls:
-        vectors = [call for call in step if call == ("reshard", [num_split])]
-        assert len(vectors) == 1
-        assert all(name == "reshard" for name, _ in step)
-
-
-@pytest.mark.slow
 def test_state_of_fleet_loads_under_auto_parallel(tmp_path):
     fleet = Layout(sharding=2, split_param=True)
-    ((first, _),) = on_ranks(fleet, [{"options": DENSE}])
+    first, _ = run(fleet)
     arguments = continued(first["state"], tmp_path)
     mine = run(MeshLayout(mp=2), **arguments)
     assert_same_run(mine, training.train_alone(DENSE, **arguments))
@@ -294,7 +173,7 @@ def test_state_of_fleet_loads_under_auto_parallel(tmp_path):
 @pytest.mark.slow
 def test_state_of_auto_parallel_loads_under_fleet(tmp_path):
     arguments = continued(spread("tp2 x stage 1")[0]["state"], tmp_path)
-    (mine,) = on_ranks(Layout(mp=2), [{"options": DENSE, **arguments}])
+    mine = run(Layout(mp=2), **arguments)
     assert_same_run(mine, training.train_alone(DENSE, **arguments))
 
 

@@ -31,9 +31,17 @@ class Stage(PipelineLayer):
         self.shared_comm = comm or {}
 
 
-def tied_stage():
-    embedding = paddle.nn.Embedding(4, 2)
-    comm = {"layer": embedding, "ranks": [0, 1], "weight_attr": ["weight"]}
+class SharesPairs(paddle.nn.Embedding):
+    """As PaddleFleet's ``mtp_shared_last_layer`` names what it shares."""
+
+    @property
+    def weights(self):
+        return self.named_parameters()
+
+
+def tied_stage(attribute="weight"):
+    embedding = SharesPairs(4, 2)
+    comm = {"layer": embedding, "ranks": [0, 1], "weight_attr": [attribute]}
     return Stage(
         {"0": paddle.nn.Linear(2, 2, bias_attr=False)},
         shared_layers={"embed": embedding},
@@ -42,24 +50,25 @@ def tied_stage():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank):
+@pytest.mark.parametrize("attribute", ["weight", "weights"])
+def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank, attribute):
     monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
-    found = {t.key: t for t in read_layout(tied_stage()).values()}
+    found = {t.key: t for t in read_layout(tied_stage(attribute)).values()}
     assert found.keys() == {"0.weight", "shared_layers.embed.weight"}
     assert not found["0.weight"].is_tied_copy
     assert found["shared_layers.embed.weight"].is_tied_copy == (rank == 1)
     assert found["shared_layers.embed.weight"].is_embedding
 
 
-def with_embedding_at(prefix):
+def with_embedding_at(prefix, attribute="weight"):
     """A tied stage, as PaddleNLP's, whose first stage has it at ``prefix``."""
-    model = tied_stage()
+    model = tied_stage(attribute)
     linear = {"in_features": 2, "out_features": 2}
     sizes = {"num_embeddings": 4, "embedding_dim": 2}
     model._layers_desc = [
         paddle.nn.ReLU,
         SharedLayerDesc("other", paddle.nn.Linear, None, "weight", **linear),
-        SharedLayerDesc("embed", paddle.nn.Embedding, None, "weight", **sizes),
+        SharedLayerDesc("embed", SharesPairs, None, attribute, **sizes),
     ]
     prefixes = {"0": "", "1": "other", "2": prefix}
     model.get_sequential_name_prefixes = lambda: prefixes
@@ -67,9 +76,10 @@ def with_embedding_at(prefix):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_tied_head_has_the_first_stage_s_key(monkeypatch, rank):
+@pytest.mark.parametrize("attribute", ["weight", "weights"])
+def test_a_tied_head_has_the_first_stage_s_key(monkeypatch, rank, attribute):
     monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
-    model = with_embedding_at("model.embed_tokens")
+    model = with_embedding_at("model.embed_tokens", attribute)
     keys = {t.key for t in read_layout(model).values()}
     own = "shared_layers.embed.weight"
     assert keys == {"0.weight", "model.embed_tokens.weight" if rank else own}

@@ -25,10 +25,12 @@ _SPARSE = {"options": SPARSE_MOE}
 _HEADS = {"options": HEADS}
 _MOE_HEADS = {"options": {**MOE, "num_key_value_heads": 4}}
 _DEEP = {"options": DEEP}
+_SCALED_EMBED = {"options": {**DENSE, "initialization": "scaled_embed"}}
+_WESAR = {"options": {**MOE, "initialization": "wesar"}}
 _MAIN_GRAD = {"main_grad": True}
 # Three layers on two stages are uneven ones.
 CASES = {
-    "tp2": [_DENSE, _MOE],
+    "tp2": [_DENSE, _MOE, _SCALED_EMBED, _WESAR],
     "sp with tp2": [_DENSE, _MOE],
     "pp2": [_DENSE, _MOE],
     "pp4 x 2 virtual stages": [_DEEP],
@@ -39,17 +41,13 @@ CASES = {
     "v1 x2 with fuse_optimizer": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
     "v2 x2": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
     "sep2": [_HEADS],
-    "sep2 x dp2": [_HEADS],
     "tp2 x sep2": [_HEADS],
-    "sep2 x v1": [_HEADS],
-    "ep2 x cp2": [_MOE_HEADS],
     "ep2 x cp2 x v2": [_MOE_HEADS],
     "v2 x2 with recompute": [_DENSE, _MOE],
     "tp2 x dp2": [_DENSE, _MOE],
     "tp2 x pp2": [_DENSE, _MOE],
     "sp with tp2 x pp2": [_DENSE, _MOE],
     "tp2 x v1": [_DENSE, _MOE],
-    "tp2 x v1 with fuse_optimizer": [_DENSE],
     "tp2 x v2": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
     "pp2 x v2": [_DENSE, _MOE],
     "ep2": [_MOE, _SPARSE],
@@ -59,11 +57,8 @@ CASES = {
     "tp2 x ep2 x v2": [_MOE, _SPARSE, {**_MOE, **_MAIN_GRAD}],
     "sp with tp2 x ep4 x v2": [_MOE, _SPARSE],
     "pp2 x ep2": [_MOE],
-}
-EIGHT_RANKS = {
-    "tp2 x pp2 x v2": [_DENSE],
-    "tp2 x pp2 x v2, MoE": [_MOE],
-    "tp2 x ep2 x v2 x4": [_MOE],
+    # Eight ranks.
+    "tp2 x pp2 x v2": [_DENSE, _MOE],
     "tp2 x ep4 x v2 x4": [_MOE],
     "tp2 x pp2 x ep2 x v2": [_MOE],
 }
@@ -96,16 +91,6 @@ def test_run_is_that_of_one_process(case):
         assert_same_run(ranks, alone(**same))
 
 
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("case", EIGHT_RANKS)
-def test_run_on_eight_ranks_is_that_of_one_process(case):
-    runs = EIGHT_RANKS[case]
-    layout = LAYOUTS[case.removesuffix(", MoE")]
-    for arguments, ranks in zip(runs, on_ranks(layout, runs), strict=True):
-        assert_same_run(ranks, alone(**arguments))
-
-
 def test_runs_clip_outliers_and_meet_experts_without_tokens():
     # Else the equalities above would say less.
     outliers = {s for s in range(training.NUM_STEPS) if s % 3 == 1}
@@ -114,57 +99,40 @@ def test_runs_clip_outliers_and_meet_experts_without_tokens():
     assert any(not g.any() for step in gradients for g in step.values())
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_state_of_tp2_x_pp2_loads_under_v2(tmp_path):
-    dense = spread("tp2 x pp2")[0]
-    arguments = {**_DENSE, **continued(dense[0]["state"], tmp_path)}
-    (ranks,) = on_ranks(LAYOUTS["v2 x2"], [arguments])
-    assert_same_run(ranks, training.train_alone(**arguments))
+ALONE = "one process"
+MODELS = {"MOE": _MOE, "DENSE": _DENSE, "DEEP": _DEEP, "HEADS": _HEADS}
+_LONG = pytest.mark.long
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("case", "options"),
-    [("pp4 x 2 virtual stages", _DEEP), ("sep2", _HEADS)],
+    ("source", "target", "model"),
+    [
+        ("ep4", ALONE, "MOE"),
+        (ALONE, "ep2 x v2 x4", "MOE"),
+        pytest.param("tp2 x pp2", "v2 x2", "DENSE", marks=_LONG),
+        pytest.param(ALONE, "tp2 x pp2 x v2", "DENSE", marks=_LONG),
+        pytest.param("pp4 x 2 virtual stages", "v2 x2", "DEEP", marks=_LONG),
+        pytest.param(ALONE, "pp4 x 2 virtual stages", "DEEP", marks=_LONG),
+        pytest.param("sep2", ALONE, "HEADS", marks=_LONG),
+        pytest.param("v2 x2", "sep2", "HEADS", marks=_LONG),
+    ],
 )
-def test_state_moves_there_and_back(case, options, tmp_path):
-    first = spread(case)[0][0]["state"]
-    arguments = {**options, **continued(first, tmp_path / "there")}
-    v2 = LAYOUTS["v2 x2"]
-    (there,) = on_ranks(v2, [arguments])
-    assert_same_run(there, training.train_alone(**arguments))
-    arguments |= continued(there[0]["state"], tmp_path / "back")
-    arguments["first_step"] = there[0]["state"]["step"]
-    (back,) = on_ranks(LAYOUTS[case], [arguments])
-    assert_same_run(back, training.train_alone(**arguments))
-
-
-@pytest.mark.slow
-def test_state_of_expert_parallelism_loads_in_one_process(tmp_path):
-    ranks = spread("ep4")[0]
-    expected = alone(options=MOE)["state"]
-    arguments = {**_MOE, **continued(ranks[0]["state"], tmp_path)}
-    mine = training.train_alone(**arguments)
-    theirs = training.train_alone(**{**arguments, "state": expected})
-    assert mine["state"]["gamma"] == pytest.approx(
-        theirs["state"]["gamma"], rel=1e-5
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_state_of_one_process_loads_on_eight_ranks(tmp_path):
-    arguments = {**_DENSE, **continued(alone(options=DENSE)["state"], tmp_path)}
-    layout = LAYOUTS["tp2 x pp2 x v2"]
-    (ranks,) = on_ranks(layout, [arguments])
-    assert_same_run(ranks, training.train_alone(**arguments))
-
-
-@pytest.mark.slow
-def test_state_of_one_process_loads_on_four_ranks(tmp_path):
-    arguments = {**_MOE, **continued(alone(options=MOE)["state"], tmp_path)}
-    layout = LAYOUTS["ep2 x v2 x4"]
-    (ranks,) = on_ranks(layout, [arguments])
-    assert_same_run(ranks, training.train_alone(**arguments))
+def test_states_move(source, target, model, tmp_path):
+    """A run goes on from a state of another layout as one process does."""
+    arguments = MODELS[model]
+    if source == ALONE:
+        first = alone(**arguments)
+    elif arguments in CASES[source]:
+        first = spread(source)[CASES[source].index(arguments)][0]
+    else:
+        first = on_ranks(LAYOUTS[source], [arguments])[0][0]
+    arguments = {**arguments, **continued(first["state"], tmp_path)}
+    expected = training.train_alone(**arguments)
+    if target == ALONE:
+        twin = {**arguments, "state": alone(**MODELS[model])["state"]}
+        twin = training.train_alone(**twin)["state"]["gamma"]
+        assert expected["state"]["gamma"] == pytest.approx(twin, rel=1e-5)
+    else:
+        (ranks,) = on_ranks(LAYOUTS[target], [arguments])
+        assert_same_run(ranks, expected)

@@ -12,8 +12,8 @@ import paddle.distributed as dist
 import pytest
 from core.parallel import test_clips
 from core.parallel.ranks import run_on_ranks
-from core.parallel.test_auto_parallel import CountingClip, whole
-from core.parallel.training import T_START, plain
+from core.parallel.test_auto_parallel import MeshLayout
+from core.parallel.training import T_START, SeenClip, plain
 from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
@@ -21,6 +21,7 @@ from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.parallel import auto
 
 NUM_STEPS = 30
+whole = MeshLayout.whole
 ROWS, COLUMNS, COPY = dist.Shard(0), dist.Shard(1), dist.Replicate()
 SUMMANDS = dist.Partial()
 STAGES = {  # two pipeline stages, or experts on sub-meshes
@@ -101,7 +102,7 @@ def clip_on_rank(places, **settings):
             parameters[key] = distribute(zeros, place, is_gradient=False)
             parameters[key].name = parameter.name
     clip, shapes = make_clip(**settings), dict.fromkeys(places, SHAPE)
-    counting = CountingClip(clip)
+    counting = SeenClip(clip, as_array=id)
     history = []
     for step in range(NUM_STEPS):
         pairs = [
@@ -111,7 +112,9 @@ def clip_on_rank(places, **settings):
         counting(pairs)
         history.append(
             {
-                key: whole(gradient) if places[key] else gradient.numpy()
+                key: MeshLayout.whole(gradient)
+                if places[key]
+                else gradient.numpy()
                 for key, (_, gradient) in zip(places, pairs, strict=True)
                 if not places[key]
                 or dist.get_rank() in np.ravel(places[key][0])

@@ -92,28 +92,58 @@ def test_owners_count_what_the_first_of_them_knows():
     assert (plan.counts, plan.is_first) == ((True,), (False,))
 
 
+def marked(**marks):
+    """The layout of a weight with these marks."""
+    model = paddle.nn.Linear(2, 2, bias_attr=False)
+    for name, value in marks.items():
+        setattr(model.weight, name, value)
+    return [*read_layout(model).values()]
+
+
+MP_MOE = {"mp_moe": True, "expert": False, "no_sync": False}
+COLORED = {"color": {"color": "moe_expert"}, "no_sync": False}
+COPIES = axis(0, 0, 2)
+
+
 @pytest.mark.parametrize(
-    ("topology", "message"),
+    ("marks", "topology", "message"),
     [
         (
-            Topology(sharding=TWO, expert=TWO, world=(0, 1)),
+            {"no_sync": True},
+            Topology(sharding=TWO, expert=TWO),
             "sharding V1.*split_param",
         ),
         (
-            Topology(sharding=TWO, splits_parameters=True, world=(0, 1)),
+            {"no_sync": True},
+            Topology(sharding=TWO, splits_parameters=True),
             "without expert groups",
         ),
-        (
-            Topology(model=TWO, world=(0, 1)),
-            "tensor-parallel axis",
+        ({"no_sync": True}, Topology(model=TWO), "tensor-parallel axis"),
+        *(
+            (
+                {"no_sync": True},
+                Topology(data=COPIES, **{beside: TWO}),
+                "weight.*fleet ignores no_sync",
+            )
+            for beside in ("model", "pipe", "sep")
+        ),
+        *(
+            (
+                {**marks, "is_distributed": True},
+                Topology(model=TWO, data=data),
+                "weight.*moe_group mp",
+            )
+            for marks in (MP_MOE, COLORED)
+            for data in (Axis(), COPIES)
         ),
     ],
 )
-def test_layouts_without_a_right_norm_are_refused(topology, message):
-    with pytest.raises(ValueError, match=message):
-        check_layout([EXPERT], topology)
-    with pytest.raises(ValueError, match=message):
-        make_plan([EXPERT], topology)
+def test_layouts_without_a_right_norm_are_refused(marks, topology, message):
+    for check in (check_layout, make_plan):
+        with pytest.raises(ValueError, match=message):
+            check(marked(**marks), topology)
+    check_layout(marked(**marks), Topology(data=TWO))
+    check_layout(marked(), topology)
 
 
 @pytest.mark.parametrize("copies", ["data", "sep"])
@@ -126,38 +156,3 @@ def test_copies_of_slices_are_warned_of(copies):
     )
     with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
         check_layout([DENSE], topology)
-
-
-@pytest.mark.parametrize("dp", [1, 2])
-@pytest.mark.parametrize(
-    "marks",
-    [
-        {"mp_moe": True, "expert": False, "no_sync": False},
-        {"color": {"color": "moe_expert"}, "no_sync": False},
-    ],
-)
-def test_experts_of_tensor_parallel_ranks_are_refused(marks, dp):
-    model = paddle.nn.Linear(2, 2, bias_attr=False)
-    model.weight.is_distributed = True
-    for name, value in marks.items():
-        setattr(model.weight, name, value)
-    layout = list(read_layout(model).values())
-    data = axis(0, *range(dp))
-    topology = Topology(model=TWO, data=data)
-    with pytest.raises(ValueError, match=r"weight.*moe_group mp"):
-        check_layout(layout, topology)
-    model.weight.is_distributed = False
-    check_layout([*read_layout(model).values()], Topology(data=data))
-
-
-@pytest.mark.parametrize("beside", ["model", "pipe", "sep"])
-def test_experts_that_fleet_averages_are_refused(beside):
-    model = paddle.nn.Linear(2, 2, bias_attr=False)
-    model.weight.no_sync = True
-    layout = list(read_layout(model).values())
-    pure = Topology(data=TWO, world=(0, 1))
-    check_layout(layout, pure)
-    topology = Topology(data=axis(0, 0, 2), world=(0, 1, 2, 3), **{beside: TWO})
-    with pytest.raises(ValueError, match=r"weight.*fleet ignores no_sync"):
-        check_layout(layout, topology)
-    check_layout([*read_layout(paddle.nn.Linear(2, 2)).values()], topology)

@@ -11,7 +11,15 @@ import numpy as np
 import paddle
 import pytest
 from core.named_tensors import bound_clip, gradients
-from core.parallel.simulated import WHOLE, Ranks, along, axis, check, grid, half
+from core.parallel.simulated import (
+    WHOLE,
+    Ranks,
+    along,
+    axis,
+    check,
+    grid,
+    half,
+)
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
@@ -20,109 +28,6 @@ from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.reduce import Reducer, make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState, Quantity
-
-
-def test_tensor_parallel_counts_replicated_tensors_once(monkeypatch):
-    world = (0, 1)
-    calls = check(
-        monkeypatch,
-        along("model"),
-        [{"norm": WHOLE, "dense": WHOLE, "split": half(r, 16)} for r in world],
-    )
-    warm_up = [(world, 1), (world, 3)]  # the one split tensor, the scalars
-    adaptive = [(world, 1)]
-    assert calls[0] == calls[1] == warm_up * 6 + adaptive * 6
-
-
-@pytest.mark.parametrize("name", ["data", "sep"])
-def test_data_parallel_and_sep_do_not_communicate(monkeypatch, name):
-    calls = check(
-        monkeypatch,
-        along(name),
-        [{"norm": WHOLE, "dense": WHOLE} for _ in (0, 1)],
-    )
-    assert calls == [[], []]
-
-
-@pytest.mark.parametrize("name", ["data", "sep"])
-def test_tensor_parallel_with_copies(monkeypatch, name):
-    """Replicated over DP or sep, split over TP: ranks 0 1 | 2 3."""
-    calls = check(
-        monkeypatch,
-        grid("model", name),
-        [
-            {"norm": WHOLE, "dense": WHOLE, "split": half(r % 2, 16)}
-            for r in range(4)
-        ],
-    )
-    assert calls[3] == [((2, 3), 1), ((0, 1, 2, 3), 3)] * 6 + [((2, 3), 1)] * 6
-
-
-def test_pipeline_with_a_tied_tensor_counts_it_once(monkeypatch):
-    calls = check(
-        monkeypatch,
-        along("pipe"),
-        [{"dense": WHOLE, "norm": WHOLE}, {"dense": WHOLE, "split": WHOLE}],
-        tied_copies=[(1, "dense")],
-    )
-    assert calls == [[((0, 1), 3)] * 6] * 2
-
-
-def test_owner_based_sharding_needs_no_sum_of_its_own(monkeypatch):
-    """V1 and stage 2: every tensor whole at one owner; rank 1 owns two."""
-    calls = check(
-        monkeypatch,
-        along("sharding"),
-        [
-            {"norm": WHOLE, "dense": None, "split": None},
-            {"norm": None, "dense": WHOLE, "split": WHOLE},
-        ],
-    )
-    assert calls == [[((0, 1), 3)] * 6] * 2
-
-
-def test_rank_that_owns_nothing_takes_part(monkeypatch):
-    check(
-        monkeypatch,
-        along("sharding", 3),
-        [
-            {"norm": WHOLE, "dense": None},
-            {"norm": None, "dense": None},
-            {"norm": None, "dense": WHOLE},
-        ],
-    )
-
-
-def test_slices_of_uneven_size_and_ranks_without_one(monkeypatch):
-    """V2: slices; "norm" lies on rank 0 alone."""
-    calls = check(
-        monkeypatch,
-        along("sharding", 3, splits_parameters=True),
-        [
-            {"norm": WHOLE, "dense": slice(0, 5)},
-            {"norm": None, "dense": slice(5, 20)},
-            {"norm": None, "dense": slice(20, 24)},
-        ],
-    )
-    group = (0, 1, 2)
-    assert calls == [[(group, 2), (group, 3)] * 6 + [(group, 2)] * 6] * 3
-
-
-def test_slices_of_tensor_parallel_parts(monkeypatch):
-    """V2 x TP: first over the sharding group, then over the mp group."""
-    parts = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (sharding rank, mp rank)
-    check(
-        monkeypatch,
-        grid("model", "sharding", splits_parameters=True),
-        [
-            {
-                "norm": WHOLE if s == 0 else None,
-                "dense": half(s, 24),
-                "split": slice(8 * m + 4 * s, 8 * m + 4 * s + 4),
-            }
-            for s, m in parts
-        ],
-    )
 
 
 def expert_topologies(num_expert_ranks, num_moe_sharding_ranks, mp=1):
@@ -146,26 +51,79 @@ def expert_topologies(num_expert_ranks, num_moe_sharding_ranks, mp=1):
     ]
 
 
-def test_experts_on_their_own_ranks_are_counted_once(monkeypatch):
-    """A different "global" norm on every EP group: NeMo Automodel 3816.
-
-    Experts' norms averaged over ranks that own different ones: DeepSpeed 8475.
-    """
-    calls = check(
-        monkeypatch,
-        expert_topologies(2, 1),
+PAIR, GRID = (0, 1), (0, 1, 2, 3)
+DENSE = {"norm": WHOLE, "dense": WHOLE}
+# Topologies; what each rank is given; and for some ranks the all-reduces
+# (group, length) of a warm-up step and of an adaptive one.
+CASES = {
+    "tp2": (
+        along("model"),
+        [{**DENSE, "split": half(r, 16)} for r in PAIR],
+        # The one split tensor, the scalars.
+        dict.fromkeys(PAIR, ([(PAIR, 1), (PAIR, 3)], [(PAIR, 1)])),
+    ),
+    "dp2": (along("data"), [DENSE, DENSE], dict.fromkeys(PAIR, ([], []))),
+    "sep2": (along("sep"), [DENSE, DENSE], dict.fromkeys(PAIR, ([], []))),
+    **{
+        f"tp2 x {name}2": (
+            grid("model", name),
+            [{**DENSE, "split": half(r % 2, 16)} for r in range(4)],
+            {3: ([((2, 3), 1), (GRID, 3)], [((2, 3), 1)])},
+        )
+        for name in ("data", "sep")
+    },
+    "pp2, a tied tensor counts once": (
+        along("pipe"),
+        [DENSE, {"dense": WHOLE, "split": WHOLE}],
+        dict.fromkeys(PAIR, ([(PAIR, 3)], [])),
+    ),
+    "V1 and stage 2: every tensor whole at one owner": (
+        along("sharding"),
         [
-            {"dense": half(0, 24), "expert.0": WHOLE},
-            {"dense": half(1, 24), "expert.1": WHOLE},
+            {"norm": WHOLE, "dense": None, "split": None},
+            {"norm": None, "dense": WHOLE, "split": WHOLE},
         ],
-    )
-    assert calls[0] == [((0, 1), 1), ((0, 1), 3)] * 6 + [((0, 1), 1)] * 6
-
-
-def test_experts_sharded_over_their_own_group(monkeypatch):
-    """EP2 x sharding 4: experts' slices sum over moe_sharding alone."""
-    calls = check(
-        monkeypatch,
+        dict.fromkeys(PAIR, ([(PAIR, 3)], [])),
+    ),
+    "V1, a rank that owns nothing": (
+        along("sharding", 3),
+        [
+            {"norm": WHOLE, "dense": None},
+            {"norm": None, "dense": None},
+            {"norm": None, "dense": WHOLE},
+        ],
+        {},
+    ),
+    "V2, uneven slices and ranks without one": (
+        along("sharding", 3, splits_parameters=True),
+        [
+            {"norm": WHOLE, "dense": slice(0, 5)},
+            {"norm": None, "dense": slice(5, 20)},
+            {"norm": None, "dense": slice(20, 24)},
+        ],
+        {1: ([((0, 1, 2), 2), ((0, 1, 2), 3)], [((0, 1, 2), 2)])},
+    ),
+    "V2 x tp2": (
+        grid("model", "sharding", splits_parameters=True),
+        [
+            {
+                "norm": WHOLE if s == 0 else None,
+                "dense": half(s, 24),
+                "split": slice(8 * m + 4 * s, 8 * m + 4 * s + 4),
+            }
+            for s in PAIR
+            for m in PAIR
+        ],
+        {},
+    ),
+    # A different "global" norm on every EP group: NeMo Automodel 3816. Experts'
+    # norms averaged over ranks that own different ones: DeepSpeed 8475.
+    "ep2": (
+        expert_topologies(2, 1),
+        [{"dense": half(r, 24), f"expert.{r}": WHOLE} for r in PAIR],
+        {0: ([(PAIR, 1), (PAIR, 3)], [(PAIR, 1)])},
+    ),
+    "ep2 x V2: experts' slices sum over moe_sharding alone": (
         expert_topologies(2, 2),
         [
             {
@@ -175,46 +133,60 @@ def test_experts_sharded_over_their_own_group(monkeypatch):
             }
             for r in range(4)
         ],
-    )
-    assert calls[1] == (
-        [((0, 1, 2, 3), 2), ((1, 3), 1), ((0, 1, 2, 3), 3)] * 6
-        + [((0, 1, 2, 3), 2), ((1, 3), 1)] * 6
-    )
-
-
-def test_experts_across_tensor_parallel_ranks_are_in_the_norm(monkeypatch):
-    """Experts missing from the norm under EP x TP: Megatron-LM PR 5916."""
-    check(
-        monkeypatch,
+        {
+            1: (
+                [(GRID, 2), ((1, 3), 1), (GRID, 3)],
+                [(GRID, 2), ((1, 3), 1)],
+            )
+        },
+    ),
+    # Experts missing from the norm under EP x TP: Megatron-LM PR 5916.
+    "ep2 over tp2": (
         expert_topologies(2, 1, mp=2),
         [
             {"norm": WHOLE, "split": half(r, 16), f"expert.{r}": WHOLE}
-            for r in (0, 1)
+            for r in PAIR
         ],
-    )
-
-
-def test_rank_that_owns_no_expert(monkeypatch):
-    check(
-        monkeypatch,
+        {},
+    ),
+    "a rank that owns no expert": (
         expert_topologies(2, 1),
         [
             {"dense": half(0, 24), "expert.0": WHOLE, "expert.1": WHOLE},
             {"dense": half(1, 24)},
         ],
-    )
-
-
-def test_experts_on_the_data_parallel_axis(monkeypatch):
-    """Marked ``no_sync``: each data-parallel rank holds other experts."""
-    check(
-        monkeypatch,
+        {},
+    ),
+    "experts on the data-parallel axis": (  # marked ``no_sync``
         along("data"),
-        [
-            {"dense": WHOLE, "expert.0": WHOLE},
-            {"dense": WHOLE, "expert.1": WHOLE},
-        ],
-    )
+        [{"dense": WHOLE, f"expert.{r}": WHOLE} for r in PAIR],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_act_as_one_process(monkeypatch, case):
+    topologies, parts, expected = CASES[case]
+    tied = [(1, "dense")] if "tied" in case else []
+    calls = check(monkeypatch, topologies, parts, tied)
+    for rank, (warm_up, adaptive) in expected.items():
+        assert calls[rank] == warm_up * 6 + adaptive * 6
+
+
+def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
+    ranks = Ranks(monkeypatch, 2)
+    keys = [["norm"], ["norm", "0.router.weight"]]
+
+    def work(rank, local, overrides):
+        local.topology = along("model")[rank]
+        clip, parameters = bound_clip(keys[rank], overrides=overrides)
+        clip_arrays(clip, parameters, gradients(0, keys[rank]))
+
+    for_router = {"router": {"beta": 0.5}}
+    ranks.run(lambda *arguments: work(*arguments, for_router))
+    with pytest.raises(ValueError, match="'gate' matches no tensor"):
+        ranks.run(lambda *arguments: work(*arguments, {"gate": None}))
 
 
 def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
@@ -356,64 +328,19 @@ def run_groups(monkeypatch, groups, num_steps):
     return ranks.run(work)
 
 
-def test_parameter_groups_count_the_same_steps(monkeypatch):
-    assert run_groups(monkeypatch, [[[0], [1]], [[0], [1]]], 6) == [6, 6]
-
-
-def test_rank_without_gradients_counts_the_same_steps(monkeypatch):
-    assert run_groups(monkeypatch, [[[0, 1]], [[]]], 6) == [6, 6]
-
-
 @pytest.mark.parametrize(
-    "groups",
+    ("groups", "is_refused"),
     [
-        [[[0], [1]], [[0, 1], []]],
-        [[[0], []], [[], [0]]],
-        [[[0, 1], []], [[], []]],
+        ([[[0], [1]], [[0], [1]]], False),
+        ([[[0, 1]], [[]]], False),
+        ([[[0], [1]], [[0, 1], []]], True),
+        ([[[0], []], [[], [0]]], True),
+        ([[[0, 1], []], [[], []]], True),
     ],
 )
-def test_group_without_gradients_on_a_rank_is_refused(monkeypatch, groups):
-    with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
-        run_groups(monkeypatch, groups, 6)
-
-
-def on_ranks(monkeypatch, overrides, keys_of_ranks):
-    """Gradients after 12 steps on two ranks, the second tensor split."""
-    ranks = Ranks(monkeypatch, 2)
-
-    def work(rank, local):
-        local.topology = along("model")[rank]
-        keys = keys_of_ranks[rank]
-        clip, parameters = bound_clip(keys, t_start=4, overrides=overrides)
-        for step in range(12):
-            grads = [
-                g[half(rank, g.size)] if key.endswith("mlp.weight") else g
-                for key, g in zip(keys, gradients(step, keys), strict=True)
-            ]
-            clipped = clip_arrays(clip, parameters, grads)
-        return dict(zip(keys, clipped, strict=True))
-
-    return ranks.run(work)
-
-
-def test_tensor_parallel_ranks_equal_one_process(monkeypatch):
-    overrides = {"mlp": {"lambda_rel": 1.5}, "embed": None}
-    keys = ["embed.weight", "0.mlp.weight", "norm"]
-    got = on_ranks(monkeypatch, overrides, [keys, keys])
-    monkeypatch.undo()
-    clip, parameters = bound_clip(keys, t_start=4, overrides=overrides)
-    for step in range(12):
-        expected = clip_arrays(clip, parameters, gradients(step, keys))
-    whole = dict(zip(keys, expected, strict=True))
-    mlp = np.hstack([part.pop("0.mlp.weight") for part in got])
-    np.testing.assert_allclose(mlp, whole.pop("0.mlp.weight"), rtol=1e-5)
-    for part in got:
-        for key, value in part.items():
-            np.testing.assert_allclose(value, whole[key], rtol=1e-5)
-
-
-def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
-    keys = [["embed.weight", "norm"], ["norm", "0.router.weight"]]
-    on_ranks(monkeypatch, {"router": {"beta": 0.5}}, keys)
-    with pytest.raises(ValueError, match="'gate' matches no tensor"):
-        on_ranks(monkeypatch, {"gate": None}, keys)
+def test_ranks_count_the_same_steps_or_refuse(monkeypatch, groups, is_refused):
+    if is_refused:
+        with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
+            run_groups(monkeypatch, groups, 6)
+    else:
+        assert run_groups(monkeypatch, groups, 6) == [6, 6]

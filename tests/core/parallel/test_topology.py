@@ -59,32 +59,28 @@ def settings(monkeypatch):
     return sharding
 
 
-def test_buffers_are_joined_only_by_both_settings(settings):
-    assert not topology.read_topology().fuses_parameters
-    settings.tensor_fusion = True
-    assert topology.read_topology().fuses_parameters
-    settings.fuse_optimizer = False
-    assert not topology.read_topology().fuses_parameters
-
-
-def test_split_parameters_are_read(settings):
-    assert not topology.read_topology().splits_parameters
-    settings.split_param = True
-    assert topology.read_topology().splits_parameters
-    assert topology.read_topology().world is None
-    settings.split_param = False
+@pytest.mark.parametrize(
+    ("changes", "fuses", "splits"),
+    [
+        ({}, False, False),
+        ({"tensor_fusion": True}, True, False),
+        ({"tensor_fusion": True, "fuse_optimizer": False}, False, False),
+        ({"split_param": True}, False, True),
+        ({"use_muon_sharding": True}, False, True),  # PaddleFleet's "V3"
+    ],
+)
+def test_settings_of_sharding(settings, changes, fuses, splits):
     strategy = fleet.fleet._user_defined_strategy
-    strategy.use_muon_sharding = True  # PaddleFleet's "V3"
-    assert topology.read_topology().splits_parameters
-
-
-@pytest.mark.usefixtures("settings")
-def test_an_axis_of_one_rank_has_no_group():
+    for name, value in changes.items():
+        owner = settings if hasattr(settings, name) else strategy
+        setattr(owner, name, value)
     found = topology.read_topology()
+    assert (found.fuses_parameters, found.splits_parameters) == (fuses, splits)
+    assert found.world is None
     assert found.pipe == Axis(2, 3, "stages")
     assert found.sep == Axis(1, 2)
     assert found.data == Axis(0, 4, "copies")
-    assert found.model == found.sharding == Axis()
+    assert found.model == found.sharding == Axis()  # one rank has no group
 
 
 def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):

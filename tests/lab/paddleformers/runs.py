@@ -297,14 +297,14 @@ def _parts(table, pairs):
 
 
 def _weights(model):
-    from paddle_adagc.integrations.experts import global_expert_names
+    from paddle_adagc.integrations.trainer import global_expert_names
 
     with global_expert_names(model):
         return {k: v.numpy().copy() for k, v in model.state_dict().items()}
 
 
 def _set_weights(model, values):
-    from paddle_adagc.integrations.experts import global_expert_names
+    from paddle_adagc.integrations.trainer import global_expert_names
 
     with global_expert_names(model):
         for name, tensor in model.state_dict().items():

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("paddlenlp")
 
-from paddle_adagc.integrations.experts import global_expert_names
 from paddle_adagc.integrations.run import take_settings
+from paddle_adagc.integrations.trainer import global_expert_names
 from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
