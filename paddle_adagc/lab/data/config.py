@@ -128,26 +128,6 @@ class DataConfig:
 
 
 @section
-class HubConfig:
-    """A dataset that Hugging Face ``datasets`` streams."""
-
-    path: str
-    """Name on the hub (``"allenai/c4"``), or a local folder."""
-
-    name: str | None = None
-    """Configuration of the dataset (``"en"``)."""
-
-    split: str = "train"
-    """Part of the dataset; default ``"train"``."""
-
-    revision: str | None = None
-    """Commit, tag or branch; default: the newest."""
-
-    max_shards: Count | None = None
-    """Read the first shards (data files) alone; default: all of them."""
-
-
-@section
 class PrepareConfig:
     """Source, tokenizer and destination of a tokenised dataset."""
 
@@ -157,8 +137,12 @@ class PrepareConfig:
     inputs: tuple[str, ...] = ()
     """Local files and folders. Of a folder all files count, by name."""
 
-    hub: HubConfig | None = None
-    """The source instead of ``inputs``."""
+    hub: str | None = None
+    """The source instead of ``inputs``: a dataset that Hugging Face
+    ``datasets`` streams, by its name (``"allenai/c4"``) or local folder."""
+
+    hub_name: str | None = None
+    """Configuration of the hub's dataset (``"en"``)."""
 
     tokenizer: str
     """``"bytes"``, a ``tokenizer.json``, a SentencePiece ``.model``, a folder
@@ -204,4 +188,6 @@ class PrepareConfig:
                 f"inputs is {self.inputs!r} and hub {self.hub!r}: give local "
                 "files or a dataset of the hub"
             )
+        if self.hub_name is not None and self.hub is None:
+            raise ValueError("hub_name needs hub, the dataset's name")
         return self

@@ -9,7 +9,6 @@ for captions (:class:`CaptionTokenizer`), and as files beside a decoder.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import itertools
 import json
@@ -45,9 +44,8 @@ FILES = (
 
 _END = chr(END_OF_DOCUMENT)
 
-Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
-"""Documents to tokens ``[num_tokens]`` of the file's dtype, each document
-followed by the end token, and sizes int32 ``[num_documents]``."""
+Encode = Callable[[Sequence[str]], list[np.ndarray]]
+"""Texts to tokens of the file's dtype, without the end token."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +62,6 @@ class Tokenizer:
     eos_id: int
     """Token after each document."""
 
-    @property
-    def reserved(self) -> str | None:
-        """Character that is read as the end token; None: there is none."""
-        return _END if self.kind == BYTES else None
-
     def identity(self) -> dict[str, Any]:
         """Return everything that the tokens depend on, for the manifest."""
         return {
@@ -80,46 +73,34 @@ class Tokenizer:
 
     def library_version(self) -> str:
         """Version of the library that tokenises, or ``""``."""
-        packages = {"huggingface": "tokenizers"}
-        package = packages.get(self.kind, self.kind)
-        return "" if package == BYTES else version(package)
+        if self.kind == BYTES:
+            return ""
+        return version(
+            "tokenizers" if self.kind == "huggingface" else self.kind
+        )
 
     def load(self) -> Encode:
         """Make the function that tokenises in the process that calls this."""
+        dtype = token_dtype(self.vocab_size)
         if self.kind == BYTES:
-            return _encode_bytes
+            return lambda texts: [
+                np.frombuffer(text.encode(), np.uint8).astype(dtype)
+                for text in texts
+            ]
         if self.kind == "sentencepiece":
             pieces = _load_sentencepiece(self.content)
-            return lambda texts: self._flatten(
-                pieces.encode(list(texts), out_type=int, num_threads=1)
-            )
+            return lambda texts: [
+                np.array(ids, dtype)
+                for ids in pieces.encode(list(texts), num_threads=1)
+            ]
         model = _load_huggingface(self.content)
         model.encode_special_tokens = True  # a text that spells one is text
-
-        def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            found = model.encode_batch_fast(
+        return lambda texts: [
+            np.array(encoding.ids, dtype)
+            for encoding in model.encode_batch_fast(
                 list(texts), add_special_tokens=False
             )
-            return self._flatten([encoding.ids for encoding in found])
-
-        return encode
-
-    def _flatten(
-        self, documents: Sequence[Sequence[int]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        sizes = np.fromiter(map(len, documents), np.int32, len(documents)) + 1
-        pieces = itertools.chain.from_iterable(
-            itertools.chain(document, (self.eos_id,)) for document in documents
-        )
-        count = int(sizes.sum(dtype=np.int64))
-        return np.fromiter(pieces, token_dtype(self.vocab_size), count), sizes
-
-
-def _encode_bytes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    encoded = [text.encode() for text in texts]
-    sizes = np.fromiter(map(len, encoded), np.int32, len(encoded)) + 1
-    joined = _END.encode().join([*encoded, b""])
-    return np.frombuffer(joined, np.uint8).astype(token_dtype(256)), sizes
+        ]
 
 
 def _load_huggingface(content: bytes) -> tokenizers.Tokenizer:
@@ -157,7 +138,11 @@ def find_tokenizer(
 
 
 def _find_file(name: str) -> Path:
+    """Return a tokenizer's file; download it where ``name`` is no path."""
     path = Path(name)
+    is_known = path.suffix in (".json", ".model")
+    if not path.exists() and not is_known and name.count("/") < 2:
+        path = _download(name)
     if path.is_dir():
         for file in FILES[:2]:
             if (path / file).is_file():
@@ -165,45 +150,31 @@ def _find_file(name: str) -> Path:
         raise FileNotFoundError(
             f"{name} has neither tokenizer.json nor tokenizer.model"
         )
-    is_known = path.suffix in (".json", ".model")
-    if path.is_file():
-        if not is_known:
-            raise ValueError(
-                f"tokenizer is {name!r}: give a tokenizer.json or a "
-                "SentencePiece .model"
-            )
-        return path
-    if is_known or name.count("/") > 1:
+    if not path.is_file():
         raise FileNotFoundError(f"{name} is not a file")
-    return _download(name)
+    if not is_known:
+        raise ValueError(
+            f"tokenizer is {name!r}: give a tokenizer.json or a SentencePiece "
+            ".model"
+        )
+    return path
 
 
 def _download(name: str) -> Path:
     """Fetch a model's tokenizer files from the hub, into its cache."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HFValidationError,
-        RepositoryNotFoundError,
-    )
 
-    near = difflib.get_close_matches(name.lower(), [BYTES], cutoff=0.7)
-    hint = " (did you mean 'bytes'?)" if near else ""
-    unknown = f"tokenizer is {name!r}{hint}: neither 'bytes' nor a path"
     try:
         folder = snapshot_download(
             name, allow_patterns=["tokenizer*", "special_tokens_map.json"]
         )
-    except (HFValidationError, RepositoryNotFoundError) as error:
-        raise FileNotFoundError(
-            f"{unknown} nor a model on the Hugging Face hub"
-        ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise OSError(
-            f"{unknown}, and no model of the Hugging Face hub could be had: "
-            f"{reason}"
+        raise FileNotFoundError(
+            f"tokenizer is {name!r}: neither 'bytes' nor a path, and the "
+            f"Hugging Face hub does not give it: {reason}"
         ) from error
-    return _find_file(folder)
+    return Path(folder)
 
 
 def _read_huggingface(

@@ -42,6 +42,7 @@ def test_a_bad_value_is_named(values, message):
     ("values", "message"),
     [
         ({"inputs": ()}, "give local files or a dataset of the hub"),
+        ({"hub_name": "en"}, "hub_name needs hub"),
         ({"output": "a.bin"}, "output: 'a.bin'"),
         ({"text_format": "xml"}, "text_format must be one of"),
         ({"on_error": "stp"}, "did you mean 'stop'"),
