@@ -28,8 +28,8 @@ class Interconnect:
     for messages of a few kB: ``baseLat`` and ``hwLat``
     of ``src/graph/tuning.cc`` in NCCL 2.19 and later. Bandwidths are those of
     data sheets, one direction: NVLink 4 of an H100 (900 GB/s both ways), one
-    400 Gbit/s InfiniBand adapter per GPU, the HBM3 of an H100 SXM. None of
-    these numbers was measured here.
+    400 Gbit/s InfiniBand adapter per GPU. None of these numbers was measured
+    here.
     """
 
     gpus_per_node: Count = 8
@@ -49,8 +49,6 @@ class Interconnect:
 
     nvlink_gb_per_s: Positive = 450.0  # GB/s of a GPU inside of its node
     ib_gb_per_s: Positive = 50.0  # GB/s of a GPU between nodes
-    memory_gb_per_s: Positive = 3350.0
-    """GB/s of a GPU's own memory, for local work."""
 
     def all_reduce_us(
         self,
@@ -82,10 +80,6 @@ class Interconnect:
         bandwidth = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
         passed = self.launch_us + inside * self.nvlink_us + between
         return passed + moved / (bandwidth * 1e3)
-
-    def local_us(self, num_bytes: int) -> float:
-        """Microseconds to move bytes from and to a GPU's own memory."""
-        return num_bytes / (self.memory_gb_per_s * 1e3)
 
 
 def parse_interconnect(settings: Sequence[str]) -> Interconnect:
@@ -167,10 +161,6 @@ class PaperRun:
         """GPUs of the layout; expert-parallel ranks are data-parallel ones."""
         return self.dp * self.tp * self.pp
 
-    def ms_per_step(self, gpu_hours: float) -> float:
-        """Milliseconds of wall-clock time per step."""
-        return gpu_hours * _US_PER_HOUR / (self.num_gpus * self.steps) / 1e3
-
 
 PAPER_RUNS = tuple(
     PaperRun(*row)
@@ -190,57 +180,42 @@ PAPER_RUNS = tuple(
 class Prediction:
     """Time of the clips' communication in one meaning of the paper's "DP"."""
 
+    run: PaperRun
     layout: str
     global_gc_us: float  # per step
     adagc_us: float  # per step, mean over the run with its warm-up
-    hours_saved: float
-    """GPU hours of the whole run; negative where AdaGC takes longer."""
+
+    @property
+    def hours_saved(self) -> float:
+        """GPU hours of the whole run; negative where AdaGC takes longer."""
+        gpu_steps = self.run.steps * self.run.num_gpus
+        return (self.global_gc_us - self.adagc_us) * gpu_steps / _US_PER_HOUR
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A run of the paper and the plan's predictions for it."""
-
-    run: PaperRun
-    predictions: tuple[Prediction, ...]
-
-
-def compare(interconnect: Interconnect) -> list[Comparison]:
+def compare(interconnect: Interconnect) -> list[Prediction]:
     """Predict the savings of all of the paper's runs.
 
     The paper's table gives "DP" alone: it may be plain data parallelism, or
     sharding of whole tensors (V1) or of slices (V2), which communicate
     differently. Experts under expert parallelism need V2.
     """
-    return [
-        Comparison(
-            run,
-            tuple(
-                _predict(run, name, parallel, interconnect)
-                for name, parallel in _layouts(run).items()
-            ),
-        )
-        for run in PAPER_RUNS
-    ]
+    found = []
+    for run in PAPER_RUNS:
+        split = ParallelConfig(sharding=run.dp, tp=run.tp, pp=run.pp, ep=run.ep)
+        whole = dataclasses.replace(split, sharding_split_param=False)
+        plain = ParallelConfig(dp=run.dp, tp=run.tp, pp=run.pp)
+        layouts = {"DP": plain, "sharding V1": whole, "sharding V2": split}
+        for name, parallel in layouts.items():
+            if run.ep == 1 or parallel is split:
+                times = _mean_us(run, parallel, interconnect)
+                found.append(Prediction(run, name, *times))
+    return found
 
 
-def _layouts(run: PaperRun) -> dict[str, ParallelConfig]:
-    split = ParallelConfig(sharding=run.dp, tp=run.tp, pp=run.pp, ep=run.ep)
-    if run.ep > 1:
-        return {"sharding V2": split}
-    return {
-        "DP": ParallelConfig(dp=run.dp, tp=run.tp, pp=run.pp),
-        "sharding V1": dataclasses.replace(split, sharding_split_param=False),
-        "sharding V2": split,
-    }
-
-
-def _predict(
-    run: PaperRun,
-    layout: str,
-    parallel: ParallelConfig,
-    interconnect: Interconnect,
-) -> Prediction:
+def _mean_us(
+    run: PaperRun, parallel: ParallelConfig, interconnect: Interconnect
+) -> tuple[float, float]:
+    """Return microseconds of communication per step: GlobalGC's and AdaGC's."""
     config = RunConfig(
         model={"preset": run.preset},
         clip={"name": "adagc"},
@@ -252,6 +227,4 @@ def _predict(
         costs = step_costs(plan_ranks(config), interconnect)
     global_gc, warm_up, adaptive = (cost.us for cost in costs)
     rest = run.steps - _WARM_UP_STEPS
-    adagc = (_WARM_UP_STEPS * warm_up + rest * adaptive) / run.steps
-    saved = (global_gc - adagc) * run.steps * run.num_gpus / _US_PER_HOUR
-    return Prediction(layout, global_gc, adagc, saved)
+    return global_gc, (_WARM_UP_STEPS * warm_up + rest * adaptive) / run.steps

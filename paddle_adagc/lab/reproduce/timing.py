@@ -74,35 +74,34 @@ def gpu_hours() -> ExperimentResult:
     from paddle_adagc.lab.plan.costs import Interconnect, compare
 
     runs = []
-    for comparison in compare(Interconnect()):
-        run = comparison.run
+    for prediction in compare(Interconnect()):
+        run = prediction.run
         size = model_size(preset(run.preset))
         saved = run.global_gc_hours - run.adagc_hours
-        for prediction in comparison.predictions:
-            runs.append(
-                RunResult(
-                    method=f"{run.model}, {prediction.layout}",
-                    seed=0,
-                    commit=commit(),
-                    measures={
-                        "paper_global_gc_hours": run.global_gc_hours,
-                        "paper_adagc_hours": run.adagc_hours,
-                        "paper_hours_saved": saved,
-                        "predicted_hours_saved": prediction.hours_saved,
-                        "predicted_percent_of_saved": (
-                            100 * prediction.hours_saved / saved
-                        ),
-                        "gamma_percent_of_weights": (
-                            100 * size.gamma_bytes / (2 * size.parameters)
-                        ),
-                        "global_gc_us": prediction.global_gc_us,
-                        "adagc_us": prediction.adagc_us,
-                        "adagc_minus_global_gc_us": (
-                            prediction.adagc_us - prediction.global_gc_us
-                        ),
-                    },
-                )
+        runs.append(
+            RunResult(
+                method=f"{run.model}, {prediction.layout}",
+                seed=0,
+                commit=commit(),
+                measures={
+                    "paper_global_gc_hours": run.global_gc_hours,
+                    "paper_adagc_hours": run.adagc_hours,
+                    "paper_hours_saved": saved,
+                    "predicted_hours_saved": prediction.hours_saved,
+                    "predicted_percent_of_saved": (
+                        100 * prediction.hours_saved / saved
+                    ),
+                    "gamma_percent_of_weights": (
+                        100 * size.gamma_bytes / (2 * size.parameters)
+                    ),
+                    "global_gc_us": prediction.global_gc_us,
+                    "adagc_us": prediction.adagc_us,
+                    "adagc_minus_global_gc_us": (
+                        prediction.adagc_us - prediction.global_gc_us
+                    ),
+                },
             )
+        )
     return ExperimentResult(
         name=PLAN,
         title="GPU hours: the paper's, and what the plan predicts",

@@ -195,37 +195,6 @@ def test_proxy_lacks_nothing(capsys):
     assert section(out, "Launch") == [command]
 
 
-def test_shards_of_stages_and_experts(capsys):
-    overrides = ("parallel.pp=2", "parallel.ep=4", "train.save_every=0")
-    split = "parallel.sharding_split_param=true"
-    code, out, _ = check(
-        capsys,
-        MIXTRAL,
-        *overrides,
-        split,
-        "train.batch_size=1",
-        "data.validation_size=1024",
-    )
-    assert code == 0, out
-    rows = [
-        [cell.strip() for cell in line.strip(" |").split("|")]
-        for line in section(out, "Layout")[3:]
-    ]
-    head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
-    assert rows.pop(0) == head
-    counts = {
-        row[0]: [int(n.replace(",", "")) for n in row[2:]] for row in rows[1:]
-    }
-    experts = 12 * 2 * 3 * 2048 * 5632
-    attention = 12 * (2 * 2048**2 + 2 * 2048 * 256)
-    others = 12 * (2 * 2048 + 2048 * 8)
-    embedding = 32000 * 2048
-    inner = experts + attention + others
-    assert [row[1] for row in rows[1:]] == ["0-3", "0-3"]
-    assert counts["0"] == [12, 12 * (4 + 2 + 1 + 6) + 1, inner + embedding]
-    assert counts["1"] == [12, 12 * 13 + 2, inner + embedding + 2048]
-
-
 NO_KEY = "- the recipe has no"
 
 
@@ -303,25 +272,6 @@ def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):
     code, out, _ = check(capsys, recipe, *overrides)
     assert (code, "has mistakes" in out) == (2, True)
     assert re.search(message, " ".join(section(out, "Mistakes")))
-
-
-@needs_paddlenlp
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("clip.lambda_rel=abc", "lambda_rel must be a number, got 'abc'"),
-        ("clip.t_start=1.5", "t_start must be an integer, got 1.5"),
-        ("model.hidden_size=abc", "hidden_size must be an integer, got 'abc'"),
-        ("schedule.learning_rate=true", "schedule.learning_rate must be a"),
-        ("faults.0.kind=gradient_nan", "faults must be a list"),
-    ],
-)
-def test_values_of_another_type_are_named(capsys, tmp_path, override, message):
-    directory = tmp_path / "run"
-    code = main([str(PROXY), override, f"train.output_dir={directory}"])
-    assert code == 2
-    assert message in capsys.readouterr().err
-    assert not directory.exists()
 
 
 @needs_paddlenlp
