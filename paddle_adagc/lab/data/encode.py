@@ -5,21 +5,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import hashlib
 import itertools
 import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from paddle_adagc.files import sync, temporary_path
+from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.sources import Source, read_lines
-from paddle_adagc.lab.data.tokenizers import Encode, Tokenizer
+from paddle_adagc.lab.data.tokenizers import Tokenizer
 
 SPLITS = ("train", "validation")
 COUNTS = ("num_text_bytes", "num_empty", "num_bad")
@@ -52,103 +50,85 @@ def damaged(part: Path) -> ValueError:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoder:
-    """Makes parts of sources; pickled to the workers."""
+def write_part(
+    source: Source, part: Path, tokenizer: Tokenizer, config: PrepareConfig
+) -> None:
+    """Encode a source; the file ``part`` appears once all is written.
 
-    tokenizer: Tokenizer
-    text_field: str
-    validation_fraction: float
-    on_error: Literal["stop", "skip"]
-
-    def write_part(self, source: Source, part: Path) -> None:
-        """Encode a source; the file ``part`` appears once all is written.
-
-        With ``on_error="stop"`` a bad document is refused by file and line.
-        """
-        sizes: dict[str, list[int]] = {split: [] for split in SPLITS}
-        num_bytes = num_empty = 0
-        faults: list[str] = []
-        with contextlib.ExitStack() as stack:
-            files = {
-                split: stack.enter_context(tokens_path(part, split).open("wb"))
-                for split in SPLITS
-            }
-            for text, tokens, fault in self._documents(source):
-                if fault is not None:
-                    if self.on_error == "stop":
-                        raise ValueError(fault)
-                    faults.append(fault)
-                elif not text or not len(tokens):
-                    num_empty += 1
-                else:
-                    split = SPLITS[self._is_held_out(text)]
-                    end = np.array([self.tokenizer.eos_id], tokens.dtype)
-                    files[split].write(tokens.tobytes() + end.tobytes())
-                    sizes[split].append(len(tokens) + 1)
-                    num_bytes += len(text)
-        for split in SPLITS:
-            sync(tokens_path(part, split))
-        with temporary_path(part) as temporary, temporary.open("wb") as file:
-            np.savez(
-                file,
-                counts=np.array([num_bytes, num_empty, len(faults)]),
-                faults=np.array(faults[:MAX_MESSAGES], str),
-                **{k: np.array(v, np.int32) for k, v in sizes.items()},
-            )
-
-    def _documents(
-        self, source: Source
-    ) -> Iterator[tuple[bytes, np.ndarray, str | None]]:
-        """Yield a source's documents: UTF-8, tokens, and what is wrong."""
-        lines = read_lines(source)
-        while batch := [*itertools.islice(lines, _BATCH)]:
-            texts: list[str] = []
-            faults: list[str | None] = []
-            for _, line in batch:
-                try:
-                    texts.append(self._text(line, source.text_format))
-                    faults.append(None)
-                except (ValueError, RecursionError) as error:
-                    texts.append("")
-                    faults.append(str(error))
-            encoded = _load(self.tokenizer)(texts)
-            for (place, _), text, tokens, fault in zip(
-                batch, texts, encoded, faults, strict=True
-            ):
-                if (tokens == self.tokenizer.eos_id).any():
-                    fault = (
-                        f"the document {text[:60]!r} holds the token that ends "
-                        "a document"
-                    )
-                yield text.encode(), tokens, fault and f"{place}: {fault}"
-
-    def _is_held_out(self, text: bytes) -> bool:
-        head = hashlib.sha256(text).digest()[:8]
-        threshold = int(self.validation_fraction * 2**64)
-        return int.from_bytes(head, "big") < threshold
-
-    def _text(self, line: bytes, text_format: str) -> str:
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"byte {error.start + 1} ({line[error.start]:#04x}) is not "
-                "UTF-8"
-            ) from error
-        if text_format == "jsonl":
-            return _text_of(text, self.text_field)
-        return text.removesuffix("\r") if text_format == "lines" else text
+    With ``on_error="stop"`` a bad document is refused by file and line.
+    """
+    sizes: dict[str, list[int]] = {split: [] for split in SPLITS}
+    num_bytes = num_empty = 0
+    faults: list[str] = []
+    threshold = int(config.validation_fraction * 2**64)
+    with contextlib.ExitStack() as stack:
+        files = {
+            split: stack.enter_context(tokens_path(part, split).open("wb"))
+            for split in SPLITS
+        }
+        for text, tokens, fault in _documents(source, tokenizer, config):
+            if fault is not None:
+                if config.on_error == "stop":
+                    raise ValueError(fault)
+                faults.append(fault)
+            elif not text or not len(tokens):
+                num_empty += 1
+            else:
+                head = hashlib.sha256(text).digest()[:8]
+                split = SPLITS[int.from_bytes(head, "big") < threshold]
+                end = np.array([tokenizer.eos_id], tokens.dtype)
+                files[split].write(tokens.tobytes() + end.tobytes())
+                sizes[split].append(len(tokens) + 1)
+                num_bytes += len(text)
+    for split in SPLITS:
+        sync(tokens_path(part, split))
+    with temporary_path(part) as temporary, temporary.open("wb") as file:
+        np.savez(
+            file,
+            counts=np.array([num_bytes, num_empty, len(faults)]),
+            faults=np.array(faults[:MAX_MESSAGES], str),
+            **{k: np.array(v, np.int32) for k, v in sizes.items()},
+        )
 
 
-@functools.lru_cache(maxsize=1)
-def _load(tokenizer: Tokenizer) -> Encode:
-    return tokenizer.load()
+def _documents(
+    source: Source, tokenizer: Tokenizer, config: PrepareConfig
+) -> Iterator[tuple[bytes, np.ndarray, str | None]]:
+    """Yield a source's documents: UTF-8, tokens, and what is wrong."""
+    lines, encode = read_lines(source), tokenizer.load()
+    while batch := [*itertools.islice(lines, _BATCH)]:
+        texts: list[str] = []
+        faults: list[str | None] = []
+        for _, line in batch:
+            text, fault = "", None
+            try:
+                text = _text(line, source.text_format, config.text_field)
+            except (ValueError, RecursionError) as error:
+                fault = str(error)
+            texts.append(text)
+            faults.append(fault)
+        for (place, _), text, tokens, fault in zip(
+            batch, texts, encode(texts), faults, strict=True
+        ):
+            if (tokens == tokenizer.eos_id).any():
+                fault = (
+                    f"the document {text[:60]!r} holds the token that ends a "
+                    "document"
+                )
+            yield text.encode(), tokens, fault and f"{place}: {fault}"
 
 
-def _text_of(line: str, text_field: str) -> str:
+def _text(line: bytes, text_format: str, text_field: str) -> str:
     try:
-        value = json.loads(line)
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"byte {error.start + 1} ({line[error.start]:#04x}) is not UTF-8"
+        ) from error
+    if text_format != "jsonl":
+        return text.removesuffix("\r") if text_format == "lines" else text
+    try:
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"invalid JSON at column {error.colno}: {error.msg}"

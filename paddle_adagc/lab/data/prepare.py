@@ -34,10 +34,10 @@ from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.encode import (
     COUNTS,
     MAX_MESSAGES,
-    Encoder,
     damaged,
     read_part,
     tokens_path,
+    write_part,
 )
 from paddle_adagc.lab.data.indexed import (
     check_dataset,
@@ -46,7 +46,7 @@ from paddle_adagc.lab.data.indexed import (
     write_index,
 )
 from paddle_adagc.lab.data.sources import Source, find_files, find_shards
-from paddle_adagc.lab.data.tokenizers import find_tokenizer
+from paddle_adagc.lab.data.tokenizers import Tokenizer, find_tokenizer
 
 
 def prepare(
@@ -88,14 +88,10 @@ def prepare(
         return manifest, True
     version = tokenizer.library_version()
     with _work_folder(folder, config.output):
-        encoder = Encoder(
-            tokenizer,
-            config.text_field,
-            config.validation_fraction,
-            config.on_error,
-        )
         facts = [settings, version]
-        calls = [(encoder, facts, source, folder) for source in sources]
+        calls = [
+            (facts, source, folder, tokenizer, config) for source in sources
+        ]
         parts = _run(_encode_source, calls, config.num_workers)
         manifest = settings | _count_documents(parts)
         manifest["inputs"] = [source.record() for source in sources]
@@ -152,24 +148,29 @@ def _work_folder(folder: Path, output: str) -> Iterator[None]:
 
 
 def _encode_source(
-    encoder: Encoder, facts: Sequence[Any], source: Source, folder: Path
+    facts: Sequence[Any],
+    source: Source,
+    folder: Path,
+    tokenizer: Tokenizer,
+    config: PrepareConfig,
 ) -> Path:
     """Encode a source, if that was not done; its tokens depend on the facts."""
     key = hashlib.sha256(repr([*facts, source]).encode()).hexdigest()
     part = folder / f"{key}.npz"
     if not part.exists():
-        encoder.write_part(source, part)
+        write_part(source, part, tokenizer, config)
     return part
 
 
 def _run(
-    task: Callable[..., Path], calls: Sequence[tuple], num_workers: int
+    task: Callable[..., Path], calls: Sequence[tuple], num_workers: int | None
 ) -> list[Path]:
     """Call ``task`` with each of the tuples; results, and errors, in order.
 
     The workers end with this process, which alone takes Ctrl-C; one worker is
     this process.
     """
+    num_workers = num_workers or len(os.sched_getaffinity(0))
     count = min(num_workers, len(calls))
     show = functools.partial(tqdm, desc="tokenising", unit="file", disable=None)
     if count <= 1:

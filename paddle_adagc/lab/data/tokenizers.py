@@ -44,9 +44,6 @@ FILES = (
 
 _END = chr(END_OF_DOCUMENT)
 
-Encode = Callable[[Sequence[str]], list[np.ndarray]]
-"""Texts to tokens of the file's dtype, without the end token."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
@@ -79,8 +76,8 @@ class Tokenizer:
             "tokenizers" if self.kind == "huggingface" else self.kind
         )
 
-    def load(self) -> Encode:
-        """Make the function that tokenises in the process that calls this."""
+    def load(self) -> Callable[[Sequence[str]], list[np.ndarray]]:
+        """Make the function from texts to tokens of :func:`.token_dtype`."""
         dtype = token_dtype(self.vocab_size)
         if self.kind == BYTES:
             return lambda texts: [
@@ -193,9 +190,9 @@ def _read_huggingface(
                 f"{path} does not say which token ends a document: give "
                 "--eos-token, or put tokenizer_config.json beside it"
             )
-        if token not in vocabulary:
+        eos_id = vocabulary.get(token)
+        if eos_id is None:
             raise ValueError(f"eos_token {token!r} is not in {path}")
-        eos_id = vocabulary[token]
     vocab_size = max(vocabulary.values()) + 1
     return Tokenizer("huggingface", content, vocab_size, eos_id)
 
@@ -226,16 +223,16 @@ def _read_sentencepiece(
         raise ValueError(
             f"{path} is not a SentencePiece model: {error}"
         ) from error
-    if eos_id is None and eos_token is None:
+    if eos_id is None:
         eos_id = pieces.eos_id()
+        if eos_token is not None:
+            eos_id = pieces.piece_to_id(eos_token)
+            if pieces.id_to_piece(eos_id) != eos_token:
+                raise ValueError(f"eos_token {eos_token!r} is not in {path}")
         if eos_id < 0:
             raise ValueError(
                 f"{path} has no token that ends a document: give --eos-token"
             )
-    elif eos_id is None:
-        eos_id = pieces.piece_to_id(eos_token)
-        if pieces.id_to_piece(eos_id) != eos_token:
-            raise ValueError(f"eos_token {eos_token!r} is not in {path}")
     return Tokenizer("sentencepiece", content, pieces.vocab_size(), eos_id)
 
 
@@ -249,8 +246,7 @@ def is_bytes(kind: str | None, prefix: str | None) -> bool:
 class CaptionTokenizer:
     """CLIP's captions, as rows of ``context_length`` tokens.
 
-    ``path`` is that of CLIP's ``tokenizer.json``, as the Hugging Face hub has
-    it.
+    ``path`` is that of CLIP's ``tokenizer.json``.
     """
 
     def __init__(
@@ -268,11 +264,11 @@ class CaptionTokenizer:
         self._model = _load_huggingface(Path(path).read_bytes())
         self.vocab_size = self._model.get_vocab_size()
         self.context_length = context_length
-        ends = []
-        for name in ("<|startoftext|>", "<|endoftext|>"):
-            ends.append(self._model.token_to_id(name))
-            if ends[-1] is None:
-                raise ValueError(f"{path} has no token {name!r}: give CLIP's")
+        names = "<|startoftext|>", "<|endoftext|>"
+        ends = [self._model.token_to_id(name) for name in names]
+        if None in ends:
+            name = names[ends.index(None)]
+            raise ValueError(f"{path} has no token {name!r}: give CLIP's")
         self.start_token, self.end_token = ends
 
     def __call__(self, caption: str) -> np.ndarray:
@@ -300,31 +296,31 @@ class TextTokenizer:
         eos_id: int | None = None,
     ) -> None:
         found = find_tokenizer(name, eos_id=eos_id)
-        self.name = name
         self.eos_id = self.prefix_id = found.eos_id
         self.adds_special_tokens = adds_special_tokens
         self._pieces: Any = None
         self._model = byte_tokenizer()
-        bos: str | None = None
+        self._bos: str | None = None
         if found.kind == "sentencepiece":
             self._pieces = _load_sentencepiece(found.content)
-            if self._pieces.bos_id() >= 0:
-                bos = self._pieces.id_to_piece(self._pieces.bos_id())
         elif found.kind == "huggingface":
             self._model = _load_huggingface(found.content)
-            bos = _token_beside(_find_file(name), "bos_token")
-        self._bos = bos if adds_special_tokens else None
-        if self._bos is not None:
-            self.prefix_id = self._id_of(self._bos)
-
-    def _id_of(self, token: str) -> int:
+        if not adds_special_tokens:
+            return
+        bos_id = None
         if self._pieces is not None:
-            return int(self._pieces.piece_to_id(token))
-        index = self._model.token_to_id(token)
-        if index is None:
-            warnings.warn(f"{self.name} has no token {token!r}", stacklevel=3)
-            return self.eos_id
-        return index
+            if self._pieces.bos_id() >= 0:
+                bos_id = self._pieces.bos_id()
+                self._bos = self._pieces.id_to_piece(bos_id)
+        elif found.kind == "huggingface":
+            self._bos = _token_beside(_find_file(name), "bos_token")
+            bos_id = self._bos and self._model.token_to_id(self._bos)
+            if self._bos and bos_id is None:
+                warnings.warn(
+                    f"{name} has no token {self._bos!r}", stacklevel=2
+                )
+        if bos_id is not None:
+            self.prefix_id = bos_id
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Tokens of a text; ``special`` goes before `adds_special_tokens`."""

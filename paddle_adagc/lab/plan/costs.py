@@ -202,13 +202,14 @@ def compare(interconnect: Interconnect) -> list[Prediction]:
     found = []
     for run in PAPER_RUNS:
         split = ParallelConfig(sharding=run.dp, tp=run.tp, pp=run.pp, ep=run.ep)
-        whole = dataclasses.replace(split, sharding_split_param=False)
-        plain = ParallelConfig(dp=run.dp, tp=run.tp, pp=run.pp)
-        layouts = {"DP": plain, "sharding V1": whole, "sharding V2": split}
+        layouts = {"sharding V2": split}
+        if run.ep == 1:
+            plain = ParallelConfig(dp=run.dp, tp=run.tp, pp=run.pp)
+            whole = dataclasses.replace(split, sharding_split_param=False)
+            layouts = {"DP": plain, "sharding V1": whole, **layouts}
         for name, parallel in layouts.items():
-            if run.ep == 1 or parallel is split:
-                times = _mean_us(run, parallel, interconnect)
-                found.append(Prediction(run, name, *times))
+            times = _mean_us(run, parallel, interconnect)
+            found.append(Prediction(run, name, *times))
     return found
 
 
