@@ -31,10 +31,10 @@ class Done:
 
 
 class Receive:
-    """The task of a receive: it takes the message when it is waited for.
+    """The task of a receive: takes the message when it is waited for.
 
     It queues behind the receives from ``peer`` that were posted before, and
-    fills part ``index`` of the equal parts of the flattened tensor.
+    fills one of ``num_parts`` equal parts of the flattened tensor.
     """
 
     def __init__(

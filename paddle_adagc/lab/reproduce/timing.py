@@ -139,13 +139,18 @@ def measure(specification: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
 
     steps = specification["steps"]
     config = load_config(specification["path"])
-    found: dict[str, dict[str, list[float]]] = {}
-    for step_row in training_step.compare(config, steps * repetitions):
+    seconds = training_step.compare(config, steps * repetitions)
+    found: dict[str, dict[str, list[float]]] = {
+        "step_ms": {},
+        "percent_of_global_gc": {},
+    }
+    for clip, mine in seconds.items():
+        ratios = [a / b for a, b in zip(mine, seconds["GlobalGC"], strict=True)]
         for name, values, factor in (
-            ("step_ms", step_row.seconds, 1e3),
-            ("percent_of_global_gc", step_row.of_reference, 100),
+            ("step_ms", mine, 1e3),
+            ("percent_of_global_gc", ratios, 100),
         ):
-            found.setdefault(name, {})[step_row.clip] = [
+            found[name][clip] = [
                 factor * statistics.median(values[start : start + steps])
                 for start in range(0, steps * repetitions, steps)
             ]
