@@ -9,7 +9,6 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 from paddle_adagc.lab.benchmark.counts import Collective
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
@@ -50,36 +49,34 @@ class Interconnect:
     nvlink_gb_per_s: Positive = 450.0  # GB/s of a GPU inside of its node
     ib_gb_per_s: Positive = 50.0  # GB/s of a GPU between nodes
 
-    def all_reduce_us(
-        self,
-        ranks: Collection[int],
-        num_bytes: int,
-        algorithm: Literal["ring", "tree"],
-    ) -> float:
+    def all_reduce_us(self, ranks: Collection[int], num_bytes: int) -> float:
         """Microseconds of an all-reduce, by the alpha-beta model.
 
         With p ranks on k nodes, at most m on each: a ring passes 2 (p - 1)
         messages one after the other, 2 (k - 1) of them between nodes, and moves
         2 (p - 1) / p of the bytes; a tree passes 2 (m - 1) inside of a node and
         2 log2(k) between nodes, and moves the bytes twice. The slowest link
-        sets the bandwidth (Thakur et al. 2005; NCCL counts the same hops).
+        sets the bandwidth (Thakur et al. 2005; NCCL counts the same hops). NCCL
+        chooses the faster one.
         """
         size = len(ranks)
         if size == 1:
             return 0.0
         on_node = Counter(rank // self.gpus_per_node for rank in ranks)
         num_nodes = len(on_node)
-        if algorithm == "ring":
-            inside = 2 * (size - num_nodes)
-            between = 2 * (num_nodes - 1) * self.ib_ring_us
-            moved = 2 * (size - 1) / size * num_bytes
-        else:
-            inside = 2 * (max(on_node.values()) - 1)
-            between = 2 * math.ceil(math.log2(num_nodes)) * self.ib_tree_us
-            moved = 2.0 * num_bytes
-        bandwidth = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
-        passed = self.launch_us + inside * self.nvlink_us + between
-        return passed + moved / (bandwidth * 1e3)
+        gb_per_s = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
+        bytes_us = num_bytes / (gb_per_s * 1e3)
+        ring = (
+            2 * (size - num_nodes) * self.nvlink_us
+            + 2 * (num_nodes - 1) * self.ib_ring_us
+            + 2 * (size - 1) / size * bytes_us
+        )
+        tree = (
+            2 * (max(on_node.values()) - 1) * self.nvlink_us
+            + 2 * math.ceil(math.log2(num_nodes)) * self.ib_tree_us
+            + 2 * bytes_us
+        )
+        return self.launch_us + min(ring, tree)
 
 
 def parse_interconnect(settings: Sequence[str]) -> Interconnect:
@@ -101,45 +98,29 @@ class StepCost:
     step: str  # a key of RankPlan.steps
     rank: int  # first rank of the pipeline stage with the longest communication
     collectives: tuple[Collective, ...]
-    ring_us: float
-    """Microseconds of the collectives, one after the other, with rings."""
-
-    tree_us: float  # the same with trees
+    us: float  # microseconds of the collectives, one after the other
 
     @property
     def num_bytes(self) -> int:
         """Bytes that the rank passes to the collectives."""
         return sum(c.num_bytes for c in self.collectives)
 
-    @property
-    def us(self) -> float:
-        """Microseconds with the faster algorithm, which NCCL chooses."""
-        return min(self.ring_us, self.tree_us)
-
 
 def step_costs(
     ranks: Sequence[RankPlan], interconnect: Interconnect
 ) -> list[StepCost]:
     """Return the costs of GlobalGC's step, AdaGC's warm-up and AdaGC's step."""
-
-    def cost(step: str, rank: RankPlan) -> StepCost:
-        calls = rank.steps[step]
-        ring_us, tree_us = (
-            sum(
-                interconnect.all_reduce_us(c.ranks, c.num_bytes, algorithm)
-                for c in calls
+    found = []
+    for step in ranks[0].steps:
+        costs = []
+        for rank in ranks:
+            calls = rank.steps[step]
+            us = sum(
+                interconnect.all_reduce_us(c.ranks, c.num_bytes) for c in calls
             )
-            for algorithm in ("ring", "tree")
-        )
-        return StepCost(step, rank.rank, calls, ring_us, tree_us)
-
-    return [
-        max(
-            (cost(step, rank) for rank in ranks),
-            key=lambda cost: (cost.us, cost.num_bytes),
-        )
-        for step in ranks[0].steps
-    ]
+            costs.append(StepCost(step, rank.rank, calls, us))
+        found.append(max(costs, key=lambda cost: (cost.us, cost.num_bytes)))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

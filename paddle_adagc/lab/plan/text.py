@@ -28,9 +28,9 @@ copies, FP8 copies of weights, the CUDA context: allow for some GiB more.
 _CLIP_NOTE = """
 Groups, counts and bytes come from a dry run of fleet's and of this package's
 own code, on the stage where they take longest; times from an alpha-beta model
-with NCCL's own latencies and data-sheet bandwidths (--interconnect changes
-them), nothing of it measured. Left out: waiting for the slowest rank, kernel
-launches, contention, overlap.
+of the faster of rings and trees, with NCCL's own latencies and data-sheet
+bandwidths (--interconnect changes them), nothing of it measured. Left out:
+waiting for the slowest rank, kernel launches, contention, overlap.
 """
 
 
@@ -86,8 +86,7 @@ def _step_json(step: StepCost) -> dict[str, Any]:
             for call in step.collectives
         ],
         "num_bytes": step.num_bytes,
-        "ring_us": step.ring_us,
-        "tree_us": step.tree_us,
+        "us": step.us,
     }
 
 
@@ -164,10 +163,7 @@ def _clip_lines(plan: Plan) -> list[str]:
             )
         ]
         if calls:
-            calls.append(
-                f"{step.ring_us:,.1f} us with rings, {step.tree_us:,.1f} us "
-                "with trees"
-            )
+            calls.append(f"{step.us:,.1f} us")
         name = step.step
         for call in calls or ["nothing"]:
             lines.append(f"{name.ljust(width)}  {call}")
@@ -187,7 +183,7 @@ def _growth_lines(plan: Plan) -> list[str]:
         return ["The layout fits on none of the sizes looked at."]
     head = ["GPUs"]
     for step in plan.steps:
-        head += [step.step, "ring us", "tree us"]
+        head += [step.step, "us"]
     rows = []
     for num_gpus, steps in plan.growth.items():
         cells = [f"{num_gpus:,}"]
@@ -195,7 +191,7 @@ def _growth_lines(plan: Plan) -> list[str]:
             number = len(step.collectives)
             calls = "1 call" if number == 1 else f"{number} calls"
             cells.append(f"{calls}, {step.num_bytes:,} B" if number else "-")
-            cells += [f"{step.ring_us:,.0f}", f"{step.tree_us:,.0f}"]
+            cells.append(f"{step.us:,.0f}")
         rows.append(cells)
     lines = _table(head, rows)
     misfits = [f"{number:,}" for number in SIZES if number not in plan.growth]

@@ -58,7 +58,7 @@ def test_growth_leaves_out_what_does_not_fit(ernie):
     assert [c.group for c in small.collectives] == ["sharding"]
     assert [c.group for c in large.collectives] == ["sharding", "moe_sharding"]
     assert large.step == ADAGC
-    assert large.ring_us > small.ring_us
+    assert large.us > small.us
 
 
 def test_text_and_json(ernie):
