@@ -248,13 +248,12 @@ def compare_units(repetitions: int) -> dict[str, float]:
             functools.partial(clip, pairs), lambda _: None
         )
     times = take_turns(competing, range(repetitions + 3), 3)
-    first, second = (1e3 * statistics.median(times[x]) for x in times)
+    medians = {x: 1e3 * statistics.median(times[x]) for x in times}
     return {
         "num_tensors": len(apart),
         "num_parameters": len(fused),
-        "fused": first,
-        "apart": second,
-        "ratio": first / second,
+        **medians,
+        "ratio": medians["fused"] / medians["apart"],
     }
 
 

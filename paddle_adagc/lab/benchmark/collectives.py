@@ -98,12 +98,11 @@ class _Watch(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
-        optimizer = innermost(kwargs["optimizer"])
-        clip = optimizer._grad_clip
-        if isinstance(clip, MeasuredClip):  # what it measures is not the clip's
-            clip.clip = self._ledger.watch(clip.clip)
-        else:
-            optimizer._grad_clip = self._ledger.watch(clip)
+        owner, name = innermost(kwargs["optimizer"]), "_grad_clip"
+        if isinstance(owner._grad_clip, MeasuredClip):
+            # What it measures is not the clip's.
+            owner, name = owner._grad_clip, "clip"
+        setattr(owner, name, self._ledger.watch(getattr(owner, name)))
 
 
 def main() -> None:
@@ -192,14 +191,13 @@ def _cell(calls: list[dict[str, Any]]) -> str:
         if len(same) > _MOST_SIZES:
             number = sum(call["calls"] for call in same)
             size = sum(call["calls"] * call["bytes"] for call in same)
-            texts.append(
-                f"{number} {collective} of {size} B in all over {group}"
-            )
-            continue
-        texts += [
-            f"{call['calls']} {collective} of {call['bytes']} B over {group}"
-            for call in same
-        ]
+            parts = [f"{number} {collective} of {size} B in all"]
+        else:
+            parts = [
+                f"{call['calls']} {collective} of {call['bytes']} B"
+                for call in same
+            ]
+        texts += [f"{part} over {group}" for part in parts]
     return ", ".join(texts) or "nothing"
 
 

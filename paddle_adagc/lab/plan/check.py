@@ -97,11 +97,9 @@ class CheckReport:
         for title, lines in sections.items():
             if lines:
                 parts += ["", title, *map(_indented, lines)]
-        if number := len(self.mistakes):
-            parts += [
-                "",
-                f"{number} {'mistake' if number == 1 else 'mistakes'}",
-            ]
+        number = len(self.mistakes)
+        if number:
+            parts += ["", f"{number} mistake{'s' if number > 1 else ''}"]
         elif self.sections and not self.missing:
             parts += ["", "Nothing is missing here."]
         return "\n".join(parts)
@@ -284,12 +282,11 @@ def _add_task(
     num_mistakes = len(report.mistakes)
     report.attempt(task.check_layout)
     if len(report.mistakes) == num_mistakes:
-        lines = _layout_lines(parallel)
+        report.sections["Layout"] = lines = _layout_lines(parallel)
         if with_paddleformers and parallel.pp > 1:
             lines.append(
                 "(by this package's stages; PaddleFormers cuts its own)"
             )
-        report.sections["Layout"] = lines
     data = report.attempt(task.inspect_data)
     if data is not None:
         report.sections["Data"] = [*data.lines]

@@ -49,19 +49,20 @@ class Interconnect:
     nvlink_gb_per_s: Positive = 450.0  # GB/s of a GPU inside of its node
     ib_gb_per_s: Positive = 50.0  # GB/s of a GPU between nodes
 
-    def all_reduce_us(self, ranks: Collection[int], num_bytes: int) -> float:
-        """Microseconds of an all-reduce, by the alpha-beta model.
+    def all_reduce_us(
+        self, ranks: Collection[int], num_bytes: int
+    ) -> tuple[float, float]:
+        """Microseconds of an all-reduce as ring and tree, by alpha and beta.
 
         With p ranks on k nodes, at most m on each: a ring passes 2 (p - 1)
         messages one after the other, 2 (k - 1) of them between nodes, and moves
         2 (p - 1) / p of the bytes; a tree passes 2 (m - 1) inside of a node and
         2 log2(k) between nodes, and moves the bytes twice. The slowest link
-        sets the bandwidth (Thakur et al. 2005; NCCL counts the same hops). NCCL
-        chooses the faster one.
+        sets the bandwidth (Thakur et al. 2005; NCCL counts the same hops).
         """
         size = len(ranks)
         if size == 1:
-            return 0.0
+            return 0.0, 0.0
         on_node = Counter(rank // self.gpus_per_node for rank in ranks)
         num_nodes = len(on_node)
         gb_per_s = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
@@ -76,7 +77,7 @@ class Interconnect:
             + 2 * math.ceil(math.log2(num_nodes)) * self.ib_tree_us
             + 2 * bytes_us
         )
-        return self.launch_us + min(ring, tree)
+        return self.launch_us + ring, self.launch_us + tree
 
 
 def parse_interconnect(settings: Sequence[str]) -> Interconnect:
@@ -98,7 +99,9 @@ class StepCost:
     step: str  # a key of RankPlan.steps
     rank: int  # first rank of the pipeline stage with the longest communication
     collectives: tuple[Collective, ...]
-    us: float  # microseconds of the collectives, one after the other
+    us: float
+    """Microseconds of the collectives, one after the other, all as rings or
+    all as trees, whichever is faster."""
 
     @property
     def num_bytes(self) -> int:
@@ -115,9 +118,10 @@ def step_costs(
         costs = []
         for rank in ranks:
             calls = rank.steps[step]
-            us = sum(
+            times = [
                 interconnect.all_reduce_us(c.ranks, c.num_bytes) for c in calls
-            )
+            ]
+            us = min(map(sum, zip(*times, strict=True)), default=0.0)
             costs.append(StepCost(step, rank.rank, calls, us))
         found.append(max(costs, key=lambda cost: (cost.us, cost.num_bytes)))
     return found
