@@ -184,12 +184,6 @@ class Row:
     seconds: tuple[float, ...]
     """One per repetition."""
 
-    of_reference: tuple[float, ...]
-    """Ratio to GlobalGC's time, repetition by repetition."""
-
-    of_floor: tuple[float, ...]
-    """Ratio to the memory floor's time, repetition by repetition."""
-
     operator_calls: int
     """Paddle operators called in a step; on a GPU one may be several launches
     (:mod:`paddle_adagc.lab.benchmark.counts`)."""
@@ -224,8 +218,6 @@ def compare(
             num_values=sum(map(math.prod, shapes)),
             clipped_share=clipped_share,
             seconds=tuple(seconds[name]),
-            of_reference=ratios(seconds[name], seconds[REFERENCE]),
-            of_floor=ratios(seconds[name], seconds[FLOOR]),
             operator_calls=_operator_calls(contender, originals),
             peak_bytes=_peak_bytes(contender, originals),
         )
@@ -256,13 +248,12 @@ def compare_units(repetitions: int) -> dict[str, float]:
             functools.partial(clip, pairs), lambda _: None
         )
     times = take_turns(competing, range(repetitions + 3), 3)
-    first, second = (1e3 * statistics.median(times[x]) for x in times)
+    medians = {x: 1e3 * statistics.median(times[x]) for x in times}
     return {
         "num_tensors": len(apart),
         "num_parameters": len(fused),
-        "fused": first,
-        "apart": second,
-        "ratio": first / second,
+        **medians,
+        "ratio": medians["fused"] / medians["apart"],
     }
 
 
@@ -292,9 +283,9 @@ def take_turns(
     return seconds
 
 
-def ratios(mine: list[float], theirs: list[float]) -> tuple[float, ...]:
+def median_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
     """Divide round by round."""
-    return tuple(a / b for a, b in zip(mine, theirs, strict=True))
+    return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
 
 
 def _operator_calls(contender: Contender, originals: Sequence[Tensor]) -> int:
@@ -326,14 +317,15 @@ def to_markdown(rows: Sequence[Row]) -> str:
     """Pipe table, a line per contender."""
     head = ["clip", "ms, median (quartiles)", "of GlobalGC"]
     head += ["of the memory floor", "operator calls", "peak memory (MiB)"]
+    seconds = {row.contender: row.seconds for row in rows}
     return markdown_table(
         head,
         [
             (
                 row.contender,
                 format_quartiles([1e3 * s for s in row.seconds], ".1f"),
-                f"{statistics.median(row.of_reference):.2f}",
-                f"{statistics.median(row.of_floor):.2f}",
+                f"{median_ratio(row.seconds, seconds[REFERENCE]):.2f}",
+                f"{median_ratio(row.seconds, seconds[FLOOR]):.2f}",
                 f"{row.operator_calls:,}",
                 f"{row.peak_bytes / _MIB:.1f}",
             )

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
@@ -16,7 +14,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.lab.benchmark.clip_step import (
     REFERENCE,
     Contender,
-    ratios,
+    median_ratio,
     take_turns,
 )
 from paddle_adagc.lab.data.datasets import collate_batch
@@ -36,51 +34,32 @@ _T_START = 100
 """AdaGC's warm-up, not timed."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """One clip's steps on one model."""
-
-    clip: str
-    seconds: tuple[float, ...]
-    """Forward, backward and optimizer, one entry per step."""
-
-    of_reference: tuple[float, ...]
-    """Ratio to GlobalGC's step of the same number."""
-
-
-def compare(config: RunConfig, num_steps: int) -> list[Row]:
+def compare(config: RunConfig, num_steps: int) -> dict[str, list[float]]:
     """Train one copy of the model per clip, step by step in turn.
 
     Every copy sees the same batches; the order within a round is random. The
-    run's own clip is not used, and AdaGC's warm-up is not timed.
+    run's own clip is not used, and AdaGC's warm-up is not timed. Gives name of
+    the clip -> seconds of each step: forward, backward and optimizer.
     """
     copies = {name: _copy(config, clip) for name, clip in CLIPS.items()}
     total = _T_START + num_steps
     batches = tqdm(
         _batches(config, total), total=total, leave=False, unit="step"
     )
-    seconds = take_turns(copies, batches, _T_START)
-    return [
-        Row(
-            clip=name,
-            seconds=tuple(mine),
-            of_reference=ratios(mine, seconds[REFERENCE]),
-        )
-        for name, mine in seconds.items()
-    ]
+    return take_turns(copies, batches, _T_START)
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
+def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
     """Pipe table, a line per clip."""
     return markdown_table(
         ["clip", "ms per step, median (quartiles)", "of GlobalGC"],
         [
             (
-                row.clip,
-                format_quartiles([1e3 * s for s in row.seconds], ".2f"),
-                f"{statistics.median(row.of_reference):.3f}",
+                name,
+                format_quartiles([1e3 * s for s in mine], ".2f"),
+                f"{median_ratio(mine, seconds[REFERENCE]):.3f}",
             )
-            for row in rows
+            for name, mine in seconds.items()
         ],
     )
 

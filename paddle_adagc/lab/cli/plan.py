@@ -7,11 +7,10 @@ r"""Plan a run before you start it: sizes, memory, communication.
         train.batch_size=1 --interconnect ib_gb_per_s=25 --output outputs/plan
 
 Prints parameters, tensors and gamma's bytes, the memory of a GPU on every
-pipeline stage, what GlobalGC and AdaGC communicate in a step and how long that
-takes on 8 to 16,384 GPUs, and the paper's GPU hours beside what the plan
-predicts. No GPU is needed and no model allocated; the run's model, fleet's
-groups and the clips are those of the real run. It needs the extra [nlp] or
-[formers].
+pipeline stage, and what GlobalGC and AdaGC communicate in a step and how long
+that takes on 8 to 16,384 GPUs. No GPU is needed and no model allocated; the
+run's model, fleet's groups and the clips are those of the real run. It needs
+the extra [nlp] or [formers].
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ overrides key=value       change a value of the config, for example
 --recompute               layers keep their input and recompute the rest
 --interconnect key=value  change a number of the interconnect (again for each),
                           for example ib_gb_per_s=25; --json prints them all
---output DIR              write the text, the JSON, and the figure as SVG and
-                          PNG
+--output DIR              write the text and the JSON
 --json                    print JSON instead of text
 """
 
@@ -65,8 +63,6 @@ def _plan(options: argparse.Namespace) -> int:
     check_config_file(options.config)
     check_overrides(options.overrides)
     if options.output is not None:
-        for module in ("matplotlib", "jinja2"):
-            check_installed(module, "report")
         check_directory("--output", options.output)
     from paddle_adagc.lab.plan.costs import parse_interconnect
     from paddle_adagc.lab.plan.plan import plan_run
@@ -83,10 +79,9 @@ def _plan(options: argparse.Namespace) -> int:
     print(values if options.json else text)
     if options.output is None:
         return 0
-    from paddle_adagc.lab.plan.plot import save_growth
-
-    files = save_growth(plan, options.output)
-    files.append(atomic_write(options.output / "plan.json", values))
-    files.append(atomic_write(options.output / "plan.txt", text + "\n"))
+    files = [
+        atomic_write(options.output / "plan.json", values),
+        atomic_write(options.output / "plan.txt", text + "\n"),
+    ]
     print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
     return 0

@@ -32,9 +32,6 @@ from paddle_adagc.lab.cli.command import (
 from paddle_adagc.lab.data.sources import TEXT_FORMATS
 from paddle_adagc.lab.storage import storage_errors
 
-_HUB = ("name", "split", "revision", "max_shards")
-
-
 _OPTIONS = """
 inputs FILE             file of text or JSON lines, .gz or not, or folder of
                         them
@@ -58,9 +55,6 @@ inputs FILE             file of text or JSON lines, .gz or not, or folder of
 _HUB_OPTIONS = """
 --hub DATASET           name, or local folder
 --hub-name NAME         its configuration
---hub-split SPLIT       default: train
---hub-revision COMMIT   default: newest
---hub-max-shards N      the first N data files alone
 """
 
 
@@ -87,9 +81,6 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add_options(group, _HUB_OPTIONS)
     options = parser.parse_args(arguments)
-    hub = {name: getattr(options, f"hub_{name}") for name in _HUB}
-    if options.hub is None and any(hub.values()):
-        parser.error("--hub-... need --hub DATASET")
     options.command = ["prepare_data.py", *(arguments or sys.argv[1:])]
     try:
         return exit_status(parser, _prepare, options, (*ERRORS, RuntimeError))
@@ -103,14 +94,11 @@ def _prepare(options: argparse.Namespace) -> int:
     for path in options.inputs:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} is not a file")
-    from paddle_adagc.lab.data.config import HubConfig, PrepareConfig
+    from paddle_adagc.lab.data.config import PrepareConfig
     from paddle_adagc.lab.data.prepare import prepare
 
     given = {k: v for k, v in vars(options).items() if v is not None}
     command, verify = given.pop("command"), given.pop("verify")
-    hub = {k: given.pop(f"hub_{k}") for k in _HUB if f"hub_{k}" in given}
-    if "hub" in given:
-        given["hub"] = HubConfig(path=given["hub"], **hub)
     config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
     with storage_errors(f"{config.output}.parts"):
         manifest, was_there = prepare(config, command, verify=verify)

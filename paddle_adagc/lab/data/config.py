@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import warnings
 from typing import Annotated, Literal
 
@@ -128,65 +126,33 @@ class DataConfig:
 
 
 @section
-class HubConfig:
-    """A dataset that Hugging Face ``datasets`` streams."""
-
-    path: str
-    """Name on the hub (``"allenai/c4"``), or a local folder."""
-
-    name: str | None = None
-    """Configuration of the dataset (``"en"``)."""
-
-    split: str = "train"
-    """Part of the dataset; default ``"train"``."""
-
-    revision: str | None = None
-    """Commit, tag or branch; default: the newest."""
-
-    max_shards: Count | None = None
-    """Read the first shards (data files) alone; default: all of them."""
-
-
-@section
 class PrepareConfig:
     """Source, tokenizer and destination of a tokenised dataset."""
 
-    output: str
-    """Path of the dataset without ``.bin`` and ``.idx``."""
-
+    output: str  # path of the dataset without .bin and .idx
     inputs: tuple[str, ...] = ()
     """Local files and folders. Of a folder all files count, by name."""
 
-    hub: HubConfig | None = None
-    """The source instead of ``inputs``."""
+    hub: str | None = None
+    """The source instead of ``inputs``: a dataset that Hugging Face
+    ``datasets`` streams, by its name (``"allenai/c4"``) or local folder."""
 
+    hub_name: str | None = None  # configuration of the hub's dataset ("en")
     tokenizer: str
     """``"bytes"``, a ``tokenizer.json``, a SentencePiece ``.model``, a folder
     with one of them, or the name of a model on the Hugging Face hub."""
 
-    eos_token: str | None = None
-    """Token after each document; default: the tokenizer's own."""
-
+    eos_token: str | None = None  # after each document; None: the tokenizer's
     text_format: TextFormat = "auto"
-    """One of :data:`.sources.TEXT_FORMATS`. ``"auto"`` takes ``.json`` and
-    ``.jsonl`` for ``"jsonl"`` and ``.txt`` for ``"lines"``, with or without
-    ``.gz``."""
-
-    text_field: str = "text"
-    """Field of the JSON object or of the hub's example; default ``"text"``."""
-
+    text_field: str = "text"  # of the JSON object or of the hub's example
     validation_fraction: Annotated[Real, Field(ge=0, lt=1)] = 0.0
     """Share of the documents, chosen by a hash of their text, that goes to
-    ``<output>_validation`` instead, in [0, 1); default 0."""
+    ``<output>_validation`` instead."""
 
     on_error: Literal["stop", "skip"] = "stop"
     """A bad document stops the work, or is left out and counted."""
 
-    num_workers: Count = dataclasses.field(
-        default_factory=lambda: len(os.sched_getaffinity(0))
-    )
-    """Worker processes; default: one a core. The result does not depend on
-    it."""
+    num_workers: Count | None = None  # processes; None: one a core
 
     @field_validator("output")
     @classmethod
@@ -204,4 +170,6 @@ class PrepareConfig:
                 f"inputs is {self.inputs!r} and hub {self.hub!r}: give local "
                 "files or a dataset of the hub"
             )
+        if self.hub_name is not None and self.hub is None:
+            raise ValueError("hub_name needs hub, the dataset's name")
         return self

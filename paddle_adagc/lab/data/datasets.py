@@ -183,19 +183,16 @@ def build_datasets(
             f"num_train_samples is {num_train_samples}: give at least 1"
         )
     check_choice("data.kind", config.kind, TEXT_KINDS)
-    is_mmap = config.kind == "mmap"
-    train, held_out = _open_mmap(config) if is_mmap else _split_corpus(config)
-    orders = (
-        _training_order(config, len(train.tokens), num_train_samples),
-        _validation_order(config, len(held_out.tokens)),
+    open_parts = _open_mmap if config.kind == "mmap" else _split_corpus
+    train, held_out = open_parts(config)
+    count = len(train.tokens)
+    order = _training_order(config, count, num_train_samples)
+    fixed = _validation_order(config, len(held_out.tokens))
+    length = config.seq_length
+    return (
+        TokenDataset(order=order, seq_length=length, **train._asdict()),
+        TokenDataset(order=fixed, seq_length=length, **held_out._asdict()),
     )
-    train_dataset, validation_dataset = (
-        TokenDataset(
-            order=order, seq_length=config.seq_length, **part._asdict()
-        )
-        for part, order in zip((train, held_out), orders, strict=True)
-    )
-    return train_dataset, validation_dataset
 
 
 class _Part(NamedTuple):

@@ -1,153 +1,146 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Lines to documents to tokens, a batch at a time, in any process."""
+"""One source to a part of a dataset: its tokens, and the documents' sizes."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
+import contextlib
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Sequence
-from typing import Literal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from paddle_adagc.lab.data.indexed import token_dtype
-from paddle_adagc.lab.data.sources import Source
-from paddle_adagc.lab.data.tokenizers import Encode, Tokenizer
+from paddle_adagc.files import sync, temporary_path
+from paddle_adagc.lab.data.config import PrepareConfig
+from paddle_adagc.lab.data.sources import Source, read_lines
+from paddle_adagc.lab.data.tokenizers import Tokenizer
+
+SPLITS = ("train", "validation")
+COUNTS = ("num_text_bytes", "num_empty", "num_bad")
+
+_BATCH = 200
+"""Lines that are encoded at a time; bounds a worker's memory."""
+
+MAX_MESSAGES = 10
+"""Messages about bad documents that the manifest keeps."""
 
 
-def token_schema(vocab_size: int) -> pa.Schema:
-    """Columns of :meth:`Encoder.__call__`, a row for each line."""
-    tokens = pa.from_numpy_dtype(token_dtype(vocab_size))
-    return pa.schema(
-        {
-            "tokens": pa.list_(tokens),  # with the end token; empty: left out
-            "is_held_out": pa.bool_(),
-            "num_bytes": pa.int64(),  # UTF-8 bytes of the document
-            "fault": pa.string(),  # why the document is bad
-        }
+def tokens_path(part: Path, split: str) -> Path:
+    """File with a part's tokens of one split, each document with its end."""
+    return part.with_suffix(f".{split}")
+
+
+def read_part(part: Path) -> dict[str, np.ndarray]:
+    """Read a part: sizes int32 ``[num_documents]`` by split, counts, faults."""
+    try:
+        with np.load(part) as file:
+            return dict(file)
+    except (EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise damaged(part) from error
+
+
+def damaged(part: Path) -> ValueError:
+    """Error about a part that is not as it was written."""
+    return ValueError(
+        f"{part.parent} is damaged ({part.stem}): remove it and run again"
     )
 
 
-def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
-    """Yield the lines that are not white space, each after its place.
+def write_part(
+    source: Source, part: Path, tokenizer: Tokenizer, config: PrepareConfig
+) -> None:
+    """Encode a source; the file ``part`` appears once all is written.
 
-    A source that cannot be read to its end is refused by file and line.
+    With ``on_error="stop"`` a bad document is refused by file and line.
     """
-    number = 0
-    try:
-        for number, raw in enumerate(source.lines(), start=1):
-            if raw and not raw.isspace():
-                yield f"{source.name}, line {number}", raw
-    except ValueError as error:
-        raise ValueError(
-            f"{source.name}, line {number + 1}: {error}"
-        ) from error
+    sizes: dict[str, list[int]] = {split: [] for split in SPLITS}
+    num_bytes = num_empty = 0
+    faults: list[str] = []
+    threshold = int(config.validation_fraction * 2**64)
+    with contextlib.ExitStack() as stack:
+        files = {
+            split: stack.enter_context(tokens_path(part, split).open("wb"))
+            for split in SPLITS
+        }
+        for text, tokens, fault in _documents(source, tokenizer, config):
+            if fault is not None:
+                if config.on_error == "stop":
+                    raise ValueError(fault)
+                faults.append(fault)
+            elif not text or not len(tokens):
+                num_empty += 1
+            else:
+                head = hashlib.sha256(text).digest()[:8]
+                split = SPLITS[int.from_bytes(head, "big") < threshold]
+                end = np.array([tokenizer.eos_id], tokens.dtype)
+                files[split].write(tokens.tobytes() + end.tobytes())
+                sizes[split].append(len(tokens) + 1)
+                num_bytes += len(text)
+    for split in SPLITS:
+        sync(tokens_path(part, split))
+    with temporary_path(part) as temporary, temporary.open("wb") as file:
+        np.savez(
+            file,
+            counts=np.array([num_bytes, num_empty, len(faults)]),
+            faults=np.array(faults[:MAX_MESSAGES], str),
+            **{k: np.array(v, np.int32) for k, v in sizes.items()},
+        )
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoder:
-    """Makes tokens of lines; pickled to the workers."""
-
-    tokenizer: Tokenizer
-    text_field: str
-    validation_fraction: float
-    on_error: Literal["stop", "skip"]
-
-    def __call__(
-        self, lines: Sequence[tuple[str, bytes]], source: Source
-    ) -> pa.Table:
-        """Encode lines of :func:`read_lines` to rows of :func:`token_schema`.
-
-        With ``on_error="stop"`` a bad document is refused by file and line.
-        """
+def _documents(
+    source: Source, tokenizer: Tokenizer, config: PrepareConfig
+) -> Iterator[tuple[bytes, np.ndarray, str | None]]:
+    """Yield a source's documents: UTF-8, tokens, and what is wrong."""
+    lines, encode = read_lines(source), tokenizer.load()
+    while batch := [*itertools.islice(lines, _BATCH)]:
         texts: list[str] = []
         faults: list[str | None] = []
-        for place, raw in lines:
+        for _, line in batch:
             text, fault = "", None
             try:
-                text = self._read(raw, source.text_format)
+                text = _text(line, source.text_format, config.text_field)
             except (ValueError, RecursionError) as error:
-                fault = f"{place}: {error}"
+                fault = str(error)
             texts.append(text)
             faults.append(fault)
-        tokens, sizes = _load(self.tokenizer)(texts)
-        ends = np.add.reduceat(
-            tokens == self.tokenizer.eos_id, np.cumsum(sizes) - sizes
-        )
-        for index in np.flatnonzero(ends > 1):
-            faults[index] = (
-                f"{lines[index][0]}: the document {texts[index][:60]!r} holds "
-                "the token that ends a document"
-            )
-            texts[index] = ""
-        bad = [fault for fault in faults if fault is not None]
-        if bad and self.on_error == "stop":
-            raise ValueError(bad[0])
-        encoded = [text.encode() for text in texts]
-        is_kept = np.array([len(text) > 0 for text in encoded]) & (sizes > 1)
-        offsets = np.concatenate([[0], np.cumsum(np.where(is_kept, sizes, 0))])
-        columns = [
-            pa.ListArray.from_arrays(
-                pa.array(offsets, pa.int32()),
-                pa.array(tokens[np.repeat(is_kept, sizes)]),
-            ),
-            pa.array([self._is_held_out(text) for text in encoded]),
-            pa.array([len(text) for text in encoded], pa.int64()),
-            pa.array(faults, pa.string()),
-        ]
-        schema = token_schema(self.tokenizer.vocab_size)
-        return pa.Table.from_arrays(columns, schema=schema)
-
-    def _is_held_out(self, text: bytes) -> bool:
-        head = hashlib.sha256(text).digest()[:8]
-        threshold = int(self.validation_fraction * 2**64)
-        return int.from_bytes(head, "big") < threshold
-
-    def _read(self, line: bytes, text_format: str) -> str:
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"byte {error.start + 1} ({line[error.start]:#04x}) is not "
-                "UTF-8"
-            ) from error
-        if text_format == "lines":
-            text = text.removesuffix("\r")
-        elif text_format == "jsonl":
-            text = _text_of(text, self.text_field)
-        reserved = self.tokenizer.reserved
-        if reserved is not None and reserved in text:
-            raise ValueError(
-                f"character {text.index(reserved) + 1} is {reserved!r}, the "
-                "token that ends a document"
-            )
-        return text
+        for (place, _), text, tokens, fault in zip(
+            batch, texts, encode(texts), faults, strict=True
+        ):
+            if (tokens == tokenizer.eos_id).any():
+                fault = (
+                    f"the document {text[:60]!r} holds the token that ends a "
+                    "document"
+                )
+            yield text.encode(), tokens, fault and f"{place}: {fault}"
 
 
-@functools.lru_cache(maxsize=1)
-def _load(tokenizer: Tokenizer) -> Encode:
-    return tokenizer.load()
-
-
-def _text_of(line: str, text_field: str) -> str:
+def _text(line: bytes, text_format: str, text_field: str) -> str:
     try:
-        value = json.loads(line)
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"byte {error.start + 1} ({line[error.start]:#04x}) is not UTF-8"
+        ) from error
+    if text_format != "jsonl":
+        return text.removesuffix("\r") if text_format == "lines" else text
+    try:
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"invalid JSON at column {error.colno}: {error.msg}"
         ) from error
     if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object: {_shorten(value)}")
+        raise ValueError(f"not a JSON object: {value!r:.40}")
     if text_field not in value:
         fields = ", ".join(map(repr, value)) or "none"
         raise ValueError(f"no field {text_field!r} (fields: {fields})")
     text = value[text_field]
     if not isinstance(text, str):
-        raise ValueError(f"field {text_field!r} is no string: {_shorten(text)}")
+        raise ValueError(f"field {text_field!r} is no string: {text!r:.40}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -156,8 +149,3 @@ def _text_of(line: str, text_field: str) -> str:
             "a pair, which is no text"
         ) from error
     return text
-
-
-def _shorten(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import importlib.util
 import math
@@ -42,22 +43,17 @@ def build_image_text_datasets(
     if config.kind == "webdataset":
         return _open_shards(config, num_train_samples, wanted)
     scenes, held_out = split_scenes(config.validation_fraction, config.seed)
-    form = {
-        "image_size": wanted.image_size,
-        "context_length": wanted.context_length,
-        "end_token": wanted.end_token,
-    }
-    train = ShapesDataset(
-        scenes, num_train_samples, seed=config.seed, is_random=True, **form
+    make = functools.partial(
+        ShapesDataset,
+        image_size=wanted.image_size,
+        context_length=wanted.context_length,
+        end_token=wanted.end_token,
     )
-    validation = ShapesDataset(
-        held_out,
-        config.validation_size,
-        seed=config.seed + 2**32,
-        is_random=False,
-        **form,
+    seeds = config.seed, config.seed + 2**32
+    return (
+        make(scenes, num_train_samples, seed=seeds[0], is_random=True),
+        make(held_out, config.validation_size, seed=seeds[1], is_random=False),
     )
-    return train, validation
 
 
 def _open_shards(
@@ -68,11 +64,7 @@ def _open_shards(
             "data.kind='webdataset' needs the package webdataset: install "
             "the extra [image-text]"
         )
-    from paddle_adagc.lab.data.shards import (
-        HeldOutPairs,
-        PairStreams,
-        find_shards,
-    )
+    from paddle_adagc.lab.data import shards as tar_shards
 
     assert config.shards is not None
     assert config.tokenizer is not None
@@ -87,14 +79,14 @@ def _open_shards(
             f"{tokenizer.vocab_size} tokens and ends with "
             f"{tokenizer.end_token}; set them to these"
         )
-    shards = find_shards(config.shards)
+    shards = tar_shards.find_shards(config.shards)
     num_held_out = math.ceil(config.validation_fraction * len(shards))
     if num_held_out == len(shards):
         raise ValueError(
             f"{config.shards} is {len(shards)} shard(s): give at least 2, the "
             "last ones are for validation"
         )
-    train = PairStreams(
+    train = tar_shards.PairStreams(
         shards[:-num_held_out],
         num_train_samples,
         tokenizer,
@@ -104,7 +96,7 @@ def _open_shards(
         seed=config.seed,
         shuffle_size=config.shuffle_size,
     )
-    validation = HeldOutPairs(
+    validation = tar_shards.HeldOutPairs(
         shards[-num_held_out:],
         config.validation_size,
         tokenizer,

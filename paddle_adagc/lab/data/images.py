@@ -157,12 +157,8 @@ class Scene(NamedTuple):
         return " ".join([*words, "on", background])
 
 
-SCENES = tuple(
-    itertools.starmap(
-        Scene,
-        itertools.product(RADII, COLOURS, SHAPES, ROWS, COLUMNS, BACKGROUNDS),
-    )
-)
+_ALL = itertools.product(RADII, COLOURS, SHAPES, ROWS, COLUMNS, BACKGROUNDS)
+SCENES = tuple(Scene(*words) for words in _ALL)
 """Every combination, in a fixed order."""
 
 

@@ -1,9 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From a config to a dataset: lines, tokens, files.
+"""From a config to a dataset: sources, parts, files.
 
-The tokens of each source are an Arrow file below ``<output>.parts``: a later
-call finds what an earlier one has finished.
+Each source becomes a part below ``<output>.parts``: a later call finds what an
+earlier one has finished.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import itertools
 import json
 import multiprocessing
 import os
@@ -26,15 +25,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from tqdm import tqdm
 
 import paddle_adagc
 from paddle_adagc.files import TEMPORARY, temporary_path
 from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
 from paddle_adagc.lab.data.config import PrepareConfig
-from paddle_adagc.lab.data.encode import Encoder, read_lines, token_schema
+from paddle_adagc.lab.data.encode import (
+    COUNTS,
+    MAX_MESSAGES,
+    damaged,
+    read_part,
+    tokens_path,
+    write_part,
+)
 from paddle_adagc.lab.data.indexed import (
     check_dataset,
     read_manifest,
@@ -43,12 +47,6 @@ from paddle_adagc.lab.data.indexed import (
 )
 from paddle_adagc.lab.data.sources import Source, find_files, find_shards
 from paddle_adagc.lab.data.tokenizers import Tokenizer, find_tokenizer
-
-_BATCH = 200
-"""Lines that are encoded at a time; bounds a worker's memory."""
-
-_MAX_MESSAGES = 10
-"""Messages about bad documents that the manifest keeps."""
 
 
 def prepare(
@@ -73,7 +71,7 @@ def prepare(
     sources: Sequence[Source] = (
         find_files(config.inputs, config.text_format, own)
         if config.hub is None
-        else find_shards(config.hub, config.text_field)
+        else find_shards(config.hub, config.hub_name, config.text_field)
     )
     settings = {
         "tokenizer": tokenizer.identity(),
@@ -88,26 +86,29 @@ def prepare(
             check_dataset(prefix, verify=verify)
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
+    version = tokenizer.library_version()
     with _work_folder(folder, config.output):
-        encoder = Encoder(
-            tokenizer,
-            config.text_field,
-            config.validation_fraction,
-            config.on_error,
-        )
-        facts = [settings, tokenizer.library_version()]
-        calls = [(encoder, facts, source, folder) for source in sources]
+        facts = [settings, version]
+        calls = [
+            (facts, source, folder, tokenizer, config) for source in sources
+        ]
         parts = _run(_encode_source, calls, config.num_workers)
         manifest = settings | _count_documents(parts)
         manifest["inputs"] = [source.record() for source in sources]
-        manifest |= _write_splits(config, parts, tokenizer, folder)
-        manifest["versions"] = _versions(tokenizer)
+        dtype = token_dtype(tokenizer.vocab_size)
+        manifest |= _write_splits(config, parts, dtype, folder)
+        manifest["versions"] = {
+            "paddle_adagc": paddle_adagc.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            **({"tokenizer": version} if version else {}),
+        }
         manifest["command"] = list(command)
-        manifest = sealed(manifest)
         with temporary_path(manifest_path, folder) as temporary:
-            temporary.write_text(json.dumps(manifest, indent=2) + "\n")
+            text = json.dumps(sealed(manifest), indent=2)
+            temporary.write_text(text + "\n")
         shutil.rmtree(folder, ignore_errors=True)
-    return manifest, False
+    return sealed(manifest), False
 
 
 def _prefixes(output: str) -> dict[str, str]:
@@ -143,44 +144,33 @@ def _work_folder(folder: Path, output: str) -> Iterator[None]:
             ) from error
         for leftover in folder.glob(f"*{TEMPORARY}"):
             leftover.unlink(missing_ok=True)
-        try:
-            yield
-        except pa.ArrowInvalid as error:
-            raise ValueError(
-                f"{folder} is damaged ({error}): remove it and run again"
-            ) from error
+        yield
 
 
 def _encode_source(
-    encoder: Encoder, facts: Sequence[Any], source: Source, folder: Path
-) -> str:
-    """Encode a source, if that was not done; gives the Arrow file.
-
-    It has a row of :func:`token_schema` for each line. The tokens depend on the
-    source and these facts.
-    """
+    facts: Sequence[Any],
+    source: Source,
+    folder: Path,
+    tokenizer: Tokenizer,
+    config: PrepareConfig,
+) -> Path:
+    """Encode a source, if that was not done; its tokens depend on the facts."""
     key = hashlib.sha256(repr([*facts, source]).encode()).hexdigest()
-    path = folder / f"{key}.arrow"
-    if not path.exists():
-        schema = token_schema(encoder.tokenizer.vocab_size)
-        lines = read_lines(source)
-        with (
-            temporary_path(path) as temporary,
-            pa.ipc.new_file(str(temporary), schema) as file,
-        ):
-            while batch := [*itertools.islice(lines, _BATCH)]:
-                file.write_table(encoder(batch, source))
-    return str(path)
+    part = folder / f"{key}.npz"
+    if not part.exists():
+        write_part(source, part, tokenizer, config)
+    return part
 
 
 def _run(
-    task: Callable[..., str], calls: Sequence[tuple], num_workers: int
-) -> list[str]:
+    task: Callable[..., Path], calls: Sequence[tuple], num_workers: int | None
+) -> list[Path]:
     """Call ``task`` with each of the tuples; results, and errors, in order.
 
     The workers end with this process, which alone takes Ctrl-C; one worker is
     this process.
     """
+    num_workers = num_workers or len(os.sched_getaffinity(0))
     count = min(num_workers, len(calls))
     show = functools.partial(tqdm, desc="tokenising", unit="file", disable=None)
     if count <= 1:
@@ -223,13 +213,15 @@ def _check_finished(
     sources: Sequence[Source],
 ) -> None:
     """Refuse a finished dataset with other settings or of other files."""
-    differences = _differences(
-        {name: manifest.get(name) for name in settings}, settings
-    )
+    differences = [
+        f"{name} was {manifest.get(name)!r}, is {value!r}"
+        for name, value in settings.items()
+        if manifest.get(name) != value
+    ]
     records = manifest.get("inputs", [])
-    if not differences and len(records) != len(sources):
-        differences = [f"{len(records)} inputs, now {len(sources)}"]
-    if not differences:
+    if len(records) != len(sources):
+        differences.append(f"{len(records)} inputs, now {len(sources)}")
+    elif not differences:
         differences = [
             f"input {number}, {source.name}, is not {record['name']} as it was"
             for number, (record, source) in enumerate(
@@ -244,74 +236,27 @@ def _check_finished(
         )
 
 
-def _differences(
-    old: dict[str, Any], new: dict[str, Any], path: str = ""
-) -> list[str]:
-    """Describe the settings that differ."""
-    found = []
-    for name in {**old, **new}:
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found += _differences(before, after, f"{path}{name}.")
-        elif before != after:
-            found.append(f"{path}{name} was {before!r}, is {after!r}")
-    return found
-
-
-def _versions(tokenizer: Tokenizer) -> dict[str, str]:
-    versions = {
-        "paddle_adagc": paddle_adagc.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-    library = tokenizer.library_version()
-    return {**versions, "tokenizer": library} if library else versions
-
-
-def _tables(parts: Sequence[str]) -> Iterator[pa.Table]:
-    """Read 10,000 lines at a time; there may be more parts than open files."""
-    for part in parts:
-        with pa.memory_map(part) as file:
-            reader = pa.ipc.open_file(file)
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-            while group := [*itertools.islice(batches, 10_000 // _BATCH)]:
-                yield pa.Table.from_batches(group)
-
-
-def _count_documents(parts: Sequence[str]) -> dict[str, Any]:
+def _count_documents(parts: Sequence[Path]) -> dict[str, Any]:
     """Count what the manifest says of all documents."""
-    counts = dict.fromkeys(("num_text_bytes", "num_empty", "num_bad"), 0)
-    bad: list[str] = []
-    for table in _tables(parts):
-        faults = [fault for fault in table["fault"].to_pylist() if fault]
-        num_left_out = int((_sizes(table) == 0).sum())
-        counts["num_text_bytes"] += int(table["num_bytes"].to_numpy().sum())
-        counts["num_empty"] += num_left_out - len(faults)
-        counts["num_bad"] += len(faults)
-        bad += faults
-    return {**counts, "bad": bad[:_MAX_MESSAGES]}
+    counts = np.zeros(len(COUNTS), np.int64)
+    faults: list[str] = []
+    for part in map(read_part, parts):
+        counts += part["counts"]
+        faults += part["faults"].tolist()
+    found = dict(zip(COUNTS, counts.tolist(), strict=True))
+    return {**found, "bad": faults[:MAX_MESSAGES]}
 
 
-def _sizes(table: pa.Table) -> np.ndarray:
-    """Return the rows' numbers of tokens, int32."""
-    return pc.list_value_length(table["tokens"]).to_numpy()
-
-
-def _is_in(table: pa.Table, split: str) -> np.ndarray:
-    held_out = table["is_held_out"].to_numpy()
-    return (_sizes(table) > 0) & (held_out == (split == "validation"))
-
-
-def _split_sizes(parts: Sequence[str], split: str) -> Iterator[np.ndarray]:
-    """Yield the documents' numbers of tokens, int32 ``[n]``."""
-    for table in _tables(parts):
-        yield _sizes(table)[_is_in(table, split)]
+def _split_sizes(parts: Sequence[Path], split: str) -> Iterator[np.ndarray]:
+    """Yield the documents' numbers of tokens, int32 ``[n]`` a part."""
+    for part in parts:
+        yield read_part(part)[split]
 
 
 def _write_splits(
     config: PrepareConfig,
-    parts: Sequence[str],
-    tokenizer: Tokenizer,
+    parts: Sequence[Path],
+    dtype: np.dtype[Any],
     folder: Path,
 ) -> dict[str, Any]:
     """Write all splits, or none; gives what the manifest says of them."""
@@ -330,7 +275,6 @@ def _write_splits(
                 "so copies of a document stay together: with few distinct "
                 "documents give another fraction"
             )
-    dtype = token_dtype(tokenizer.vocab_size)
     found: dict[str, Any] = {}
     try:
         for split, prefix in prefixes.items():
@@ -346,28 +290,28 @@ def _write_splits(
 
 def _write_split(
     prefix: str,
-    parts: Sequence[str],
+    parts: Sequence[Path],
     split: str,
     dtype: np.dtype[Any],
     num_documents: int,
     folder: Path,
 ) -> dict[str, Any]:
     """Write one split as ``.bin`` and ``.idx``; gives its manifest's entry."""
-    tokens_path, index_path = f"{prefix}.bin", f"{prefix}.idx"
-    digest, num_bytes = hashlib.sha256(), 0
+    tokens_file, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
+    num_tokens = 0
     with (
-        temporary_path(tokens_path, folder) as temporary,
+        temporary_path(tokens_file, folder) as temporary,
         temporary.open("wb") as file,
     ):
-        for table in _tables(parts):
-            chosen = table.filter(pa.array(_is_in(table, split)))
-            tokens = chosen["tokens"].combine_chunks().flatten().to_numpy()
-            content = tokens.astype(dtype, copy=False).tobytes()
-            digest.update(content)
-            num_bytes += file.write(content)
-    sampled = sampled_sha256(tokens_path)
+        for part, sizes in zip(parts, _split_sizes(parts, split), strict=True):
+            source, count = tokens_path(part, split), int(sizes.sum(dtype="i8"))
+            if source.stat().st_size != count * dtype.itemsize:
+                raise damaged(part)
+            num_tokens += count
+            with source.open("rb") as tokens:
+                shutil.copyfileobj(tokens, file)
     with (
-        temporary_path(index_path, folder) as temporary,
+        temporary_path(index, folder) as temporary,
         temporary.open("wb") as file,
     ):
         write_index(
@@ -380,8 +324,8 @@ def _write_split(
         "prefix": str(Path(prefix)),
         "dtype": dtype.name,
         "num_documents": num_documents,
-        "num_tokens": num_bytes // dtype.itemsize,
-        "bin_sha256": digest.hexdigest(),
-        "bin_sampled_sha256": sampled,
-        "idx_sha256": sha256(index_path),
+        "num_tokens": num_tokens,
+        "bin_sha256": sha256(tokens_file),
+        "bin_sampled_sha256": sampled_sha256(tokens_file),
+        "idx_sha256": sha256(index),
     }

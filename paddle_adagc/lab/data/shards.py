@@ -84,26 +84,18 @@ def find_shards(pattern: str) -> list[Shard]:
 def _count_samples(path: str) -> int:
     stats = Path(path).with_name(f"{Path(path).stem}_stats.json")
     if stats.is_file():
-        count = _successes(stats, os.path.getsize(path) // tarfile.BLOCKSIZE)
+        try:
+            count = int(json.loads(stats.read_bytes())["successes"])
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{stats}: no count of successes ({error!r:.80}): remove it"
+            ) from error
     else:
         with _open_tar(path) as archive:
             names = {member.name for member in _members(archive)}
         count = len({base_plus_ext(name)[0] for name in names} - {None})
-    if not count:
+    if count < 1:
         raise ValueError(f"{path} holds no samples: leave it out")
-    return count
-
-
-def _successes(stats: Path, most: int) -> int:
-    try:
-        facts = json.loads(stats.read_bytes())
-        count = facts.get("successes") if isinstance(facts, dict) else None
-        if type(count) is not int or not 0 <= count <= most:
-            raise ValueError(
-                f"successes is {count!r:.40}, not a count up to {most:,}"
-            )
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"{stats}: {error}: correct or remove it") from error
     return count
 
 
@@ -191,71 +183,57 @@ class ShardStream:
         self._shards = shards
         self._number, self._num_streams = number, num_streams
         self._seed, self._shuffle_size = seed, shuffle_size
-        self._begin_epoch(0, start=0)
-        self._chunk: list[Sample] = []
-        self._chunk_at = (-1, -1, -1)  # epoch, turn of the shard, chunk in it
-        self._reader: Iterator[Sample] = iter(())
-        self._reader_at = (-1, -1, 0)  # epoch, turn of the shard, samples read
+        self._chunks: Iterator[tuple[int, list[Sample]]] | None = None
+        self._start, self._chunk = 0, list[Sample]()
 
     def chunk(self, position: int) -> tuple[list[Sample], int]:
         """Return the shuffled samples around a position, and its place there.
 
         Cheap if positions rise; going back reads a shard again.
         """
-        turn, offset = self._locate(position)
-        number, place = divmod(offset, self._shuffle_size)
-        at = (self._epoch, turn, number)
-        if at != self._chunk_at:
-            chunk = self._read(turn, number * self._shuffle_size)
-            rng = np.random.RandomState([self._seed, self._number, *at])
-            self._chunk = [chunk[i] for i in rng.permutation(len(chunk))]
-            self._chunk_at = at
-        return self._chunk, place
+        if self._chunks is None or position < self._start:
+            self._chunks = self._chunks_from(position)
+            self._start, self._chunk = next(self._chunks)
+        while position >= self._start + len(self._chunk):
+            self._start, self._chunk = next(self._chunks)
+        return self._chunk, position - self._start
 
-    def _begin_epoch(self, epoch: int, start: int) -> None:
-        seed = random_bits(self._seed, epoch) >> 32
-        count = len(self._shards)
-        order = distinct_windows(count, count, seed)
-        mine = order[self._number :: self._num_streams]
-        self._epoch, self._epoch_start = epoch, start
-        self._order = [self._shards[i] for i in mine]
+    def _chunks_from(self, position: int) -> Iterator[tuple[int, list[Sample]]]:
+        """Yield start and shuffled samples of each chunk from a position on."""
+        start = 0
+        for epoch in itertools.count():
+            seed = random_bits(self._seed, epoch) >> 32
+            count = len(self._shards)
+            order = distinct_windows(count, count, seed)
+            mine = order[self._number :: self._num_streams]
+            for turn, shard in enumerate(self._shards[i] for i in mine):
+                if position < start + shard.num_samples:
+                    chunks = self._read(shard)
+                    for number, chunk in enumerate(chunks):
+                        begin = start + number * self._shuffle_size
+                        if position < begin + len(chunk):
+                            key = self._seed, self._number, epoch, turn, number
+                            rng = np.random.RandomState(key)
+                            places = rng.permutation(len(chunk))
+                            yield begin, [chunk[i] for i in places]
+                start += shard.num_samples
 
-    def _locate(self, position: int) -> tuple[int, int]:
-        """Shard by its turn in the epoch, and the sample's place in it."""
-        if position < self._epoch_start:
-            self._begin_epoch(0, start=0)
-        while True:
-            offset = position - self._epoch_start
-            for turn, shard in enumerate(self._order):
-                if offset < shard.num_samples:
-                    return turn, offset
-                offset -= shard.num_samples
-            self._begin_epoch(self._epoch + 1, start=position - offset)
-
-    def _read(self, turn: int, first: int) -> list[Sample]:
-        """Read a chunk in the shard's order; resume reading where possible."""
-        shard = self._order[turn]
-        epoch, turn_read, num_read = self._reader_at
-        if (epoch, turn_read) != (self._epoch, turn) or num_read > first:
-            self._reader, num_read = read_samples(shard.path), 0
-        stop = min(first + self._shuffle_size, shard.num_samples)
-        chunk = []
-        for index in range(num_read, stop):
-            sample = next(self._reader, None)
-            if sample is None:
+    def _read(self, shard: Shard) -> Iterator[list[Sample]]:
+        """Yield the samples of a shard in chunks, in the shard's order."""
+        reader, num_read = read_samples(shard.path), 0
+        while num_read < shard.num_samples:
+            most = min(self._shuffle_size, shard.num_samples - num_read)
+            chunk = list(itertools.islice(reader, most))
+            num_read += len(chunk)
+            is_last = num_read == shard.num_samples
+            more = is_last and next(reader, None) is not None
+            if more or len(chunk) < most:
                 raise ValueError(
-                    f"{shard.path} has {index} samples, {shard.num_samples} "
-                    "were counted: correct or remove its _stats.json"
+                    f"{shard.path} has {'more than ' * more}{num_read} "
+                    f"samples, {shard.num_samples} were counted: correct or "
+                    "remove its _stats.json"
                 )
-            if index >= first:
-                chunk.append(sample)
-        if stop == shard.num_samples and next(self._reader, None) is not None:
-            raise ValueError(
-                f"{shard.path} has more than the {stop} samples that were "
-                "counted: correct or remove its _stats.json"
-            )
-        self._reader_at = (self._epoch, turn, stop)
-        return chunk
+            yield chunk
 
 
 class PairStreams(Dataset):

@@ -11,12 +11,9 @@ import os
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from paddle_adagc.lab.checksums import sha256
-
-if TYPE_CHECKING:
-    from paddle_adagc.lab.data.config import HubConfig
 
 TextFormat = Literal["auto", "jsonl", "lines", "text"]
 
@@ -39,9 +36,7 @@ class LocalFile:
     """A file on the disk; ``.gz`` at the end means gzip."""
 
     name: str
-    text_format: str
-    """``"jsonl"``, ``"lines"`` or ``"text"``."""
-
+    text_format: str  # "jsonl", "lines" or "text"
     size: int
     mtime_ns: int
 
@@ -73,38 +68,35 @@ class LocalFile:
 
     def lines(self) -> Iterator[bytes]:
         """Read the lines without their ends; a whole file is one line."""
+        limit = MAX_DOCUMENT_BYTES + 1
+        is_text = self.text_format == "text"
+        mark = _BYTE_ORDER_MARK
         with open(self.name, "rb") as raw:
-            stream = raw
+            stream: Any = raw
             if self.name.endswith(".gz"):
                 if not self.size:
                     raise ValueError("not a complete gzip file: it is empty")
-                stream = cast(Any, gzip.GzipFile(fileobj=raw))
+                stream = gzip.GzipFile(fileobj=cast(Any, raw))
+            read = stream.read if is_text else stream.readline
             try:
-                yield from self._read(stream, raw)
+                while line := read(limit):
+                    if len(line) == limit:
+                        raise ValueError(
+                            f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be "
+                            "one document: split it, or give another --format"
+                        )
+                    if stream.tell() > MAX_EXPANSION * raw.tell() + limit:
+                        raise ValueError(
+                            f"gzip made {raw.tell():,} bytes of "
+                            f"{stream.tell():,}: this is no text"
+                        )
+                    line, mark = line.removeprefix(mark), b""
+                    yield line if is_text else line.removesuffix(b"\n")
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
                     f"not a complete gzip file: {error}, at byte {raw.tell():,}"
                 ) from error
             self._check_unchanged(os.fstat(raw.fileno()))
-
-    def _read(self, stream: BinaryIO, raw: BinaryIO) -> Iterator[bytes]:
-        limit = MAX_DOCUMENT_BYTES + 1
-        is_text = self.text_format == "text"
-        read = stream.read if is_text else stream.readline
-        mark = _BYTE_ORDER_MARK
-        while line := read(limit):
-            if len(line) == limit:
-                raise ValueError(
-                    f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be one "
-                    "document: split it, or give another --format"
-                )
-            if stream.tell() > MAX_EXPANSION * raw.tell() + limit:
-                raise ValueError(
-                    f"gzip made {raw.tell():,} bytes of {stream.tell():,}: "
-                    "this is no text"
-                )
-            line, mark = line.removeprefix(mark), b""
-            yield line if is_text else line.removesuffix(b"\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +104,8 @@ class HubShard:
     """One data file of a dataset that Hugging Face ``datasets`` streams."""
 
     name: str  # of the file, for messages and the manifest
-    origin: str  # text that changes when the file does
-    hub: HubConfig
+    origin: str  # text that changes when the dataset does
+    dataset: tuple[str, str | None]  # its name, and that of its configuration
     index: int
     count: int  # of the dataset's shards
     text_field: str  # the one field that is kept
@@ -130,24 +122,38 @@ class HubShard:
 
     def lines(self) -> Iterator[bytes]:
         """Read each example as JSON."""
-        dataset = _builder(self.hub).as_streaming_dataset(split=self.hub.split)
-        shard = dataset.shard(num_shards=self.count, index=self.index)
-        examples, count = iter(shard), 0
-        while True:
-            try:
-                example = next(examples, None)
-            except Exception as error:  # of any file system or file format
-                raise ValueError(
-                    f"after example {count}: {type(error).__name__}: {error}"
-                ) from error
-            if example is None:
-                return
-            count += 1
-            kept = {k: v for k, v in example.items() if k == self.text_field}
-            yield json.dumps(kept, default=lambda v: [repr(v)]).encode()
+        whole = _builder(*self.dataset).as_streaming_dataset(split="train")
+        count = 0
+        try:
+            for example in whole.shard(self.count, self.index):
+                count += 1
+                kept = {
+                    k: v for k, v in example.items() if k == self.text_field
+                }
+                yield json.dumps(kept, default=lambda v: [repr(v)]).encode()
+        except Exception as error:  # of any file system or file format
+            raise ValueError(
+                f"after example {count}: {type(error).__name__}: {error}"
+            ) from error
 
 
 Source = LocalFile | HubShard
+
+
+def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines that are not white space, each after its place.
+
+    A source that cannot be read to its end is refused by file and line.
+    """
+    number = 0
+    try:
+        for number, raw in enumerate(source.lines(), start=1):
+            if raw and not raw.isspace():
+                yield f"{source.name}, line {number}", raw
+    except ValueError as error:
+        raise ValueError(
+            f"{source.name}, line {number + 1}: {error}"
+        ) from error
 
 
 def find_files(
@@ -193,26 +199,25 @@ def _describe(path: Path, text_format: str) -> LocalFile:
     return LocalFile(str(path), text_format, stat.st_size, stat.st_mtime_ns)
 
 
-def find_shards(hub: HubConfig, text_field: str) -> list[HubShard]:
+def find_shards(
+    name: str, configuration: str | None, text_field: str
+) -> list[HubShard]:
     """Look up a dataset of the hub; one source for each data file."""
-    builder = _builder(hub)
-    count = builder.as_streaming_dataset(split=hub.split).num_shards
-    files = (builder.config.data_files or {}).get(hub.split, [])
-    names = [f"{hub.path}, shard {index}" for index in range(count)]
-    origins = [f"{builder.hash}: {name}" for name in names]
-    if len(files) == count == len(files.origin_metadata):
-        names = list(map(str, files))
-        origins = [
-            ": ".join([name, *map(str, version)])
-            for name, version in zip(names, files.origin_metadata, strict=True)
-        ]
+    builder = _builder(name, configuration)
+    count = builder.as_streaming_dataset(split="train").num_shards
+    names = [*map(str, (builder.config.data_files or {}).get("train", []))]
+    if len(names) != count:
+        names = [f"{name}, shard {index}" for index in range(count)]
+    # config_id is a hash of the files' names and versions.
+    origin = f"{builder.hash}, {builder.config_id}"
+    dataset = name, configuration
     return [
-        HubShard(names[index], origins[index], hub, index, count, text_field)
-        for index in range(count)[: hub.max_shards]
+        HubShard(file, f"{origin}: {file}", dataset, index, count, text_field)
+        for index, file in enumerate(names)
     ]
 
 
-def _builder(hub: HubConfig) -> Any:
+def _builder(name: str, configuration: str | None) -> Any:
     from datasets import load_dataset_builder
 
-    return load_dataset_builder(hub.path, hub.name, revision=hub.revision)
+    return load_dataset_builder(name, configuration)

@@ -9,7 +9,6 @@ for captions (:class:`CaptionTokenizer`), and as files beside a decoder.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import itertools
 import json
@@ -45,10 +44,6 @@ FILES = (
 
 _END = chr(END_OF_DOCUMENT)
 
-Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
-"""Documents to tokens ``[num_tokens]`` of the file's dtype, each document
-followed by the end token, and sizes int32 ``[num_documents]``."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
@@ -64,11 +59,6 @@ class Tokenizer:
     eos_id: int
     """Token after each document."""
 
-    @property
-    def reserved(self) -> str | None:
-        """Character that is read as the end token; None: there is none."""
-        return _END if self.kind == BYTES else None
-
     def identity(self) -> dict[str, Any]:
         """Return everything that the tokens depend on, for the manifest."""
         return {
@@ -80,46 +70,34 @@ class Tokenizer:
 
     def library_version(self) -> str:
         """Version of the library that tokenises, or ``""``."""
-        packages = {"huggingface": "tokenizers"}
-        package = packages.get(self.kind, self.kind)
-        return "" if package == BYTES else version(package)
-
-    def load(self) -> Encode:
-        """Make the function that tokenises in the process that calls this."""
         if self.kind == BYTES:
-            return _encode_bytes
+            return ""
+        return version(
+            "tokenizers" if self.kind == "huggingface" else self.kind
+        )
+
+    def load(self) -> Callable[[Sequence[str]], list[np.ndarray]]:
+        """Make the function from texts to tokens of :func:`.token_dtype`."""
+        dtype = token_dtype(self.vocab_size)
+        if self.kind == BYTES:
+            return lambda texts: [
+                np.frombuffer(text.encode(), np.uint8).astype(dtype)
+                for text in texts
+            ]
         if self.kind == "sentencepiece":
             pieces = _load_sentencepiece(self.content)
-            return lambda texts: self._flatten(
-                pieces.encode(list(texts), out_type=int, num_threads=1)
-            )
+            return lambda texts: [
+                np.array(ids, dtype)
+                for ids in pieces.encode(list(texts), num_threads=1)
+            ]
         model = _load_huggingface(self.content)
         model.encode_special_tokens = True  # a text that spells one is text
-
-        def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            found = model.encode_batch_fast(
+        return lambda texts: [
+            np.array(encoding.ids, dtype)
+            for encoding in model.encode_batch_fast(
                 list(texts), add_special_tokens=False
             )
-            return self._flatten([encoding.ids for encoding in found])
-
-        return encode
-
-    def _flatten(
-        self, documents: Sequence[Sequence[int]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        sizes = np.fromiter(map(len, documents), np.int32, len(documents)) + 1
-        pieces = itertools.chain.from_iterable(
-            itertools.chain(document, (self.eos_id,)) for document in documents
-        )
-        count = int(sizes.sum(dtype=np.int64))
-        return np.fromiter(pieces, token_dtype(self.vocab_size), count), sizes
-
-
-def _encode_bytes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    encoded = [text.encode() for text in texts]
-    sizes = np.fromiter(map(len, encoded), np.int32, len(encoded)) + 1
-    joined = _END.encode().join([*encoded, b""])
-    return np.frombuffer(joined, np.uint8).astype(token_dtype(256)), sizes
+        ]
 
 
 def _load_huggingface(content: bytes) -> tokenizers.Tokenizer:
@@ -157,7 +135,11 @@ def find_tokenizer(
 
 
 def _find_file(name: str) -> Path:
+    """Return a tokenizer's file; download it where ``name`` is no path."""
     path = Path(name)
+    is_known = path.suffix in (".json", ".model")
+    if not path.exists() and not is_known and name.count("/") < 2:
+        path = _download(name)
     if path.is_dir():
         for file in FILES[:2]:
             if (path / file).is_file():
@@ -165,45 +147,31 @@ def _find_file(name: str) -> Path:
         raise FileNotFoundError(
             f"{name} has neither tokenizer.json nor tokenizer.model"
         )
-    is_known = path.suffix in (".json", ".model")
-    if path.is_file():
-        if not is_known:
-            raise ValueError(
-                f"tokenizer is {name!r}: give a tokenizer.json or a "
-                "SentencePiece .model"
-            )
-        return path
-    if is_known or name.count("/") > 1:
+    if not path.is_file():
         raise FileNotFoundError(f"{name} is not a file")
-    return _download(name)
+    if not is_known:
+        raise ValueError(
+            f"tokenizer is {name!r}: give a tokenizer.json or a SentencePiece "
+            ".model"
+        )
+    return path
 
 
 def _download(name: str) -> Path:
     """Fetch a model's tokenizer files from the hub, into its cache."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HFValidationError,
-        RepositoryNotFoundError,
-    )
 
-    near = difflib.get_close_matches(name.lower(), [BYTES], cutoff=0.7)
-    hint = " (did you mean 'bytes'?)" if near else ""
-    unknown = f"tokenizer is {name!r}{hint}: neither 'bytes' nor a path"
     try:
         folder = snapshot_download(
             name, allow_patterns=["tokenizer*", "special_tokens_map.json"]
         )
-    except (HFValidationError, RepositoryNotFoundError) as error:
-        raise FileNotFoundError(
-            f"{unknown} nor a model on the Hugging Face hub"
-        ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise OSError(
-            f"{unknown}, and no model of the Hugging Face hub could be had: "
-            f"{reason}"
+        raise FileNotFoundError(
+            f"tokenizer is {name!r}: neither 'bytes' nor a path, and the "
+            f"Hugging Face hub does not give it: {reason}"
         ) from error
-    return _find_file(folder)
+    return Path(folder)
 
 
 def _read_huggingface(
@@ -222,9 +190,9 @@ def _read_huggingface(
                 f"{path} does not say which token ends a document: give "
                 "--eos-token, or put tokenizer_config.json beside it"
             )
-        if token not in vocabulary:
+        eos_id = vocabulary.get(token)
+        if eos_id is None:
             raise ValueError(f"eos_token {token!r} is not in {path}")
-        eos_id = vocabulary[token]
     vocab_size = max(vocabulary.values()) + 1
     return Tokenizer("huggingface", content, vocab_size, eos_id)
 
@@ -255,16 +223,16 @@ def _read_sentencepiece(
         raise ValueError(
             f"{path} is not a SentencePiece model: {error}"
         ) from error
-    if eos_id is None and eos_token is None:
+    if eos_id is None:
         eos_id = pieces.eos_id()
+        if eos_token is not None:
+            eos_id = pieces.piece_to_id(eos_token)
+            if pieces.id_to_piece(eos_id) != eos_token:
+                raise ValueError(f"eos_token {eos_token!r} is not in {path}")
         if eos_id < 0:
             raise ValueError(
                 f"{path} has no token that ends a document: give --eos-token"
             )
-    elif eos_id is None:
-        eos_id = pieces.piece_to_id(eos_token)
-        if pieces.id_to_piece(eos_id) != eos_token:
-            raise ValueError(f"eos_token {eos_token!r} is not in {path}")
     return Tokenizer("sentencepiece", content, pieces.vocab_size(), eos_id)
 
 
@@ -278,8 +246,7 @@ def is_bytes(kind: str | None, prefix: str | None) -> bool:
 class CaptionTokenizer:
     """CLIP's captions, as rows of ``context_length`` tokens.
 
-    ``path`` is that of CLIP's ``tokenizer.json``, as the Hugging Face hub has
-    it.
+    ``path`` is that of CLIP's ``tokenizer.json``.
     """
 
     def __init__(
@@ -297,11 +264,11 @@ class CaptionTokenizer:
         self._model = _load_huggingface(Path(path).read_bytes())
         self.vocab_size = self._model.get_vocab_size()
         self.context_length = context_length
-        ends = []
-        for name in ("<|startoftext|>", "<|endoftext|>"):
-            ends.append(self._model.token_to_id(name))
-            if ends[-1] is None:
-                raise ValueError(f"{path} has no token {name!r}: give CLIP's")
+        names = "<|startoftext|>", "<|endoftext|>"
+        ends = [self._model.token_to_id(name) for name in names]
+        if None in ends:
+            name = names[ends.index(None)]
+            raise ValueError(f"{path} has no token {name!r}: give CLIP's")
         self.start_token, self.end_token = ends
 
     def __call__(self, caption: str) -> np.ndarray:
@@ -329,31 +296,31 @@ class TextTokenizer:
         eos_id: int | None = None,
     ) -> None:
         found = find_tokenizer(name, eos_id=eos_id)
-        self.name = name
         self.eos_id = self.prefix_id = found.eos_id
         self.adds_special_tokens = adds_special_tokens
         self._pieces: Any = None
         self._model = byte_tokenizer()
-        bos: str | None = None
+        self._bos: str | None = None
         if found.kind == "sentencepiece":
             self._pieces = _load_sentencepiece(found.content)
-            if self._pieces.bos_id() >= 0:
-                bos = self._pieces.id_to_piece(self._pieces.bos_id())
         elif found.kind == "huggingface":
             self._model = _load_huggingface(found.content)
-            bos = _token_beside(_find_file(name), "bos_token")
-        self._bos = bos if adds_special_tokens else None
-        if self._bos is not None:
-            self.prefix_id = self._id_of(self._bos)
-
-    def _id_of(self, token: str) -> int:
+        if not adds_special_tokens:
+            return
+        bos_id = None
         if self._pieces is not None:
-            return int(self._pieces.piece_to_id(token))
-        index = self._model.token_to_id(token)
-        if index is None:
-            warnings.warn(f"{self.name} has no token {token!r}", stacklevel=3)
-            return self.eos_id
-        return index
+            if self._pieces.bos_id() >= 0:
+                bos_id = self._pieces.bos_id()
+                self._bos = self._pieces.id_to_piece(bos_id)
+        elif found.kind == "huggingface":
+            self._bos = _token_beside(_find_file(name), "bos_token")
+            bos_id = self._bos and self._model.token_to_id(self._bos)
+            if self._bos and bos_id is None:
+                warnings.warn(
+                    f"{name} has no token {self._bos!r}", stacklevel=2
+                )
+        if bos_id is not None:
+            self.prefix_id = bos_id
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Tokens of a text; ``special`` goes before `adds_special_tokens`."""

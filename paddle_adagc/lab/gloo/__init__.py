@@ -59,17 +59,15 @@ def enable() -> None:
 
 def _check_build() -> None:
     """Refuse accelerator builds; warn of a Paddle that nobody has tried."""
-    for device, compiled in (
-        ("CUDA", paddle.is_compiled_with_cuda()),
-        ("XPU", paddle.is_compiled_with_xpu()),
-        ("ROCm", paddle.is_compiled_with_rocm()),
+    if any(
+        getattr(paddle, f"is_compiled_with_{device}")()
+        for device in ("cuda", "xpu", "rocm")
     ):
-        if compiled:
-            raise RuntimeError(
-                f"this Paddle was built with {device}: "
-                "paddle_adagc.lab.gloo is a backend for development "
-                "and tests on CPU builds; here use fleet as it is"
-            )
+        raise RuntimeError(
+            "this Paddle was built for an accelerator: paddle_adagc.lab.gloo "
+            "is a backend for development and tests on CPU builds; here use "
+            "fleet as it is"
+        )
     if not paddle.__version__.startswith(_PADDLE_SERIES):
         warnings.warn(
             "paddle_adagc.lab.gloo was written for Paddle "

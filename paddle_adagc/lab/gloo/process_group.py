@@ -31,10 +31,10 @@ class Done:
 
 
 class Receive:
-    """The task of a receive: it takes the message when it is waited for.
+    """The task of a receive: takes the message when it is waited for.
 
     It queues behind the receives from ``peer`` that were posted before, and
-    fills part ``index`` of the equal parts of the flattened tensor.
+    fills one of ``num_parts`` equal parts of the flattened tensor.
     """
 
     def __init__(
@@ -207,16 +207,6 @@ def reduce_scatter_tensor(
     return Done()
 
 
-def reduce_scatter(
-    self: Any, out: Tensor, tensors: list[Tensor], op: Any, sync_op: bool = True
-) -> Done:
-    """Reduce one tensor a rank; keep the one of this rank."""
-    whole = paddle.stack([tensor.detach() for tensor in tensors])
-    self.all_reduce(whole, op, True).wait()
-    write_in_place(out, whole[self.rank()])
-    return Done()
-
-
 def all_to_all(
     self: Any, outs: list[Tensor], tensors: list[Tensor], sync_op: bool = True
 ) -> Done:
@@ -279,7 +269,6 @@ _ON_CALC_STREAM = (
     "all_gather_into_tensor",
     "broadcast",
     "reduce",
-    "reduce_scatter",
     "reduce_scatter_tensor",
     "scatter",
     "scatter_tensor",
@@ -315,7 +304,6 @@ PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "gloo has no reduce-scatter": [
         (_GROUP, "reduce_scatter_tensor", reduce_scatter_tensor),
-        (_GROUP, "reduce_scatter", reduce_scatter),
     ],
     "gloo has no all-to-all": [
         (_GROUP, "all_to_all", all_to_all),

@@ -5,7 +5,8 @@
 Two gloo groups that rendezvous through one store at the same time read each
 other's addresses, so every group gets a store of its own.
 
-A mailbox buffers messages between ranks of one machine, over local sockets.
+A mailbox buffers messages between ranks, which run on one machine, over local
+sockets.
 Gloo's own send waits until the peer receives, so two ranks that send to each
 other first wait for ever (as 1F1B does in every step), and its message tags
 count all calls of a rank, so a message from the middle of three ranks never
@@ -13,7 +14,6 @@ matches. Here a send returns as soon as the bytes are handed over, and every
 (group, sender) pair is a queue of its own.
 """
 
-import os
 import secrets
 import socket
 import struct
@@ -52,46 +52,25 @@ def new_process_group(
     The first group (id 0, all ranks) also opens the rank's mailbox.
     """
     if backend == "gloo" and group_id != 0:
-        own = _store_of_group(store, group_id, rank)
+        key, is_first = f"paddle_adagc/store/{group_id}", rank == 0
+        port = free_port() if is_first else _published(store, key)
+        own = core.TCPStore(_HOST, port, is_first, 0, _STORE_SECONDS)
+        if is_first:
+            store.set(key, str(port))
         _stores.append(own)
         return core.ProcessGroupGloo.create(own, rank, world_size, group_id)
     if backend == "gloo":
         global _mailbox
-        _mailbox = Mailbox(store, rank, _own_host())
+        _mailbox = Mailbox(store, rank)
     return _native_new_process_group(
         backend, store, rank, world_size, *args, group_id=group_id, **options
     )
 
 
-def _store_of_group(store: Any, group_id: int, rank: int) -> Any:
-    """Start the group's store on its first rank, connect to it elsewhere."""
-    key, is_first = f"paddle_adagc/store/{group_id}", rank == 0
-    host, port = (
-        (_own_host(), free_port()) if is_first else _published(store, key)
-    )
-    own = core.TCPStore(host, port, is_first, 0, _STORE_SECONDS)
-    if is_first:
-        store.set(key, f"{host}:{port}")
-    return own
-
-
-def _published(store: Any, key: str) -> tuple[str, int]:
-    """Wait for an address that another rank publishes."""
+def _published(store: Any, key: str) -> int:
+    """Wait for a port that another rank publishes."""
     store.wait(key)
-    host, _, port = store.get(key).decode().rpartition(":")
-    return host, int(port)
-
-
-def _own_host() -> str:
-    """Address at which the other ranks reach this one.
-
-    The loopback, unless the launcher's endpoints lie on several hosts.
-    """
-    endpoints = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",")
-    hosts = {endpoint.rpartition(":")[0] for endpoint in endpoints}
-    if len(hosts) == 1:
-        return _HOST
-    return os.environ["PADDLE_CURRENT_ENDPOINT"].rpartition(":")[0]
+    return int(store.get(key))
 
 
 def free_port() -> int:
@@ -122,7 +101,7 @@ class Mailbox:
     draws a key, without which the mailboxes take no messages.
     """
 
-    def __init__(self, store: Any, rank: int, host: str) -> None:
+    def __init__(self, store: Any, rank: int) -> None:
         self._store = store
         self._rank = rank
         self._outgoing: dict[int, Connection] = {}
@@ -133,14 +112,15 @@ class Mailbox:
             store.set(_SHARED_KEY, secrets.token_hex(_KEY_BYTES))
         store.wait(_SHARED_KEY)
         self._authkey = bytes(store.get(_SHARED_KEY))
-        self._listener = Listener((host, 0), backlog=128, authkey=self._authkey)
-        store.set(_key(rank), f"{host}:{self._listener.address[1]}")
+        address = _HOST, 0
+        self._listener = Listener(address, backlog=128, authkey=self._authkey)
+        store.set(_key(rank), str(self._listener.address[1]))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def send(self, channel: int, peer: int, payload: bytes) -> None:
         """Hand ``payload`` to global rank ``peer`` and return."""
         if peer not in self._outgoing:
-            address = _published(self._store, _key(peer))
+            address = _HOST, _published(self._store, _key(peer))
             self._outgoing[peer] = Client(address, authkey=self._authkey)
             self._outgoing[peer].send_bytes(_CHANNEL.pack(self._rank))
         self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)

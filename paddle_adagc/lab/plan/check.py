@@ -21,11 +21,9 @@ from paddle_adagc.integrations.trainer import check_missing_state
 from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
-from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.paddleformers.recipe import batch_change, load_recipe
 from paddle_adagc.lab.paddleformers.units import followed
-from paddle_adagc.lab.plan.dry_run import at_stages, build_without_memory
-from paddle_adagc.lab.plan.plan import num_values
+from paddle_adagc.lab.plan.dry_run import build_without_memory
 from paddle_adagc.lab.train.config import (
     ParallelConfig,
     RunConfig,
@@ -39,12 +37,9 @@ from paddle_adagc.lab.train.optimizers import (
 )
 from paddle_adagc.lab.train.processes import launch_lines
 from paddle_adagc.lab.train.tasks import (
-    LAYER,
-    LanguageTask,
     PretrainTask,
     make_task,
 )
-from paddle_adagc.parallel.layout import read_layout
 from paddle_adagc.parallel.units import as_units
 
 T = TypeVar("T")
@@ -102,11 +97,9 @@ class CheckReport:
         for title, lines in sections.items():
             if lines:
                 parts += ["", title, *map(_indented, lines)]
-        if number := len(self.mistakes):
-            parts += [
-                "",
-                f"{number} {'mistake' if number == 1 else 'mistakes'}",
-            ]
+        number = len(self.mistakes)
+        if number:
+            parts += ["", f"{number} mistake{'s' if number > 1 else ''}"]
         elif self.sections and not self.missing:
             parts += ["", "Nothing is missing here."]
         return "\n".join(parts)
@@ -288,14 +281,11 @@ def _add_task(
     num_mistakes = len(report.mistakes)
     report.attempt(task.check_layout)
     if len(report.mistakes) == num_mistakes:
-        lines = _layout_lines(parallel)
-        if isinstance(task, LanguageTask):
-            lines += _shard_lines(task.config)
+        report.sections["Layout"] = lines = _layout_lines(parallel)
         if with_paddleformers and parallel.pp > 1:
             lines.append(
                 "(by this package's stages; PaddleFormers cuts its own)"
             )
-        report.sections["Layout"] = lines
     data = report.attempt(task.inspect_data)
     if data is not None:
         report.sections["Data"] = [*data.lines]
@@ -319,24 +309,6 @@ def _layout_lines(parallel: ParallelConfig) -> list[str]:
         if parallel.sharding_split_param:
             states = "split over the sharding ranks (stage 1, V2)"
     return [*lines, f"optimizer's states: {states}"]
-
-
-def _shard_lines(config: RunConfig) -> list[str]:
-    """Describe what a rank of every pipeline stage and expert rank holds."""
-    last = config.parallel.ep - 1
-    rows = []
-    held = at_stages(config, lambda _, model: read_layout(model).values())
-    for stage, tensors in enumerate(held):
-        layers = {
-            match[1]
-            for tensor in tensors
-            if (match := LAYER.search(tensor.key))
-        }
-        counts = (len(layers), len(tensors), num_values([*tensors]))
-        span = f"0-{last}" if last else "0"
-        rows.append([str(stage), span, *(f"{count:,}" for count in counts)])
-    head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
-    return markdown_table(head, rows, left=0, pad=True).splitlines()
 
 
 def _batch_lines(config: RunConfig, recipe: str) -> list[str]:

@@ -9,7 +9,6 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 from paddle_adagc.lab.benchmark.counts import Collective
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
@@ -28,8 +27,8 @@ class Interconnect:
     for messages of a few kB: ``baseLat`` and ``hwLat``
     of ``src/graph/tuning.cc`` in NCCL 2.19 and later. Bandwidths are those of
     data sheets, one direction: NVLink 4 of an H100 (900 GB/s both ways), one
-    400 Gbit/s InfiniBand adapter per GPU, the HBM3 of an H100 SXM. None of
-    these numbers was measured here.
+    400 Gbit/s InfiniBand adapter per GPU. None of these numbers was measured
+    here.
     """
 
     gpus_per_node: Count = 8
@@ -49,16 +48,11 @@ class Interconnect:
 
     nvlink_gb_per_s: Positive = 450.0  # GB/s of a GPU inside of its node
     ib_gb_per_s: Positive = 50.0  # GB/s of a GPU between nodes
-    memory_gb_per_s: Positive = 3350.0
-    """GB/s of a GPU's own memory, for local work."""
 
     def all_reduce_us(
-        self,
-        ranks: Collection[int],
-        num_bytes: int,
-        algorithm: Literal["ring", "tree"],
-    ) -> float:
-        """Microseconds of an all-reduce, by the alpha-beta model.
+        self, ranks: Collection[int], num_bytes: int
+    ) -> tuple[float, float]:
+        """Microseconds of an all-reduce as ring and tree, by alpha and beta.
 
         With p ranks on k nodes, at most m on each: a ring passes 2 (p - 1)
         messages one after the other, 2 (k - 1) of them between nodes, and moves
@@ -68,24 +62,22 @@ class Interconnect:
         """
         size = len(ranks)
         if size == 1:
-            return 0.0
+            return 0.0, 0.0
         on_node = Counter(rank // self.gpus_per_node for rank in ranks)
         num_nodes = len(on_node)
-        if algorithm == "ring":
-            inside = 2 * (size - num_nodes)
-            between = 2 * (num_nodes - 1) * self.ib_ring_us
-            moved = 2 * (size - 1) / size * num_bytes
-        else:
-            inside = 2 * (max(on_node.values()) - 1)
-            between = 2 * math.ceil(math.log2(num_nodes)) * self.ib_tree_us
-            moved = 2.0 * num_bytes
-        bandwidth = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
-        passed = self.launch_us + inside * self.nvlink_us + between
-        return passed + moved / (bandwidth * 1e3)
-
-    def local_us(self, num_bytes: int) -> float:
-        """Microseconds to move bytes from and to a GPU's own memory."""
-        return num_bytes / (self.memory_gb_per_s * 1e3)
+        gb_per_s = self.ib_gb_per_s if num_nodes > 1 else self.nvlink_gb_per_s
+        bytes_us = num_bytes / (gb_per_s * 1e3)
+        ring = (
+            2 * (size - num_nodes) * self.nvlink_us
+            + 2 * (num_nodes - 1) * self.ib_ring_us
+            + 2 * (size - 1) / size * bytes_us
+        )
+        tree = (
+            2 * (max(on_node.values()) - 1) * self.nvlink_us
+            + 2 * math.ceil(math.log2(num_nodes)) * self.ib_tree_us
+            + 2 * bytes_us
+        )
+        return self.launch_us + ring, self.launch_us + tree
 
 
 def parse_interconnect(settings: Sequence[str]) -> Interconnect:
@@ -107,45 +99,32 @@ class StepCost:
     step: str  # a key of RankPlan.steps
     rank: int  # first rank of the pipeline stage with the longest communication
     collectives: tuple[Collective, ...]
-    ring_us: float
-    """Microseconds of the collectives, one after the other, with rings."""
-
-    tree_us: float  # the same with trees
+    us: float
+    """Microseconds of the collectives, one after the other, all as rings or
+    all as trees, whichever is faster."""
 
     @property
     def num_bytes(self) -> int:
         """Bytes that the rank passes to the collectives."""
         return sum(c.num_bytes for c in self.collectives)
 
-    @property
-    def us(self) -> float:
-        """Microseconds with the faster algorithm, which NCCL chooses."""
-        return min(self.ring_us, self.tree_us)
-
 
 def step_costs(
     ranks: Sequence[RankPlan], interconnect: Interconnect
 ) -> list[StepCost]:
     """Return the costs of GlobalGC's step, AdaGC's warm-up and AdaGC's step."""
-
-    def cost(step: str, rank: RankPlan) -> StepCost:
-        calls = rank.steps[step]
-        ring_us, tree_us = (
-            sum(
-                interconnect.all_reduce_us(c.ranks, c.num_bytes, algorithm)
-                for c in calls
-            )
-            for algorithm in ("ring", "tree")
-        )
-        return StepCost(step, rank.rank, calls, ring_us, tree_us)
-
-    return [
-        max(
-            (cost(step, rank) for rank in ranks),
-            key=lambda cost: (cost.us, cost.num_bytes),
-        )
-        for step in ranks[0].steps
-    ]
+    found = []
+    for step in ranks[0].steps:
+        costs = []
+        for rank in ranks:
+            calls = rank.steps[step]
+            times = [
+                interconnect.all_reduce_us(c.ranks, c.num_bytes) for c in calls
+            ]
+            us = min(map(sum, zip(*times, strict=True)), default=0.0)
+            costs.append(StepCost(step, rank.rank, calls, us))
+        found.append(max(costs, key=lambda cost: (cost.us, cost.num_bytes)))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,10 +146,6 @@ class PaperRun:
         """GPUs of the layout; expert-parallel ranks are data-parallel ones."""
         return self.dp * self.tp * self.pp
 
-    def ms_per_step(self, gpu_hours: float) -> float:
-        """Milliseconds of wall-clock time per step."""
-        return gpu_hours * _US_PER_HOUR / (self.num_gpus * self.steps) / 1e3
-
 
 PAPER_RUNS = tuple(
     PaperRun(*row)
@@ -190,57 +165,43 @@ PAPER_RUNS = tuple(
 class Prediction:
     """Time of the clips' communication in one meaning of the paper's "DP"."""
 
+    run: PaperRun
     layout: str
     global_gc_us: float  # per step
     adagc_us: float  # per step, mean over the run with its warm-up
-    hours_saved: float
-    """GPU hours of the whole run; negative where AdaGC takes longer."""
+
+    @property
+    def hours_saved(self) -> float:
+        """GPU hours of the whole run; negative where AdaGC takes longer."""
+        gpu_steps = self.run.steps * self.run.num_gpus
+        return (self.global_gc_us - self.adagc_us) * gpu_steps / _US_PER_HOUR
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A run of the paper and the plan's predictions for it."""
-
-    run: PaperRun
-    predictions: tuple[Prediction, ...]
-
-
-def compare(interconnect: Interconnect) -> list[Comparison]:
+def compare(interconnect: Interconnect) -> list[Prediction]:
     """Predict the savings of all of the paper's runs.
 
     The paper's table gives "DP" alone: it may be plain data parallelism, or
     sharding of whole tensors (V1) or of slices (V2), which communicate
     differently. Experts under expert parallelism need V2.
     """
-    return [
-        Comparison(
-            run,
-            tuple(
-                _predict(run, name, parallel, interconnect)
-                for name, parallel in _layouts(run).items()
-            ),
-        )
-        for run in PAPER_RUNS
-    ]
+    found = []
+    for run in PAPER_RUNS:
+        split = ParallelConfig(sharding=run.dp, tp=run.tp, pp=run.pp, ep=run.ep)
+        layouts = {"sharding V2": split}
+        if run.ep == 1:
+            plain = ParallelConfig(dp=run.dp, tp=run.tp, pp=run.pp)
+            whole = dataclasses.replace(split, sharding_split_param=False)
+            layouts = {"DP": plain, "sharding V1": whole, **layouts}
+        for name, parallel in layouts.items():
+            times = _mean_us(run, parallel, interconnect)
+            found.append(Prediction(run, name, *times))
+    return found
 
 
-def _layouts(run: PaperRun) -> dict[str, ParallelConfig]:
-    split = ParallelConfig(sharding=run.dp, tp=run.tp, pp=run.pp, ep=run.ep)
-    if run.ep > 1:
-        return {"sharding V2": split}
-    return {
-        "DP": ParallelConfig(dp=run.dp, tp=run.tp, pp=run.pp),
-        "sharding V1": dataclasses.replace(split, sharding_split_param=False),
-        "sharding V2": split,
-    }
-
-
-def _predict(
-    run: PaperRun,
-    layout: str,
-    parallel: ParallelConfig,
-    interconnect: Interconnect,
-) -> Prediction:
+def _mean_us(
+    run: PaperRun, parallel: ParallelConfig, interconnect: Interconnect
+) -> tuple[float, float]:
+    """Return microseconds of communication per step: GlobalGC's and AdaGC's."""
     config = RunConfig(
         model={"preset": run.preset},
         clip={"name": "adagc"},
@@ -252,6 +213,4 @@ def _predict(
         costs = step_costs(plan_ranks(config), interconnect)
     global_gc, warm_up, adaptive = (cost.us for cost in costs)
     rest = run.steps - _WARM_UP_STEPS
-    adagc = (_WARM_UP_STEPS * warm_up + rest * adaptive) / run.steps
-    saved = (global_gc - adagc) * run.steps * run.num_gpus / _US_PER_HOUR
-    return Prediction(layout, global_gc, adagc, saved)
+    return global_gc, (_WARM_UP_STEPS * warm_up + rest * adaptive) / run.steps

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -46,7 +45,6 @@ from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
-T = TypeVar("T")
 GLOBAL_GC = "GlobalGC"
 ADAGC_WARM_UP = "AdaGC, warm-up"
 ADAGC = "AdaGC, adaptive"
@@ -73,18 +71,14 @@ def plan_ranks(config: RunConfig) -> list[RankPlan]:
     often: data-parallel and sharding ranks by construction, tensor- and
     expert-parallel ranks because they share evenly.
     """
-    return at_stages(config, functools.partial(_plan_rank, config))
-
-
-def at_stages(config: RunConfig, look: Callable[[int, nn.Layer], T]) -> list[T]:
-    """Call a function with each stage's first rank, as that rank, and model."""
     found, ranks = [], [0]
     for rank in ranks:
         with as_rank(config, rank):
             if rank == 0 and config.parallel.pp > 1:
                 groups = fleet.get_hybrid_communicate_group()
                 ranks += groups.get_pipe_parallel_group().ranks[1:]
-            found.append(look(rank, build_without_memory(config)))
+            model = build_without_memory(config)
+            found.append(_plan_rank(config, rank, model))
     return found
 
 

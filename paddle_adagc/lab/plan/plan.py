@@ -38,8 +38,8 @@ from paddle_adagc.parallel.layout import TensorLayout
 SIZES = tuple(2**power for power in range(3, 15))
 """8 to 16,384 GPUs."""
 
-GAMMA_BYTES = 4
-GRADIENT_BYTES = 4
+_GAMMA_BYTES = 4
+_GRADIENT_BYTES = 4
 """Gradients are float32 under every precision (``amp_master_grad``)."""
 
 _WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
@@ -166,18 +166,10 @@ def rank_memory(
         optimizer += share * (state + _MASTER_BYTES[precision])
     return Memory(
         weights=values * _WEIGHT_BYTES[precision],
-        gradients=values * GRADIENT_BYTES,
+        gradients=values * _GRADIENT_BYTES,
         optimizer=optimizer,
         activations=activations,
     )
-
-
-def clipped_bytes(
-    tensors: Sequence[TensorLayout], parallel: ParallelConfig
-) -> int:
-    """Bytes of the gradients that a rank's clip is given."""
-    shares = optimizer_share(tensors, parallel)
-    return GRADIENT_BYTES * sum(share for _, share in shares)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,15 +182,6 @@ class StagePlan:
     parameters: int
     gamma_bytes: int
     memory: Memory
-    clipped_bytes: int  # bytes of the gradients that the rank's clip gets
-
-    def local_us(self, interconnect: costs.Interconnect) -> float:
-        """Microseconds of the clip's own passes over the gradients.
-
-        GlobalGC and AdaGC read them once for the norms, and read and write
-        them once to scale them.
-        """
-        return interconnect.local_us(3 * self.clipped_bytes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,9 +199,9 @@ class Plan:
     sample_length: str  # length of a sample in tokens, for people
     stages: Sequence[StagePlan]
     steps: Sequence[costs.StepCost]  # kinds of the clips' steps
-    growth: Mapping[int, Sequence[costs.StepCost]]  # the same by number of GPUs
-    not_fitting: Sequence[int]  # numbers of GPUs that growth leaves out
-    paper: Sequence[costs.Comparison]
+    growth: Mapping[int, Sequence[costs.StepCost]]
+    """The same by number of GPUs, without those that the layout misfits."""
+
     notes: Sequence[str]
     """Warnings about this layout, and a global batch that differs from the
     file's."""
@@ -236,14 +219,11 @@ def plan_run(
     num_gpus: int | None = None,
     interconnect: costs.Interconnect = _INTERCONNECT,
     recompute: bool = False,
-    sizes_to_grow: Sequence[int] | None = None,
 ) -> Plan:
     """Plan the run of a config file, without its tensors and its GPUs.
 
     ``num_gpus`` changes the layout, see :func:`resized`. With ``recompute``
-    layers keep their input and recompute the rest. ``sizes_to_grow`` are the
-    numbers of GPUs to compare, default :data:`SIZES`; those that the layout
-    does not fit on are left out.
+    layers keep their input and recompute the rest.
     """
     config = read_run_config(path, overrides)
     if num_gpus is not None:
@@ -251,8 +231,6 @@ def plan_run(
     ranks, warned = _ranks_and_warnings(config)
     task = make_task(config)
     of_formers = followed(path, overrides, task.tensor_shapes())
-    numbers = SIZES if sizes_to_grow is None else sizes_to_grow
-    growth = _grow(config, numbers, interconnect)
     change = batch_change(config, path)
     return Plan(
         name=os.fspath(path),
@@ -267,9 +245,7 @@ def plan_run(
             for stage, rank in enumerate(ranks)
         ],
         steps=costs.step_costs(ranks, interconnect),
-        growth=growth,
-        not_fitting=[n for n in numbers if n not in growth],
-        paper=costs.compare(interconnect),
+        growth=_grow(config, interconnect),
         notes=[
             *([change] if change else []),
             *warned,
@@ -288,18 +264,17 @@ def _stage(
         rank=rank.rank,
         tensors=len(rank.tensors),
         parameters=num_values(rank.tensors),
-        gamma_bytes=GAMMA_BYTES * len(rank.tensors),
+        gamma_bytes=_GAMMA_BYTES * len(rank.tensors),
         memory=rank_memory(rank.tensors, rank.matrices, config, activations),
-        clipped_bytes=clipped_bytes(rank.tensors, config.parallel),
     )
 
 
 def _grow(
-    config: RunConfig, num_gpus: Sequence[int], interconnect: costs.Interconnect
+    config: RunConfig, interconnect: costs.Interconnect
 ) -> dict[int, list[costs.StepCost]]:
-    """Cost the clips' steps on those numbers of GPUs that the layout fits."""
+    """Cost the clips' steps on those of :data:`SIZES` that the layout fits."""
     growth = {}
-    for number in num_gpus:
+    for number in SIZES:
         try:
             parallel = resized(config.parallel, number)
         except ValueError:

@@ -13,7 +13,7 @@ from typing import Any
 from paddle_adagc.lab.benchmark.counts import Collective
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.plan.costs import StepCost
-from paddle_adagc.lab.plan.plan import Plan
+from paddle_adagc.lab.plan.plan import SIZES, Plan
 
 _WIDTH = 96
 _GIB = 2**30
@@ -28,20 +28,9 @@ copies, FP8 copies of weights, the CUDA context: allow for some GiB more.
 _CLIP_NOTE = """
 Groups, counts and bytes come from a dry run of fleet's and of this package's
 own code, on the stage where they take longest; times from an alpha-beta model
-with NCCL's own latencies and data-sheet bandwidths (--interconnect changes
-them), nothing of it measured. Left out: waiting for the slowest rank, kernel
-launches, contention, overlap.
-"""
-_PAPER_NOTE = """
-'saved' is the paper's difference between GlobalGC and AdaGC; 'of that' is the
-share that the communication of the two clips accounts for, in each layout that
-the paper's 'DP' may mean. Their local work, one pass to measure and one to
-scale, is the same. Not in the prediction, and so where the rest has to come
-from: waiting for the slowest rank at GlobalGC's all-reduces (barriers; but the
-gradients' own reduction before them is one already), kernel launches, host
-synchronisations in the implementations that the paper timed, lost overlap,
-other hardware than these defaults, and differences between two runs that have
-nothing to do with the clip. The paper does not say which.
+of the faster of rings and trees, with NCCL's own latencies and data-sheet
+bandwidths (--interconnect changes them), nothing of it measured. Left out:
+waiting for the slowest rank, kernel launches, contention, overlap.
 """
 
 
@@ -52,9 +41,6 @@ def render(plan: Plan) -> str:
         _section("Memory of a GPU (GiB)", _memory_lines(plan), _MEMORY_NOTE),
         _section("The clip's communication in a step", _clip_lines(plan)),
         _section("As the cluster grows", _growth_lines(plan), _CLIP_NOTE),
-        _section(
-            "GPU hours of the paper's runs", _paper_lines(plan), _PAPER_NOTE
-        ),
     ]
     return "\n\n".join(blocks)
 
@@ -78,7 +64,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
             {
                 **dataclasses.asdict(stage),
                 "total_bytes": stage.memory.total,
-                "clip_local_us": stage.local_us(plan.interconnect),
             }
             for stage in plan.stages
         ],
@@ -87,7 +72,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
             {"num_gpus": number, "clip": [_step_json(step) for step in steps]}
             for number, steps in plan.growth.items()
         ],
-        "paper": [dataclasses.asdict(row) for row in plan.paper],
         "notes": [*plan.notes],
     }
 
@@ -102,8 +86,7 @@ def _step_json(step: StepCost) -> dict[str, Any]:
             for call in step.collectives
         ],
         "num_bytes": step.num_bytes,
-        "ring_us": step.ring_us,
-        "tree_us": step.tree_us,
+        "us": step.us,
     }
 
 
@@ -180,17 +163,12 @@ def _clip_lines(plan: Plan) -> list[str]:
             )
         ]
         if calls:
-            calls.append(
-                f"{step.ring_us:,.1f} us with rings, {step.tree_us:,.1f} us "
-                "with trees"
-            )
+            calls.append(f"{step.us:,.1f} us")
         name = step.step
         for call in calls or ["nothing"]:
             lines.append(f"{name.ljust(width)}  {call}")
             name = ""
-    local = max(stage.local_us(plan.interconnect) for stage in plan.stages)
-    text = "us to measure and scale the gradients in the GPU's memory"
-    return [*lines, f"{'both'.ljust(width)}  {local:,.1f} {text}"]
+    return lines
 
 
 def _facts(call: Collective) -> tuple[str, str, int, int]:
@@ -205,7 +183,7 @@ def _growth_lines(plan: Plan) -> list[str]:
         return ["The layout fits on none of the sizes looked at."]
     head = ["GPUs"]
     for step in plan.steps:
-        head += [step.step, "ring us", "tree us"]
+        head += [step.step, "us"]
     rows = []
     for num_gpus, steps in plan.growth.items():
         cells = [f"{num_gpus:,}"]
@@ -213,35 +191,10 @@ def _growth_lines(plan: Plan) -> list[str]:
             number = len(step.collectives)
             calls = "1 call" if number == 1 else f"{number} calls"
             cells.append(f"{calls}, {step.num_bytes:,} B" if number else "-")
-            cells += [f"{step.ring_us:,.0f}", f"{step.tree_us:,.0f}"]
+            cells.append(f"{step.us:,.0f}")
         rows.append(cells)
     lines = _table(head, rows)
-    if plan.not_fitting:
-        numbers = ", ".join(f"{number:,}" for number in plan.not_fitting)
-        lines.append(f"The layout does not fit on {numbers} GPUs.")
+    misfits = [f"{number:,}" for number in SIZES if number not in plan.growth]
+    if misfits:
+        lines.append(f"The layout does not fit on {', '.join(misfits)} GPUs.")
     return lines
-
-
-def _paper_lines(plan: Plan) -> list[str]:
-    head = ["model", "GPUs", "GlobalGC h", "AdaGC h", "saved h", "ms a step"]
-    head += ["layout", "predicted ms", "h", "of that"]
-    rows = []
-    for comparison in plan.paper:
-        run = comparison.run
-        saved = run.global_gc_hours - run.adagc_hours
-        hours = (run.global_gc_hours, run.adagc_hours, saved)
-        of_paper = [run.model, f"{run.num_gpus}"]
-        of_paper += [f"{h:,.1f}" for h in (*hours, run.ms_per_step(saved))]
-        for prediction in comparison.predictions:
-            predicted = prediction.hours_saved
-            rows.append(
-                [
-                    *of_paper,
-                    prediction.layout,
-                    f"{run.ms_per_step(predicted):.3f}",
-                    f"{predicted:.3f}",
-                    f"{predicted / saved:.2%}",
-                ]
-            )
-            of_paper = [""] * len(of_paper)
-    return _table(head, rows)

@@ -87,15 +87,13 @@ def test_comparison_has_a_row_per_contender():
         "ClipGradByNorm",
         "loop that waits per tensor",
     ]
-    by_name = {row.contender: row for row in rows}
     for row in rows:
         assert len(row.seconds) == 3
         assert min(row.seconds) > 0
         assert (row.num_tensors, row.num_values) == (20, 2000)
-    assert by_name["GlobalGC"].of_reference == (1.0, 1.0, 1.0)
-    assert by_name["memory floor"].of_floor == (1.0, 1.0, 1.0)
-    table = clip_step.to_markdown(rows)
-    assert table.count("\n") == 2 + len(rows)
+    lines = clip_step.to_markdown(rows).splitlines()
+    assert len(lines) == 2 + len(rows)
+    assert " | 1.00 | " in lines[2 + 3]
 
 
 def test_operator_calls_of_a_step_grow_only_without_the_compiled_loops():
@@ -119,11 +117,10 @@ def test_copies_train_in_turn(monkeypatch):
         CONFIG,
         ["model.hidden_size=16", "train.batch_size=2", "data.seq_length=8"],
     )
-    rows = training_step.compare(config, 4)
-    assert [row.clip for row in rows] == ["no clip", "GlobalGC", "AdaGC"]
-    assert all(len(row.seconds) == 4 for row in rows)
-    assert rows[1].of_reference == (1.0,) * 4
-    assert "| AdaGC |" in training_step.to_markdown(rows)
+    seconds = training_step.compare(config, 4)
+    assert [*seconds] == ["no clip", "GlobalGC", "AdaGC"]
+    assert all(len(mine) == 4 for mine in seconds.values())
+    assert "| 1.000 |" in training_step.to_markdown(seconds).splitlines()[3]
 
 
 def test_units_are_timed_against_as_many_parameters():
@@ -141,18 +138,10 @@ def test_host_time_is_that_of_every_backend_and_of_adamw():
     assert len(lines) == 2 + len(found)
 
 
-def test_host_time_leaves_nothing_replaced():
-    before = host_time.kernels.BACKENDS, host_time.host.CUDA
-    with host_time.use("CUDA kernels"):
-        assert host_time.paddle.device.get_device() == "gpu:0"
-    assert before == (host_time.kernels.BACKENDS, host_time.host.CUDA)
-    assert host_time.paddle.device.get_device() == "cpu"
-
-
 @pytest.mark.parametrize(
-    ("num_tensors", "operations"), [(196, 5), (219, 5), (747, 6), (3828, 12)]
+    ("num_tensors", "operations", "share", "passes"),
+    [(196, 5, 0.1, 1.2), (747, 6, 0.0, 1), (3828, 12, 1.0, 3)],
 )
-@pytest.mark.parametrize(("share", "passes"), [(0.0, 1), (0.1, 1.2), (1.0, 3)])
 @pytest.mark.parametrize("dtype", WIDTHS)
 def test_kernels_are_a_few_launches_and_read_what_they_scale(
     num_tensors, operations, share, passes, dtype

@@ -7,22 +7,9 @@ import pytest
 from indexed import write_indexed_dataset
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
 
-from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.datasets import build_datasets
 from paddle_adagc.lab.data.indexed import IndexedTokens
 
 DOCUMENTS = [[5, 6, 7], [8], [9, 1, 2, 3], [4, 4]]
-
-
-def build(prefix, seq_length, num_samples):
-    config = DataConfig(
-        kind="mmap",
-        prefix=prefix,
-        seq_length=seq_length,
-        validation_fraction=0.5,
-        validation_size=1,
-    )
-    return build_datasets(config, num_samples)
 
 
 @pytest.fixture
@@ -84,33 +71,15 @@ def test_the_last_documents_are_held_out(prefix, fraction, held_out):
     assert validation.tolist() == tokens[num_train:]
 
 
-def test_one_document_cannot_be_split(tmp_path):
-    path = str(tmp_path / "tokens")
-    write_indexed_dataset(path, [[1, 2, 3]], vocab_size=10)
-    with pytest.raises(ValueError, match="has 1 documents"):
-        IndexedTokens(path).split(0.5)
-
-
 def test_the_fingerprint_tells_datasets_apart(prefix, tmp_path):
     ours = IndexedTokens(prefix).fingerprint()
     assert (ours["num_documents"], ours["num_tokens"]) == (4, 10)
     other = str(tmp_path / "other")
-    write_indexed_dataset(other, DOCUMENTS[::-1], vocab_size=10)
-    assert IndexedTokens(other).fingerprint()["sha256"] != ours["sha256"]
     changed = [[token + 1 for token in document] for document in DOCUMENTS]
     write_indexed_dataset(other, changed, vocab_size=20)
     theirs = IndexedTokens(other).fingerprint()
     assert theirs["sha256"] == ours["sha256"]
     assert theirs["sampled_sha256"] != ours["sampled_sha256"]
-
-
-@pytest.mark.parametrize("suffix", [".bin", ".idx"])
-def test_a_missing_file_is_named_with_what_to_do(prefix, tmp_path, suffix):
-    (tmp_path / "new" / f"tokens{suffix}").unlink()
-    with pytest.raises(FileNotFoundError) as error:
-        build(prefix, seq_length=3, num_samples=10)
-    assert f"{prefix}{suffix} not found" in str(error.value)
-    assert "prepare_data.py" in str(error.value)
 
 
 def test_damaged_files_are_named(prefix, tmp_path):
@@ -129,6 +98,13 @@ def test_damaged_files_are_named(prefix, tmp_path):
     index.write_bytes(complete)
     with pytest.raises(ValueError, match=r"tokens\.bin is empty"):
         IndexedTokens(prefix)
+    index.unlink()
+    message = r"tokens\.idx not found.*prepare_data\.py"
+    with pytest.raises(FileNotFoundError, match=message):
+        IndexedTokens(prefix)
+    write_indexed_dataset(prefix, [[1, 2, 3]], vocab_size=10)
+    with pytest.raises(ValueError, match="has 1 documents"):
+        IndexedTokens(prefix).split(0.5)
 
 
 @pytest.mark.parametrize(

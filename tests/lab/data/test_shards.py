@@ -8,8 +8,6 @@ import io
 import itertools
 import json
 import logging
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -99,21 +97,22 @@ def test_shards_are_found_and_counted(folder):
             find_shards(str(folder / name))
 
 
-@pytest.mark.parametrize(
-    "facts",
-    ["{}", "[]", "2", "no JSON", "[" * 9999]
-    + [f'{{"successes": {x}}}' for x in ("-5", "1.5", "true", "999")],
-)
+@pytest.mark.parametrize("facts", ["{}", "[]", "2", "no JSON", "[" * 9999])
 def test_counts_that_cannot_be_are_refused_by_name(facts, folder):
     (folder / "00001_stats.json").write_text(facts)
     with pytest.raises(ValueError, match=r"00001_stats\.json: .* remove it"):
         find_shards(str(folder / "00001.tar"))
 
 
-def test_a_shard_with_more_samples_than_counted_is_named(folder):
-    (stream,) = streams([Shard(str(folder / "00001.tar"), 4)])
+@pytest.mark.parametrize(
+    ("counted", "message"), [(4, "more than 4 samples, 4"), (9, "5 samples, 9")]
+)
+def test_a_shard_with_other_samples_than_counted_is_named(
+    folder, counted, message
+):
+    (stream,) = streams([Shard(str(folder / "00001.tar"), counted)])
     stream.chunk(0)
-    with pytest.raises(ValueError, match=r"00001\.tar has more than the 4"):
+    with pytest.raises(ValueError, match=rf"00001\.tar has {message} were"):
         stream.chunk(3)
 
 
@@ -186,25 +185,6 @@ def test_name_of_a_shard_is_never_a_command(folder, tmp_path, monkeypatch):
     assert not Path("hacked").exists()
 
 
-def test_reading_needs_no_torch(folder):
-    program = (
-        "import sys\n"
-        "sys.modules['torch'] = None  # importing it fails\n"
-        "from paddle_adagc.lab.data.shards import read_samples\n"
-        "for sample in read_samples(sys.argv[1]):\n"
-        "    print(*sorted(sample))\n"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", program, str(folder / "00001.tar")],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    lines = out.splitlines()
-    assert len(lines) == 5
-    assert {"png", "txt", "json"} <= set(lines[0].split())
-
-
 @pytest.fixture
 def shards(folder):
     return find_shards(str(folder / "*.tar"))
@@ -236,8 +216,8 @@ def test_each_epoch_has_every_sample_once_in_another_order(shards):
 def test_streams_share_an_epoch(shards):
     keys = []
     for stream in streams(shards, 2):
-        number = sum(s.num_samples for s in stream._order)
-        keys += [key_at(stream, i) for i in range(number)]
+        mine = [key_at(stream, i) for i in range(20)]
+        keys += mine[: next(n for n in range(20) if mine[n] in mine[:n])]
     assert len(keys) == len(set(keys)) == sum(COUNTS)
     with pytest.raises(ValueError, match="5 shards for 6 streams"):
         streams(shards, 6)
@@ -266,12 +246,6 @@ def test_a_shard_is_read_once_from_start_to_end(shards, monkeypatch):
     for i in range(sum(COUNTS)):
         stream.chunk(i)
     assert set(opened.values()) == {1}
-
-
-def test_a_shard_with_fewer_samples_than_counted_is_named(folder):
-    (stream,) = streams([Shard(str(folder / "00001.tar"), 9)])
-    with pytest.raises(ValueError, match=r"00001\.tar has 5 samples, 9 were"):
-        stream.chunk(6)
 
 
 def test_training_and_validation_pairs(folder):

@@ -36,6 +36,8 @@ def test_huggingface(tmp_path, documents, jsonl, tokenizer_json, run):
     manifest = run(jsonl, tokenizer=str(tokenizer_json.parent))
     expected = [[*model.encode(text).ids, end] for text in documents]
     assert documents_of(tmp_path) == expected
+    (spelled,) = find_tokenizer(str(tokenizer_json)).load()(["a</s>b"])
+    assert end not in spelled  # a text that spells a special token is text
     assert manifest["tokenizer"]["vocab_size"] == 300
     assert manifest["versions"]["tokenizer"]
 
@@ -47,14 +49,6 @@ def test_sentencepiece(tmp_path, documents, jsonl, sentencepiece_model, run):
     run(jsonl, tokenizer=str(sentencepiece_model))
     expected = [[*model.encode(text), model.eos_id()] for text in documents]
     assert documents_of(tmp_path) == expected
-
-
-def test_a_text_that_spells_a_special_token_is_text(tokenizer_json):
-    tokenizer = find_tokenizer(str(tokenizer_json))
-    tokens, sizes = tokenizer.load()(["a</s>b"])
-    assert (tokens == tokenizer.eos_id).sum() == 1
-    assert tokens[-1] == tokenizer.eos_id
-    assert sizes.tolist() == [len(tokens)]
 
 
 def test_a_large_vocabulary_is_int32(tmp_path, run):
@@ -73,10 +67,9 @@ def test_a_large_vocabulary_is_int32(tmp_path, run):
 
 
 def test_bytes():
-    tokens, sizes = find_tokenizer("bytes").load()(["aé", "", "b"])
-    assert tokens.tolist() == [97, 195, 169, 0, 0, 98, 0]
-    assert tokens.dtype == np.uint16
-    assert sizes.tolist() == [4, 1, 2]
+    found = find_tokenizer("bytes").load()(["aé", "", "b"])
+    assert [tokens.tolist() for tokens in found] == [[97, 195, 169], [], [98]]
+    assert found[0].dtype == np.uint16
 
 
 @pytest.mark.parametrize(
@@ -115,30 +108,16 @@ def test_an_unusable_tokenizer_is_named(
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind", "message"),
-    [
-        (
-            OSError("no network\nat all"),
-            OSError,
-            r"tokenizer is 'byte' \(did you mean 'bytes'\?\): neither 'bytes' "
-            "nor a path, and no model of .* could be had: no network$",
-        ),
-        (
-            HFValidationError("bad name"),
-            FileNotFoundError,
-            "neither 'bytes' nor a path nor a model on the Hugging Face hub",
-        ),
-    ],
+    "failure", [OSError("no network\nat all"), HFValidationError("no network")]
 )
-def test_a_tokenizer_that_is_nowhere(
-    tmp_path, monkeypatch, failure, kind, message
-):
+def test_a_tokenizer_that_is_nowhere(tmp_path, monkeypatch, failure):
     def download(*_, **__):
         raise failure
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    with pytest.raises(kind, match=message):
+    message = "'byte': neither 'bytes' nor a path, .*hub .*: no network$"
+    with pytest.raises(FileNotFoundError, match=message):
         find_tokenizer("byte")
 
 

@@ -102,9 +102,7 @@ def test_clip_s_recipe(capsys):
     assert "GPUs: 64" in section(out, "Missing here")[0]
 
 
-def test_clip_s_data_is_missed_with_and_without_webdataset(
-    capsys, monkeypatch, tmp_path
-):
+def test_clip_s_data_is_missed(capsys, monkeypatch, tmp_path):
     path = CONFIGS / "clip_vit_b32/adagc.yaml"
     found = importlib.util.find_spec
     monkeypatch.setattr(
@@ -120,9 +118,7 @@ def test_clip_s_data_is_missed_with_and_without_webdataset(
     assert "there is no tokenizer" in missing
     (tmp_path / "07.tar").touch()
     _, out, _ = check(capsys, path, shards)
-    missing = " ".join(section(out, "Missing here"))
-    assert "there are no shards" not in missing
-    assert "there is no tokenizer" in missing
+    assert "there are no shards" not in out
 
 
 def test_overrides_are_shown_with_their_tensors(capsys):
@@ -141,17 +137,13 @@ def test_overrides_are_shown_with_their_tensors(capsys):
 def test_another_global_batch_is_said(capsys):
     _, out, _ = check(capsys, LLAMA)
     assert "the recipe has" not in out
+    (line,) = section(out, "Data")
+    assert line.endswith(": the run needs 37,748,736,001 tokens")
     _, out, _ = check(capsys, LLAMA, "train.batch_size=64")
     line = "32,768 sequences a step, the recipe has 2,048"
     assert section(out, "Batches")[1] == line
     kept = ["parallel.dp=8", "train.gradient_accumulation_steps=64"]
     assert batch_change(load_config(LLAMA, kept), LLAMA) is None
-
-
-def test_data_that_is_not_there_is_measured_by_the_run_s_need(capsys):
-    _, out, _ = check(capsys, LLAMA)
-    (line,) = section(out, "Data")
-    assert line.endswith(": the run needs 37,748,736,001 tokens")
 
 
 @needs_paddlenlp
@@ -195,37 +187,6 @@ def test_proxy_lacks_nothing(capsys):
     assert section(out, "Launch") == [command]
 
 
-def test_shards_of_stages_and_experts(capsys):
-    overrides = ("parallel.pp=2", "parallel.ep=4", "train.save_every=0")
-    split = "parallel.sharding_split_param=true"
-    code, out, _ = check(
-        capsys,
-        MIXTRAL,
-        *overrides,
-        split,
-        "train.batch_size=1",
-        "data.validation_size=1024",
-    )
-    assert code == 0, out
-    rows = [
-        [cell.strip() for cell in line.strip(" |").split("|")]
-        for line in section(out, "Layout")[3:]
-    ]
-    head = ["stage", "EP rank", "layers", "tensors", "parameters a TP rank"]
-    assert rows.pop(0) == head
-    counts = {
-        row[0]: [int(n.replace(",", "")) for n in row[2:]] for row in rows[1:]
-    }
-    experts = 12 * 2 * 3 * 2048 * 5632
-    attention = 12 * (2 * 2048**2 + 2 * 2048 * 256)
-    others = 12 * (2 * 2048 + 2048 * 8)
-    embedding = 32000 * 2048
-    inner = experts + attention + others
-    assert [row[1] for row in rows[1:]] == ["0-3", "0-3"]
-    assert counts["0"] == [12, 12 * (4 + 2 + 1 + 6) + 1, inner + embedding]
-    assert counts["1"] == [12, 12 * 13 + 2, inner + embedding + 2048]
-
-
 NO_KEY = "- the recipe has no"
 
 
@@ -233,7 +194,6 @@ NO_KEY = "- the recipe has no"
     ("recipe", "overrides", "message"),
     [
         (ERNIE, ["max_step=60000"], f"{NO_KEY} .*did you mean 'max_steps'"),
-        (ERNIE, ["train.max_steps=6"], f"{NO_KEY} .*section 'train' .* mean"),
         (
             ERNIE,
             ["ernie_model_config.num_hidden_layer=3"],
@@ -250,7 +210,6 @@ NO_KEY = "- the recipe has no"
             [f"{OVER}{{embed: {{lambda_ref: 2}}}}"],
             "did you mean 'lambda_rel'",
         ),
-        (MIXTRAL, [f"{OVER}{{'(': null}}"], "no regular expression"),
         (
             PROXY,
             [
@@ -264,9 +223,7 @@ NO_KEY = "- the recipe has no"
         (LLAMA, ["data.seq_length=4096"], "data.seq_length=4096 is above"),
         (LLAMA, ["data.validation_size=1000"], "less than the 1024 samples"),
         (LLAMA, ["clip.lamda_rel=1.1"], "takes no 'lamda_rel'"),
-        (LLAMA, ["clip.beta=1.5"], "beta must be in"),
         (LLAMA, ["model.hiden_size=8"], "did you mean 'hidden_size'"),
-        (LLAMA, ["model.num_attention_heads=7"], "num_attention_heads=7"),
         (
             LLAMA,
             [
@@ -296,25 +253,6 @@ def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):
 
 
 @needs_paddlenlp
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("clip.lambda_rel=abc", "lambda_rel must be a number, got 'abc'"),
-        ("clip.t_start=1.5", "t_start must be an integer, got 1.5"),
-        ("model.hidden_size=abc", "hidden_size must be an integer, got 'abc'"),
-        ("schedule.learning_rate=true", "schedule.learning_rate must be a"),
-        ("faults.0.kind=gradient_nan", "faults must be a list"),
-    ],
-)
-def test_values_of_another_type_are_named(capsys, tmp_path, override, message):
-    directory = tmp_path / "run"
-    code = main([str(PROXY), override, f"train.output_dir={directory}"])
-    assert code == 2
-    assert message in capsys.readouterr().err
-    assert not directory.exists()
-
-
-@needs_paddlenlp
 def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
     def update_run_json(directory, **facts):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -330,6 +268,7 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
 
 def test_several_mistakes_are_found_at_once(capsys):
     _, out, _ = check(capsys, LLAMA, "clip.beta=2", "parallel.tp=3")
+    assert "beta must be in" in out
     assert len([x for x in section(out, "Mistakes") if x[0] == "-"]) == 2
     assert not section(out, "Layout")
     assert out.endswith("\n\n2 mistakes\n")

@@ -37,14 +37,13 @@ SIMPLE = Interconnect(
     ],
 )
 def test_alpha_beta_model(ranks, num_bytes, ring, tree):
-    assert SIMPLE.all_reduce_us(ranks, num_bytes, "ring") == pytest.approx(ring)
-    assert SIMPLE.all_reduce_us(ranks, num_bytes, "tree") == pytest.approx(tree)
+    found = SIMPLE.all_reduce_us(ranks, num_bytes)
+    assert found == pytest.approx((ring, tree))
 
 
 def test_parse():
-    parsed = parse_interconnect(["memory_gb_per_s=1e3", "gpus_per_node=4"])
-    assert parsed == Interconnect(memory_gb_per_s=1000.0, gpus_per_node=4)
-    assert parsed.local_us(5 * 10**6) == pytest.approx(5.0)
+    parsed = parse_interconnect(["ib_gb_per_s=1e3", "gpus_per_node=4"])
+    assert parsed == Interconnect(ib_gb_per_s=1000.0, gpus_per_node=4)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,6 @@ def test_parse():
         ("ib_gb_pr_s=25", "did you mean 'ib_gb_per_s'"),
         ("ib_gb_per_s=fast", "ib_gb_per_s must be a number, got 'fast'"),
         ("ib_gb_per_s=0", "ib_gb_per_s must be greater than 0, got '?0"),
-        ("gpus_per_node=0", "gpus_per_node must be at least 1, got 0"),
         ("gpus_per_node=1.5", "gpus_per_node must be an integer, got '1.5'"),
     ],
 )
@@ -64,19 +62,13 @@ def test_refuses(setting, message):
 
 @pytest.mark.slow
 def test_paper_table():
-    for run, comparison in zip(
-        PAPER_RUNS, compare(Interconnect()), strict=True
-    ):
-        assert comparison.run == run
-        for prediction in comparison.predictions:
-            gap = prediction.global_gc_us - prediction.adagc_us
-            hours = gap * 1e-6 / 3600 * run.steps * run.num_gpus
-            assert prediction.hours_saved == pytest.approx(hours)
-            assert prediction.hours_saved < (
-                run.global_gc_hours - run.adagc_hours
-            )
-    assert PAPER_RUNS[0].num_gpus == 256
-    assert PAPER_RUNS[1].num_gpus == 64
-    assert PAPER_RUNS[3].num_gpus == 256
-    # 1,468.2 h on 64 GPUs and 9,000 steps
-    assert PAPER_RUNS[1].ms_per_step(1468.2) == pytest.approx(9176.25)
+    predictions = compare(Interconnect())
+    assert {found.run for found in predictions} == {*PAPER_RUNS}
+    assert len(predictions) == 3 * 3 + 1
+    for found in predictions:
+        run = found.run
+        gap = found.global_gc_us - found.adagc_us
+        hours = gap * 1e-6 / 3600 * run.steps * run.num_gpus
+        assert found.hours_saved == pytest.approx(hours)
+        assert found.hours_saved < run.global_gc_hours - run.adagc_hours
+    assert [run.num_gpus for run in PAPER_RUNS] == [256, 64, 256, 256]

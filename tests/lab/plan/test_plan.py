@@ -5,6 +5,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -26,7 +27,8 @@ ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
 
 @pytest.fixture(scope="module")
 def ernie():
-    return plan.plan_run(ERNIE, sizes_to_grow=[8, 32, 512])
+    with mock.patch.object(plan, "SIZES", (8, 32, 512)):
+        return plan.plan_run(ERNIE)
 
 
 @pytest.mark.slow
@@ -56,7 +58,7 @@ def test_growth_leaves_out_what_does_not_fit(ernie):
     assert [c.group for c in small.collectives] == ["sharding"]
     assert [c.group for c in large.collectives] == ["sharding", "moe_sharding"]
     assert large.step == ADAGC
-    assert large.ring_us > small.ring_us
+    assert large.us > small.us
 
 
 def test_text_and_json(ernie):
@@ -65,7 +67,7 @@ def test_text_and_json(ernie):
     assert "3,853, 3,828 without routers" in text
     assert "2,578 parameters, in which the clip follows 3,853 tensors" in text
     assert "1 all_reduce of 280 B over sharding (64 ranks)" in text
-    assert "The layout does not fit on 8 GPUs." in text
+    assert "The layout does not fit on 8, 16, 64," in text
     assert max(map(len, text.splitlines())) <= 120
     values = json.loads(json.dumps(as_json(ernie)))
     assert values["model"]["gamma_bytes"] == 4 * 3853
@@ -158,7 +160,6 @@ def test_sharding_splits_or_deals_out():
     owned = ParallelConfig(sharding=2, sharding_split_param=False)
     # The largest first, each to the rank with the least: {a}, {b, c}.
     assert [t.key for t, _ in plan.optimizer_share(dense, owned)] == ["b", "c"]
-    assert plan.clipped_bytes(dense, owned) == 4 * 110
     experts = plan.optimizer_share(TENSORS, ParallelConfig(sharding=4, ep=2))
     assert [share for _, share in experts] == [25, 15, 13, 40]
 
@@ -228,7 +229,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     arguments = [str(PROXY), "--gpus", "16", "train.batch_size=4"]
     assert main([*arguments, "--json", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr()
-    for name in ("plan.json", "plan.txt", "clip_communication.png"):
+    for name in ("plan.json", "plan.txt"):
         assert str(tmp_path / name) in printed.err
     values = json.loads(printed.out)
     assert values["notes"][0] == "64 sequences a step, the recipe has 32"
@@ -237,9 +238,6 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert values["in_paddleformers"] is None
     assert json.loads((tmp_path / "plan.json").read_text()) == values
     assert "Plan of" in (tmp_path / "plan.txt").read_text()
-    png = (tmp_path / "clip_communication.png").read_bytes()
-    assert png.startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "clip_communication.svg").read_text()
 
 
 @pytest.mark.parametrize(
