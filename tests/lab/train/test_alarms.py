@@ -116,7 +116,7 @@ def test_a_state_of_other_rules_starts_alarms_afresh(caplog):
     watcher, other = Watcher(), Watcher()
     watch(watcher, [1.0] * 70)
     state = json.loads(json.dumps(watcher.state_dict()))
-    state["monitor"]["config"]["event_gap"] = 3
+    state["monitor"]["config"]["loss"]["sigma"] = 3
     state["nonfinite_total"] = 7
     other.set_state_dict(state)
     assert other.whole_total(2) == 9
