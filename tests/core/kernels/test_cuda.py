@@ -249,13 +249,15 @@ def test_chunks_cover_every_value_once(tensors_):
     data = np.frombuffer(made.constants, np.uint8)
     chunks = data[made.chunks : made.spans].view(np.int32).reshape([-1, 4])
     spans = data[made.spans :].view(np.int32).reshape([-1, 2])
-    assert len(chunks) == made.num_chunks == sum(r.count for r in made.runs)
+    assert (
+        len(chunks) == made.num_chunks == sum(r.num_chunks for r in made.runs)
+    )
     for tensor, (start, stop) in enumerate(spans):
         assert chunks[start:stop].tolist() == [
             [tensor, i, tensor, 0] for i in range(-(-sizes[tensor] // CHUNK))
         ]
     for run in made.runs:
-        members = chunks[run.first : run.first + run.count, 0]
+        members = chunks[run.first : run.first + run.num_chunks, 0]
         assert {dtypes[tensor] for tensor in members} == {run.dtype}
 
 
