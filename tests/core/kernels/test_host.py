@@ -84,18 +84,12 @@ def test_without_a_compiler_the_operators_are_used(monkeypatch, caplog, cache):
     assert "no C++ compiler" in caplog.text
 
 
-def cut(content):
-    return content[: len(content) // 2]
-
-
 def flipped(content):
     at = content.index(b"\x7fELF") + 5000
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-@pytest.mark.parametrize(
-    "damage", [cut, flipped, lambda content: b"", lambda content: content[:-1]]
-)
+@pytest.mark.parametrize("damage", [flipped, lambda content: content[:-1]])
 def test_damaged_library_is_built_again(damage, cache):
     host.load_library()
     (built,) = cache.iterdir()
