@@ -9,12 +9,19 @@
 ===============  ===========================================================
 
 ``PADDLE_ADAGC_NATIVE=0`` leaves only the operators.
+
+A backend holds a list of tensors, with gaps, or their segments. Each segment
+has a slot in the vectors of norms and factors; without segments each tensor has
+one. ``is_available`` says whether this process can use the backend now,
+``can_take`` which tensors it is made for, bool ``[num_tensors]``.
+``squared_norms`` gives float32 ``[num_slots]``, 0 at a gap. ``scale_``
+multiplies in place by ``h``, or sets to 0 where ``discard``. ``is_told``:
+Paddle knows already that the tensors on a GPU are written to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import numpy as np
 from paddle import Tensor
@@ -28,38 +35,7 @@ from paddle_adagc.kernels.host import (
 )
 from paddle_adagc.kernels.operators import OperatorTensors
 
-
-class TensorList(Protocol):
-    """A backend's hold on a list of tensors, with gaps, or on their segments.
-
-    Each segment has a slot in the vectors of norms and factors; without
-    segments that of its tensor.
-    """
-
-    is_told: bool
-    """Paddle knows already that those on a GPU are written to."""
-
-    def __init__(
-        self,
-        tensors: list[Tensor | None],
-        descriptors: np.ndarray,
-        segments: Segments | None,
-    ) -> None: ...
-
-    @staticmethod
-    def is_available() -> bool:
-        """Whether this process can use the backend now."""
-
-    @staticmethod
-    def can_take(descriptors: np.ndarray) -> np.ndarray:
-        """Which tensors the backend can work on, bool ``[num_tensors]``."""
-
-    def squared_norms(self) -> Tensor:
-        """Squared L2 norms, float32 ``[num_slots]``; 0 at a gap."""
-
-    def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        """Multiply in place by ``h``; set to 0 where ``discard``."""
-
+TensorList = HostTensors | DeviceTensors | OperatorTensors
 
 BACKENDS: tuple[type[TensorList], ...] = (
     HostTensors,
@@ -91,7 +67,7 @@ def split(
         is_left = np.array([tensor is not None for tensor in rest], bool)
     else:
         is_left = descriptors["device"] != 0
-    parts = []
+    parts: list[TensorList] = []
     for backend in BACKENDS:
         if not is_left.any():
             break
@@ -101,16 +77,9 @@ def split(
         if taken.all():
             return [backend(rest, descriptors, segments)]
         if taken.any():
-            mine = np.where(taken, descriptors, NO_TENSOR)
-            parts.append(
-                backend(
-                    [
-                        t if i else None
-                        for t, i in zip(rest, taken, strict=True)
-                    ],
-                    mine,
-                    segments,
-                )
-            )
+            pairs = zip(rest, taken, strict=True)
+            mine = [tensor if is_mine else None for tensor, is_mine in pairs]
+            known = np.where(taken, descriptors, NO_TENSOR)
+            parts.append(backend(mine, known, segments))
             is_left &= ~taken
     return parts

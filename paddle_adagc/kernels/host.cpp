@@ -250,19 +250,6 @@ int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
   return count;
 }
 
-// What DLPack's exchange function says of each Python object but None. Gives
-// the number of objects described: fewer than count if one made it fail.
-int64_t adagc_describe(void* const* objects, int64_t count, const void* none,
-                       int (*exchange)(void*, DlTensor*), Descriptor* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (objects[i] == none) continue;
-    DlTensor tensor;
-    if (exchange(objects[i], &tensor) != 0) return i;
-    out[i] = descriptor_of(tensor);
-  }
-  return count;
-}
-
 // out[slot] = squared L2 norm of the slot's segments. runs may be null: then
 // segment i is the whole tensor i, in slot i.
 WIDEST void adagc_squared_norms(const Descriptor* segments, int64_t count,

@@ -54,8 +54,10 @@ def load_library() -> ctypes.CDLL | None:
     if compiler is None:
         logger.info("no C++ compiler: the clip uses Paddle's operators")
         return None
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
     try:
-        return _declared(load_code(build(compiler)))
+        library = load_code(build(compiler))
+        norms, scale = library.adagc_squared_norms, library.adagc_scale
     except (OSError, AttributeError, subprocess.CalledProcessError) as error:
         logger.warning(
             "the compiled loops cannot be used (%s): the clip uses Paddle's "
@@ -63,6 +65,10 @@ def load_library() -> ctypes.CDLL | None:
             error,
         )
         return None
+    norms.restype = scale.restype = None
+    norms.argtypes = [pointer, count, pointer, pointer, count]
+    scale.argtypes = [pointer, count, *[pointer] * 4]
+    return library
 
 
 def build(compiler: str) -> bytes:
@@ -72,21 +78,22 @@ def build(compiler: str) -> bytes:
         OSError: The cache cannot be used, the compiler cannot be run.
         subprocess.CalledProcessError: The compiler failed.
     """
+    sources = (SOURCE, SOURCE.with_name("numbers.h"))
+    parts = [file.read_text() for file in sources]
+    parts += [*FLAGS, compiler, platform.machine()]
+    fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def make() -> bytes:
         with tempfile.TemporaryDirectory() as scratch:
             output = Path(scratch) / "host.so"
             subprocess.run(
-                [
-                    *shlex.split(compiler),
-                    *(*FLAGS, str(SOURCE), "-o", str(output)),
-                ],
+                [*shlex.split(compiler), *FLAGS, SOURCE, "-o", output],
                 check=True,
                 capture_output=True,
             )
             return output.read_bytes()
 
-    return keep(f"host-{_fingerprint(compiler)}.so", make)
+    return keep(f"host-{fingerprint}.so", make)
 
 
 def keep(name: str, make: Callable[[], bytes]) -> bytes:
@@ -97,15 +104,15 @@ def keep(name: str, make: Callable[[], bytes]) -> bytes:
     another one in its place after the check. A file appears whole or not at
     all, so that processes may make it at once.
 
-    Args:
-        name: Of the file.
-        make: Returns the code.
-
     Raises:
         OSError: The folder cannot be used, or others than this user could
             have put code there.
     """
-    path = cache_dir()
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise OSError(f"{error}: set XDG_CACHE_HOME") from error
+    path = Path(root) / "paddle_adagc"
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path, os.O_DIRECTORY)
     try:
@@ -168,39 +175,6 @@ def load_code(code: bytes) -> ctypes.CDLL:
     return ctypes.CDLL(str(_path_of(descriptor)))
 
 
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.adagc_squared_norms.argtypes = [
-        *(pointer, count, pointer, pointer, count)
-    ]
-    library.adagc_squared_norms.restype = None
-    library.adagc_scale.argtypes = [pointer, count, *[pointer] * 4]
-    library.adagc_scale.restype = None
-    return library
-
-
-def cache_dir() -> Path:
-    """Where compiled code is kept."""
-    try:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError as error:
-        raise OSError(f"{error}: set XDG_CACHE_HOME") from error
-    return Path(root) / "paddle_adagc"
-
-
-def _fingerprint(compiler: str) -> str:
-    """Hash the source, the flags, the compiler and the architecture."""
-    header = SOURCE.with_name("numbers.h")
-    parts = [
-        SOURCE.read_text(),
-        header.read_text(),
-        *FLAGS,
-        compiler,
-        platform.machine(),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
 DTYPES = (paddle.float32, paddle.float64, paddle.bfloat16, paddle.float16)
 """In the order of their codes; as in ``host.cpp``."""
 
@@ -255,20 +229,11 @@ class Segments:
 
 
 def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
-    """Read the descriptors.
-
-    Args:
-        tensors: Dense, not SelectedRows; None stands for no tensor.
-
-    Returns:
-        :data:`DESCRIPTOR` ``[num_tensors]``.
-    """
+    """Read the :data:`DESCRIPTOR` of each; None stands for no tensor."""
     descriptors = np.full(len(tensors), NO_TENSOR)
-    fast = _fast_reader()
-    if fast is None or not fast(tensors, descriptors):
-        for i, tensor in enumerate(tensors):
-            if tensor is not None:
-                descriptors[i] = _read(tensor)
+    for i, tensor in enumerate(tensors):
+        if tensor is not None:
+            descriptors[i] = _read(tensor)
     return descriptors
 
 
@@ -298,64 +263,8 @@ def _read(tensor: Tensor) -> tuple[int, int, int, int]:
     )
 
 
-@functools.cache
-def _fast_reader() -> (
-    Callable[[Sequence[Tensor | None], np.ndarray], bool] | None
-):
-    """Fill in descriptors by the compiled library; None if it cannot be had."""
-    library = load_library()
-    exchange = exchange_function()
-    if library is None or exchange is None:
-        return None
-    # Python's lock stays held: the function looks into Python's objects.
-    describe_all = ctypes.PyDLL(
-        library._name, handle=library._handle
-    ).adagc_describe
-    describe_all.restype = ctypes.c_int64
-    describe_all.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        *[ctypes.c_void_p] * 3,
-    ]
-
-    def read(tensors: Sequence[Tensor | None], descriptors: np.ndarray) -> bool:
-        count = len(tensors)
-        objects = np.fromiter(tensors, object, count)
-        done = describe_all(
-            objects.ctypes.data,
-            count,
-            id(None),
-            exchange,
-            descriptors.ctypes.data,
-        )
-        return bool(done == count)
-
-    return read
-
-
-def exchange_function() -> int | None:
-    """Address of DLPack 1's ``dltensor_from_py_object_no_sync``."""
-    capsule = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
-        return None
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype = ctypes.c_void_p
-    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    table = get_pointer(capsule, b"dlpack_exchange_api")
-    major = ctypes.c_uint32.from_address(table).value
-    return (
-        ctypes.c_void_p.from_address(table + 40).value if major == 1 else None
-    )
-
-
 class HostTensors:
-    """Dense tensors in host memory.
-
-    Args:
-        tensors: None stands for no tensor.
-        descriptors: :data:`paddle_adagc.kernels.host.DESCRIPTOR` of each.
-        segments: Their parts; None: each tensor is one, in a slot of its own.
-    """
+    """Dense tensors in host memory."""
 
     is_told = False
 
@@ -370,20 +279,16 @@ class HostTensors:
         self._library = library
         self._held = tensors  # so that the addresses stay theirs
         self._runs, self._num_slots = None, len(descriptors)
+        self._segments = segments  # so that the address of its runs stays
         if segments is not None:
             descriptors = segments.describe(descriptors)
             self._runs = segments.runs.ctypes.data
             self._num_slots = segments.num_slots
-        self._segments = segments
         self._descriptors = np.ascontiguousarray(descriptors)
 
     @staticmethod
     def is_available() -> bool:
-        """Whether the loops are there, and results lie in host memory too.
-
-        They do after ``paddle.set_device("cpu")``, the default without a
-        device.
-        """
+        """Whether the loops are there, and results lie in host memory too."""
         return current_memory() == CPU << 8 and load_library() is not None
 
     @staticmethod
@@ -416,5 +321,4 @@ class HostTensors:
             changed.ctypes.data,
         )
         for tensor in itertools.compress(self._held, changed):
-            assert tensor is not None
-            tensor._bump_inplace_version()
+            tensor._bump_inplace_version()  # type: ignore[union-attr]

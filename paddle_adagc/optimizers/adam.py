@@ -8,8 +8,6 @@ an optimizer with no other state and AdamW load each other's.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from paddle import Tensor
 
 from paddle_adagc.optimizers.base import (
@@ -19,14 +17,9 @@ from paddle_adagc.optimizers.base import (
     assign_,
 )
 
-
-class AdamState(NamedTuple):
-    """Adam's state of one tensor; the accumulators themselves."""
-
-    moment1: Tensor  # moving average of the gradient, of the weight's shape
-    moment2: Tensor  # moving average of its square
-    beta1_pow_acc: Tensor  # [1], beta1 ** t of the coming step t, from 1
-    beta2_pow_acc: Tensor  # [1], beta2 ** t
+ADAM_STATE = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
+"""Moving averages of the gradient and of its square, of the weight's shape; and
+each beta ** t of the coming step t, from 1, ``[1]``."""
 
 
 def square_root(x: Tensor) -> Tensor:
@@ -55,12 +48,10 @@ class AdamOptimizer(DecoupledOptimizer):
         self._add(held, "beta1_pow_acc", beta1, [1])
         self._add(held, "beta2_pow_acc", beta2, [1])
 
-    def _adam_state(self, parameter: Tensor) -> AdamState:
-        return AdamState(*self._state_of(parameter, *AdamState._fields))
-
     def _moments(self, step: Step, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Put a gradient into the state; return both moments without bias."""
-        moment1, moment2, power1, power2 = self._adam_state(step.parameter)
+        state = self._state_of(step.parameter, *ADAM_STATE)
+        moment1, moment2, power1, power2 = state
         beta1, beta2 = step.options["beta1"], step.options["beta2"]
         return (
             _advance(moment1, power1, beta1, gradient),

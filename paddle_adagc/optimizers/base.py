@@ -15,10 +15,9 @@ refused.
 from __future__ import annotations
 
 import abc
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import paddle
 import paddle.distributed as dist
@@ -65,12 +64,12 @@ class Parts:
     """This rank's part of a tensor, and what the whole is made of.
 
     Under tensor parallelism a parameter that ``is_distributed`` is a part of
-    one; without a ``split_axis`` it is refused.
+    one; without a ``split_axis`` it is refused. Reductions keep all axes, those
+    reduced over with size 1.
     """
 
     def __init__(self, parameter: Tensor) -> None:
-        self._axis = Axis()
-        self._split_axis = -1
+        self._ranks, self._split_axis = Axis(), -1
         is_split = getattr(parameter, "is_distributed", False)
         if not is_split or is_expert(parameter):
             return
@@ -83,52 +82,46 @@ class Parts:
                 f"{parameter.name} is split over tensor-parallel ranks, but "
                 "nothing says along which axis: set its split_axis"
             )
-        self._axis = topology.model
-        self._split_axis = split_axis
+        self._ranks, self._split_axis = topology.model, split_axis
 
     def sum(self, values: Tensor, axes: Sequence[int]) -> Tensor:
-        """Sum over axes of the whole tensor, which stay with size 1."""
+        """Sum over some axes of the whole tensor."""
         # Paddle takes no axes for all of them.
         total = values.sum(list(axes), keepdim=True) if axes else values
-        return self._over_ranks(total, axes, dist.ReduceOp.SUM)
+        if self._split_axis in axes:
+            dist.all_reduce(total, dist.ReduceOp.SUM, self._ranks.group)
+        return total
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of the whole tensor, with as many axes, all of size 1."""
-        axes = range(values.ndim)
-        num_elements = values.size * self._axis.size
-        return self.sum(values, axes) / num_elements
+        """Mean of the whole tensor."""
+        num_elements = values.size * self._ranks.size
+        return self.sum(values, range(values.ndim)) / num_elements
 
     def max(self, values: Tensor) -> Tensor:
-        """Largest element of the whole tensor; axes as for :meth:`mean`."""
-        axes = range(values.ndim)
-        largest = values.max(list(axes), keepdim=True)
-        return self._over_ranks(largest, axes, dist.ReduceOp.MAX)
+        """Largest element of the whole tensor."""
+        largest = values.max([*range(values.ndim)], keepdim=True)
+        if self._split_axis >= 0:
+            dist.all_reduce(largest, dist.ReduceOp.MAX, self._ranks.group)
+        return largest
 
     def min(self, values: Tensor) -> Tensor:
-        """Smallest element of the whole tensor; axes as for :meth:`mean`."""
+        """Smallest element of the whole tensor."""
         return -self.max(-values)
 
     def gather(self, part: Tensor) -> Tensor:
         """Return the whole tensor from the ranks' parts, in one all-gather."""
-        if self._axis.size == 1:
+        if self._ranks.size == 1:
             return part
         parts: list[Tensor] = []
-        dist.all_gather(parts, part, group=self._axis.group)
+        dist.all_gather(parts, part, group=self._ranks.group)
         return paddle.concat(parts, axis=self._split_axis)
 
     def own(self, whole: Tensor) -> Tensor:
         """Return this rank's part of a whole tensor."""
-        if self._axis.size == 1:
+        if self._ranks.size == 1:
             return whole
-        parts = paddle.split(whole, self._axis.size, axis=self._split_axis)
-        return parts[self._axis.rank]
-
-    def _over_ranks(
-        self, value: Tensor, axes: Sequence[int], operation: int
-    ) -> Tensor:
-        if self._split_axis in axes:
-            dist.all_reduce(value, op=operation, group=self._axis.group)
-        return value
+        parts = paddle.split(whole, self._ranks.size, axis=self._split_axis)
+        return parts[self._ranks.rank]
 
 
 _LOW_PRECISION = (paddle.float16, paddle.bfloat16)
@@ -137,22 +130,6 @@ _GROUP_KEYS = ("params", "learning_rate", "grad_clip")
 Parameters = Sequence[Tensor] | Sequence[dict[str, Any]]
 Options = Mapping[str, float]
 """The hyper-parameters of a parameter's group."""
-
-
-class SharedArguments(TypedDict, total=False):
-    """Arguments that every optimizer takes by name, as Paddle's do."""
-
-    apply_decay_param_fun: Callable[[str], bool] | None
-    """Parameter name -> whether the weight decays; None: all do."""
-
-    grad_clip: ClipGradBase | None
-    """Clips the gradients first."""
-
-    multi_precision: bool
-    """Keep float32 master weights of low-precision weights."""
-
-    name: str | None
-    """Prefix of the accumulators' names."""
 
 
 class Step(NamedTuple):
@@ -179,21 +156,23 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
     """A Paddle optimizer whose weight decay is decoupled from the gradient.
 
     In every step each weight that decays is multiplied by ``1 - learning_rate *
-    weight_decay``. Weights in bfloat16 or float16 are updated in float32, on
-    master weights with ``multi_precision``; the state is float32. A step never
-    waits for the device.
-
-    A dict of ``parameters`` is a group; besides ``params`` it may hold
-    ``learning_rate`` (a factor of the optimizer's, as in Paddle),
-    ``grad_clip`` and any of the hyper-parameters.
+    weight_decay``. Weights in bfloat16 or float16 are updated in float32; the
+    state is float32. A step never waits for the device.
 
     Args:
         learning_rate: A number or a scheduler.
-        parameters: Parameters, or groups of them.
-        hyper_parameters: By name, what a parameter group may set: decays of
-            moving averages (``"beta..."``, ``"momentum"``) in [0, 1),
-            ``"weight_decay"`` not negative, anything else positive.
-        apply_decay_param_fun: See :class:`SharedArguments`; likewise the rest.
+        parameters: Parameters, or groups of them. A group is a dict of
+            ``params`` and, if it wishes, ``learning_rate`` (a factor of the
+            optimizer's, as in Paddle), ``grad_clip`` and any of the
+            hyper-parameters.
+        hyper_parameters: By name: decays of moving averages (``"beta..."``,
+            ``"momentum"``) in [0, 1), ``"weight_decay"`` not negative, anything
+            else positive.
+        apply_decay_param_fun: Whether the parameter of this name decays; None:
+            all do.
+        grad_clip: Clips the gradients first.
+        multi_precision: Keep float32 master weights of low-precision weights.
+        name: Prefix of the accumulators' names.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -205,8 +184,6 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
 
     _needs_whole_tensors = False
     """Whether the rule looks at more than one element of a tensor at a time."""
-
-    __signature__: ClassVar[inspect.Signature]
 
     def __init__(
         self,
@@ -232,15 +209,6 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             learning_rate, parameters, grad_clip=grad_clip, name=name
         )
 
-    def __init_subclass__(cls) -> None:
-        """Show the shared arguments in the class's signature."""
-        every = inspect.signature(DecoupledOptimizer.__init__).parameters
-        shared = [p for p in every.values() if p.kind is p.KEYWORD_ONLY]
-        _, *own = inspect.signature(cls.__init__).parameters.values()
-        if own[-1].kind is inspect.Parameter.VAR_KEYWORD:
-            own[-1:] = shared
-        cls.__signature__ = inspect.Signature(own)
-
     @abc.abstractmethod
     def _add_state(
         self, parameter: Tensor, held: Tensor, options: Options
@@ -259,8 +227,8 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         shape: list[int] | None = None,
     ) -> None:
         """Add an accumulator: float64 of a float64 parameter, else float32."""
-        is_double = held.dtype == paddle.float64
-        dtype = paddle.float64 if is_double else paddle.float32
+        is_low = held.dtype in _LOW_PRECISION
+        dtype = paddle.float32 if is_low else held.dtype
         self._add_accumulator(name, held, dtype, start, shape)
 
     def _state_of(self, parameter: Tensor, *names: str) -> list[Tensor]:
@@ -272,13 +240,12 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
         options = {k: v for k, v in param_group.items() if k not in _GROUP_KEYS}
-        for key in options:
-            if key not in self._hyper_parameters:
-                known = [*_GROUP_KEYS, *self._hyper_parameters]
-                raise ValueError(
-                    f"unknown key {key!r} in a parameter group"
-                    f"{suggestion(key, known)}"
-                )
+        for key in options.keys() - self._hyper_parameters.keys():
+            known = [*_GROUP_KEYS, *self._hyper_parameters]
+            raise ValueError(
+                f"unknown key {key!r} in a parameter group"
+                f"{suggestion(key, known)}"
+            )
         group = {k: v for k, v in param_group.items() if k in _GROUP_KEYS}
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else params
@@ -291,7 +258,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         group |= {**self._hyper_parameters, **_checked(options)}
 
     def _options_of(self, target: Any) -> tuple[Options, Any]:
-        """Return hyper-parameters and parameters of a group, or of no group."""
+        """Hyper-parameters, and parameters, of a group or of no group."""
         if not isinstance(target, dict):
             return self._hyper_parameters, target
         options = {key: target[key] for key in self._hyper_parameters}

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -14,13 +14,9 @@ from paddle_adagc.optimizers.base import (
     DecoupledOptimizer,
     Options,
     Parameters,
-    SharedArguments,
     Step,
     assign_,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _MOMENT = "moment1"
 
@@ -40,22 +36,12 @@ class Lion(DecoupledOptimizer):
     Its updates have the size of the learning rate whatever the gradient, so
     that it takes a smaller one than AdamW and a larger weight decay (the
     authors: 3 to 10 times). It keeps one moment, and works element by element:
-    under every kind of sharding.
-
-    The further arguments are those of
-    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+    under every kind of sharding. All arguments but these are explained at
+    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        learning_rate: A number or a scheduler.
         beta1: Share of the moment in the update's direction.
         beta2: Decay of the moment.
-        parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
-        weight_decay: Decoupled weight decay.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: A beta is outside of [0, 1), or ``weight_decay`` negative.
     """
 
     def __init__(
@@ -65,7 +51,7 @@ class Lion(DecoupledOptimizer):
         beta2: float = 0.99,
         parameters: Parameters | None = None,
         weight_decay: float = 0.0,
-        **shared: Unpack[SharedArguments],
+        **shared: Any,
     ) -> None:
         options = {"beta1": beta1, "beta2": beta2, "weight_decay": weight_decay}
         super().__init__(learning_rate, parameters, options, **shared)

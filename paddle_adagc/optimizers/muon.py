@@ -7,27 +7,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, get_args
+from typing import Any, Literal, get_args
 
 import paddle
 from paddle import Tensor, _C_ops
 from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_integer
-from paddle_adagc.optimizers.adam import AdamOptimizer, AdamState
-from paddle_adagc.optimizers.arguments import Scaling
+from paddle_adagc.optimizers.adam import ADAM_STATE, AdamOptimizer
 from paddle_adagc.optimizers.base import (
     Options,
     Parameters,
     Parts,
-    SharedArguments,
     Step,
     assign_,
 )
 from paddle_adagc.parallel.layout import read_layout, units_of, unwrap
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+Scaling = Literal["spectral", "rms"]
 
 _NOT_HIDDEN = re.compile(
     r"(^|\.)lm_head\."
@@ -107,12 +104,10 @@ class Muon(AdamOptimizer):
     is gathered over its group (one all-gather per matrix and step), each rank
     computes NS of the whole and keeps its part. Sharding V1 keeps matrices
     whole; V2 and stage 3 split them: refused at the latest in the first step.
-
-    The further arguments are those of
-    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+    All arguments but these are explained at
+    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        learning_rate: A number or a scheduler, for both kinds of weights.
         momentum: :math:`\mu`.
         nesterov: Look one step of the momentum ahead.
         num_iterations: Newton-Schulz iterations.
@@ -121,9 +116,6 @@ class Muon(AdamOptimizer):
             ``0.2 * sqrt(max(in, out))``, the size of AdamW's updates
             (Moonlight, arXiv 2502.16982, equation 4), so that AdamW's learning
             rate and weight decay fit both kinds of weights.
-        parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
-        weight_decay: Decoupled weight decay, of both kinds.
         adamw_beta1: AdamW's decay of the first moment.
         adamw_beta2: AdamW's decay of the second moment.
         adamw_epsilon: AdamW's epsilon.
@@ -134,10 +126,8 @@ class Muon(AdamOptimizer):
             holds units.
 
     Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range; sharding splits tensors;
-            or, in the first step, ``is_matrix_fun`` chose a parameter that has
-            not two axes, nor units that have.
+        ValueError: In the first step, ``is_matrix_fun`` chose a parameter that
+            has not two axes, nor units that have.
     """
 
     _needs_whole_tensors = True
@@ -155,7 +145,7 @@ class Muon(AdamOptimizer):
         adamw_beta2: float = 0.95,
         adamw_epsilon: float = 1e-8,
         is_matrix_fun: Callable[[str], bool] | None = None,
-        **shared: Unpack[SharedArguments],
+        **shared: Any,
     ) -> None:
         self._nesterov = bool(nesterov)
         self._num_iterations = check_integer(
@@ -199,7 +189,7 @@ class Muon(AdamOptimizer):
         if self._is_matrix(step.parameter):
             self._update_matrix(step)
         else:
-            _adamw_(step, self._adam_state(step.parameter))
+            _adamw_(step, *self._state_of(step.parameter, *ADAM_STATE))
 
     def _update_matrix(self, step: Step) -> None:
         (moment,) = self._state_of(step.parameter, _MOMENTUM)
@@ -230,29 +220,25 @@ class Muon(AdamOptimizer):
         return step.lr * scale * parts.own(whole)
 
 
-def _adamw_(step: Step, state: AdamState) -> None:
+def _adamw_(
+    step: Step,
+    moment1: Tensor,
+    moment2: Tensor,
+    beta1_power: Tensor,
+    beta2_power: Tensor,
+) -> None:
     """Make a step by the operator of Paddle's own AdamW."""
-    rows_per_thread = 1000
     _C_ops.adamw_(
-        step.weight,
-        step.gradient,
-        step.lr,
-        state.moment1,
-        state.moment2,
+        *(step.weight, step.gradient, step.lr, moment1, moment2),
         None,  # AMSGrad's maximum
-        state.beta1_pow_acc,
-        state.beta2_pow_acc,
-        None,  # master weight
-        None,  # found_inf
+        *(beta1_power, beta2_power),
+        *(None, None),  # master weight, found_inf
         step.options["adamw_beta1"],
         step.options["adamw_beta2"],
         step.options["adamw_epsilon"],
         1.0,  # lr_ratio
         step.options["weight_decay"],
         True,  # with_decay
-        False,  # lazy_mode
-        rows_per_thread,
-        False,  # multi_precision
-        False,  # use_global_beta_pow
-        False,  # amsgrad
+        *(False, 1000),  # lazy_mode, its rows per thread
+        *(False, False, False),  # multi_precision, global powers, AMSGrad
     )

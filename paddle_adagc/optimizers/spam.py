@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -13,21 +13,12 @@ from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_integer
 from paddle_adagc.optimizers.adam import (
+    ADAM_STATE,
     AdamOptimizer,
     adam_direction,
     square_root,
 )
-from paddle_adagc.optimizers.arguments import check_clip_start
-from paddle_adagc.optimizers.base import (
-    Options,
-    Parameters,
-    SharedArguments,
-    Step,
-    assign_,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from paddle_adagc.optimizers.base import Options, Parameters, Step, assign_
 
 _STEP = "step"
 _DEPTH = 0.99
@@ -51,13 +42,10 @@ class SPAM(AdamOptimizer):
 
     Bias correction counts on through resets and the weight decay is not warmed
     up, both as in the authors' code. It works element by element: under every
-    kind of sharding.
-
-    The further arguments are those of
-    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+    kind of sharding. All arguments but these are explained at
+    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        learning_rate: A number or a scheduler.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
         epsilon: Added to the square root of the second moment.
@@ -66,14 +54,10 @@ class SPAM(AdamOptimizer):
         warmup_steps: :math:`N`, steps of the warm-up after a reset.
         clip_start: Steps from the start and from a reset on without clipping;
             20 in the authors' code. (The second moment knows nothing yet.)
-        parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
-        weight_decay: Decoupled weight decay.
 
     Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range, or ``clip_start`` not below
-            ``reset_interval``: nothing would ever be clipped.
+        ValueError: ``clip_start`` is not below ``reset_interval``: nothing
+            would ever be clipped.
     """
 
     def __init__(
@@ -88,21 +72,20 @@ class SPAM(AdamOptimizer):
         clip_start: int = 20,
         parameters: Parameters | None = None,
         weight_decay: float = 0.0,
-        **shared: Unpack[SharedArguments],
+        **shared: Any,
     ) -> None:
         self._reset_interval = check_integer(
             "reset_interval", reset_interval, 1
         )
         self._warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
         self._clip_start = check_integer("clip_start", clip_start, 0)
-        check_clip_start(self._clip_start, self._reset_interval)
-        options = {
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-            "threshold": threshold,
-            "weight_decay": weight_decay,
-        }
+        if clip_start >= reset_interval:
+            raise ValueError(
+                f"clip_start={clip_start} must be below "
+                f"reset_interval={reset_interval}: nothing would be clipped"
+            )
+        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        options |= {"threshold": threshold, "weight_decay": weight_decay}
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _add_state(
@@ -115,14 +98,14 @@ class SPAM(AdamOptimizer):
         (count,) = self._state_of(step.parameter, _STEP)
         count.add_(paddle.ones_like(count))
         since_reset = (count % self._reset_interval).reshape([])
-        state = self._adam_state(step.parameter)
-        for moment in (state.moment1, state.moment2):
+        moment1, moment2 = self._state_of(step.parameter, *ADAM_STATE[:2])
+        for moment in (moment1, moment2):
             # Not by a product: the second moment may be infinite.
             zeros = paddle.zeros_like(moment)
             assign_(moment, paddle.where(since_reset == 0, zeros, moment))
         gradient = paddle.where(
             since_reset >= self._clip_start,
-            _clipped(step.gradient, state.moment2, step.options["threshold"]),
+            _clipped(step.gradient, moment2, step.options["threshold"]),
             step.gradient,
         )
         moments = self._moments(step, gradient)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import paddle
 from paddle.optimizer.lr import LRScheduler
@@ -14,15 +14,7 @@ from paddle_adagc.optimizers.adam import (
     adam_direction,
     square_root,
 )
-from paddle_adagc.optimizers.base import (
-    Parameters,
-    Parts,
-    SharedArguments,
-    Step,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from paddle_adagc.optimizers.base import Parameters, Parts, Step
 
 
 class StableAdamW(AdamOptimizer):
@@ -39,24 +31,14 @@ class StableAdamW(AdamOptimizer):
 
     Where tensor parallelism splits a tensor, its mean is taken over
     the group (one all-reduce of 4 bytes per such tensor and step). Sharding
-    that splits tensors (V2, stage 3) is refused.
-
-    The further arguments are those of
-    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+    that splits tensors (V2, stage 3) is refused. All arguments but these are
+    explained at :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        learning_rate: :math:`\eta`, a number or a scheduler.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
         epsilon: :math:`\epsilon`, added to the square root of the second
             moment; its square bounds the second moment in the RMS.
-        parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
-        weight_decay: Decoupled weight decay.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range, or sharding splits tensors.
     """
 
     _needs_whole_tensors = True
@@ -69,14 +51,10 @@ class StableAdamW(AdamOptimizer):
         epsilon: float = 1e-6,
         parameters: Parameters | None = None,
         weight_decay: float = 0.01,
-        **shared: Unpack[SharedArguments],
+        **shared: Any,
     ) -> None:
-        options = {
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-            "weight_decay": weight_decay,
-        }
+        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        options["weight_decay"] = weight_decay
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _update(self, step: Step) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, get_args
+from typing import Any, Literal, get_args
 
 import paddle
 from paddle import Tensor
@@ -20,19 +20,11 @@ from paddle_adagc.optimizers.adam import (
     adam_direction,
     square_root,
 )
-from paddle_adagc.optimizers.arguments import Form
-from paddle_adagc.optimizers.base import (
-    Parameters,
-    Parts,
-    SharedArguments,
-    Step,
-)
+from paddle_adagc.optimizers.base import Parameters, Parts, Step
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+Form = Literal["original", "paper"]
 
-FORMS = get_args(Form)
-
+_SMALLEST_WEIGHT_NORM = 1e-3
 _SMALLEST_NORM = 1e-6
 
 
@@ -41,17 +33,10 @@ class UpdateClip(abc.ABC):
 
     @abc.abstractmethod
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Return the factor.
+        """Return the factor, in (0, 1], with as many axes as the update.
 
-        Args:
-            step: Its learning rate and the weight before it; what is reduced
-                over a tensor's ``Parts`` is the whole tensor's.
-            update: The optimizer's, before the learning rate and without
-                weight decay; this rank's part of a tensor.
-            is_embedding: The tensor's rows are units.
-
-        Returns:
-            In (0, 1], of as many axes as the update, to be broadcast.
+        ``update`` is this rank's part of a tensor's, before the learning rate
+        and without weight decay. The rows of an embedding are units.
         """
 
 
@@ -61,47 +46,36 @@ class AGC(UpdateClip):
 
     .. math::
 
-        \Delta_u \leftarrow \lambda \frac{\max(\|W_u\|, \epsilon)}
+        \Delta_u \leftarrow \lambda \frac{\max(\|W_u\|, 10^{-3})}
         {\max(\|\Delta_u\|, 10^{-6})} \Delta_u
-        \quad \text{if } \|\Delta_u\| > \lambda \max(\|W_u\|, \epsilon)
+        \quad \text{if } \|\Delta_u\| > \lambda \max(\|W_u\|, 10^{-3})
 
     for every unit :math:`u`: a column of a linear weight ``[in, out]``, a row
     of an embedding, a filter ``[in, ...]`` of a convolution ``[out, in,
     ...]``; a vector is one unit. The original clips the gradient so:
     :class:`paddle_adagc.clips.agc.ClipGradByAGC`. The AdaGC paper's table
-    applies AGC to the update, and has no :math:`\epsilon`: with
+    applies AGC to the update, and has no least weight norm: with
     ``form="paper"`` a unit whose weights are 0 never moves.
     """
 
     form: Form = "original"
-    """Gives the defaults of the other fields, and whether there is an
-    :math:`\\epsilon`."""
 
     lambda_rel: float | None = None
     """:math:`\\lambda`; by default 0.01, in the paper's form 0.001."""
 
-    epsilon: float | None = None
-    """Least weight norm; by default 0.001. The paper's form takes none."""
-
     def __post_init__(self) -> None:
-        is_paper = check_choice("form", self.form, FORMS) == "paper"
-        if is_paper and self.epsilon is not None:
-            raise ValueError(
-                f"epsilon={self.epsilon!r}: the paper's form has none; use "
-                "form='original'"
-            )
-        _fill(self, "lambda_rel", 1e-3 if is_paper else 1e-2)
-        if not is_paper:
-            _fill(self, "epsilon", 1e-3)
+        _fill(self, "lambda_rel", original=1e-2, paper=1e-3)
 
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Return the factor of every unit; see :meth:`UpdateClip.scale`."""
+        """Return the factor of every unit."""
         axes = unit_axes(update.ndim, is_embedding)
         squares = [step.weight.square(), update.square()]
         parts = Parts(step.parameter)
         norms = square_root(parts.sum(paddle.stack(squares, axis=-1), axes))
         of_weight, of_update = norms.unbind(-1)
-        bound = self.lambda_rel * paddle.clip(of_weight, min=self.epsilon)
+        if self.form == "original":
+            of_weight = paddle.clip(of_weight, min=_SMALLEST_WEIGHT_NORM)
+        bound = self.lambda_rel * of_weight
         ratio = bound / paddle.clip(of_update, min=_SMALLEST_NORM)
         return paddle.where(of_update > bound, ratio, paddle.ones_like(ratio))
 
@@ -127,7 +101,6 @@ class Clippy(UpdateClip):
     """
 
     form: Form = "original"
-    """Which ratio, and the defaults of the other fields."""
 
     lambda_rel: float | None = None
     """By default 0.1; in the paper's form 0.01."""
@@ -138,12 +111,11 @@ class Clippy(UpdateClip):
     clips at the learning rates of language models."""
 
     def __post_init__(self) -> None:
-        is_paper = check_choice("form", self.form, FORMS) == "paper"
-        _fill(self, "lambda_rel", 1e-2 if is_paper else 1e-1)
-        _fill(self, "lambda_abs", 0.5 if is_paper else 1e-7)
+        _fill(self, "lambda_rel", original=1e-1, paper=1e-2)
+        _fill(self, "lambda_abs", original=1e-7, paper=0.5)
 
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """One factor of the tensor; see :meth:`UpdateClip.scale`."""
+        """Return one factor of the tensor."""
         parts = Parts(step.parameter)
         size, change = step.weight.abs(), step.lr * update.abs()
         if self.form == "paper":
@@ -170,14 +142,18 @@ class RMSClip(UpdateClip):
         check_positive("threshold", self.threshold)
 
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """One factor of the tensor; see :meth:`UpdateClip.scale`."""
+        """Return one factor of the tensor."""
         rms = square_root(Parts(step.parameter).mean(update.square()))
         return 1 / paddle.clip(rms / self.threshold, min=1.0)
 
 
-def _fill(clip: UpdateClip, name: str, default: float) -> None:
-    """Set a field that was not given; check one that was."""
-    value = getattr(clip, name)
+def _fill(
+    clip: AGC | Clippy, name: str, *, original: float, paper: float
+) -> None:
+    """Set a field that was not given to its form's default; check others."""
+    form, value = clip.form, getattr(clip, name)
+    check_choice("form", form, get_args(Form))
+    default = original if form == "original" else paper
     number = default if value is None else check_positive(name, value)
     object.__setattr__(clip, name, number)
 
@@ -195,13 +171,10 @@ class ClippedAdamW(AdamOptimizer):
     weights before they decay. What a clip reduces over a tensor is reduced over
     the tensor-parallel group where that splits it, in one small all-reduce (for
     Clippy's paper form two) per such tensor and step; sharding that splits
-    tensors (V2, stage 3) is refused.
-
-    The further arguments are those of
-    :class:`~paddle_adagc.optimizers.base.SharedArguments`.
+    tensors (V2, stage 3) is refused. All arguments but these are
+    explained at :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        learning_rate: A number or a scheduler.
         update_clip: :class:`~paddle_adagc.optimizers.update_clips.AGC`,
             :class:`~paddle_adagc.optimizers.update_clips.Clippy` or
             :class:`~paddle_adagc.optimizers.update_clips.RMSClip`.
@@ -213,13 +186,6 @@ class ClippedAdamW(AdamOptimizer):
             layer.)
         is_embedding_fun: Whether the parameter of this name is an embedding,
             whose rows are AGC's units; None: none is.
-        parameters: Parameters, or groups of them (see
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`).
-        weight_decay: Decoupled weight decay.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of its range, or sharding splits tensors.
     """
 
     _needs_whole_tensors = True
@@ -235,7 +201,7 @@ class ClippedAdamW(AdamOptimizer):
         is_embedding_fun: Callable[[str], bool] | None = None,
         parameters: Parameters | None = None,
         weight_decay: float = 0.01,
-        **shared: Unpack[SharedArguments],
+        **shared: Any,
     ) -> None:
         if not isinstance(update_clip, UpdateClip):
             raise TypeError(
@@ -245,12 +211,8 @@ class ClippedAdamW(AdamOptimizer):
         self._update_clip = update_clip
         self._apply_clip_param_fun = apply_clip_param_fun
         self._is_embedding_fun = is_embedding_fun
-        options = {
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-            "weight_decay": weight_decay,
-        }
+        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        options["weight_decay"] = weight_decay
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _update(self, step: Step) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from paddle_adagc.checks import (
     check_bool,
-    check_choice,
     check_integer,
     check_not_negative,
     check_positive,
@@ -23,11 +22,7 @@ from paddle_adagc.checks import (
     suggestion,
 )
 from paddle_adagc.stability.monitor import check_state
-from paddle_adagc.stability.spike_score import (
-    DIRECTIONS,
-    EVENT_GAP,
-    robust_center,
-)
+from paddle_adagc.stability.spike_score import EVENT_GAP, robust_center
 
 _SMALLEST = 1e-30
 
@@ -37,9 +32,9 @@ class Watch:
     """When a value of a series is abnormal.
 
     A finite value is abnormal if it is more than ``sigma`` deviations, and more
-    than ``least``, away from the median of the ``window`` finite values before
-    it. The deviation is their median absolute deviation (MAD) times 1.4826;
-    where that is 0, the mean absolute deviation times sqrt(pi / 2). The first
+    than ``least``, above the median of the ``window`` finite values before it.
+    The deviation is their median absolute deviation (MAD) times 1.4826; where
+    that is 0, the mean absolute deviation times sqrt(pi / 2). The first
     ``first`` values are not judged. NaN and Inf always are abnormal, and do not
     enter the window.
 
@@ -53,9 +48,6 @@ class Watch:
 
     least: float = 0.0
     """Least distance in the series' own unit, or of the logarithms, >= 0."""
-
-    direction: str = "up"
-    """``"up"`` (above the median only), ``"down"`` or ``"both"``."""
 
     log: bool = False
     """Compare logarithms, for series whose ratios matter; 0 counts as 1e-30."""
@@ -79,7 +71,6 @@ class Watch:
         """Validate every field."""
         check_positive("sigma", self.sigma)
         check_not_negative("least", self.least)
-        check_choice("direction", self.direction, DIRECTIONS)
         check_bool("log", self.log)
         if self.limit is not None:
             check_real("limit", self.limit)
@@ -145,19 +136,17 @@ class Alarm:
 class Monitor:
     """Watch several series of a run and report every event once.
 
-    The values are numbers on the host: pass those of the steps since the
+    An abnormal value at most 10 steps after the one before belongs to the same
+    event. The values are numbers on the host: pass those of the steps since the
     last log when they are logged anyway, and no step waits for the device. How
     steps are split into calls changes nothing but the end of an event that is
     still open.
 
     Args:
         watches: Rule by name of the series; default :data:`WATCHES`.
-        event_gap: An abnormal value at most this many steps after the one
-            before belongs to the same event.
 
     Raises:
-        TypeError: ``event_gap`` is not an integer.
-        ValueError: No series, or ``event_gap`` is below 1.
+        ValueError: No series.
 
     Example:
         >>> monitor = Monitor()
@@ -169,24 +158,17 @@ class Monitor:
         ('loss', 100, 5.0)
     """
 
-    def __init__(
-        self,
-        watches: Mapping[str, Watch] = WATCHES,
-        *,
-        event_gap: int = EVENT_GAP,
-    ) -> None:
+    def __init__(self, watches: Mapping[str, Watch] = WATCHES) -> None:
         if not watches:
             raise ValueError("watches is empty: name at least one series")
         self.watches = dict(watches)
-        self._gap = check_integer("event_gap", event_gap, 1)
-        self._past = {
-            name: deque[float](maxlen=watch.window)
-            for name, watch in self.watches.items()
-        }
-        self._recent = {
-            name: deque[float](maxlen=watch.smoothing)
-            for name, watch in self.watches.items()
-        }
+        self._past, self._recent = (
+            {
+                name: deque[float](maxlen=getattr(watch, length))
+                for name, watch in self.watches.items()
+            }
+            for length in ("window", "smoothing")
+        )
         self._alarms: list[Alarm] = []
         self._latest: dict[str, int] = {}
 
@@ -224,11 +206,8 @@ class Monitor:
         """Return the state to resume from, as JSON-serialisable values."""
         return {
             "config": {
-                "event_gap": self._gap,
-                "watches": {
-                    name: dataclasses.asdict(watch)
-                    for name, watch in self.watches.items()
-                },
+                name: dataclasses.asdict(watch)
+                for name, watch in self.watches.items()
             },
             "past": {name: list(past) for name, past in self._past.items()},
             "recent": {name: list(x) for name, x in self._recent.items()},
@@ -252,8 +231,8 @@ class Monitor:
 
     def _take(self, name: str, step: int, value: float) -> None:
         watch, past = self.watches[name], self._past[name]
-        level, is_finite = value, math.isfinite(value)
-        if is_finite:
+        level = value
+        if is_finite := math.isfinite(value):
             recent = self._recent[name]
             recent.append(
                 math.log(max(value, _SMALLEST)) if watch.log else value
@@ -273,7 +252,7 @@ class Monitor:
     def _report(self, new: Alarm) -> None:
         """Add an abnormal value to its series' last event, or begin one."""
         place = self._latest.get(new.series)
-        if place is None or new.start - self._alarms[place].end > self._gap:
+        if place is None or new.start - self._alarms[place].end > EVENT_GAP:
             self._latest[new.series] = len(self._alarms)
             self._alarms.append(new)
             return
@@ -288,12 +267,10 @@ def _deques(
     mine: Mapping[str, deque[float]], state: Mapping[str, Any]
 ) -> dict[str, deque[float]]:
     """Return a state's values in deques as long as ``mine``."""
-    if missing := sorted(set(mine) - set(state)):
+    if missing := sorted(mine.keys() - state.keys()):
         raise ValueError(f"the state lacks values of {', '.join(missing)}")
     return {
-        name: deque(
-            (check_real(name, value) for value in state[name]), old.maxlen
-        )
+        name: deque([check_real(name, x) for x in state[name]], old.maxlen)
         for name, old in mine.items()
     }
 
@@ -323,10 +300,6 @@ def _judge(
     median, deviation = map(float, robust_center(np.array(past)))
     usual = math.exp(median) if watch.log else median
     distance = level - median
-    if watch.direction == "both":
-        distance = abs(distance)
-    elif watch.direction == "down":
-        distance = -distance
     if distance <= watch.least:
         return usual, 0.0
     score = distance / deviation if deviation else math.inf

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from paddle_adagc.checks import check_integer, check_positive, check_series
-from paddle_adagc.stability.spike_score import (
-    EVENT_GAP,
-    count_events,
-    group_events,
-)
+from paddle_adagc.stability.spike_score import count_events, group_events
+
+_SMOOTHING = 10
+"""Number of judged steps that the excess is averaged over for the recovery."""
+
+_RECOVERED_BELOW = 0.1  # nat
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +26,6 @@ class PairedExcess:
     excess: np.ndarray
     """Loss with faults minus loss without, float64 ``[num_steps]``. +Inf where
     only the faulty run's loss is not finite, NaN where left out."""
-
-    faults: tuple[tuple[int, int], ...]
-    """First and last step of every burst of consecutive faulty steps."""
 
     num_events: dict[float, int]
     """Per threshold, in nat: events with an excess above it. They are
@@ -39,15 +37,10 @@ class PairedExcess:
     worst: float
     """Largest excess, in nat; NaN if no step was judged."""
 
-    worst_step: int | None
-    """First step with the largest excess."""
-
     recovery_steps: tuple[int | None, ...]
-    """Per burst: steps after its last one until the excess is gone, 0 if it
-    never showed; None if it is not gone before the next burst or the end."""
-
-    num_left_out: int
-    """Steps from the first fault on that were not judged."""
+    """Per burst of consecutive faulty steps: steps after its last one until the
+    excess is gone, 0 if it never showed; None if it is not gone before the next
+    burst or the end."""
 
     difference_before: float
     """Largest absolute difference before the first fault, in nat: 0 if the
@@ -56,12 +49,8 @@ class PairedExcess:
     @property
     def steps_to_recover(self) -> int | None:
         """The longest recovery; None if one of the bursts never recovers."""
-        longest = 0
-        for steps in self.recovery_steps:
-            if steps is None:
-                return None
-            longest = max(longest, steps)
-        return longest
+        known = [steps for steps in self.recovery_steps if steps is not None]
+        return max(known) if len(known) == len(self.recovery_steps) else None
 
 
 def paired_excess(
@@ -71,9 +60,6 @@ def paired_excess(
     *,
     exclude_steps: Iterable[int] = (),
     thresholds: Sequence[float] = (0.2, 0.5),
-    recovered_below: float = 0.1,
-    smoothing: int = 10,
-    event_gap: int = EVENT_GAP,
 ) -> PairedExcess:
     """Compare a run with faults to the same run without them.
 
@@ -81,10 +67,10 @@ def paired_excess(
     and a damage far below ten standard deviations of the loss is seen.
 
     Recovery: within the steps from a burst's last step to the next burst (or
-    the end), the excess is smoothed by the mean of a judged step and the
-    ``smoothing - 1`` judged ones after it. The excess is gone at the first step
-    from which every such mean is below ``recovered_below``. The last mean is
-    that of the last ``smoothing`` judged steps (of all, if there are fewer).
+    the end), the excess is smoothed by the mean of a judged step and the 9
+    judged ones after it. The excess is gone at the first step from which every
+    such mean is below 0.1 nat. The last mean is that of the last 10 judged
+    steps (of all, if there are fewer).
 
     A step is left out if it is in ``exclude_steps`` or if the reference's loss
     is not finite there.
@@ -97,16 +83,13 @@ def paired_excess(
         exclude_steps: Steps whose loss is itself that of a corrupted batch or
             activation, which says nothing about the model:
             ``corrupted_loss_steps`` of ``paddle_adagc.lab.faults``.
-        thresholds: Events are counted above each, in nat.
-        recovered_below: In nat.
-        smoothing: Number of steps to average over for the recovery.
-        event_gap: Steps above the lowest threshold that are at most this far
-            apart are one event.
+        thresholds: Events are counted above each, in nat. Steps above the
+            lowest that are at most 10 apart are one event.
 
     Raises:
         TypeError: A series is not numeric, or a step is not an integer.
         ValueError: The lengths differ, no fault is given, a fault lies outside
-            the series, or a setting is not positive.
+            the series, or a threshold is not positive.
     """
     faulty = check_series("losses", losses)
     clean = check_series("reference", reference)
@@ -116,10 +99,11 @@ def paired_excess(
             "shorter run with NaN, or cut both to the same length"
         )
     bursts = _bursts(fault_steps, faulty.size)
-    check_positive("recovered_below", recovered_below)
-    check_integer("smoothing", smoothing, 1)
-    check_integer("event_gap", event_gap, 1)
-    excess = _difference(faulty, clean)
+    for threshold in thresholds:
+        check_positive("threshold", threshold)
+    with np.errstate(invalid="ignore"):
+        excess = np.where(np.isfinite(faulty), faulty - clean, np.inf)
+    excess[~np.isfinite(clean)] = np.nan
     start = bursts[0][0]
     before = np.abs(excess[:start])
     before[np.isnan(before)] = np.inf
@@ -129,21 +113,13 @@ def paired_excess(
     ends = [first for first, _ in bursts[1:]] + [excess.size]
     return PairedExcess(
         excess=excess,
-        faults=bursts,
-        num_events=count_events(
-            steps,
-            judged,
-            [check_positive("threshold", t) for t in thresholds],
-            event_gap,
-        ),
+        num_events=count_events(steps, judged, thresholds),
         area=float(judged.sum()),
         worst=float(judged.max()) if judged.size else math.nan,
-        worst_step=int(steps[judged.argmax()]) if judged.size else None,
         recovery_steps=tuple(
-            _recovery(excess, last, end, recovered_below, smoothing)
+            _recovery(excess, last, end)
             for (_, last), end in zip(bursts, ends, strict=True)
         ),
-        num_left_out=excess.size - start - steps.size,
         difference_before=float(before.max(initial=0.0)),
     )
 
@@ -161,23 +137,15 @@ def _bursts(
     return group_events(steps, 1)
 
 
-def _difference(faulty: np.ndarray, clean: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        excess = np.where(np.isfinite(faulty), faulty - clean, np.inf)
-    return np.where(np.isfinite(clean), excess, np.nan)
-
-
-def _recovery(
-    excess: np.ndarray, last: int, end: int, below: float, smoothing: int
-) -> int | None:
+def _recovery(excess: np.ndarray, last: int, end: int) -> int | None:
     """Count steps from ``last + 1`` until the excess is gone, or None."""
     steps = last + 1 + np.flatnonzero(~np.isnan(excess[last + 1 : end]))
     if not steps.size:
         return None
     windows = np.lib.stride_tricks.sliding_window_view(
-        excess[steps], min(smoothing, steps.size)
+        excess[steps], min(_SMOOTHING, steps.size)
     )
-    high = np.flatnonzero(windows.mean(axis=1) >= below)
+    high = np.flatnonzero(windows.mean(axis=1) >= _RECOVERED_BELOW)
     if not high.size:
         return 0
     if high[-1] == len(windows) - 1:

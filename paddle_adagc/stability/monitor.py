@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from paddle_adagc.checks import check_integer, check_real
+import numpy as np
+
+from paddle_adagc.checks import check_integer, check_positive, check_real
 from paddle_adagc.stability.spike_score import (
     EVENT_GAP,
-    ExactWindow,
-    SpikeRule,
     SpikeScore,
-    make_score,
+    usual_center,
 )
 
 
@@ -50,10 +51,9 @@ class Spike:
 class SpikeMonitor:
     """Judge one loss at a time, exactly as :func:`spike_score` does.
 
-    A step costs O(1) operations; the memory is the window and one integer a
-    spike. Losses are numbers on the host: reading one from a tensor waits for
-    the device, so pass the number that is logged anyway. Settings and their
-    errors are those of :func:`spike_score`.
+    Losses are numbers on the host: reading one from a tensor waits for the
+    device, so pass the number that is logged anyway. Settings and their errors
+    are those of :func:`spike_score`.
 
     Example:
         >>> monitor = SpikeMonitor(window=4)
@@ -63,20 +63,10 @@ class SpikeMonitor:
         4
     """
 
-    def __init__(
-        self,
-        window: int = 1000,
-        sigma: float = 10.0,
-        *,
-        direction: str = "both",
-        deviation: str = "sample",
-        skip: int = 0,
-        event_gap: int = EVENT_GAP,
-    ) -> None:
-        self.rule = SpikeRule(
-            window, sigma, direction, deviation, skip, event_gap
-        )
-        self._past = ExactWindow(self.rule)
+    def __init__(self, window: int = 1000, sigma: float = 10.0) -> None:
+        self._window = check_integer("window", window, 2)
+        self._sigma = check_positive("sigma", sigma)
+        self._past = deque[float](maxlen=self._window)
         self._num_values = 0
         self._spikes: list[int] = []
 
@@ -94,32 +84,32 @@ class SpikeMonitor:
         value = float(loss)
         step = self._num_values
         self._num_values += 1
-        if step < self.rule.skip:
+        mean = deviation = math.nan
+        if len(self._past) == self._window:
+            mean, deviation = map(float, usual_center(np.array(self._past)))
+        is_spike = not math.isfinite(value)
+        if not is_spike:
+            self._past.append(value)
+            distance = abs(value - mean)
+            is_spike = distance > 0 and distance >= self._sigma * deviation
+        if not is_spike:
             return None
-        if not math.isfinite(value):
-            return self._report(step, value)
-        is_spike = self._past.is_spike(value)
-        spike = self._report(step, value) if is_spike else None
-        self._past.push(value)
-        return spike
+        starts_event = not self._spikes or step - self._spikes[-1] > EVENT_GAP
+        self._spikes.append(step)
+        return Spike(step, value, mean, deviation, starts_event)
 
     def score(self) -> SpikeScore:
         """Spike score of the losses so far."""
-        skipped = min(self._num_values, self.rule.skip)
-        return make_score(
-            self._num_values,
-            skipped + len(self._past),
-            self._spikes,
-            self.rule.event_gap,
-        )
+        indices = np.array(self._spikes, np.int64)
+        return SpikeScore(self._num_values, len(self._past), indices)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, as JSON-serialisable values."""
         return {
-            "config": dataclasses.asdict(self.rule),
+            "config": {"window": self._window, "sigma": self._sigma},
             "num_values": self._num_values,
-            "window": self._past.values,
-            "spikes": list(self._spikes),
+            "window": [*self._past],
+            "spikes": [*self._spikes],
         }
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -134,45 +124,30 @@ class SpikeMonitor:
         num_values = check_integer("num_values", state["num_values"], 0)
         values = [check_real("window value", x) for x in state["window"]]
         spikes = [check_integer("spike", x, 0) for x in state["spikes"]]
-        seen = max(0, num_values - self.rule.skip)
-        least = min(self.rule.window, seen - len(spikes))
-        most = min(self.rule.window, seen)
-        if not least <= len(values) <= most:
+        if len(values) > (most := min(self._window, num_values)):
             raise ValueError(
                 f"the state's window holds {len(values)} values; after "
-                f"{num_values} losses it holds {max(least, 0)} to {most}"
+                f"{num_values} losses it holds at most {most}"
             )
-        if spikes != sorted(set(spikes)) or any(
-            not self.rule.skip <= spike < num_values for spike in spikes
-        ):
+        if spikes != sorted({*spikes} & {*range(num_values)}):
             raise ValueError(
-                f"the state's spikes must ascend within [{self.rule.skip}, "
-                f"{num_values}), got {spikes}"
+                f"the state's spikes must ascend within [0, {num_values}), "
+                f"got {spikes}"
             )
-        self._past = ExactWindow(self.rule, values)
-        self._num_values = num_values
-        self._spikes = spikes
-
-    def _report(self, step: int, loss: float) -> Spike:
-        starts_event = (
-            not self._spikes or step - self._spikes[-1] > self.rule.event_gap
-        )
-        self._spikes.append(step)
-        return Spike(
-            step=step,
-            loss=loss,
-            mean=self._past.mean(),
-            standard_deviation=self._past.standard_deviation(),
-            starts_event=starts_event,
-        )
+        self._past = deque(values, self._window)
+        self._num_values, self._spikes = num_values, spikes
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse a state without the keys of a monitor's own, or its settings."""
+    """Refuse a state without the keys of a monitor's own, or its settings.
+
+    Settings of earlier versions that this one lacks are ignored.
+    """
     if missing := own.keys() - state.keys():
         raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
-    if state["config"] != own["config"]:
+    config, settings = state["config"], own["config"]
+    if {key: config.get(key) for key in settings} != settings:
         raise ValueError(
-            f"the state is of a monitor with {state['config']}, this one "
-            f"has {own['config']}: make it with the same settings"
+            f"the state is of a monitor with {config}, this one has "
+            f"{settings}: make it with the same settings"
         )

@@ -13,7 +13,6 @@ import pytest
 
 from paddle_adagc import check, kernels
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels import host
 from paddle_adagc.kernels.cuda import runtime
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -52,7 +51,6 @@ def test_operators_have_a_reason(monkeypatch):
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
     assert check.backend() == "Paddle's operators: PADDLE_ADAGC_NATIVE=0"
     monkeypatch.delenv("PADDLE_ADAGC_NATIVE")
-    monkeypatch.setattr(host, "_fast_reader", lambda: None)
     monkeypatch.setattr(paddle.device, "get_device", lambda: "xpu:0")
     assert check.backend().endswith(": the kernels are made for NVIDIA GPUs")
     monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")

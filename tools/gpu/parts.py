@@ -70,12 +70,14 @@ class Torch:
         """Copy to the host as float64."""
         return tensor.double().cpu().numpy().copy()
 
-    def scaled(self, tensor: Any, h: float) -> Any:
+    def scaled(self, tensor: Any, h: float, dtype: str) -> np.ndarray:
         """Multiply in float32 at least and round once."""
-        if tensor.dtype == self.lib.float64:
-            return tensor * float(np.float32(h))
-        factor = self.tensor(np.array(h, np.float32), "float32")
-        return (tensor.float() * factor).to(tensor.dtype)
+        wide, factor = self.wide(tensor), np.float32(h)
+        if dtype != "float64":
+            wide = wide.astype(np.float32)
+        kept = np.float16 if dtype == "float16" else wide.dtype
+        product = (wide * factor).astype(kept).astype(np.float64)
+        return self.wide(self.tensor(product, dtype))
 
     def stream(self) -> int:
         """Handle of the current stream."""
@@ -127,32 +129,20 @@ class Paddle(Torch):
         self._device = device
 
     def cuda_major(self) -> str:
-        """Major version of CUDA that the framework was built with."""
         return str(self.lib.version.cuda()).split(".")[0]
 
     def tensor(self, values: np.ndarray, dtype: str) -> Any:
-        """Make a tensor of float64 values."""
         if dtype == "float16":  # Paddle 3.1 rounds twice
             values = values.astype(np.float16)
         return self.lib.to_tensor(values).astype(dtype)
 
     def empty(self, count: int, dtype: str) -> Any:
-        """Make a tensor of unknown values."""
         return self.lib.empty([count], dtype)
 
     def wide(self, tensor: Any) -> np.ndarray:
-        """Copy to the host as float64."""
         return tensor.astype("float64").numpy()
 
-    def scaled(self, tensor: Any, h: float) -> Any:
-        """Multiply in float32 at least and round once."""
-        if tensor.dtype == self.lib.float64:
-            return tensor * float(np.float32(h))
-        factor = self.lib.to_tensor(np.array([h], np.float32))
-        return (tensor.astype("float32") * factor).astype(tensor.dtype)
-
     def stream(self) -> int:
-        """Handle of the current stream."""
         if self._device == "cpu":
             return 0
         from paddle_adagc.kernels.cuda.runtime import current_stream
@@ -160,7 +150,6 @@ class Paddle(Torch):
         return current_stream(0)
 
     def name(self) -> str:
-        """Name of the GPU."""
         return self.lib.device.cuda.get_device_name()
 
     def other_stream(self) -> contextlib.AbstractContextManager[Any]:
@@ -168,7 +157,6 @@ class Paddle(Torch):
         return contextlib.nullcontext()
 
     def event(self) -> Any:
-        """A new event that takes the time."""
         return self.lib.device.Event(enable_timing=True)
 
 
@@ -245,7 +233,8 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
         cuda_major: The NVRTC to prefer: a newer one than the driver's CUDA may
             make code that the driver refuses.
     """
-    cuda = driver.Driver(ctypes.CDLL(DRIVER))
+    cuda, version = driver.Driver(ctypes.CDLL(DRIVER)), ctypes.c_int()
+    cuda.call("cuDriverGetVersion", ctypes.byref(version))
     nvrtc = driver.load_nvrtc(cuda_major)
     compiler = driver.Compiler(nvrtc)
     target = compiler.target(cuda.capability(0))
@@ -256,7 +245,7 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
     compiled = time.perf_counter()
     module = cuda.load(image, cuda.context(0))
     facts = {
-        "driver": cuda.version,
+        "driver": version.value,
         "target": target,
         "nvrtc": ".".join(map(str, compiler.version)),
         "nvrtc_file": nvrtc._name,

@@ -1,14 +1,13 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Times of the kernels on a GPU, and tables of them."""
+"""Times of the kernels on a GPU."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import itertools
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -79,105 +78,36 @@ def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
     """
     kinds = paddle_clips if isinstance(framework, Paddle) else torch_lists
     found = {}
-    for name, step in kinds(framework, tensors).items():
-        found[f"{name}_ms"], found[f"{name}_host_ms"] = framework.milliseconds(
-            step
-        )
+    for name, step in kinds(framework.lib, tensors).items():
+        ms, host_ms = framework.milliseconds(step)
+        found |= {f"{name}_ms": ms, f"{name}_host_ms": host_ms}
     return found
 
 
 def paddle_clips(
-    framework: Torch, tensors: list[Any]
+    paddle: Any, tensors: list[Any]
 ) -> dict[str, Callable[[], Any]]:
     """Return AdaGC's and Paddle's own clip of these gradients."""
-    paddle = framework.lib
-    zeros = paddle.nn.initializer.Constant(0.0)
-    pairs = [
-        (
-            paddle.create_parameter(
-                tensor.shape, tensor.dtype, default_initializer=zeros
-            ),
-            tensor,
-        )
-        for tensor in tensors
-    ]
     adagc = importlib.import_module("paddle_adagc.clips.adagc")
+    zeros = paddle.nn.initializer.Constant(0.0)
+    parameters = [
+        paddle.create_parameter(t.shape, t.dtype, default_initializer=zeros)
+        for t in tensors
+    ]
+    pairs = [*zip(parameters, tensors, strict=True)]
     mine = adagc.ClipGradByAdaGC(t_start=0)
     theirs = paddle.nn.ClipGradByGlobalNorm(1.0)
-    return {
-        "clip": lambda: mine(pairs),
-        "globalgc": lambda: theirs(pairs),
-    }
+    return {"clip": lambda: mine(pairs), "globalgc": lambda: theirs(pairs)}
 
 
-def torch_lists(
-    framework: Torch, tensors: list[Any]
-) -> dict[str, Callable[[], Any]]:
+def torch_lists(torch: Any, tensors: list[Any]) -> dict[str, Callable[[], Any]]:
     """Return PyTorch's lists, with factors that the host knows already.
 
     PyTorch has no fast list for factors on the device.
     """
-    torch = framework.lib
 
     def foreach() -> None:
         torch._foreach_norm(tensors)
         torch._foreach_mul_(tensors, [0.5] * len(tensors))
 
     return {"foreach": foreach}
-
-
-def write_floors() -> None:
-    """Print the least times that the data sheets allow, as Markdown."""
-    shares = [f"{gpu[7:11]}, {share:.0%}" for gpu in PEAKS for share in SHARES]
-    print_row("tensors", "values (M)", "dtype", *shares)
-    print_row("---:", "---:", "---", *["---:"] * len(shares))
-    for (count, values, offset), (dtype, width) in itertools.product(
-        LISTS, (("float32", 4), ("bfloat16", 2))
-    ):
-        if not offset:
-            times = [
-                1e3 * (1 + 2 * share) * values * width / PEAKS[gpu]
-                for gpu in PEAKS
-                for share in SHARES
-            ]
-            print_row(f"{count:,}", f"{values / 1e6:,.0f}", dtype, *times)
-
-
-COLUMNS = {
-    "ms": "ms",
-    "host_ms": "host ms",
-    "norms_ms": "norms alone",
-    "ms_at_copy_bandwidth": "at a copy's bandwidth",
-    "ms_at_peak_bandwidth": "at the data sheet's",
-    "clip_ms": "whole clip",
-    "clip_host_ms": "its host ms",
-    "globalgc_ms": "GlobalGC",
-    "globalgc_host_ms": "its host ms",
-    "foreach_ms": "foreach",
-    "foreach_host_ms": "its host ms",
-}
-"""Key of a row -> heading; columns without a number are left out."""
-
-
-def write_table(lines: Iterable[str]) -> None:
-    """Print the times of a run as Markdown."""
-    rows = [row for line in lines if "time" in (row := json.loads(line))]
-    keys = [key for key in COLUMNS if any(row.get(key) for row in rows)]
-    names = ("GPU", "framework", "tensors", "values (M)", "dtype", "clipped")
-    print_row(*names, *(COLUMNS[key] for key in keys))
-    print_row(*["---"] * len(names), *["---:"] * len(keys))
-    for row in rows:
-        values = f"{row['values'] / 1e6:,.0f}"
-        if row["offset"]:
-            values += ", odd addresses"
-        print_row(
-            *(row["gpu"], row["framework"], row["time"].split()[0], values),
-            *(row["dtype"], f"{row['clipped']:.0%}"),
-            *(row.get(key) for key in keys),
-        )
-
-
-def print_row(*cells: Any) -> None:
-    """Print a row of a Markdown table, numbers with three digits."""
-    texts = [f"{x:.3g}" if isinstance(x, float) else str(x) for x in cells]
-    print("|", " | ".join(texts), "|")

@@ -103,22 +103,15 @@ class Compiler:
         Returns:
             cubin or PTX, and the log with registers and spills.
         """
-        program = ctypes.c_void_p()
-        self._call(
-            "CreateProgram",
-            ctypes.byref(program),
-            source.encode(),
-            b"multi_tensor.cu",
-            *(0, None, None),  # headers
-        )
+        program, text = ctypes.c_void_p(), source.encode()
+        named = ctypes.byref(program), text, b"multi_tensor.cu"
+        self._call("CreateProgram", *named, 0, None, None)  # no headers
+        arguments = [f"--gpu-architecture={target}".encode()]
+        arguments += [option.encode() for option in options]
+        held = (ctypes.c_char_p * len(arguments))(*arguments)
         try:
-            arguments = [f"--gpu-architecture={target}", *options]
             code = self._nvrtc.nvrtcCompileProgram(
-                program,
-                len(arguments),
-                (ctypes.c_char_p * len(arguments))(
-                    *(argument.encode() for argument in arguments)
-                ),
+                program, len(arguments), held
             )
             log = self._read(program, "ProgramLog").rstrip(b"\0").decode()
             if code:
@@ -148,7 +141,7 @@ class Driver:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: Any, what: str = "") -> None:
-        """Call a function; ``what`` (its name) stands in the error."""
+        """Call a function; ``what`` stands in the error, else its name."""
         if code := getattr(self._cuda, name)(*arguments):
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorName(code, ctypes.byref(text))
@@ -157,13 +150,6 @@ class Driver:
                 f"{what or name} returned {error} ({code}); the driver also "
                 "reports here what an earlier kernel of the process did wrong"
             )
-
-    @property
-    def version(self) -> int:
-        """Newest CUDA that the driver runs, 1000 * major + 10 * minor."""
-        version = ctypes.c_int()
-        self.call("cuDriverGetVersion", ctypes.byref(version))
-        return version.value
 
     def capability(self, device: int) -> int:
         """Compute capability of a device, 10 * major + minor."""
@@ -203,14 +189,9 @@ class Module:
     """Loaded kernels; made by :meth:`Driver.load`."""
 
     def __init__(
-        self,
-        driver: Driver,
-        module: ctypes.c_void_p,
-        context: ctypes.c_void_p,
+        self, driver: Driver, module: ctypes.c_void_p, context: ctypes.c_void_p
     ) -> None:
-        self._driver = driver
-        self._module = module
-        self._context = context
+        self._driver, self._module, self._context = driver, module, context
         self._functions: dict[str, ctypes.c_void_p] = {}
 
     def make_current(self) -> None:
@@ -227,13 +208,8 @@ class Module:
         function = self._functions.get(name)
         if function is None:
             function = ctypes.c_void_p()
-            self._driver.call(
-                "cuModuleGetFunction",
-                ctypes.byref(function),
-                self._module,
-                name.encode(),
-                what=f"cuModuleGetFunction({name})",
-            )
+            named = ctypes.byref(function), self._module, name.encode()
+            self._driver.call("cuModuleGetFunction", *named, what=name)
             self._functions[name] = function
         pointers = (ctypes.c_void_p * len(arguments))(
             *map(ctypes.addressof, arguments)
@@ -243,20 +219,12 @@ class Module:
             function,
             *(grid, 1, 1),
             *(block, 1, 1),
-            0,
-            ctypes.c_void_p(stream),
-            pointers,
-            None,
+            *(0, ctypes.c_void_p(stream), pointers, None),
             what=f"launch of {name}",
         )
 
     def copy(self, target: int, source: bytes, stream: int) -> None:
         """Copy from pageable host memory, in the stream's order."""
-        self._driver.call(
-            "cuMemcpyHtoDAsync_v2",
-            ctypes.c_uint64(target),
-            source,
-            ctypes.c_size_t(len(source)),
-            ctypes.c_void_p(stream),
-            what="cuMemcpyHtoDAsync",
-        )
+        size, handle = ctypes.c_size_t(len(source)), ctypes.c_void_p(stream)
+        address = ctypes.c_uint64(target)
+        self._driver.call("cuMemcpyHtoDAsync_v2", address, source, size, handle)

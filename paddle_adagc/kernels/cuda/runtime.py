@@ -47,8 +47,7 @@ def _stream_reader() -> Callable[[int], int]:
     library: Any = libpaddle  # without a stub
     if hasattr(library, "_get_current_raw_stream"):
         return library._get_current_raw_stream
-    # Paddle before 3.3.
-    get_stream = library._get_current_stream
+    get_stream = library._get_current_stream  # Paddle before 3.3
     return lambda device: get_stream(device).cuda_stream
 
 
@@ -73,18 +72,14 @@ def leave_to_operators(device: int, reason: str) -> None:
 
 
 def _find(device: int) -> driver.Module | str:
-    if device not in _LOADED:
-        _LOADED[device] = _load(device)
-    return _LOADED[device]
-
-
-def _load(device: int) -> driver.Module | str:
+    if device in _LOADED:
+        return _LOADED[device]
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
-        return "PADDLE_ADAGC_NATIVE=0"
+        _LOADED[device] = "PADDLE_ADAGC_NATIVE=0"
+        return _LOADED[device]
     try:
         _stream_reader()
-        cuda = driver.Driver(ctypes.CDLL(DRIVER))
-        return _load_kernels(cuda, device)
+        _LOADED[device] = _load(device)
     # Whatever is wrong with driver, compiler or cache: no step ends by it.
     except Exception as error:
         logger.warning(
@@ -92,11 +87,13 @@ def _load(device: int) -> driver.Module | str:
             "operators",
             error,
         )
-        return str(error) or type(error).__name__
+        _LOADED[device] = str(error) or type(error).__name__
+    return _LOADED[device]
 
 
-def _load_kernels(cuda: driver.Driver, device: int) -> driver.Module:
+def _load(device: int) -> driver.Module:
     """Load the kernels, compiled when they are not in the cache."""
+    cuda = driver.Driver(ctypes.CDLL(DRIVER))
     major = str(paddle.version.cuda()).split(".")[0]
     compiler = driver.Compiler(driver.load_nvrtc(major))
     target = compiler.target(cuda.capability(device))

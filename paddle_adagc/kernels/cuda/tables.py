@@ -8,9 +8,8 @@ Neither Paddle nor a device is needed here: addresses are numbers.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,15 +48,12 @@ class Rule(ctypes.Structure):
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """The chunks of all segments of one dtype."""
 
     dtype: str
-    first: int
-    """Index of the first chunk."""
-
-    count: int
+    first: int  # index of the first chunk
+    num_chunks: int
 
 
 class Tables:
@@ -74,6 +70,7 @@ class Tables:
     Attributes:
         constants: What is copied to the device once.
         num_bytes: Device memory for it, the addresses and the partial sums.
+        chunks, spans, addresses, partial: Where each part of that begins.
     """
 
     def __init__(
@@ -92,33 +89,29 @@ class Tables:
         counts = -(-sizes // CHUNK)
         names = np.array(dtypes, str)
         self.runs: list[Run] = []
-        order = []
-        first = 0
-        for dtype in sorted(set(names[counts > 0].tolist())):
+        order = [np.zeros(0, np.int64)]
+        self.num_chunks = 0
+        for dtype in np.unique(names[counts > 0]).tolist():
             members = np.flatnonzero((names == dtype) & (counts > 0))
             order.append(members)
             count = int(counts[members].sum())
-            self.runs.append(Run(dtype, first, count))
-            first += count
-        self.num_chunks = first
-        segment = np.concatenate([*order, np.zeros(0, np.int64)]).astype(int)
+            self.runs.append(Run(dtype, self.num_chunks, count))
+            self.num_chunks += count
+        segment = np.concatenate(order)
         stop = np.zeros(self.num_segments, np.int64)
         stop[segment] = np.cumsum(counts[segment])
         start = stop - counts
         owner = np.repeat(segment, counts[segment])
-        index = np.arange(first) - start[owner]
+        index = np.arange(self.num_chunks) - start[owner]
         chunks = np.stack([owner, index, slots[owner], 0 * owner], 1)
         spans = np.zeros([self.num_slots, 2], np.int64)
         # Of a slot's segments, which are neighbours, first start and last stop.
         spans[slots[segment][::-1], 0] = start[segment][::-1]
         spans[slots[segment], 1] = stop[segment]
-        self.constants = b"".join(
-            (
-                np.stack([sizes, run, stride], 1).astype(np.int64).tobytes(),
-                chunks.astype(np.int32).tobytes(),
-                spans.astype(np.int32).tobytes(),
-            )
-        )
+        segments = np.stack([sizes, run, stride], 1).astype(np.int64)
+        self.constants = segments.tobytes()
+        self.constants += chunks.astype(np.int32).tobytes()
+        self.constants += spans.astype(np.int32).tobytes()
         self.chunks = 24 * self.num_segments
         self.spans = self.chunks + 16 * self.num_chunks
         self.addresses = len(self.constants)
@@ -146,38 +139,27 @@ class Launcher:
     def __init__(
         self, module: Any, tables: Tables, memory: int, stream: int
     ) -> None:
-        self.tables = tables
-        self._module = module
-        self._memory = memory
-        self._stream = stream
+        self._tables, self._module = tables, module
+        self._memory, self._stream = memory, stream
         module.copy(memory, tables.constants, stream)
 
     def store_addresses(self, addresses: np.ndarray) -> None:
-        """Tell the device where the tensors are.
-
-        Args:
-            addresses: uint64 ``[num_segments]``.
-        """
-        for start in range(0, self.tables.num_segments, ADDRESSES):
+        """Tell the device where the tensors are, uint64 ``[num_segments]``."""
+        table = self._at(self._tables.addresses)
+        for start in range(0, len(addresses), ADDRESSES):
             part = addresses[start : start + ADDRESSES]
             argument = _Addresses()
             ctypes.memmove(argument.values, part.tobytes(), part.nbytes)
-            self._launch(
-                "store_addresses",
-                1,
-                self._at(self.tables.addresses),
-                ctypes.c_int(start),
-                ctypes.c_int(len(part)),
-                argument,
-            )
+            place = ctypes.c_int(start), ctypes.c_int(len(part))
+            self._launch("store_addresses", 1, table, *place, argument)
 
     def squared_norms(self, out: int) -> None:
         """Write float32 ``[num_slots]`` to the address ``out``."""
-        tables = self.tables
+        tables = self._tables
         for run in tables.runs:
             self._launch(
                 f"partial_norm_{run.dtype}",
-                run.count,
+                run.num_chunks,
                 *self._chunks(run),
                 self._at(tables.partial + 4 * run.first),
             )
@@ -192,19 +174,21 @@ class Launcher:
 
     def scale(self, h: int, discard: int | None) -> None:
         """Scale by float32 at ``h``; zero where bool at ``discard``."""
-        for run in self.tables.runs:
-            per_block = min(max(run.count // _FULL_GRID, 1), CHUNKS_OF_BLOCK)
+        for run in self._tables.runs:
+            per_block = min(
+                max(run.num_chunks // _FULL_GRID, 1), CHUNKS_OF_BLOCK
+            )
             self._launch(
                 f"scale_{run.dtype}",
-                -(-run.count // per_block),
+                -(-run.num_chunks // per_block),
                 *self._chunks(run),
                 ctypes.c_void_p(h),
                 ctypes.c_void_p(discard),
-                ctypes.c_int(run.count),
+                ctypes.c_int(run.num_chunks),
             )
 
     def _chunks(self, run: Run) -> tuple[ctypes.c_void_p, ...]:
-        tables = self.tables
+        tables = self._tables
         return (
             self._at(tables.addresses),
             self._at(0),
@@ -226,25 +210,14 @@ def launch_adaptive_step(
     squared_norm: int,
     pointers: Sequence[int | None],
 ) -> None:
-    """Start the fused rule.
+    """Start the fused rule on vectors ``[num_tensors]``.
 
-    Args:
-        module: As for :class:`Launcher`.
-        stream: Handle of the stream.
-        num_tensors: Length of the vectors.
-        rule: Its numbers.
-        squared_norm: Address of the squared norms, float32.
-        pointers: Addresses of gamma, norm, h, new gamma (all float32), lost
-            (bool, may be None), count of non-finite norms before and after
-            (int32).
+    ``pointers`` are the addresses of gamma, norm, h, new gamma (all float32, as
+    ``squared_norm``), lost (bool, may be None), count of non-finite norms
+    before and after (int32). ``module`` and ``stream`` as for
+    :class:`Launcher`.
     """
-    module.launch(
-        "adaptive_step",
-        -(-num_tensors // THREADS),
-        THREADS,
-        stream,
-        ctypes.c_void_p(squared_norm),
-        ctypes.c_int(num_tensors),
-        rule,
-        *map(ctypes.c_void_p, pointers),
-    )
+    grid = -(-num_tensors // THREADS)
+    before = ctypes.c_void_p(squared_norm), ctypes.c_int(num_tensors), rule
+    after = map(ctypes.c_void_p, pointers)
+    module.launch("adaptive_step", grid, THREADS, stream, *before, *after)

@@ -90,23 +90,14 @@ class DeviceTensors:
 class _Lists:
     """Tables for lists of one set of slots; the device knows one at a time.
 
-    Args:
-        device: The GPU.
-        stream: Handle of the stream.
-        descriptors: Of every segment met so far.
-        segments: As for :class:`DeviceTensors`.
+    ``key`` is the GPU, its stream's handle, the number of segments, and the
+    segments of :class:`DeviceTensors`. ``descriptors`` are those of every
+    segment met so far.
     """
 
-    def __init__(
-        self,
-        device: int,
-        stream: int,
-        descriptors: np.ndarray,
-        segments: Segments | None,
-    ) -> None:
+    def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
+        device, stream, _, segments = self.key = key
         module = load_module(device)
-        assert module is not None
-        self.key = device, stream, len(descriptors), segments
         self.descriptors = descriptors
         runs, num_slots = None, 0
         if segments is not None:
@@ -122,8 +113,7 @@ class _Lists:
     def with_new(self, descriptors: np.ndarray) -> np.ndarray | None:
         """Add what these tables lack; None if a size or dtype differs.
 
-        Returns:
-            The tables' own descriptors if they lack nothing.
+        Gives the tables' own descriptors if they lack nothing.
         """
         mine = self.descriptors
         is_new = descriptors["size"] != mine["size"]
@@ -143,6 +133,7 @@ class _Lists:
         return self._launcher
 
 
+_Key = tuple[int, int, int, Segments | None]
 _KEPT: list[_Lists] = []
 """The last used first."""
 
@@ -153,19 +144,17 @@ def _find_lists(descriptors: np.ndarray, segments: Segments | None) -> _Lists:
     """Return the tables of these slots, with those that now lack a gradient."""
     device = current_device()
     assert device is not None
-    stream = current_stream(device)
-    key = device, stream, len(descriptors), segments
+    key = device, current_stream(device), len(descriptors), segments
+    old, found = None, None
     for lists in _KEPT:
         known = lists.with_new(descriptors) if lists.key == key else None
-        if known is None:
-            continue
-        found = lists
-        if known is not lists.descriptors:
-            found = _Lists(device, stream, known, segments)
-        break
-    else:
-        lists = found = _Lists(device, stream, descriptors, segments)
-    rest = [other for other in _KEPT if other is not lists]
+        if known is not None:
+            old, found = lists, lists
+            if known is not lists.descriptors:
+                found = _Lists(key, known)
+            break
+    found = found or _Lists(key, descriptors)
+    rest = [other for other in _KEPT if other is not old]
     _KEPT[:] = [found, *rest][:_MOST_KEPT]
     return found
 
@@ -202,13 +191,22 @@ def adaptive_step(
     """
     device = current_device()
     module = None if device is None else load_module(device)
-    before = (squared_norm, gamma, num_nonfinite)
-    if device is None or module is None or not _fit(before):
+    if device is None or module is None:
+        return None
+    vectors = squared_norm, gamma, num_nonfinite
+    dtypes = [paddle.float32, paddle.float32, paddle.int32]
+    known = describe(vectors)
+    if (
+        [vector.dtype for vector in vectors] != dtypes
+        or (known["device"] != current_memory()).any()
+        or (known["size"] != gamma.size).any()
+        or gamma.size == 0
+    ):
         return None
     norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
     lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
     count = paddle.empty_like(num_nonfinite)
-    vectors = (gamma, norm, h, new_gamma, lost, num_nonfinite, count)
+    held = (gamma, norm, h, new_gamma, lost, num_nonfinite, count)
     h_of_nonfinite = 0.0 if zeroes_nonfinite else 1.0
     launch_adaptive_step(
         module,
@@ -216,22 +214,6 @@ def adaptive_step(
         gamma.shape[0],
         Rule(lambda_rel, 1.0 - beta, h_of_nonfinite),
         squared_norm.data_ptr(),
-        [None if vector is None else vector.data_ptr() for vector in vectors],
+        [None if vector is None else vector.data_ptr() for vector in held],
     )
     return AdaptiveStep(norm, h, new_gamma, lost, count)
-
-
-def _fit(vectors: Sequence[Tensor]) -> bool:
-    """Whether all are alike in size, not empty, and on the current GPU.
-
-    All are float32 but the last, the int32 counts.
-    """
-    kinds = [vector.dtype for vector in vectors]
-    descriptors = describe(vectors)
-    sizes = descriptors["size"]
-    return bool(
-        kinds == [paddle.float32] * (len(vectors) - 1) + [paddle.int32]
-        and (descriptors["device"] == current_memory()).all()
-        and (sizes == sizes[0]).all()
-        and sizes[0] > 0
-    )

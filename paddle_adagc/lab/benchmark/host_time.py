@@ -65,8 +65,7 @@ def use(backend: str) -> Iterator[None]:
 def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
     """Time the clip by each backend, right after AdamW's step without a clip.
 
-    Two parts of the kernels' step follow: what it costs whatever the number of
-    tensors, and Paddle's answer to where the gradients lie.
+    What the kernels' step costs whatever the number of tensors follows.
 
     The tensors have one value each and lie on the CPU. Gives name -> ``ms``,
     the median, and ``of_adamw``, the median of its ratios to the step before.
@@ -77,15 +76,10 @@ def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
     optimizer = paddle.optimizer.AdamW(parameters=parameters)
     paddle.add_n(parameters).backward()
     pairs = [(p, p.grad) for p in parameters]
-    gradients = [gradient for _, gradient in pairs]
     turns: dict[str, tuple[str, Callable[[], Any]]] = {
         name: (name, _step_of(pairs)) for name in BACKENDS
     }
     turns["CUDA kernels, 1 of them"] = "CUDA kernels", _step_of(pairs[:1])
-    turns["DLPack exchange alone"] = (
-        "CUDA kernels",
-        functools.partial(host.describe, gradients),
-    )
     seconds: dict[str, list[tuple[float, float]]] = {n: [] for n in turns}
     gc.collect()
     gc.disable()

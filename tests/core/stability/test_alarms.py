@@ -74,16 +74,11 @@ def test_a_limit_needs_no_past():
     assert (alarm.start, alarm.worst, alarm.worst_step) == (1, 5, 2)
 
 
-@pytest.mark.parametrize(
-    ("direction", "starts"),
-    [("up", [200]), ("down", [300]), ("both", [200, 300])],
-)
-def test_directions(direction, starts):
+def test_a_value_far_below_is_no_alarm():
     losses = noise()
     losses[200], losses[300] = 9.0, -9.0
-    monitor = Monitor({"loss": Watch(direction=direction)})
-    alarms = monitor.update(rows_of(loss=losses))
-    assert [alarm.start for alarm in alarms] == starts
+    [alarm] = Monitor().update(rows_of(loss=losses))
+    assert alarm.start == 200
 
 
 def test_logarithms_compare_ratios():
@@ -130,7 +125,7 @@ def messy(seed):
     return rows_of(**series)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 63, 70, 129, 333, 499])
+@pytest.mark.parametrize("cut", [0, 63, 129, 333])
 def test_resume_and_calls_of_any_length_are_exact(cut):
     rows = messy(cut)
     whole, first, second = Monitor(), Monitor(), Monitor()
@@ -158,7 +153,6 @@ def test_unknown_series_are_named():
     [
         ({"sigma": 0}, ValueError, "sigma must be positive, got 0"),
         ({"least": -1.0}, ValueError, "least must not be negative, got -1"),
-        ({"direction": "u"}, ValueError, "did you mean 'up'"),
         ({"log": 1}, TypeError, "log must be True or False, got 1"),
         ({"limit": math.nan}, ValueError, "limit must be finite"),
         ({"smoothing": 0}, ValueError, "smoothing must be at least 1"),
@@ -208,8 +202,8 @@ def test_what_is_watched():
 
 
 def test_an_event_goes_on_over_exactly_the_gap():
-    monitor = Monitor({"nonfinite": Watch(limit=0.0)}, event_gap=5)
+    monitor = Monitor()
     monitor.update(
-        (step, {"nonfinite": float(step in (0, 5, 11))}) for step in range(20)
+        (step, {"nonfinite": float(step in (0, 10, 21))}) for step in range(30)
     )
-    assert [(a.start, a.end) for a in monitor.alarms] == [(0, 5), (11, 11)]
+    assert [(a.start, a.end) for a in monitor.alarms] == [(0, 10), (21, 21)]
