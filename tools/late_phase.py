@@ -17,7 +17,7 @@ a median h of at least 0.97. The bounds were set before any such run.
 
 import argparse
 
-import checkout  # noqa: F401
+import command  # noqa: F401
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 

@@ -16,10 +16,12 @@ import traceback
 from multiprocessing.connection import wait
 
 from paddle.distributed import parallel
+from pages import load_tool
 
-from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.gloo.rendezvous import free_port
 from paddle_adagc.lab.train.processes import leave
+
+main = load_tool("pretrain").main
 
 _HOST = "127.0.0.1"
 _HUNG_SECONDS = 120.0

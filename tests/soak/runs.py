@@ -12,9 +12,9 @@ from unittest import mock
 
 import numpy as np
 from lab.train.runs import make_values
+from pages import load_tool
 from soak.trials import Trial
 
-from paddle_adagc.lab.cli import pretrain
 from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.prepare import prepare
 from paddle_adagc.lab.record.files import RunRecord
@@ -75,7 +75,7 @@ def run_command(config_file, *options):
             contextlib.redirect_stderr(text),
             contextlib.redirect_stdout(io.StringIO()),
         ):
-            status = pretrain.main([str(config_file), *options])
+            status = load_tool("pretrain").main([str(config_file), *options])
     except Exception:
         return Answer(None, traceback.format_exc())
     finally:

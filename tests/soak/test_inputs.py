@@ -23,12 +23,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pages import load_tool
 from soak.readers import READERS, Reader
 from soak.trials import REPEAT, Trial
 
-from paddle_adagc.lab.cli.command import ERRORS
 from paddle_adagc.lab.train.parse import ALLOW_RESOLVERS, read_values
 
+ERRORS = load_tool("command").ERRORS
 MAX_SECONDS = 5
 """Of the processor."""
 MAX_WAIT = 60

@@ -153,7 +153,7 @@ class Progress:
 
 
 def run_process(run: PlannedRun, stop: threading.Event) -> None:
-    """Run a run by ``python -m paddle_adagc.lab.cli.pretrain``.
+    """Run a run by ``tools/pretrain.py``.
 
     Under a constant schedule it continues a shorter run of the same config.
     Its ``run.json`` then also has the ``commit`` (several if the run was
@@ -169,12 +169,7 @@ def run_process(run: PlannedRun, stop: threading.Event) -> None:
     values = json.loads(json.dumps(run.config.to_dict()))
     OmegaConf.save(OmegaConf.create(values), config_file)
     log_file = directory.with_name(directory.name + ".log")
-    command = [
-        sys.executable,
-        "-m",
-        "paddle_adagc.lab.cli.pretrain",
-        str(config_file),
-    ]
+    command = [sys.executable, f"{_ROOT}/tools/pretrain.py", str(config_file)]
     begin, code_commit = time.monotonic(), commit()
     with log_file.open("ab") as log:
         code = run_until(command, stop, stdout=log)

@@ -6,15 +6,12 @@ import importlib.util
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
-from pathlib import Path
 
 import pytest
+from pages import ROOT, load_tool
 
-from paddle_adagc.lab.cli import config_page, pretrain
-from paddle_adagc.lab.cli.command import add_options, make_parser
 from paddle_adagc.lab.paddleformers.recipe import read_run_config
 
-ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
@@ -23,7 +20,8 @@ RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
 ALONE = {
     "check_gpu",
     "check_versions",
-    "checkout",
+    "command",
+    "config_page",
     "late_phase",
     "mutate",
     "research_module",
@@ -59,7 +57,7 @@ TOO_SLOW = {*packages_distributions()} - QUICK
 
 
 def main_of(name):
-    return importlib.import_module(f"paddle_adagc.lab.cli.{name}").main
+    return load_tool(name).main
 
 
 def answer(folder, name, *arguments, too_slow=("paddle",)):
@@ -137,7 +135,8 @@ def test_command_says_that_paddlenlp_is_missing(
 
 
 def test_options_are_read_from_their_help():
-    parser = make_parser("plan", None)
+    command = load_tool("command")
+    parser = command.make_parser("plan", None)
     shown = """
 runs RUN  directories
 --all     a switch, whose help
@@ -145,7 +144,9 @@ runs RUN  directories
 --long-name N
           a number, %(default)s
 """
-    add_options(parser, shown, runs={"nargs": "+"}, long_name={"default": 3})
+    command.add_options(
+        parser, shown, runs={"nargs": "+"}, long_name={"default": 3}
+    )
     assert vars(parser.parse_args(["a", "b"])) == {
         "runs": ["a", "b"],
         "all": False,
@@ -158,12 +159,14 @@ runs RUN  directories
 
 
 def test_the_page_of_the_config_is_what_its_generator_prints():
-    assert (ROOT / "docs/config.md").read_text("utf-8") == config_page.page()
+    assert (ROOT / "docs/config.md").read_text("utf-8") == load_tool(
+        "config_page"
+    ).page()
 
 
 @pytest.mark.parametrize("config", [CONFIG, RECIPE])
 def test_a_printed_config_is_the_same_run(config, tmp_path, capsys):
-    assert pretrain.main([config, "--print-config"]) == 0
+    assert main_of("pretrain")([config, "--print-config"]) == 0
     printed = tmp_path / "printed.yaml"
     printed.write_text(capsys.readouterr().out)
     assert read_run_config(printed) == read_run_config(config)
