@@ -33,7 +33,7 @@ import dataclasses
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 from command import (
     add_options,
@@ -45,20 +45,6 @@ from command import (
 
 from paddle_adagc.checks import check_directory, check_installed
 from paddle_adagc.lab.storage import storage_errors
-
-if TYPE_CHECKING:
-    from paddle_adagc.lab.train.config import RunConfig
-    from paddle_adagc.lab.train.start import Fork
-
-_NOT_FOR_PADDLEFORMERS = (
-    "overwrite",
-    "verify_first",
-    "add_checksums",
-    "verbose",
-    "change_data",
-    "fork",
-)
-
 
 _OPTIONS = """
 config               YAML file, see configs/
@@ -100,61 +86,46 @@ def _pretrain(options: argparse.Namespace) -> int:
 
     if options.json and not options.check:
         raise ValueError("--json needs --check")
-    of_ernie = is_recipe(options.config)
+    of_formers = is_recipe(options.config)
     if options.print_config:
-        return _print_config(options, of_ernie)
+        return _print_config(options, of_formers)
     if options.check:
-        return _check(options, of_ernie)
-    return _launch(options) if of_ernie else _train(options)
+        return _check(options, of_formers)
+    return _launch(options) if of_formers else _train(options)
 
 
-def _check(options: argparse.Namespace, of_ernie: bool) -> int:
+def _check(options: argparse.Namespace, of_formers: bool) -> int:
     """Print the plan of a config, or all of its mistakes."""
-    from paddle_adagc.lab.paddleformers.recipe import (
-        PLANNED,
-        read_run_config,
-    )
-    from paddle_adagc.lab.plan.check import (
-        check_fine_tuning,
-        check_recipe,
-        check_values,
-    )
-    from paddle_adagc.lab.train.parse import (
-        merged,
-        read_overrides,
-        read_values,
-    )
+    from paddle_adagc.lab.paddleformers.recipe import PLANNED, read_run_config
+    from paddle_adagc.lab.plan import check
+    from paddle_adagc.lab.train import parse
 
     path, overrides = options.config, options.overrides
-    if of_ernie and read_values(path)["stage"] not in PLANNED:
-        report = check_fine_tuning(path, overrides)
-        print(report.to_json() if options.json else report.text())
-        return report.exit_status
-    try:
-        config = read_run_config(path, overrides)
-    except ValueError as error:
-        values = merged(read_values(path), read_overrides(overrides))
-        report = check_values(path, values, error)
+    if of_formers and parse.read_values(path)["stage"] not in PLANNED:
+        report = check.check_fine_tuning(path, overrides)
     else:
-        report = check_recipe(
-            config, path, overrides, with_paddleformers=of_ernie
-        )
+        try:
+            config = read_run_config(path, overrides)
+        except ValueError as error:
+            changes = parse.read_overrides(overrides)
+            values = parse.merged(parse.read_values(path), changes)
+            report = check.check_values(path, values, error)
+        else:
+            report = check.check_recipe(
+                config, path, overrides, with_paddleformers=of_formers
+            )
     print(report.to_json() if options.json else report.text())
     return report.exit_status
 
 
-def _print_config(options: argparse.Namespace, of_ernie: bool) -> int:
-    """Print a config's values as YAML: bases and overrides read, defaults in.
-
-    Of a recipe for PaddleFormers the values that it gives.
-    """
+def _print_config(options: argparse.Namespace, of_formers: bool) -> int:
+    """Print a config's values, defaults too, or those of a recipe, as YAML."""
     import yaml
 
     from paddle_adagc.lab.paddleformers.recipe import load_recipe
     from paddle_adagc.lab.train.parse import load_config
 
-    values: dict[str, Any]
-    if of_ernie:
+    if of_formers:
         values = load_recipe(options.config, options.overrides)
     else:
         config = load_config(options.config, options.overrides)
@@ -167,9 +138,10 @@ def _launch(options: argparse.Namespace) -> int:
     """Hand a recipe for PaddleFormers over to its launcher."""
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
+    flags = "overwrite verify_first add_checksums verbose change_data fork"
     given = [
         f"--{name.replace('_', '-')}"
-        for name in _NOT_FOR_PADDLEFORMERS
+        for name in flags.split()
         if getattr(options, name)
     ]
     if given:
@@ -190,27 +162,31 @@ def _train(options: argparse.Namespace) -> int:
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.record.files import mark_stopped
+    from paddle_adagc.lab.train import processes
     from paddle_adagc.lab.train.console import summarise_run
     from paddle_adagc.lab.train.optimizers import unfinished_warm_up
-    from paddle_adagc.lab.train.processes import (
-        LostRankError,
-        Stopped,
-        from_first_process,
-        is_first_process,
-        lost_ranks,
-    )
     from paddle_adagc.lab.train.run import run_pretraining
+    from paddle_adagc.lab.train.start import Fork
 
     logging.basicConfig(format="%(message)s", force=True)
     level = "INFO" if options.verbose else "WARNING"
     paddlenlp_logger.set_level(level)
     set_log_level(level)
-    config, fork = _forked(options, config)
+    fork = None
+    if options.fork is not None:
+        source, target = Path(config.train.output_dir), Path(options.fork)
+        if source.resolve() == target.resolve():
+            raise ValueError(
+                f"--fork {target} is the run itself: give a new directory"
+            )
+        fork = Fork(source, options.at)
+        train = dataclasses.replace(config.train, output_dir=str(target))
+        config = dataclasses.replace(config, train=train)
     warm_up, steps = config.schedule.warmup_steps, config.train.max_steps
     for line in unfinished_warm_up("schedule.warmup_steps", warm_up, steps):
         print(f"warning: {line}", file=sys.stderr)
     try:
-        with storage_errors(config.train.output_dir), lost_ranks():
+        with storage_errors(config.train.output_dir), processes.lost_ranks():
             check_directory("train.output_dir", config.train.output_dir)
             run_pretraining(
                 config,
@@ -220,35 +196,19 @@ def _train(options: argparse.Namespace) -> int:
                 verify=options.verify_first,
                 add_checksums=options.add_checksums,
             )
-    except Stopped as stopped:
-        if is_first_process():
+    except processes.Stopped as stopped:
+        if processes.is_first_process():
             print(stopped)
         return stopped.exit_status
-    except LostRankError as lost:
+    except processes.LostRankError as lost:
         mark_stopped(config.train.output_dir)
         print(f"\n{lost}", file=sys.stderr)
         return 4
-    ending = from_first_process(lambda: summarise_run(config.train.output_dir))
-    if is_first_process():
+    directory = config.train.output_dir
+    ending = processes.from_first_process(lambda: summarise_run(directory))
+    if processes.is_first_process():
         print("\n".join(ending.lines))
     return 0 if ending.is_sound else 1
-
-
-def _forked(
-    options: argparse.Namespace, config: RunConfig
-) -> tuple[RunConfig, Fork | None]:
-    """Return the config of the new run, and what it starts from."""
-    if options.fork is None:
-        return config, None
-    from paddle_adagc.lab.train.start import Fork
-
-    source, target = Path(config.train.output_dir), Path(options.fork)
-    if source.resolve() == target.resolve():
-        raise ValueError(
-            f"--fork {target} is the run itself: give a new directory"
-        )
-    train = dataclasses.replace(config.train, output_dir=str(target))
-    return dataclasses.replace(config, train=train), Fork(source, options.at)
 
 
 def run() -> NoReturn:
