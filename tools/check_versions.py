@@ -179,8 +179,10 @@ def table(records: Iterable[dict[str, Any]]) -> str:
 
 
 def _cell(record: dict[str, Any] | None) -> str:
-    if record is None or "problem" in record:
-        return record["problem"] if record else "not run"
+    if record is None:
+        return "not run"
+    if "problem" in record:
+        return str(record["problem"])
     bad = num_bad(record)
     return f"{record['passed']} passed" + (f", {bad} failed" if bad else "")
 

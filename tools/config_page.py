@@ -162,6 +162,11 @@ def _clips() -> str:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     make_parser("config_page", __doc__).parse_args()
     (ROOT / "docs/config.md").write_text(page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -72,32 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    _check(options)
-    from paddlenlp.utils.log import logger as paddlenlp_logger
-
-    from paddle_adagc.lab.evaluate.run import (
-        default_output,
-        evaluate,
-        to_markdown,
-    )
-
-    given = vars(options)
-    output, as_json = given.pop("output"), given.pop("json")
-    level = logging.INFO if given.pop("verbose") else logging.ERROR
-    logging.getLogger("lm_eval").setLevel(level)
-    paddlenlp_logger.set_level("WARNING")
-    output = output or default_output(options.model)
-    check_output_file("--output", output)
-    result = evaluate(**given, shows_bar=sys.stderr.isatty())
-    print(json.dumps(result, indent=1) if as_json else to_markdown(result))
-    atomic_write_json(output, result, indent=1)
-    if not as_json:
-        print(f"results: {output}")
-    return 0
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Check what needs no import: extras and paths."""
     check_installed("paddlenlp", "nlp")
     if options.tasks:
         check_installed("lm_eval", "eval")
@@ -108,6 +82,23 @@ def _check(options: argparse.Namespace) -> None:
         command.check_config_file(options.data)
     if options.output is not None:
         check_output_file("--output", options.output)
+    from paddlenlp.utils.log import logger as paddlenlp_logger
+
+    from paddle_adagc.lab.evaluate import run
+
+    given = vars(options)
+    output, as_json = given.pop("output"), given.pop("json")
+    level = logging.INFO if given.pop("verbose") else logging.ERROR
+    logging.getLogger("lm_eval").setLevel(level)
+    paddlenlp_logger.set_level("WARNING")
+    output = output or run.default_output(options.model)
+    check_output_file("--output", output)
+    result = run.evaluate(**given, shows_bar=sys.stderr.isatty())
+    print(json.dumps(result, indent=1) if as_json else run.to_markdown(result))
+    atomic_write_json(output, result, indent=1)
+    if not as_json:
+        print(f"results: {output}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -58,13 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _inspect(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_run(options.run)
-    if options.flight:
-        from paddle_adagc.lab.evaluate.step import flight_text
+    from paddle_adagc.lab.evaluate.step import Step, flight_text
 
+    if options.flight:
         print(flight_text(options.run, options.step).rstrip())
         return 0
-    from paddle_adagc.lab.evaluate.step import Step
-
     step = Step.load(options.run, options.step)
     print("\n".join(step.lines()))
     print(f"\n{step.tensor_table().rstrip()}\n")
