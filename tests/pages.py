@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of the documentation, and what stands on them; tools."""
 
+import functools
 import importlib.util
 import re
 import sys
@@ -37,11 +38,15 @@ def prose(page):
     return BLOCK.sub("", page.read_text("utf-8"))
 
 
+@functools.cache
 def load_tool(name):
-    """Import the module ``tools/NAME.py``."""
-    path = ROOT / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
+    """Import ``tools/NAME.py`` under a name that no package has."""
+    folder = str(ROOT / "tools")
+    if folder not in sys.path:
+        sys.path.append(folder)  # tools import ``command``
+    path = f"{folder}/{name}.py"
+    spec = importlib.util.spec_from_file_location(f"tools.{name}", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module

@@ -36,7 +36,6 @@ ROWS = (
     ("benchmark",),
     ("plan",),
     ("reproduce",),
-    ("cli",),
 )
 """Rooms of the laboratory from the bottom up; imports go down, not sideways."""
 

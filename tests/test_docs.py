@@ -3,20 +3,28 @@
 """Links, names, commands and tables of the documentation fit the code."""
 
 import argparse
-import importlib
 import inspect
 import pydoc
 import re
-import runpy
 import shlex
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import tomllib
 import yaml
 from paddle.distributed.launch.context.args_envs import parse_args
-from pages import CHINESE, PAGES, README, ROOT, blocks, page_name, prose
+from pages import (
+    CHINESE,
+    PAGES,
+    README,
+    ROOT,
+    blocks,
+    load_tool,
+    page_name,
+    prose,
+)
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
@@ -37,15 +45,12 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=page_name)
 
 def anchors(page):
     """Anchors of a page's headings, on GitHub and in the built site."""
-    return set().union(
-        *(anchors_of(text) for _, text in _HEADING.findall(prose(page)))
-    )
-
-
-def anchors_of(heading):
-    """Anchors of a heading."""
-    kept = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
-    return {re.sub(r"\s", "-", kept), re.sub(r"[-\s]+", "-", kept)}
+    kept = [
+        re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+        for _, heading in _HEADING.findall(prose(page))
+    ]
+    patterns = (r"\s", r"[-\s]+")
+    return {re.sub(p, "-", heading) for heading in kept for p in patterns}
 
 
 def commands(page):
@@ -90,32 +95,18 @@ def test_links_resolve(page):
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=page_name
 )
-def test_named_files_and_objects_exist(page):
+def test_named_files_tests_and_objects_exist(page):
     for span in _SPAN.findall(prose(page)):
-        path = span.split("::")[0]
+        path, _, test = span.partition("::")
         if re.fullmatch(rf"({'|'.join(_FOLDERS)})/[\w./-]*", path):
             is_placeholder = re.search(r"[A-Z]{4,}", path)
             assert is_placeholder or (ROOT / path).exists(), f"no {path}"
+            function = rf"^def {test.partition('[')[0]}\("
+            text = (ROOT / path).read_text() if test else ""
+            assert not test or re.search(function, text, re.M), span
         name = re.fullmatch(r"(paddle_adagc(\.\w+)+)(\(.*\))?", span)
         if name:
             assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
-
-
-@every_page
-def test_tests_named_by_their_path_exist(page):
-    for span in _SPAN.findall(prose(page)):
-        path, _, name = span.partition("::")
-        if path.startswith("tests/") and name:
-            function = rf"^def {name.partition('[')[0]}\("
-            assert re.search(function, (ROOT / path).read_text(), re.M), span
-
-
-def test_every_difference_to_paddle_s_clip_names_a_line_and_a_test():
-    rows = table(ROOT / "docs/upstream.md", "#")
-    assert [row[0] for row in rows] == [str(i) for i in range(1, 13)]
-    for row in rows:
-        assert re.match(r"lines? \d+", row[2]), row
-        assert re.match(r"`tests/[\w/]+\.py::test_\w+`", row[4]), row
 
 
 class _Parsed(Exception):
@@ -124,23 +115,22 @@ class _Parsed(Exception):
 
 def parsed(tool, arguments, monkeypatch):
     """The options that a tool's own parser gives; the tool does nothing."""
-    for name in ("parse_args", "parse_intermixed_args"):
-        original = getattr(argparse.ArgumentParser, name)
+    main = load_tool(Path(tool).stem).main
+    with monkeypatch.context() as patch:
+        for name in ("parse_args", "parse_intermixed_args"):
+            original = getattr(argparse.ArgumentParser, name)
 
-        def stop(self, *args, _original=original, **kwargs):
-            raise _Parsed(_original(self, *args, **kwargs))
+            def stop(self, *args, _original=original, **kwargs):
+                raise _Parsed(_original(self, *args, **kwargs))
 
-        monkeypatch.setattr(argparse.ArgumentParser, name, stop)
-    monkeypatch.setattr(sys, "argv", [tool, *arguments])
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    try:
-        runpy.run_path(str(ROOT / tool), run_name="__main__")
-    except _Parsed as found:
-        return found.args[0]
-    except SystemExit:
-        pytest.fail(f"{tool} does not take {arguments}")
-    finally:
-        monkeypatch.undo()
+            patch.setattr(argparse.ArgumentParser, name, stop)
+        patch.setattr(sys, "argv", [tool, *arguments])
+        try:
+            main()
+        except _Parsed as found:
+            return found.args[0]
+        except SystemExit:
+            pytest.fail(f"{tool} does not take {arguments}")
     raise AssertionError(f"{tool} parses no arguments")
 
 
@@ -171,18 +161,6 @@ def check_extras(arguments):
         assert {*extras.split(",")} <= {*project["optional-dependencies"]}
 
 
-def check_run(arguments):
-    """Its options are arguments of the clip; the command is the user's."""
-    assert run.main(["--check", *arguments]) == 0
-
-
-def check_pytest(arguments):
-    """The paths exist."""
-    for argument in arguments:
-        is_path = argument.startswith("tests")
-        assert not is_path or (ROOT / argument.split("::")[0]).exists()
-
-
 @every_page
 def test_commands_parse(page, monkeypatch):
     for command in commands(page):
@@ -194,17 +172,18 @@ def test_commands_parse(page, monkeypatch):
             case ["pip", "install", *arguments]:
                 check_extras(arguments)
             case ["adagc-run", *arguments]:
-                check_run(arguments)
+                # The clip's own arguments; the command is the user's.
+                assert run.main(["--check", *arguments]) == 0
             case ["pytest", *arguments]:
-                check_pytest(arguments)
-            case [".ci/run"]:
-                assert (ROOT / ".ci/run").exists()
+                for path in arguments:
+                    is_path = path.startswith("tests")
+                    assert not is_path or (ROOT / path).exists()
             case ["mkdocs" | "ruff" | "mypy" | "pre-commit" | "source", *_]:
                 pass
-            case ["python", "-m", "venv", _] | ["python", "-c", _]:
+            case ["python", "-m", "venv" | "paddle_adagc.check", *_]:
                 pass
-            case ["python", "-m", "paddle_adagc.check", *_]:
-                pass  # tests/core/test_check.py
+            case ["python", "-c", _] | [".ci/run"]:
+                pass
             case _:
                 pytest.fail(f"{page.name}: nothing checks {command}")
 
@@ -280,38 +259,14 @@ PAGE = ROOT / "docs/parallelism.md"
 _NAMED = re.compile(r"`(test_\w+)\.py(?:::(test_\w+)|\[([^]`]+)\])`")
 
 
-def cases(module):
-    """Names of all cases of a module's parametrized tests."""
-    marks = [
-        mark
-        for name, function in vars(module).items()
-        if name.startswith("test_")
-        for mark in getattr(function, "pytestmark", [])
-        if mark.name == "parametrize"
-    ]
-    return {
-        str(name)
-        for mark in marks
-        for name in mark.kwargs.get("ids") or map(_value, mark.args[1])
-    }
-
-
-def _value(case):
-    return case.values[0] if hasattr(case, "values") else case
-
-
 def test_named_tests_exist():
+    tests = ROOT / "tests/core/parallel"
+    every = "".join(path.read_text("utf-8") for path in tests.glob("*.py"))
     named = _NAMED.findall(PAGE.read_text("utf-8"))
     assert len(named) > 50
     for file, function, case in named:
-        module = importlib.import_module(f"core.parallel.{file}")
-        if function:
-            assert callable(getattr(module, function, None)), (file, function)
-        else:
-            assert case in cases(module), (file, case)
-
-
-def test_what_works_names_a_test():
+        text = (tests / f"{file}.py").read_text("utf-8")
+        assert f"def {function}(" in text if function else case in every
     for way, status, tests, _ in table(PAGE, "way"):
         if status.startswith(("works", "refused", "made", "simulated")):
             assert "test_" in tests, way

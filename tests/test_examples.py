@@ -63,10 +63,3 @@ def test_the_notebook_shows_what_the_clip_does_to_an_outlier():
     h = [step["tensors"]["0.weight"]["h"] for step in names["numbers"]]
     assert h[60] < 1e-3 < min(h[20:60] + h[61:])
     assert names["after"](names["adagc"]) < names["after"](names["plain"])
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example_is_short(name):
-    source = (ROOT / "examples" / f"{name}.py").read_text()
-    code = [x for x in source.splitlines() if x and not x.startswith("#")]
-    assert len(code) <= 60

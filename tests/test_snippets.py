@@ -100,46 +100,22 @@ def train(model, optimizer):
         optimizer.clear_grad()
 
 
-def names_on_ranks(**more):
-    """What the snippets for several ranks take for granted."""
-    return {
+def run_on_rank(code, folder, kind):
+    """Run a snippet for several ranks on this one."""
+    os.chdir(folder)
+    names = {
         "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
         "train": train,
-        **more,
     }
+    if kind == "fleet":  # under sharding V2
+        from paddle.distributed import fleet
 
-
-def run_fleet(code, folder):
-    """Run a snippet for fleet on this rank, under sharding V2."""
-    from paddle.distributed import fleet
-
-    os.chdir(folder)
-    strategy = fleet.DistributedStrategy()
-    strategy.hybrid_configs = {"dp_degree": 1, "sharding_degree": 2}
-    strategy.hybrid_configs["sharding_configs"].split_param = True
-    names = names_on_ranks(strategy=strategy)
+        strategy = names["strategy"] = fleet.DistributedStrategy()
+        strategy.hybrid_configs = {"dp_degree": 1, "sharding_degree": 2}
+        strategy.hybrid_configs["sharding_configs"].split_param = True
     exec(code, names)
-    return names["clip"].num_steps, [*names["state"]["gamma"]]
-
-
-def check_fleet(code, folder):
-    """Run a snippet for fleet on two ranks."""
-    ranks = run_on_ranks(run_fleet, 2, code=code, folder=str(folder))
-    assert ranks == [(3, ["0.weight", "0.bias"])] * 2
-    assert [*folder.glob("checkpoint-1000/*")]
-
-
-def run_auto_parallel(code):
-    """Run a snippet for auto-parallel on this rank."""
-    names = names_on_ranks()
-    exec(code, names)
-    return names["clip"].num_steps, [*names["clip"].metrics()["tensors"]]
-
-
-def check_auto_parallel(code):
-    """Run a snippet for auto-parallel on two ranks."""
-    ranks = run_on_ranks(run_auto_parallel, 2, code=code)
-    assert ranks == [(3, ["0.weight", "0.bias"])] * 2
+    gammas = names["clip"].full_state_dict()["gamma"]
+    return names["clip"].num_steps, [*gammas]
 
 
 KINDS = {
@@ -167,12 +143,14 @@ def test_snippets_for_trainers_and_fleet_run(kind, tmp_path, monkeypatch):
     }
     assert snippets
     for code in snippets:
-        if kind == "fleet":
-            check_fleet(code, tmp_path)
-        elif kind == "auto-parallel":
-            check_auto_parallel(code)
-        else:
+        if kind.startswith("paddle"):
             run_trainer(code, kind)
+            continue
+        ranks = run_on_ranks(
+            run_on_rank, 2, code=code, folder=str(tmp_path), kind=kind
+        )
+        assert ranks == [(3, ["0.weight", "0.bias"])] * 2
+        assert kind != "fleet" or [*tmp_path.glob("checkpoint-1000/*")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -1,10 +1,216 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Time clips and training steps: ``python tools/benchmark.py clip``."""
+"""Benchmarks, as ratios within one interleaved run.
 
-import checkout  # noqa: F401
+    python tools/benchmark.py clip
+    python tools/benchmark.py step
+    python tools/benchmark.py units
+    python tools/benchmark.py host
+    python tools/benchmark.py collectives
 
-from paddle_adagc.lab.cli.benchmark import main
+clip: a clip step on the tensors of the paper's models, against Paddle's own
+clips, a loop that waits for every tensor, and the speed of memory; then what
+each backend costs on a GPU, by count.
+units: AdaGC on experts in one parameter per layer, against as many parameters.
+host: host time of a clip step on many tiny tensors beside that of AdamW's own
+loop; for the CUDA kernels with a driver that returns at once.
+step: whole training steps of the proxies.
+collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
+communicate in a clip step, counted on real processes over gloo, layout by
+layout.
+
+Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from command import (
+    ERRORS,
+    ROOT,
+    add_options,
+    check_config_file,
+    exit_status,
+    make_parser,
+)
+
+from paddle_adagc.checks import check_choice, check_installed
+
+CONFIGS = ROOT / "configs" / "proxy"
+ERNIE = CONFIGS / "ernie_moe.yaml"
+PROXIES = [CONFIGS / "llama_low_noise.yaml", ERNIE]
+Measured = Iterator[tuple[Any, str]]
+"""Numbers for ``--json``, and their table."""
+
+_OPTIONS = {
+    "clip": """
+--lists MODEL     models of the paper (default: all; a wrong name lists them)
+--shares SHARE    shares of the tensors that are clipped (default: 0.1 1)
+--dtype DTYPE     dtype of the gradients (default: %(default)s)
+--repetitions N   timings per clip (default: %(default)s)
+""",
+    "units": """
+--repetitions N   timings of each (default: %(default)s)
+""",
+    "host": """
+--tensors N       numbers of tensors (default: 196 3828)
+--repetitions N   timings of each (default: %(default)s)
+""",
+    "step": """
+--configs YAML    run configs (default: llama_low_noise and ernie_moe)
+--steps N         timed steps per clip (default: %(default)s)
+""",
+    "collectives": """
+--config CONFIG   run config (default: configs/proxy/ernie_moe.yaml)
+--layouts LAYOUT  default: all; a wrong name lists them
+""",
+}
+_JSON = """
+--json            print JSON, an entry for each table
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    parser = make_parser("benchmark", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, shown in _OPTIONS.items():
+        default = 15 if name == "clip" else 40
+        add_options(
+            commands.add_parser(name),
+            shown.rstrip() + _JSON,
+            lists={"nargs": "*"},
+            shares={"nargs": "*", "type": _share, "default": [0.1, 1.0]},
+            dtype={"choices": ["float32", "bfloat16"], "default": "float32"},
+            repetitions={"type": _at_least_two, "default": default},
+            tensors={
+                "nargs": "*",
+                "type": _at_least_two,
+                "default": [196, 3828],
+            },
+            configs={"nargs": "*", "type": Path, "default": PROXIES},
+            steps={"type": _at_least_two, "default": 200},
+            config={"type": Path, "default": ERNIE},
+            layouts={"nargs": "*"},
+        )
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return exit_status(parser, _run, options, (*ERRORS, RuntimeError))
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
+    return value
+
+
+def _at_least_two(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"{text} is less than 2")
+    return value
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Print the tables as they are made; or all numbers as JSON."""
+    check_installed("paddlenlp", "nlp")
+    run = globals()[f"measure_{options.command}"]
+    found = []
+    for numbers, table in run(options):
+        found.append(numbers)
+        if not options.json:
+            print(table, flush=True)
+    if options.json:
+        print(json.dumps(found, default=dataclasses.asdict, indent=1))
+    return 0
+
+
+def measure_clip(options: argparse.Namespace) -> Measured:
+    """Time a clip step on the tensors of the paper's models."""
+    from paddle_adagc.lab.benchmark import clip_step, counts
+
+    names = options.lists or clip_step.LISTS
+    for name in names:
+        check_choice("--lists", name, clip_step.LISTS)
+    for name, share in itertools.product(names, options.shares):
+        shapes = clip_step.recipe_shapes(name)
+        rows = clip_step.compare(
+            shapes, share, options.repetitions, options.dtype
+        )
+        on_gpu = {
+            dtype: counts.count_on_gpu(shapes, share, dtype)
+            for dtype in counts.WIDTHS
+        }
+        table = (
+            f"\n{name}: {rows[0].num_tensors:,} tensors, "
+            f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
+            f"tensors clipped\n\n{clip_step.to_markdown(rows)}\n"
+            f"{counts.gpu_table(on_gpu)}"
+        )
+        numbers = {"list": name, "share": share, "times": rows, "gpu": on_gpu}
+        yield numbers, table
+
+
+def measure_units(options: argparse.Namespace) -> Measured:
+    """Time a clip step on experts in one parameter, and on them apart."""
+    from paddle_adagc.lab.benchmark import clip_step
+
+    found = clip_step.compare_units(options.repetitions)
+    table = (
+        f"{found['num_tensors']:,} matrices of experts\n\n"
+        f"in {found['num_parameters']} parameters: {found['fused']:.2f} ms\n"
+        f"in as many parameters: {found['apart']:.2f} ms\n"
+        f"ratio: {found['ratio']:.2f}"
+    )
+    yield found, table
+
+
+def measure_host(options: argparse.Namespace) -> Measured:
+    """Time the host's part of a clip step on many tiny tensors."""
+    from paddle_adagc.lab.benchmark import host_time
+
+    found = {
+        count: host_time.compare(count, options.repetitions)
+        for count in options.tensors
+    }
+    yield found, host_time.to_markdown(found)
+
+
+def measure_step(options: argparse.Namespace) -> Measured:
+    """Time whole training steps of run configs."""
+    for path in options.configs:
+        check_config_file(path)
+    from paddle_adagc.lab.benchmark import training_step
+    from paddle_adagc.lab.train.parse import load_config
+
+    for path in options.configs:
+        rows = training_step.compare(load_config(path), options.steps)
+        numbers = {"config": str(path), "times": rows}
+        yield numbers, f"\n{path}\n\n{training_step.to_markdown(rows)}"
+
+
+def measure_collectives(options: argparse.Namespace) -> Measured:
+    """Count the collectives of a clip step, layout by layout."""
+    check_config_file(options.config)
+    from paddle_adagc.lab.benchmark import collectives
+    from paddle_adagc.lab.train.parse import load_config
+
+    load_config(options.config)  # before the workers, who would not say it
+    chosen = options.layouts or [*collectives.LAYOUTS]
+    for name in chosen:
+        check_choice("--layouts", name, collectives.LAYOUTS)
+    rows = collectives.measure(options.config, chosen)
+    yield rows, collectives.to_markdown(rows)
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -9,7 +9,8 @@
 Makes an environment for every pair, from PyPI, runs the tests of the library
 that need no trainer, and appends a line to results/versions.jsonl. --table
 runs nothing and prints the table of docs/versions.md. All 28 environments are
-made one after the other and take about 1.5 GB and several minutes each.
+made one after the other and take about 1.5 GB and several minutes each. The
+exit status is 1 if a pair failed.
 """
 
 from __future__ import annotations
@@ -54,113 +55,70 @@ PACKAGES = (
 """Beside Paddle: what the library and its tests import."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0: every pair passed; 1: one did not, or a Python is missing here.
-    """
+def main() -> int:
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python tools/check_versions.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--python",
-        nargs="+",
-        default=PYTHONS,
-        metavar="X.Y",
-        help="default: all",
-    )
-    add(
-        "--paddle",
-        nargs="+",
-        default=PADDLES,
-        metavar="X.Y.Z",
-        help="default: all",
-    )
-    add(
-        "--tests",
-        nargs="+",
-        default=LIBRARY,
-        metavar="PATH",
-        help="for pytest (default: the library's)",
-    )
-    add(
-        "--folder",
-        type=Path,
-        help="keep the environments here, and use those that are there",
-    )
+    add("--python", nargs="+", default=PYTHONS, help="default: all")
+    add("--paddle", nargs="+", default=PADDLES, help="default: all")
     add("--table", action="store_true", help="print the table, run nothing")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.table:
         print(table(read_records()))
         return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        passed = [
-            _run_pair(python, paddle, options, Path(scratch))
-            for python in options.python
-            for paddle in options.paddle
-        ]
+    passed = [
+        is_passed(run_pair(python, paddle))
+        for python in options.python
+        for paddle in options.paddle
+    ]
     return 0 if all(passed) else 1
 
 
-def _run_pair(
-    python: str, paddle: str, options: argparse.Namespace, scratch: Path
-) -> bool:
-    """Test a pair and record it; True if all tests passed."""
-    folder = (options.folder or scratch) / f"python{python}-paddle{paddle}"
+def run_pair(python: str, paddle: str) -> dict[str, Any]:
+    """Test a pair in a new environment, and record it."""
     begin = time.monotonic()
     record: dict[str, Any] = {
         "python": python,
         "paddle": paddle,
-        "tests": " ".join(options.tests),
+        "tests": " ".join(LIBRARY),
     }
-    problem = _make_environment(folder, python, paddle)
-    if problem is None:
-        record |= _run_tests(folder / "bin" / "python", options.tests)
-    else:
-        record["problem"] = problem
+    with tempfile.TemporaryDirectory() as folder:
+        problem = make_environment(Path(folder), python, paddle)
+        if problem is None:
+            record |= run_tests(f"{folder}/bin/python", LIBRARY)
+        else:
+            record["problem"] = problem
     record["seconds"] = round(time.monotonic() - begin)
     print(json.dumps(record), flush=True)
     with RECORD.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
-    if options.folder is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return _is_passed(record)
+    return record
 
 
-def _make_environment(folder: Path, python: str, paddle: str) -> str | None:
-    """Make the environment unless it is there; gives what is in the way."""
-    if (folder / "bin" / "python").exists():
-        return None
-    interpreter = _find_python(python)
+def make_environment(folder: Path, python: str, paddle: str) -> str | None:
+    """Make an environment; gives what is in the way."""
+    interpreter = find_python(python)
     if interpreter is None:
         return f"no python{python} here"
     subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
+    install = [folder / "bin/python", "-m", "pip", "install", "--quiet"]
     done = subprocess.run(
-        [
-            folder / "bin" / "python",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            f"paddlepaddle=={paddle}",
-            *PACKAGES,
-        ],
+        [*install, f"paddlepaddle=={paddle}", *PACKAGES],
         capture_output=True,
         text=True,
     )
     if done.returncode == 0:
         return None
-    shutil.rmtree(folder)
     errors = [x for x in done.stderr.splitlines() if x.startswith("ERROR")]
     return (errors or ["pip failed"])[-1]
 
 
-def _find_python(version: str) -> str | None:
-    """Return a Python of this version: on the path, or pyenv's newest."""
+def find_python(version: str) -> str | None:
+    """Return a Python of this version: pyenv's newest, or on the path."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = sorted(
         pyenv.glob(f"versions/{version}.*/bin/python"),
@@ -169,46 +127,36 @@ def _find_python(version: str) -> str | None:
     return str(found[-1]) if found else shutil.which(f"python{version}")
 
 
-def _run_tests(python: Path, tests: Sequence[str]) -> dict[str, Any]:
+def run_tests(python: str, tests: Sequence[str]) -> dict[str, Any]:
     """Run the tests; counts by outcome, and what failed."""
+    command = [python, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
+    command += ["-m", "not slow", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
+    addopts = "--import-mode=importlib --strict-markers"
     done = subprocess.run(
-        [
-            python,
-            "-m",
-            "pytest",
-            "-c",
-            ROOT / "pyproject.toml",
-            "-m",
-            "not slow",
-            "-p",
-            "no:cacheprovider",
-            "--tb=no",
-            "--durations=0",
-            "-rfE",
-            "--override-ini=addopts=--import-mode=importlib --strict-markers",
-            *tests,
-        ],
+        [*command, f"--override-ini=addopts={addopts}", *tests],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     lines = done.stdout.splitlines() or [done.stderr[-300:]]
-    counts = {
-        outcome: int(number)
-        for number, outcome in re.findall(
-            r"(\d+) (passed|failed|error|skipped)", lines[-1]
-        )
-    }
-    if not counts:
+    outcomes = r"(\d+) (passed|failed|error|skipped)"
+    found = re.findall(outcomes, lines[-1])
+    if not found:
         return {"problem": lines[-1]}
+    counts = {outcome: int(number) for number, outcome in found}
     failures = [x for x in lines if x.startswith(("FAILED", "ERROR"))]
     return {**counts, **({"failures": failures[:10]} if failures else {})}
 
 
-def _is_passed(record: dict[str, Any]) -> bool:
-    bad = record.get("failed", 0) + record.get("error", 0)
-    return record.get("passed", 0) > 0 and not bad
+def num_bad(record: dict[str, Any]) -> int:
+    """Tests that failed."""
+    return record.get("failed", 0) + record.get("error", 0)
+
+
+def is_passed(record: dict[str, Any]) -> bool:
+    """Tell whether all tests of a pair passed."""
+    return record.get("passed", 0) > 0 and not num_bad(record)
 
 
 def read_records() -> list[dict[str, Any]]:
@@ -234,8 +182,8 @@ def _cell(record: dict[str, Any] | None) -> str:
     if record is None:
         return "not run"
     if "problem" in record:
-        return record["problem"]
-    bad = record.get("failed", 0) + record.get("error", 0)
+        return str(record["problem"])
+    bad = num_bad(record)
     return f"{record['passed']} passed" + (f", {bad} failed" if bad else "")
 
 

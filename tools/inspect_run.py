@@ -1,10 +1,79 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Look at a step of a run: ``tools/inspect_run.py RUN --step N``."""
+"""Look at one step of a run: loss, tensors, and the text of its batch.
 
-import checkout  # noqa: F401
+    python tools/inspect_run.py outputs/adagc --step 1431
 
-from paddle_adagc.lab.cli.inspect_run import main
+RUN is a directory that tools/pretrain.py wrote (train.output_dir), finished
+or still running. N counts from 0, as metrics.jsonl does. The tensors are those
+with the largest norm over gamma; every tensor is known with
+record.tensors=true. The batch is read again from the run's data, as it was
+before any fault.
+
+    python tools/inspect_run.py outputs/adagc --flight
+
+shows what the flight recorder has kept of the newest alarm, signal or
+exception: the steps before it, and the tensors of the last one, or of --step.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from command import (
+    add_options,
+    check_run,
+    exit_status,
+    make_parser,
+)
+
+from paddle_adagc.checks import check_installed
+
+_NUM_SAMPLES = 8
+_LINE_LENGTH = 400
+
+
+_OPTIONS = f"""
+run RUN           run directory
+--step N          step, from 0
+--flight          show the newest file of the flight recorder
+--tokenizer NAME  bytes, a tokenizer.json, a SentencePiece .model, or a folder
+                  with one of them (default: bytes if the data is that, else
+                  token ids)
+--all             every sample in full, not {_NUM_SAMPLES} and their beginning
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    parser = make_parser("inspect_run", __doc__)
+    add_options(parser, _OPTIONS, run={"type": Path})
+    options = parser.parse_args(arguments)
+    if options.step is None and not options.flight:
+        parser.error("give --step N or --flight")
+    return exit_status(parser, _inspect, options)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    check_installed("paddlenlp", "nlp")
+    check_run(options.run)
+    from paddle_adagc.lab.evaluate.step import Step, flight_text
+
+    if options.flight:
+        print(flight_text(options.run, options.step).rstrip())
+        return 0
+    step = Step.load(options.run, options.step)
+    print("\n".join(step.lines()))
+    print(f"\n{step.tensor_table().rstrip()}\n")
+    num_samples = None if options.all else _NUM_SAMPLES
+    batch = step.batch(options.tokenizer, num_samples)
+    print(f"batch of {len(step.samples())} samples:")
+    for line in batch.splitlines():
+        is_long = len(line) > _LINE_LENGTH and not options.all
+        print(f"{line[:_LINE_LENGTH]} ..." if is_long else line)
+    return 0
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -15,10 +15,8 @@ grown by at most 1.3 since the lowest of the first 100 steps, and if AdaGC
 a median h of at least 0.97. The bounds were set before any such run.
 """
 
-import argparse
-
-import checkout  # noqa: F401
 import numpy as np
+from command import make_parser
 from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.lab.markdown import markdown_table
@@ -34,14 +32,11 @@ BOUNDS = {
 
 
 def measure(norm: np.ndarray, clipped: np.ndarray) -> dict[str, float]:
-    """Return what :data:`BOUNDS` names.
+    """Return what :data:`BOUNDS` names, of norms ``[num_steps, num_tensors]``.
 
-    Variation: standard deviation of the log norm around its running median of
-    51 steps, after the warm-up. Clipped, h: the second half of the steps.
-
-    Args:
-        norm: Gradient norms, ``[num_steps, num_tensors]``.
-        clipped: The same after the clip of the run, GlobalGC.
+    ``clipped`` has the norms after the run's clip, GlobalGC. Variation:
+    standard deviation of the log norm around its running median of 51 steps,
+    after the warm-up. Clipped, h: the second half of the steps.
     """
     used = (norm > 0).all(axis=0)
     norm = norm[:, used].astype(np.float64)
@@ -64,11 +59,7 @@ def measure(norm: np.ndarray, clipped: np.ndarray) -> dict[str, float]:
 
 def main() -> int:
     """Print the table; 1 if the run is not accepted."""
-    parser = argparse.ArgumentParser(
-        prog="python tools/late_phase.py",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = make_parser("late_phase", __doc__)
     parser.add_argument("run", help="run directory that recorded tensors")
     parser.add_argument("--start", type=int, default=0, help="first step")
     arguments = parser.parse_args()

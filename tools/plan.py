@@ -1,10 +1,92 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a run's memory and communication: ``tools/plan.py CONFIG --gpus N``."""
+r"""Plan a run before you start it: sizes, memory, communication.
 
-import checkout  # noqa: F401
+    python tools/plan.py configs/ernie_10b_a1.4b_fp8/adagc.yaml
+    python tools/plan.py configs/llama2_7b/adagc.yaml --gpus 1024 \
+        train.batch_size=1 --interconnect ib_gb_per_s=25 --output outputs/plan
 
-from paddle_adagc.lab.cli.plan import main
+Prints parameters, tensors and gamma's bytes, the memory of a GPU on every
+pipeline stage, and what GlobalGC and AdaGC communicate in a step and how long
+that takes on 8 to 16,384 GPUs. No GPU is needed and no model allocated; the
+run's model, fleet's groups and the clips are those of the real run. It needs
+the extra [nlp] or [formers].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from command import (
+    add_options,
+    check_config_file,
+    check_overrides,
+    exit_status,
+    make_parser,
+)
+
+from paddle_adagc.checks import check_directory, check_installed
+from paddle_adagc.files import atomic_write
+
+_OPTIONS = """
+config                    YAML file, see configs/
+overrides key=value       change a value of the config, for example
+                          train.batch_size=1
+--gpus N                  plan for N GPUs: the data-parallel or sharding degree
+                          follows
+--recompute               layers keep their input and recompute the rest
+--interconnect key=value  change a number of the interconnect (again for each),
+                          for example ib_gb_per_s=25; --json prints them all
+--output DIR              write the text and the JSON
+--json                    print JSON instead of text
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    parser = make_parser("plan", __doc__)
+    add_options(
+        parser,
+        _OPTIONS,
+        overrides={"nargs": "*"},
+        interconnect={"action": "append", "default": []},
+        output={"type": Path},
+    )
+    options = parser.parse_intermixed_args(arguments)
+    return exit_status(parser, _plan, options)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    check_installed("omegaconf", "nlp")  # part of both extras
+    check_config_file(options.config)
+    check_overrides(options.overrides)
+    if options.output is not None:
+        check_directory("--output", options.output)
+    from paddle_adagc.lab.plan.costs import parse_interconnect
+    from paddle_adagc.lab.plan.plan import plan_run
+    from paddle_adagc.lab.plan.text import as_json, render
+
+    plan = plan_run(
+        options.config,
+        options.overrides,
+        num_gpus=options.gpus,
+        interconnect=parse_interconnect(options.interconnect),
+        recompute=options.recompute,
+    )
+    text, values = render(plan), json.dumps(as_json(plan), indent=2)
+    print(values if options.json else text)
+    if options.output is None:
+        return 0
+    files = [
+        atomic_write(options.output / "plan.json", values),
+        atomic_write(options.output / "plan.txt", text + "\n"),
+    ]
+    print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
+    return 0
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

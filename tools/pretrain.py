@@ -1,10 +1,226 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Pretrain a decoder: ``python tools/pretrain.py CONFIG [key=value ...]``."""
+r"""Pretrain a model from a config file.
 
-import checkout  # noqa: F401
+    python tools/pretrain.py configs/proxy/ernie_moe.yaml
+    python tools/pretrain.py configs/proxy/ernie_moe.yaml \
+        clip.name=global_norm train.seed=1 train.output_dir=outputs/global_1
 
-from paddle_adagc.lab.cli.pretrain import run
+--check trains nothing: it validates the config and prints its plan, the command
+that launches it and what this machine lacks for it. --print-config prints all
+of its values. A recipe for PaddleFormers (configs/ernie_10b_a1.4b_fp8) runs in
+PaddleFormers' trainer.
+
+The same command resumes a killed run from its last checkpoint. A finished run
+is not repeated; a larger train.max_steps extends it. SIGINT (Ctrl-C),
+SIGTERM, SIGHUP and SIGUSR1 save a checkpoint after the step and exit with 130,
+143, 129 and 138.
+
+    python tools/pretrain.py CONFIG train.output_dir=RUN \
+        clip.name=adagc --fork NEW_DIR --at 300
+
+starts a new run from RUN's checkpoint of step 300 with a changed config.
+
+Exit status: 0 finished, 1 the loss ended above its first value or is not
+finite, 2 bad settings or damaged files, 3 the run's directory cannot be written
+to, 4 another process of the run is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from command import (
+    add_options,
+    check_config_file,
+    check_overrides,
+    exit_status,
+    make_parser,
+)
+
+from paddle_adagc.checks import check_directory, check_installed
+from paddle_adagc.lab.storage import storage_errors
+
+_OPTIONS = """
+config               YAML file, see configs/
+overrides key=value  change a value of the config, for example
+                     train.max_steps=100
+--overwrite          start anew and remove the run that train.output_dir holds
+--change-data        resume the run with other data
+--fork NEW_DIR       start a new run there from a checkpoint of the run that
+                     train.output_dir holds; every value of the config may
+                     change
+--at STEP            step of the checkpoint to fork (default: the newest)
+--check              validate the config and print its plan instead of training
+--json               with --check: print JSON
+--print-config       print the config with all of its values, and stop
+--verify-first       before training compare all data, or an ended run's
+                     record, with their checksums
+--verbose            show PaddleNLP's own log
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; gives the exit status that stands above."""
+    parser = make_parser("pretrain", __doc__)
+    add_options(parser, _OPTIONS, overrides={"nargs": "*"})
+    options = parser.parse_intermixed_args(arguments)
+    if options.at is not None and options.fork is None:
+        parser.error(f"--at {options.at} needs --fork NEW_DIR")
+    return exit_status(parser, _pretrain, options)
+
+
+def _pretrain(options: argparse.Namespace) -> int:
+    check_config_file(options.config)
+    check_overrides(options.overrides)
+    # Reads configs and PaddleFormers' recipes; part of both extras.
+    check_installed("omegaconf", "nlp")
+    from paddle_adagc.lab.paddleformers.recipe import is_recipe
+
+    if options.json and not options.check:
+        raise ValueError("--json needs --check")
+    of_formers = is_recipe(options.config)
+    if options.print_config:
+        return _print_config(options, of_formers)
+    if options.check:
+        return _check(options, of_formers)
+    return _launch(options) if of_formers else _train(options)
+
+
+def _check(options: argparse.Namespace, of_formers: bool) -> int:
+    """Print the plan of a config, or all of its mistakes."""
+    from paddle_adagc.lab.paddleformers.recipe import PLANNED, read_run_config
+    from paddle_adagc.lab.plan import check
+    from paddle_adagc.lab.train import parse
+
+    path, overrides = options.config, options.overrides
+    if of_formers and parse.read_values(path)["stage"] not in PLANNED:
+        report = check.check_fine_tuning(path, overrides)
+    else:
+        try:
+            config = read_run_config(path, overrides)
+        except ValueError as error:
+            changes = parse.read_overrides(overrides)
+            values = parse.merged(parse.read_values(path), changes)
+            report = check.check_values(path, values, error)
+        else:
+            report = check.check_recipe(
+                config, path, overrides, with_paddleformers=of_formers
+            )
+    print(report.to_json() if options.json else report.text())
+    return report.exit_status
+
+
+def _print_config(options: argparse.Namespace, of_formers: bool) -> int:
+    """Print a config's values, defaults too, or those of a recipe, as YAML."""
+    import yaml
+
+    from paddle_adagc.lab.paddleformers.recipe import load_recipe
+    from paddle_adagc.lab.train.parse import load_config
+
+    if of_formers:
+        values = load_recipe(options.config, options.overrides)
+    else:
+        config = load_config(options.config, options.overrides)
+        values = dataclasses.asdict(config)
+    print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
+    return 0
+
+
+def _launch(options: argparse.Namespace) -> int:
+    """Hand a recipe for PaddleFormers over to its launcher."""
+    from paddle_adagc.lab.paddleformers.launch import run_recipe
+
+    flags = "overwrite verify_first verbose change_data fork"
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in flags.split()
+        if getattr(options, name)
+    ]
+    if given:
+        raise ValueError(
+            f"{options.config} is PaddleFormers': leave out {', '.join(given)}"
+        )
+    run_recipe(options.config, options.overrides)
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    """Train as a config says."""
+    check_installed("paddlenlp", "nlp")
+    from paddle_adagc.lab.train.parse import load_config
+
+    config = load_config(options.config, options.overrides)  # before Paddle
+    from paddle.distributed.fleet.utils.log_util import set_log_level
+    from paddlenlp.utils.log import logger as paddlenlp_logger
+
+    from paddle_adagc.lab.record.files import mark_stopped
+    from paddle_adagc.lab.train import processes
+    from paddle_adagc.lab.train.console import summarise_run
+    from paddle_adagc.lab.train.optimizers import unfinished_warm_up
+    from paddle_adagc.lab.train.run import run_pretraining
+    from paddle_adagc.lab.train.start import Fork
+
+    logging.basicConfig(format="%(message)s", force=True)
+    level = "INFO" if options.verbose else "WARNING"
+    paddlenlp_logger.set_level(level)
+    set_log_level(level)
+    fork = None
+    if options.fork is not None:
+        source, target = Path(config.train.output_dir), Path(options.fork)
+        if source.resolve() == target.resolve():
+            raise ValueError(
+                f"--fork {target} is the run itself: give a new directory"
+            )
+        fork = Fork(source, options.at)
+        train = dataclasses.replace(config.train, output_dir=str(target))
+        config = dataclasses.replace(config, train=train)
+    warm_up, steps = config.schedule.warmup_steps, config.train.max_steps
+    for line in unfinished_warm_up("schedule.warmup_steps", warm_up, steps):
+        print(f"warning: {line}", file=sys.stderr)
+    try:
+        with storage_errors(config.train.output_dir), processes.lost_ranks():
+            check_directory("train.output_dir", config.train.output_dir)
+            run_pretraining(
+                config,
+                overwrite=options.overwrite,
+                change_data=options.change_data,
+                fork=fork,
+                verify=options.verify_first,
+            )
+    except processes.Stopped as stopped:
+        if processes.is_first_process():
+            print(stopped)
+        return stopped.exit_status
+    except processes.LostRankError as lost:
+        mark_stopped(config.train.output_dir)
+        print(f"\n{lost}", file=sys.stderr)
+        return 4
+    directory = config.train.output_dir
+    ending = processes.from_first_process(lambda: summarise_run(directory))
+    if processes.is_first_process():
+        print("\n".join(ending.lines))
+    return 0 if ending.is_sound else 1
+
+
+def run() -> NoReturn:
+    """Run the command and leave, together with the run's other processes."""
+    try:
+        code = main()
+    except KeyboardInterrupt:  # other processes may still be at work
+        print("stopped by SIGINT before training began")
+        sys.exit(130)
+    if "paddle" not in sys.modules:  # an early answer
+        sys.exit(code)
+    from paddle_adagc.lab.train.processes import leave
+
+    leave(code)
+
 
 if __name__ == "__main__":
     run()

@@ -22,39 +22,16 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.reproduce.verify.tables import read_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = Path(__file__).with_suffix("")
 FOREIGN = re.compile(r"paddle_adagc\.lab|paddlenlp|paddleformers|tools/|torch")
 """A test that names one of these needs more than the tree."""
-
-RATE = "Events per 1,000 judged steps"
-AREA = "Excess area (nat × steps)"
-LOSS = "Validation loss (nat)"
-METHODS = ("GlobalGC", "AdaGC")
-PROXIES = (
-    ("Llama proxy, low gradient noise, beta2 raised to 0.999", RATE),
-    ("Qwen3 proxy, low gradient noise, beta2 raised to 0.999", RATE),
-    (
-        "ERNIE proxy, low gradient noise, epsilon 1e-15, beta2 raised to 0.999",
-        RATE,
-    ),
-    ("Mixtral proxy, low gradient noise, beta2 0.999", RATE),
-    ("ERNIE proxy with faults, lambda_abs 1, beta2 raised to 0.999", AREA),
-    ("ERNIE proxy on real text, beta2 raised to 0.999", LOSS),
-    ("Qwen3's recipe at CPU size", LOSS),
-    ("Llama-2 7B's recipe at CPU size", LOSS),
-    ("Mixtral's recipe at CPU size, beta2 0.999", LOSS),
-    ("Lion, CLIP at CPU size", LOSS),
-)
-"""Rows of the README's table: a table of the results pages, a column."""
 
 
 def main() -> None:
@@ -70,11 +47,8 @@ def main() -> None:
 def write_tree(out: Path) -> None:
     """Write the tree.
 
-    Args:
-        out: A folder that is empty or does not exist.
-
     Raises:
-        ValueError: ``out`` holds something, or a line of the tree has the word
+        ValueError: ``out`` holds something, or a file of the tree has the word
             that PaddleFleet's approval hook stops.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -85,10 +59,11 @@ def write_tree(out: Path) -> None:
     for path in test_files():
         copy = out / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".py":
-            copy.write_text(importorskip(path.read_text("utf-8")), "utf-8")
-        else:
-            shutil.copy(path, copy)
+        shutil.copy(path, copy)
+        if path.suffix == ".py":  # PaddleFleet does not have hypothesis
+            first = re.compile(r"^(?=from hypothesis import)", re.M)
+            skip = 'pytest.importorskip("hypothesis")\n'
+            copy.write_text(first.sub(skip, path.read_text("utf-8"), count=1))
     write_recipe(out / "configs/ernie_10b_a1.4b_fp8")
     (out / "assets").mkdir()
     shutil.copy(ROOT / "docs/images/llama-low-noise-loss.png", out / "assets")
@@ -99,42 +74,34 @@ def write_tree(out: Path) -> None:
 
 def test_files() -> set[Path]:
     """Tests that need neither laboratory nor Trainers, and what they read."""
-    tests = ROOT / "tests"
-    chosen = {tests / "core/conftest.py"}
-    for path in (tests / "core").rglob("test_*.py"):
-        reached = {path}
-        queue = [path]
+    core = ROOT / "tests/core"
+    chosen = {core / "conftest.py", ROOT / "tests/backends.py"}
+    for path in core.rglob("test_*.py"):
+        reached, queue = {path}, [path]
         while queue:
-            new = {*local_imports(queue.pop(), tests)} - reached
+            new = {*local_imports(queue.pop())} - reached
             reached |= new
             queue += new
         if not any(FOREIGN.search(p.read_text("utf-8")) for p in reached):
             chosen |= reached
-    chosen.add(tests / "backends.py")  # the fixture of conftest.py
     for folder in ("kernels/emulator", "optimizers/golden"):
-        chosen |= {*(tests / "core" / folder).iterdir()}
+        chosen |= {*(core / folder).iterdir()}
     return chosen
 
 
-def local_imports(path: Path, tests: Path) -> Iterator[Path]:
+def local_imports(path: Path) -> Iterator[Path]:
     """Files below ``tests`` that a file imports."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names.append(node.module)
         for name in names:
-            file = tests / f"{name.replace('.', '/')}.py"
+            file = ROOT / f"tests/{name.replace('.', '/')}.py"
             if file.is_file():
                 yield file
-
-
-def importorskip(text: str) -> str:
-    """Skip a test file without hypothesis, which PaddleFleet does not have."""
-    first = re.compile(r"^(?=from hypothesis import)", re.M)
-    return first.sub('pytest.importorskip("hypothesis")\n', text, count=1)
 
 
 def write_recipe(folder: Path) -> None:
@@ -144,6 +111,13 @@ def write_recipe(folder: Path) -> None:
     shutil.copy(source / "config.json", folder)
     text = (source / "base.yaml").read_text("utf-8")
     model = json.loads((source / "config.json").read_text("utf-8"))
+
+    def in_clip(units: re.Match[str]) -> str:
+        """Move ``units`` to where adagc-run looks for it, with numbers."""
+        number = re.compile(r"num_\w+")
+        shares = number.sub(lambda key: str(model[key.group()]), units.group())
+        return textwrap.indent(shares, "  ")
+
     note = "# `clip` is read by adagc-run, all else by the command. Not run.\n"
     own = r"\1 configs/ernie_10b_a1.4b_fp8"
     for old, new in (
@@ -152,7 +126,7 @@ def write_recipe(folder: Path) -> None:
         (r"; shares are numbers or keys of config.json", ""),
         (r"(?m)^(model_name_or_path:) \.$", own),
         (r"(?m)^(output_dir: .*)$", r"\1/adagc"),
-        (r"(?m)^units:\n(?:  .*\n)+", lambda m: _in_clip(m.group(), model)),
+        (r"(?m)^units:\n(?:  .*\n)+", in_clip),
     ):
         text, count = re.subn(old, new, text)
         if count != 1:
@@ -160,23 +134,16 @@ def write_recipe(folder: Path) -> None:
     (folder / "adagc.yaml").write_text(text, "utf-8")
 
 
-def _in_clip(units: str, model: dict[str, Any]) -> str:
-    """Move ``units`` to where adagc-run looks for it, with numbers."""
-    shares = re.sub(r"num_\w+", lambda key: str(model[key.group()]), units)
-    return textwrap.indent(shares, "  ")
-
-
 def readme() -> str:
     """Fill the README's template."""
+    ours = (ROOT / "README.md").read_text("utf-8")
     page = (ROOT / "docs/results.md").read_text("utf-8")
     project = (ROOT / "pyproject.toml").read_text("utf-8")
-    verdicts = json.loads((ROOT / "results/report.json").read_text())[
-        "verdicts"
-    ]
+    report = json.loads((ROOT / "results/report.json").read_text("utf-8"))
     parameters = inspect.signature(ClipGradByAdaGC).parameters
     claims = [
         [v["where"], v["claim"], f"**{v['verdict']}**"]
-        for v in verdicts
+        for v in report["verdicts"]
         if v["primary"]
     ]
     environment = Environment(undefined=StrictUndefined, autoescape=False)
@@ -186,14 +153,10 @@ def readme() -> str:
         size=found(r"proxies of ([\d.]+ to [\d.]+ million)", page)[1],
         counts=found(r"Of \d+ claims of the paper: [^.]+\.", page)[0],
         claims=markdown_table(["Paper", "Claim", "Verdict"], claims, left=3),
-        proxies=markdown_table(
-            ["Proxy", "Measure", *METHODS], proxy_rows(), left=2
-        ),
+        proxies=found(r"\| Proxy \|(?:.*\n)+?(?=<!-- end)", ours)[0],
         paddles=found(r'"paddlepaddle>=([\d.]+),<=([\d.]+)"', project)[1:],
         defaults={n: p.default for n, p in parameters.items()},
-        bibtex=found(
-            r"(?s)```bibtex\n(.*?)\n```", (ROOT / "README.md").read_text()
-        )[1],
+        bibtex=found(r"(?s)```bibtex\n(.*?)\n```", ours)[1],
     )
     return text + "\n"
 
@@ -204,24 +167,6 @@ def found(pattern: str, text: str) -> list[str]:
     if match is None:
         raise ValueError(f"nothing fits {pattern!r}: is the page another one?")
     return [match[0], *match.groups()]
-
-
-def proxy_rows() -> Iterator[list[str]]:
-    """Cells of the results pages; losses as differences to GlobalGC."""
-    shown: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    for page in ("results/runs.md", "results/ernie.md"):
-        shown |= read_tables((ROOT / "docs" / page).read_text("utf-8"))
-    for title, measure in PROXIES:
-        cells = []
-        for method in METHODS:
-            row = shown[title].get(method, [])
-            labels = [label for label, _ in row]
-            if measure not in labels:
-                cells.append("–")
-                continue
-            is_difference = measure == LOSS and method != METHODS[0]
-            cells.append(row[labels.index(measure) + is_difference][1])
-        yield [title, measure, *cells]
 
 
 def find_ruff() -> str | None:
@@ -241,8 +186,7 @@ def format_python(out: Path) -> None:
         )
         return
     config = f"--config={PARTS / 'ruff.toml'}"
-    fix = ["check", "--fix", "--unsafe-fixes"]
-    for command in (fix, ["format"]):
+    for command in (["check", "--fix", "--unsafe-fixes"], ["format"]):
         subprocess.run(
             [ruff, *command, "--quiet", "--no-cache", config, out], check=True
         )

@@ -7,16 +7,15 @@
 A cell is a fault, the phase that it hits, and a clip. Every seed trains each
 clip once without a fault, and then each fault from each phase on. Damage is the
 loss with the fault minus the loss without, on the same batches. The cells go to
-results/soak.jsonl, their tables to docs/soak.md.
+results/soak.jsonl; docs/soak.md shows their medians.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +28,17 @@ from paddle_adagc.lab import faults
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets, collate_batch
 from paddle_adagc.lab.extensions import make_clip
-from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.train.config import ScheduleConfig
 from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.stability.excess import paired_excess
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS, PAGE = ROOT / "results/soak.jsonl", ROOT / "docs/soak.md"
+RESULTS = Path(__file__).resolve().parents[1] / "results/soak.jsonl"
 Json = dict[str, Any]
 
 NUM_STEPS = 600
-STEPS_AFTER = 300
-"""Steps from the fault on, if the training does not end before."""
+STEPS_AFTER = 300  # from the fault on, if the training does not end before
 
 PHASES = {
     "first step": 0,
@@ -53,51 +49,52 @@ PHASES = {
 }
 """Step that is hit. The learning rate rises until 20 and falls from 420 on."""
 
+_ADAGC = {"name": "adagc", "t_start": 40}
 CLIPS: dict[str, Json] = {
     "GlobalGC": {"name": "global_norm", "lambda_abs": 1.0},
-    "AdaGC": {"name": "adagc", "t_start": 40},
-    "strict": {"name": "adagc", "t_start": 40, "strict": True},
-    "lambda_dev 1": {"name": "adagc", "t_start": 40, "lambda_dev": 1.0},
-    "robust": {"name": "adagc", "t_start": 40, "preset": "robust"},
+    "AdaGC": _ADAGC,
+    "strict": {**_ADAGC, "strict": True},
+    "lambda_dev 1": {**_ADAGC, "lambda_dev": 1.0},
+    "robust": {**_ADAGC, "preset": "robust"},
 }
 """Columns of the table -> arguments of the clip."""
 
-_GRADIENTS: dict[str, Json] = {
-    "x 1e6": {"kind": "gradient_scale", "magnitude": 1e6},
-    "x 1e3": {"kind": "gradient_scale", "magnitude": 1e3},
-    "x 1e-3": {"kind": "gradient_scale", "magnitude": 1e-3},
-    "x 1e-6": {"kind": "gradient_scale", "magnitude": 1e-6},
-    "other sign": {"kind": "gradient_scale", "magnitude": -1.0},
-    "zero": {"kind": "gradient_scale", "magnitude": 0.0},
-    "NaN in one element": {"kind": "gradient_nan"},
-    "Inf in one element": {"kind": "gradient_inf"},
-}
+
+def _times(kind: str, magnitude: float) -> Json:
+    return {"kind": kind, "magnitude": magnitude}
+
+
 _ALL = {"tensor": "*"}
 FAULTS: dict[str, Json] = {
     f"{name}: {label}": {**fault, **tensor}
-    for label, fault in _GRADIENTS.items()
+    for label, fault in {
+        "x 1e6": _times("gradient_scale", 1e6),
+        "x 1e3": _times("gradient_scale", 1e3),
+        "x 1e-3": _times("gradient_scale", 1e-3),
+        "x 1e-6": _times("gradient_scale", 1e-6),
+        "other sign": _times("gradient_scale", -1.0),
+        "zero": _times("gradient_scale", 0.0),
+        "NaN in one element": {"kind": "gradient_nan"},
+        "Inf in one element": {"kind": "gradient_inf"},
+    }.items()
     for name, tensor in (("all gradients", _ALL), ("one gradient", {}))
-} | {
-    "one gradient: highest exponent bit of one element flipped": {
-        "kind": "gradient_bit_flip",
-        "exponent_bit": 7,
-    },
+}
+_FLIPPED = "one gradient: highest exponent bit of one element flipped"
+CONTROL = "no fault (gradients x 1.000001)"
+FAULTS |= {
+    _FLIPPED: {"kind": "gradient_bit_flip", "exponent_bit": 7},
     "batch: random tokens": {"kind": "random_tokens"},
     "batch: shuffled labels": {"kind": "shuffled_labels"},
     "batch: 8 steps of the same one": {"kind": "repeated_batch", "duration": 8},
-    "learning rate x 10": {"kind": "learning_rate", "magnitude": 10.0},
-    "learning rate x 100": {"kind": "learning_rate", "magnitude": 100.0},
-    "first moments x 1e3": {"kind": "moment1", "magnitude": 1e3},
-    "second moments x 1e-6": {"kind": "moment2", "magnitude": 1e-6},
-    "no fault (gradients x 1.000001)": {
-        "kind": "gradient_scale",
-        "tensor": "*",
-        "magnitude": 1.000001,
-    },
+    "learning rate x 10": _times("learning_rate", 10.0),
+    "learning rate x 100": _times("learning_rate", 100.0),
+    "first moments x 1e3": _times("moment1", 1e3),
+    "second moments x 1e-6": _times("moment2", 1e-6),
+    CONTROL: {**_times("gradient_scale", 1.000001), **_ALL},
 }
 """Arguments of ``FaultConfig`` by name, or our own kinds: a factor of the
-step's learning rate, or of a moment after the step. The last is the control: it
-shows rounding errors, as far as they grow."""
+step's learning rate, or of a moment after the step. The control shows rounding
+errors, as far as they grow."""
 
 _MODEL = DecoderConfig(
     hidden_size=24,
@@ -109,8 +106,6 @@ _SCHEDULE = ScheduleConfig(
     kind="wsd", learning_rate=4e-3, warmup_steps=20, decay_fraction=0.3
 )
 _BATCH_SIZE = 8
-MARGIN = 1.0
-"""Areas that differ by less, in nat x steps, count as equal."""
 
 
 class Training:
@@ -134,10 +129,9 @@ class Training:
     def damage(self, fault: Json, first: int) -> Json:
         """Train from a phase on, with a fault in its step ``first``.
 
-        Returns:
-            ``area`` (sum of the excess loss, nat x steps), ``excess`` (its mean
-            over the last 20 steps), ``recovery`` (steps until its mean over ten
-            stays below 0.1 nat; None: never). None: not finite.
+        Gives ``area`` (sum of the excess loss, nat x steps), ``excess`` (its
+        mean over the last 20 steps; both None if not finite), ``recovery``
+        (steps until its mean over ten stays below 0.1 nat; None: never).
         """
         own, configs = fault, []
         if fault["kind"] not in ("learning_rate", "moment1", "moment2"):
@@ -224,65 +218,6 @@ def train_cells(seed: int) -> Iterator[Json]:
             yield {**cell, "values": values}
 
 
-def page(text: str, lines: Iterable[Json]) -> str:
-    """Replace the cells' tables in the documentation's page."""
-    before, rest = text.split("<!-- soak cells -->", 1)
-    after = rest.split("<!-- end -->", 1)[1]
-    made = _tables([line for line in lines if line["kind"] == "cells"])
-    return f"{before}<!-- soak cells -->\n{made}\n<!-- end -->{after}"
-
-
-def _tables(cells: list[Json]) -> str:
-    areas, num_lost = collections.defaultdict(list), collections.Counter[Any]()
-    for cell in cells:
-        clip, area = cell["values"]["clip"], cell["values"]["area"]
-        for key in ((cell["case"],), (cell["case"], cell["values"]["phase"])):
-            areas[key, clip].append(np.inf if area is None else area)
-            num_lost[key, clip] += cell["outcome"] != "recovered"
-    medians = {place: sorted(a)[len(a) // 2] for place, a in areas.items()}
-    clips = [*dict.fromkeys(clip for _, clip in areas)]
-    cases = [*dict.fromkeys(key for key, _ in areas if len(key) == 1)]
-    cases.sort(key=lambda key: -max(medians[key, clip] for clip in clips))
-    losses = {
-        key: _more(areas[key, "AdaGC"], areas[key, "GlobalGC"])
-        for key, _ in areas
-        if len(key) == 2 and "no fault" not in key[0]
-    }
-    worse = [key for key in losses if losses[key] > 0]
-    worse.sort(key=lambda key: -losses[key])
-    num_better = sum(loss < 0 for loss in losses.values())
-    num_cells = sum("no fault" not in cell["case"] for cell in cells)
-
-    def text(*place: Any) -> str:
-        median, lost = f"{medians[place]:,.1f}", num_lost[place]
-        median = {"inf": "not finite", "-0.0": "0.0"}.get(median, median)
-        return f"{median} ({lost} of {len(areas[place])})" if lost else median
-
-    def table(head: list[str], keys: list[Any]) -> str:
-        rows = [[*key, *(text(key, clip) for clip in clips)] for key in keys]
-        return markdown_table([*head, *clips], rows, left=len(head))
-
-    return f"""\
-{num_cells:,} cells. Median area of the excess loss (nat x steps from the fault\
- on); in brackets how many cells had not recovered at the end, or were not\
- finite, if any. Ordered by the largest.
-
-{table(["Fault"], cases)}
-Of {len(losses)} pairs of fault and phase, AdaGC loses less than GlobalGC in\
- every seed, by at least {MARGIN:g} nat x step, in {num_better}, and more in\
- {len(worse)}:
-
-{table(["AdaGC is worse", "Phase"], worse)}"""
-
-
-def _more(ours: list[float], others: list[float]) -> float:
-    """Mean of what one clip loses more, seed by seed; 0 if not in all."""
-    pairs = zip(ours, others, strict=True)
-    differences = [0.0 if one == other else one - other for one, other in pairs]
-    is_sure = min(differences) > MARGIN or max(differences) < -MARGIN
-    return float(np.mean(differences)) if is_sure else 0.0
-
-
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -293,7 +228,6 @@ def main() -> None:
     for seed in seeds:
         lines += train_cells(seed)
     atomic_write(RESULTS, "".join(f"{json.dumps(line)}\n" for line in lines))
-    atomic_write(PAGE, page(PAGE.read_text("utf-8"), lines))
 
 
 if __name__ == "__main__":

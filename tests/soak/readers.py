@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pages import ROOT
 from safetensors.numpy import save_file
 from soak.runs import prepare_corpus, prepare_text
-from soak.trials import ROOT
 
 from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.data.indexed import IndexedTokens, check_dataset

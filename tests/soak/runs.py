@@ -1,30 +1,44 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The run that is put to the test, and what became of it."""
+"""The run that is put to the test, and what became of it.
+
+A run is a command in this process, or processes forked from one that has
+imported everything and never trained: real commands, which may be killed.
+"""
 
 import contextlib
 import gc
 import io
 import json
+import multiprocessing
+import os
+import signal
+import socket
+import time
 import traceback
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 from lab.train.runs import make_values
-from soak.trials import Trial
+from paddle.distributed import parallel
+from pages import load_tool
 
-from paddle_adagc.lab.cli import pretrain
 from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.prepare import prepare
+from paddle_adagc.lab.gloo.rendezvous import free_port
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.train.processes import leave
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
-_TIMES = {"step_seconds", "clip_seconds"}
-_LOGGED = {"clipped_fraction", "global_grad_norm"}
-_LOGGED |= {"nonfinite", "nonfinite_total"}
-"""Compared where both runs have them: a run that was stopped has logged that
-step, too."""
+REPEAT = int(os.environ.get("SOAK_REPEAT", "1"))
+"""How often the long tests repeat their trials."""
+
+main = load_tool("pretrain").main
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["paddlenlp", __name__])
 
 
 class Answer(NamedTuple):
@@ -46,14 +60,13 @@ def prepare_text(folder):
 
 def prepare_corpus(text, prefix):
     """Make a dataset of bytes; return its prefix."""
-    prepare(
-        PrepareConfig(
-            inputs=(str(text),),
-            output=str(prefix),
-            tokenizer="bytes",
-            num_workers=1,
-        )
+    config = PrepareConfig(
+        inputs=(str(text),),
+        output=str(prefix),
+        tokenizer="bytes",
+        num_workers=1,
     )
+    prepare(config)
     return prefix
 
 
@@ -75,13 +88,12 @@ def run_command(config_file, *options):
             contextlib.redirect_stderr(text),
             contextlib.redirect_stdout(io.StringIO()),
         ):
-            status = pretrain.main([str(config_file), *options])
+            status = main([str(config_file), *options])
     except Exception:
         return Answer(None, traceback.format_exc())
     finally:
         gc.collect()  # closes the files of a run that did not end
-    said = text.getvalue().replace(f"{config_file.parent}/", "")
-    lines = said.replace("\r", "\n").splitlines()
+    lines = text.getvalue().replace("\r", "\n").splitlines()
     kept = [x for x in lines if x.strip("\x1b[A ") and "%|" not in x]
     return Answer(status, "\n".join(kept))
 
@@ -121,37 +133,102 @@ def is_saving(directory):
     )
 
 
-def judge(kind, case, answer, directory, whole):
-    """Compare the record of a run with that of an uninterrupted one."""
-    status, text = answer
-    outcome = "fell back" if text else "resumed"
+def start(config_file, num_ranks):
+    """Start the command's processes; ``<config_file>.log0`` is rank 0's."""
+    arguments = str(config_file), num_ranks, free_port()
+    ranks = [
+        FORKS.Process(target=_become, args=(rank, *arguments))
+        for rank in range(num_ranks)
+    ]
+    for rank in ranks:
+        rank.start()
+    return ranks
+
+
+def _become(rank, config_file, num_ranks, port):
+    """The life of one rank; the environment is that of Paddle's launcher."""
+    host = "127.0.0.1"
+    with open(f"{config_file}.log{rank}", "wb") as log:
+        os.dup2(log.fileno(), 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if num_ranks > 1:
+        endpoints = [f"{host}:{port + 1 + i}" for i in range(num_ranks)]
+        os.environ |= {
+            "PADDLE_TRAINER_ID": str(rank),
+            "PADDLE_RANK_IN_NODE": str(rank),
+            "PADDLE_TRAINERS_NUM": str(num_ranks),
+            "PADDLE_MASTER": f"{host}:{port}",
+            "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+            "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+            "PADDLE_DISTRI_BACKEND": "gloo",
+        }
+        parallel._global_parallel_env = None  # read at an import
+    # Wait until rank 0 listens: Paddle pauses 3 s after a refused attempt.
+    while rank and socket.socket().connect_ex((host, port)):
+        time.sleep(0.02)
     try:
-        if status is None:
-            outcome = "traceback"
-        elif status in (2, 3):
-            outcome = "refused" if text else "silent"
-        elif not same_record(RunRecord.load(directory, verify=True), whole):
-            outcome = "silent"
-    except ValueError as error:
-        outcome, text = "refused", str(error)
-    return Trial(kind, case, outcome, text)
+        leave(main([config_file]))
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)
 
 
-def same_record(one, other):
+def answer_of(ranks, config_file):
+    """Wait for the end; like a launcher, end the ranks left behind.
+
+    There is no status if a rank raised an exception.
+    """
+    assert wait([rank.sentinel for rank in ranks], 120.0), "no rank ended"
+    was_killed = -signal.SIGKILL in [rank.exitcode for rank in ranks]
+    end = time.monotonic() + (0.3 if was_killed else 5.0)
+    for rank in ranks:
+        rank.join(max(end - time.monotonic(), 0))
+        rank.kill()
+        rank.join()
+    paths = [Path(f"{config_file}.log{i}") for i in range(len(ranks))]
+    logs = [path.read_text(errors="replace") for path in paths]
+    for log in logs:
+        if "Traceback" in log:
+            return Answer(None, log)
+    return Answer(ranks[0].exitcode, logs[0])
+
+
+def judge(case, answer, directory, whole):
+    """Fail if a run lost anything without a word; else say how it ended.
+
+    Returns:
+        ``"resumed"``: the record of an uninterrupted run; ``"fell back"``: the
+        same, after a message; ``"refused"``: a message alone.
+    """
+    status, text = answer
+    assert status is not None, f"{case}: {text}"
+    if status in (2, 3):
+        assert text, f"{case}: exit status {status}, and no word"
+        return "refused"
+    try:
+        record = RunRecord.load(directory, verify=True)
+    except ValueError:
+        return "refused"
+    assert is_same(record, whole), f"{case}: another record; {text}"
+    return "fell back" if text else "resumed"
+
+
+def is_same(one, other):
     """Tell whether two runs have the same steps, times left out."""
-    measured = one.metrics.keys() - _TIMES
+    measured = one.metrics.keys() - {"step_seconds", "clip_seconds"}
+    known = ("num_steps", "tensor_names")
     return (
-        one.num_steps == other.num_steps
+        all(getattr(one, name) == getattr(other, name) for name in known)
         and one.run.get("status") == other.run.get("status")
-        and one.tensor_names == other.tensor_names
-        and measured == other.metrics.keys() - _TIMES
+        and one.metrics.keys() == other.metrics.keys()
         and all(_same(k, one.metrics[k], other.metrics[k]) for k in measured)
         and all(_same(k, one.tensors[k], other.tensors[k]) for k in one.tensors)
     )
 
 
 def _same(name, one, other):
-    if name in _LOGGED:
+    if name.startswith(("nonfinite", "clipped_fraction", "global_grad_norm")):
+        # A run that was stopped has logged that step, too.
         known = ~np.isnan(one) & ~np.isnan(other)
         one, other = one[known], other[known]
     return np.array_equal(one, other, equal_nan=True)

@@ -75,7 +75,7 @@ def _num_steps(run: PlannedRun) -> int:
 
 
 def run_process(run: PlannedRun, stop: threading.Event) -> None:
-    """Run a run by ``python -m paddle_adagc.lab.cli.pretrain``.
+    """Run a run by ``tools/pretrain.py``.
 
     Under a constant schedule it continues a shorter run of the same config.
     Its ``run.json`` then also has the ``commit`` (several if the run was
@@ -89,10 +89,10 @@ def run_process(run: PlannedRun, stop: threading.Event) -> None:
     values = json.loads(json.dumps(run.config.to_dict()))
     OmegaConf.save(OmegaConf.create(values), config_file)
     log_file = directory.with_name(directory.name + ".log")
-    module = "paddle_adagc.lab.cli.pretrain"
+    command = [f"{_ROOT}/tools/pretrain.py", str(config_file)]
     begin, code_commit = time.monotonic(), commit()
     with log_file.open("ab") as log:
-        code = run_until([module, str(config_file)], stop, log)
+        code = run_until(command, stop, log)
     _add_facts(directory, code_commit, time.monotonic() - begin)
     if code is None:
         return
@@ -119,14 +119,14 @@ def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
 
 
 def run_until(
-    module: Sequence[str], stop: threading.Event, log: IO[bytes]
+    arguments: Sequence[str], stop: threading.Event, log: IO[bytes]
 ) -> int | None:
-    """Run a module with its arguments on one thread, until ``stop`` is set.
+    """Run Python with these arguments on one thread, until ``stop`` is set.
 
     Returns its exit status, None if it was terminated.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", *module],
+        [sys.executable, *arguments],
         stdout=log,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

@@ -48,7 +48,7 @@ def run_timing(
         module = "paddle_adagc.lab.reproduce.timing"
         with log_file.open("ab") as log:
             code = run_until(
-                [module, str(specification), str(measured)],
+                ["-m", module, str(specification), str(measured)],
                 threading.Event(),
                 log,
             )

@@ -82,7 +82,8 @@ def _read_values(
     if path.resolve() in above:
         raise ValueError(f"{above[-1]}: its base {path} leads back to itself")
     if not path.is_file():
-        raise FileNotFoundError(f"there is no config file {path}")
+        user = f"{above[-1]}: its base: " if above else ""
+        raise FileNotFoundError(f"{user}there is no config file {path}")
     values = _plain(_load_yaml(path), path)
     if not values:
         raise ValueError(f"{path} is empty: a config has keys and values")

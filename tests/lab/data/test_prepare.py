@@ -194,7 +194,8 @@ def test_kills_lose_and_double_nothing(
 
 KILLED_AT = """
 import os, signal, sys
-from paddle_adagc.lab.cli import prepare_data
+sys.path.append("tools")
+import prepare_data
 def kill(function):
     def killer(*arguments, **options):
         if str(arguments[-1]).endswith(sys.argv[1]):

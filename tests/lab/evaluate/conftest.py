@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny trained decoders of every exported kind, and the commands."""
 
-import importlib
 from pathlib import Path
 
 import pytest
+from pages import load_tool
 
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.run import run_pretraining
@@ -90,5 +90,4 @@ def runs(tmp_path_factory):
 def command(monkeypatch):
     """The `main` of a command, run from the root of the repository."""
     monkeypatch.chdir(ROOT)
-    room = "paddle_adagc.lab.cli"
-    return lambda name: importlib.import_module(f"{room}.{name}").main
+    return lambda name: load_tool(name).main

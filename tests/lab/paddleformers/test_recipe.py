@@ -12,9 +12,10 @@ import pytest
 
 pytest.importorskip("paddlenlp")
 
+from pages import load_tool
+
 from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.integrations.trainer import global_expert_names
-from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import preset
@@ -30,6 +31,8 @@ from paddle_adagc.lab.paddleformers.recipe import (
     model_settings,
 )
 from paddle_adagc.lab.paddleformers.units import followed
+
+main = load_tool("pretrain").main
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "configs" / "ernie_10b_a1.4b_fp8"

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from indexed import write_indexed_dataset
+from pages import load_tool
 
-from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.paddleformers.recipe import batch_change
 from paddle_adagc.lab.plan.check import check_fine_tuning, check_recipe
 from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.lab.train.processes import launch_lines
+
+main = load_tool("pretrain").main
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"

@@ -8,8 +8,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from pages import load_tool
 
-from paddle_adagc.lab.cli.plan import main
 from paddle_adagc.lab.models.activations import layer_bytes
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.plan import plan
@@ -19,6 +19,8 @@ from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
 from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.parallel.layout import TensorLayout
+
+main = load_tool("plan").main
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 PROXY = CONFIGS / "proxy/ernie_moe.yaml"

@@ -5,8 +5,8 @@
 from pathlib import Path
 
 import pytest
+from pages import load_tool
 
-from paddle_adagc.lab.cli import reproduce as command
 from paddle_adagc.lab.reproduce.claims import (
     Claim,
     Condition,
@@ -27,6 +27,8 @@ from paddle_adagc.lab.reproduce.results import (
     read_results,
     write_results,
 )
+
+command = load_tool("reproduce")
 
 
 def result(target="t", events=(0, 0, 0)):

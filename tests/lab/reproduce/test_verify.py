@@ -12,14 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab.report.conftest import Spec, make_directory
+from pages import load_tool
 
-from paddle_adagc.lab.cli import reproduce as command
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.reproduce import verify as checks
 from paddle_adagc.lab.reproduce.results import TargetResult, write_results
 from paddle_adagc.lab.reproduce.targets import summarise_experiment
 from paddle_adagc.lab.reproduce.verify import verify
 from paddle_adagc.lab.reproduce.verify.runs import read_runs
+
+command = load_tool("reproduce")
 
 
 @pytest.fixture

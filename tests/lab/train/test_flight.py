@@ -15,12 +15,14 @@ from lab.train.runs import (
     pretrain,
     run,
 )
+from pages import load_tool
 
 from paddle_adagc.clips.metrics import Snapshot
-from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.train import flight
 from paddle_adagc.lab.train.recorder import StepRecorder
+
+main = load_tool("inspect_run").main
 
 
 def values_with_nan(directory, **changes):

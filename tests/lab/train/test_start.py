@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from indexed import write_indexed_dataset
 from lab.train import runs
+from pages import load_tool
 
-from paddle_adagc.lab.cli.pretrain import main
 from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.optimizers import learning_rate
@@ -19,6 +19,8 @@ from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
+
+main = load_tool("pretrain").main
 
 SCHEDULE = {"kind": "constant", "learning_rate": 0.01, "warmup_steps": 2}
 

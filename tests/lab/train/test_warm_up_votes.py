@@ -4,9 +4,11 @@
 
 import numpy as np
 import pytest
+from pages import load_tool
 
 from paddle_adagc import rule
-from paddle_adagc.lab.cli.pretrain import main
+
+main = load_tool("pretrain").main
 
 PROXIES = [
     "clip_lion",

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands share: names, early checks, errors.
+"""What the commands share: options, early checks, errors.
 
 A command answers ``--help`` and a mistake before it imports Paddle: it parses
 its arguments and checks extras and files first.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.util
 import os
 import re
 import sys
@@ -18,17 +19,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from paddle_adagc.checks import suggestion
-from paddle_adagc.lab.processor import choose_mkl_kernels
-from paddle_adagc.lab.storage import StorageError
+ROOT = Path(__file__).resolve().parents[1]
 
-ROOT = Path(__file__).resolve().parents[3]
-"""The checkout: the laboratory is in no wheel."""
+try:
+    from paddle_adagc.checks import suggestion
+    from paddle_adagc.lab.processor import choose_mkl_kernels
+    from paddle_adagc.lab.storage import StorageError
+except ModuleNotFoundError as missing:
+    if not str(missing.name).startswith("paddle_adagc"):
+        raise
+    extra = "formers" if importlib.util.find_spec("paddleformers") else "nlp"
+    sys.exit(
+        "the laboratory is not installed ('pip install .' leaves it out): "
+        f"pip install -e '{ROOT}[{extra}]'"
+    )
 
 ERRORS = (ImportError, OSError, TypeError, ValueError)
 """What a user can mend; other errors keep their traceback."""
 
-_RUN_FILES = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
 _NOISE = (
     "No ccache found",
     "Setuptools is replacing distutils",
@@ -46,16 +54,10 @@ _NO_FLAGS = {
 }
 """What to do instead of flags that other trainers have."""
 
-_TYPES = {"N": int, "STEP": int}
-"""Of values, by the name that the help gives them."""
-
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2 and the message, with a way out if one is known.
-
-        Values of a config are never required, and never flags.
-        """
+        """Exit with status 2; values of a config are never required."""
         message = message.replace(", key=value", "")
         flag = message.partition("unrecognized arguments: --")[2].split()
         if flag and any(a.dest == "overrides" for a in self._actions):
@@ -119,7 +121,8 @@ def add_options(
         name, _, value = usage.partition(" ")
         given: dict[str, Any] = {"help": " ".join(text.split())}
         if value:
-            given |= {"metavar": value, "type": _TYPES.get(value)}
+            is_count = value in ("N", "STEP")
+            given |= {"metavar": value, "type": int if is_count else None}
         elif name.startswith("--"):
             given["action"] = "store_true"
         given |= settings.get(name.lstrip("-").replace("-", "_"), {})
@@ -193,9 +196,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
             value = "".join(overrides[number + 1 : number + 2]) or "VALUE"
         hint = f"; did you mean {key}={value}?"
         if text.endswith((".yaml", ".yml")):
-            hint = (
-                ": a run has one config; its key base names files to build on"
-            )
+            hint = ": a run has one config; its key base names more files"
         raise ValueError(f"{text!r} is not of the form key=value{hint}")
 
 
@@ -207,7 +208,8 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 def check_run(path: Path) -> None:
     """Check that a directory holds a run; the error names runs inside."""
-    missing = [name for name in _RUN_FILES if not (path / name).is_file()]
+    files = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
+    missing = [name for name in files if not (path / name).is_file()]
     if missing:
         inside = sorted(found.parent for found in path.glob("*/run.json"))
         there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("paddlenlp")
+from pages import ROOT, load_tool
 
-from paddle_adagc.lab.cli import benchmark, pretrain
-
-ROOT = Path(__file__).parents[3]
+benchmark, pretrain = load_tool("benchmark"), load_tool("pretrain")
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 
 

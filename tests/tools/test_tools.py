@@ -6,29 +6,19 @@ import importlib.util
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
-from pathlib import Path
 
 import pytest
+from pages import ROOT, load_tool
 
-from paddle_adagc.lab.cli import config_page, pretrain
-from paddle_adagc.lab.cli.command import add_options, make_parser
 from paddle_adagc.lab.paddleformers.recipe import read_run_config
 
-ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
-# These have tests of their own: tests/core/kernels, tests/test_versions.py,
-# tests/test_late_phase.py, tests/test_mutate.py, tests/soak.
-ALONE = {
-    "check_gpu",
-    "check_versions",
-    "checkout",
-    "late_phase",
-    "mutate",
-    "research_module",
-    "soak_cells",
-}
+ALONE = {"check_gpu", "check_versions", "command", "config_page"}
+ALONE |= {"late_phase", "mutate", "research_module", "soak_cells"}
+"""Tools with tests of their own."""
+
 NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - ALONE)
 COMMANDS = {
     "pretrain": [CONFIG],
@@ -58,10 +48,6 @@ QUICK = {"paddle_adagc", "numpy", "yaml", "_distutils_hack"}
 TOO_SLOW = {*packages_distributions()} - QUICK
 
 
-def main_of(name):
-    return importlib.import_module(f"paddle_adagc.lab.cli.{name}").main
-
-
 def answer(folder, name, *arguments, too_slow=("paddle",)):
     """Run a tool as people do; fail if it imported a package in too_slow."""
     command = [sys.executable, "-c", EARLY_ANSWER, TOOLS / f"{name}.py"]
@@ -79,14 +65,10 @@ def test_all_tools_are_covered():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_comes_before_paddle(name, tmp_path):
+def test_help_and_a_wrong_flag_are_answered_before_paddle(name, tmp_path):
     done = answer(tmp_path, name, "--help", too_slow=TOO_SLOW)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: python tools/{name}.py [-h]")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_flag_is_refused_before_paddle(name, tmp_path):
     command = next(c for c in COMMANDS if c.startswith(name))
     arguments = [*COMMANDS[command], "--nope"]
     done = answer(tmp_path, name, *arguments, too_slow=TOO_SLOW)
@@ -130,40 +112,21 @@ def test_command_says_that_paddlenlp_is_missing(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "paddlenlp", None)
-    assert main_of(name.split()[0])(COMMANDS[name]) == 2
+    assert load_tool(name.split()[0]).main(COMMANDS[name]) == 2
     error = capsys.readouterr().err
     assert "paddlenlp is not installed here: pip install -e '.[nlp]'" in error
     assert not list(tmp_path.iterdir())
 
 
-def test_options_are_read_from_their_help():
-    parser = make_parser("plan", None)
-    shown = """
-runs RUN  directories
---all     a switch, whose help
-          goes on
---long-name N
-          a number, %(default)s
-"""
-    add_options(parser, shown, runs={"nargs": "+"}, long_name={"default": 3})
-    assert vars(parser.parse_args(["a", "b"])) == {
-        "runs": ["a", "b"],
-        "all": False,
-        "long_name": 3,
-    }
-    options = parser.parse_args(["a", "--all", "--long-name", "5"])
-    assert (options.all, options.long_name) == (True, 5)
-    assert "a switch, whose help goes on\n" in parser.format_help()
-    assert "--long-name N  a number, 3\n" in parser.format_help()
-
-
 def test_the_page_of_the_config_is_what_its_generator_prints():
-    assert (ROOT / "docs/config.md").read_text("utf-8") == config_page.page()
+    assert (ROOT / "docs/config.md").read_text("utf-8") == load_tool(
+        "config_page"
+    ).page()
 
 
 @pytest.mark.parametrize("config", [CONFIG, RECIPE])
 def test_a_printed_config_is_the_same_run(config, tmp_path, capsys):
-    assert pretrain.main([config, "--print-config"]) == 0
+    assert load_tool("pretrain").main([config, "--print-config"]) == 0
     printed = tmp_path / "printed.yaml"
     printed.write_text(capsys.readouterr().out)
     assert read_run_config(printed) == read_run_config(config)

@@ -11,10 +11,12 @@ from indexed import write_indexed_dataset
 
 pytest.importorskip("paddlenlp")
 from lab.train.runs import make_values, run
+from pages import load_tool
 
-from paddle_adagc.lab.cli.inspect_run import main
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
+
+main = load_tool("inspect_run").main
 
 
 @pytest.fixture

@@ -3,14 +3,10 @@
 """The table of Pythons and Paddles, and the ranges that follow from it."""
 
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from pages import ROOT, load_tool
-
-TOOL = ROOT / "tools" / "check_versions.py"
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +17,8 @@ def tool():
 def passed(tool, what):
     """Versions with a passing cell and none that failed, in order."""
     cells = {(r["python"], r["paddle"]): r for r in tool.read_records()}
-    good = {r[what] for r in cells.values() if tool._is_passed(r)}
-    bad = {r[what] for r in cells.values() if not tool._is_passed(r)}
+    good = {r[what] for r in cells.values() if tool.is_passed(r)}
+    bad = {r[what] for r in cells.values() if not tool.is_passed(r)}
     every = tool.PADDLES if what == "paddle" else tool.PYTHONS
     return [v for v in every if v in (good - bad if what == "paddle" else good)]
 
@@ -45,21 +41,6 @@ def test_ranges_of_the_package_are_those_of_the_table(tool):
     assert named == pythons
 
 
-def test_newest_record_of_a_pair_counts(tool):
-    pair = {"python": "3.11", "paddle": "3.3.1"}
-    records = [
-        {**pair, "passed": 3, "failed": 1},
-        {**pair, "passed": 4, "skipped": 1},
-        {**pair, "paddle": "3.1.0", "passed": 1, "failed": 2, "error": 1},
-        {**pair, "paddle": "3.2.0", "problem": "no python3.11 here"},
-    ]
-    row = tool.table(records).splitlines()[3]
-    assert row == (
-        "| 3.11 | 1 passed, 3 failed | not run | no python3.11 here | not run "
-        "| not run | not run | 4 passed |"
-    )
-
-
 def test_counts_and_failures_of_a_run(tool, tmp_path):
     (tmp_path / "test_some.py").write_text(
         "import pytest\n"
@@ -67,19 +48,9 @@ def test_counts_and_failures_of_a_run(tool, tmp_path):
         "def test_bad(): assert False\n"
         "def test_skipped(): pytest.skip('no')\n"
     )
-    found = tool._run_tests(Path(sys.executable), [str(tmp_path)])
+    found = tool.run_tests(sys.executable, [str(tmp_path)])
     assert (found["passed"], found["failed"], found["skipped"]) == (1, 1, 1)
     assert "test_bad" in found["failures"][0]
-    assert not tool._is_passed(found)
-
-
-def test_python_that_is_not_here_is_said(tool, tmp_path):
-    problem = tool._make_environment(tmp_path / "env", "3.99", "3.3.1")
+    assert not tool.is_passed(found)
+    problem = tool.make_environment(tmp_path / "env", "3.99", "3.3.1")
     assert problem == "no python3.99 here"
-
-
-def test_table_runs_without_paddle():
-    done = subprocess.run(
-        [sys.executable, "-S", TOOL, "--table"], capture_output=True, text=True
-    )
-    assert done.stdout.startswith("| Python | Paddle 3.1.0 |"), done.stderr

@@ -4,13 +4,9 @@
 
 import numpy as np
 import pytest
-from pages import ROOT, load_tool
+from pages import load_tool
 
-
-@pytest.fixture
-def measure(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    return load_tool("late_phase").measure
+measure = load_tool("late_phase").measure
 
 
 def clipped_share(variation):
@@ -25,7 +21,7 @@ def clipped_share(variation):
 
 
 @pytest.mark.parametrize("variation", [0.02, 0.05, 0.2])
-def test_steady_norms(measure, variation):
+def test_steady_norms(variation):
     rng = np.random.default_rng(0)
     norm = np.exp(rng.normal(0, variation, (4000, 8)))
     found = measure(norm, norm)
@@ -34,7 +30,7 @@ def test_steady_norms(measure, variation):
     assert found["growth"] == pytest.approx(1 / norm[:100].min(), rel=0.5)
 
 
-def test_norms_that_grew(measure):
+def test_norms_that_grew():
     norm = np.concatenate([np.full((100, 3), 0.1), np.full((900, 3), 1.0)])
     found = measure(norm, norm / 2)
     assert found["growth"] == pytest.approx(20)

@@ -1,8 +1,8 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Write ``docs/config.md``: every key of a run's config.
+"""Write docs/config.md: every key of a run's config.
 
-python -m paddle_adagc.lab.cli.config_page > docs/config.md
+python tools/config_page.py
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import types
 import typing
 from typing import Any
 
+from command import ROOT, make_parser
+
 from paddle_adagc.clips.registry import CLIPS
 from paddle_adagc.lab.faults.config import FaultConfig
 from paddle_adagc.lab.markdown import markdown_table
@@ -27,9 +29,8 @@ from paddle_adagc.lab.train.optimizer_config import AnyOptimizerConfig
 _HEAD = """\
 # Every key of a config
 
-[Training](training.md#config) says how configs are read. This page is what
-`python -m paddle_adagc.lab.cli.config_page` prints. To see a config with all of
-its values:
+[Training](training.md#config) says how configs are read. This page is written
+by `python tools/config_page.py`. To see a config with all of its values:
 
 ```bash
 python tools/pretrain.py configs/proxy/ernie_moe.yaml --print-config
@@ -161,5 +162,11 @@ def _clips() -> str:
     )
 
 
+def main() -> None:
+    """Run the command."""
+    make_parser("config_page", __doc__).parse_args()
+    (ROOT / "docs/config.md").write_text(page(), "utf-8")
+
+
 if __name__ == "__main__":
-    print(page(), end="")
+    main()

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 from lab.report.conftest import Spec, make_directory
+from pages import load_tool
 
-from paddle_adagc.lab.cli.report import main
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.report.experiment import compare_runs
 from paddle_adagc.lab.report.measures import measure_experiment
 from paddle_adagc.lab.report.tables import measure_table
 
-TOOL = Path(__file__).parents[3] / "tools" / "report.py"
+main = load_tool("report").main
+
+TOOL = Path(__file__).parents[2] / "tools" / "report.py"
 
 
 @pytest.fixture
