@@ -26,7 +26,6 @@ from pages import load_tool
 from soak.readers import READERS
 from soak.runs import REPEAT
 
-
 ERRORS = load_tool("command").ERRORS
 MAX_SECONDS = 5
 """Of the processor."""
