@@ -75,7 +75,7 @@ def test_pages_are_what_the_committed_results_give():
 
 def test_table_has_a_line_per_method_rates_and_paired_differences():
     lines = table_markdown(result().experiments[0]).splitlines()
-    assert lines[0] == "#### Low noise"
+    assert lines[0] == "### Low noise"
     assert "3 seeds (0, 1, 2) of 2,500 steps" in lines[2]
     assert "processor: recorded before" in lines[2]
     assert lines[4:] == [
