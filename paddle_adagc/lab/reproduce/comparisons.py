@@ -22,7 +22,12 @@ from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
 from paddle_adagc.lab.reproduce.pool import PooledResults
-from paddle_adagc.lab.reproduce.results import RunResult, longest, paired
+from paddle_adagc.lab.reproduce.results import (
+    MIN_SEEDS,
+    RunResult,
+    longest,
+    paired,
+)
 from paddle_adagc.lab.reproduce.statistics import (
     Rate,
     clustered_rate_p,
@@ -34,10 +39,6 @@ from paddle_adagc.lab.reproduce.statistics import (
     rate_seeds_to_decide,
     sign_flip_p,
 )
-
-MIN_SEEDS = 8
-"""Pairs that a verdict takes: with 8 the sign-flip test sees one standard
-deviation with a power of 0.79, with 5 of 0.43."""
 
 EVENTS, JUDGED = "events_1000", "judged_1000"
 
@@ -237,6 +238,8 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     rates, margin = (rate_of(first), rate_of(second)), plan.margin
     is_higher, is_zero = plan.expect == "higher", plan.expect == "zero"
     p_for, p_against = (p_greater, p_less) if is_higher else (p_less, p_greater)
+    if all(run.series for run in (*first, *second)):
+        own = judged([run for run in runs if run.series])
     unpaired = [run for run in own if is_zero and run not in first]
     is_broken = is_zero and rates[0].events + rate_of(unpaired).events > 0
     facts = [*_rate_texts(plan, first, second), *_damage(plan, first, second)]

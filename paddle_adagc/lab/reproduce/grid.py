@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,28 +26,6 @@ from paddle_adagc.checks import check_integer, suggestion
 from paddle_adagc.lab.section import Count, Flag, Natural, section
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import merged, parse_config, read_values
-
-
-@section
-class GridConfig:
-    """Methods that differ in the values of a few settings: all combinations."""
-
-    method: dict[str, Any]
-    """Changes to the run config for all of them, as nested keys."""
-
-    values: dict[str, list[Any]]
-    """Dotted key of the run config -> its values."""
-
-    def methods(self) -> dict[str, dict[str, Any]]:
-        """Return changes to the run config by name, such as ``"beta 0.99"``."""
-        found = {}
-        for combination in itertools.product(*self.values.values()):
-            changes, names = self.method, []
-            for key, value in zip(self.values, combination, strict=True):
-                changes = _with(changes, key.split("."), value)
-                names.append(f"{key.rsplit('.', 1)[-1]} {value}")
-            found[", ".join(names)] = changes
-        return found
 
 
 @section
@@ -74,9 +51,6 @@ class ExperimentConfig:
     """Name of the method -> changes to the run config, as nested keys. The
     others are compared with the first."""
 
-    grid: GridConfig | None = None
-    """More methods, one for each combination of values."""
-
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Changes to the run config for all methods."""
 
@@ -101,18 +75,13 @@ class ExperimentConfig:
             raise ValueError(f"seeds={self.seeds} repeats a seed")
         for label, values in self.paper.items():
             for method in values:
-                if method not in self.all_methods:
+                if method not in self.methods:
                     raise ValueError(
                         f"paper[{label!r}] of experiment {self.name!r} names "
                         f"{method!r}, which is no method of it"
-                        f"{suggestion(method, self.all_methods)}"
+                        f"{suggestion(method, self.methods)}"
                     )
         return self
-
-    @property
-    def all_methods(self) -> dict[str, dict[str, Any]]:
-        """``methods`` and those of the grid."""
-        return self.methods | (self.grid.methods() if self.grid else {})
 
 
 @section
@@ -223,7 +192,7 @@ def make_runs(
         twins.insert(0, ([], True))
     runs = []
     for seed in experiment.seeds[:num_seeds]:
-        for method, changes in experiment.all_methods.items():
+        for method, changes in experiment.methods.items():
             for its_faults, is_clean_twin in twins:
                 values = merged(base, changes)
                 values["faults"] = its_faults
@@ -277,13 +246,3 @@ def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:
     if moved.get("every") is not None:
         moved["every"] = max(moved["every"], moved.get("duration", 1))
     return moved
-
-
-def _with(
-    values: Mapping[str, Any], keys: Sequence[str], value: Any
-) -> dict[str, Any]:
-    """Return a copy with one value changed."""
-    first, *rest = keys
-    if rest:
-        value = _with(values.get(first, {}), rest, value)
-    return {**values, first: value}

@@ -9,7 +9,6 @@ from lab.reproduce.conftest import EXPERIMENT
 from omegaconf import OmegaConf
 
 from paddle_adagc.lab.reproduce.grid import (
-    GridConfig,
     as_json,
     digest,
     load_target,
@@ -75,30 +74,6 @@ def test_a_directory_is_named_after_what_is_run(grid_file, write_grid):
         assert cell.directory.name == digest(as_json(cell.config))
 
 
-def test_grid_of_values_becomes_methods(write_grid):
-    grid = GridConfig(
-        method={"clip": {"name": "adagc", "t_start": 4}},
-        values={"clip.beta": [0.9, 0.99], "optimizer.beta2": [0.999]},
-    )
-    assert grid.methods() == {
-        f"beta {beta}, beta2 0.999": {
-            "clip": {"name": "adagc", "t_start": 4, "beta": beta},
-            "optimizer": {"beta2": 0.999},
-        }
-        for beta in (0.9, 0.99)
-    }
-    values = {"method": grid.method, "values": grid.values}
-    cells = cells_of(write_grid("grid.yaml", {"grid": values}))
-    assert [c.method for c in cells[:4]] == [
-        "GlobalGC",
-        "AdaGC",
-        "beta 0.9, beta2 0.999",
-        "beta 0.99, beta2 0.999",
-    ]
-    assert cells[3].config.optimizer.beta2 == 0.999
-    assert cells[3].name == "beta-0.99-beta2-0.999-seed3"
-
-
 def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
     cells = cells_of(grid_file, max_steps=40, num_seeds=1)
     (fault,) = cells[1].config.faults
@@ -127,7 +102,7 @@ def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
                 ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
                 ({"seeds": [1, 1]}, "repeats"),
                 ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
-                ({"grid": {"method": {}}}, "values"),
+                ({"grid": {"method": {}}}, "grid"),
             )
         ),
     ],

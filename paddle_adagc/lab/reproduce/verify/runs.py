@@ -85,7 +85,6 @@ class Runs:
             return [
                 (c, by_seed[c["seed"]]) for c in first if c["seed"] in by_seed
             ]
-        found: dict[int, tuple[StoredRun, StoredRun]] = {}
         name = measure.replace("spike_events", "events_1000")
         ones, others = (
             [
@@ -95,18 +94,31 @@ class Runs:
             ]
             for side in (first, second)
         )
-        for a, b in itertools.product(ones, others):
-            if (a["seed"], steps(a), cpu(a)) != (b["seed"], steps(b), cpu(b)):
-                continue
-            known = found.get(a["seed"])
-            if known is None or rank(a) > rank(known[0]):
-                found[a["seed"]] = (a, b)
+        stored = best_pairs(
+            [c for c in ones if c.get("series")],
+            [c for c in others if c.get("series")],
+        )
+        found = stored if len(stored) >= 8 else best_pairs(ones, others)
         return [
-            found[seed]
-            for seed in sorted(found)
+            pair
+            for pair in found
             if name == measure
-            or all(c["measures"]["judged_1000"] for c in found[seed])
+            or all(c["measures"]["judged_1000"] for c in pair)
         ]
+
+
+def best_pairs(
+    ones: Iterable[StoredRun], others: Iterable[StoredRun]
+) -> list[tuple[StoredRun, StoredRun]]:
+    """Return every seed's longest pair of one length and processor."""
+    found: dict[int, tuple[StoredRun, StoredRun]] = {}
+    for a, b in itertools.product(ones, others):
+        if (a["seed"], steps(a), cpu(a)) != (b["seed"], steps(b), cpu(b)):
+            continue
+        known = found.get(a["seed"])
+        if known is None or rank(a) > rank(known[0]):
+            found[a["seed"]] = (a, b)
+    return [found[seed] for seed in sorted(found)]
 
 
 def read_runs(folder: Path) -> Iterator[StoredRun]:
