@@ -39,7 +39,7 @@ def read_part(part: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(part) as file:
             return dict(file)
-    except (EOFError, ValueError, zipfile.BadZipFile) as error:
+    except (EOFError, MemoryError, ValueError, zipfile.BadZipFile) as error:
         raise damaged(part) from error
 
 
