@@ -134,7 +134,7 @@ def compare_with_other_ranks(
 def _knows_ranks(topology: Topology | None) -> bool:
     """Whether fleet tells which ranks take part, and there are several."""
     has_world = topology is not None and topology.world is not None
-    return has_world and dist.is_initialized()
+    return bool(has_world and dist.is_initialized())
 
 
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:

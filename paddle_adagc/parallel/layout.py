@@ -386,8 +386,9 @@ def is_expert(parameter: Tensor) -> bool:
 def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
     """Look for ``mp_moe``, or PaddleFormers' marks of such experts."""
     is_synced = getattr(parameter, "no_sync", None) is False
-    return getattr(parameter, "mp_moe", False) or (
-        _has_expert_color(parameter) and is_synced
+    is_colored = _has_expert_color(parameter)
+    return bool(getattr(parameter, "mp_moe", False)) or (
+        is_colored and is_synced
     )
 
 
