@@ -34,16 +34,7 @@ from paddle_adagc.kernels.host import DTYPES, Segments
 
 
 class OperatorTensors:
-    """Tensors of any kind but SelectedRows.
-
-    Args:
-        tensors: None stands for no tensor.
-        descriptors: Unused.
-        segments: Their parts; None: each tensor is one, in a slot of its own.
-
-    Raises:
-        TypeError: A tensor is complex, or of integers.
-    """
+    """Tensors of any kind but SelectedRows, of one of the floating dtypes."""
 
     is_told = False
 

@@ -174,9 +174,9 @@ def make_clip(
             f"clip.preset {preset!r} and clip.lambda_dev {lambda_dev!r} are "
             "two rules: give one of them"
         )
-    if "preset" in own:
-        return RobustAdaGC(**values)
-    return DeviationAdaGC(lambda_dev=lambda_dev, **values)
+    if lambda_dev:
+        return DeviationAdaGC(lambda_dev=lambda_dev, **values)
+    return RobustAdaGC(**values)
 
 
 def argument_default(clip: Mapping[str, Any], argument: str) -> Any:

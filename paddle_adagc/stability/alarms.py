@@ -37,10 +37,6 @@ class Watch:
     that is 0, the mean absolute deviation times sqrt(pi / 2). The first
     ``first`` values are not judged. NaN and Inf always are abnormal, and do not
     enter the window.
-
-    Raises:
-        TypeError: A value of a wrong type.
-        ValueError: A value out of its range, named in the message.
     """
 
     sigma: float = 8.0
@@ -64,11 +60,10 @@ class Watch:
     """Number of preceding finite values to compare with."""
 
     first: int = 64
-    """Number of finite values before the first judged one, in
-    [2, ``window``]."""
+    """Number of finite values before the first judged one, at least 2."""
 
     def __post_init__(self) -> None:
-        """Validate every field."""
+        """Validate every field; the error names the first that is wrong."""
         check_positive("sigma", self.sigma)
         check_not_negative("least", self.least)
         check_bool("log", self.log)

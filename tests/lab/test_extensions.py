@@ -25,10 +25,6 @@ from paddle_adagc.state import ClipState, load_state, save_state
 SHAPES = [[7, 5], [5], [3, 4, 2], [1]]
 
 
-def outliers(clip):
-    return np.array([float(v) for v in clip.state_dict()["outliers"].values()])
-
-
 (PARAMETER,) = make_parameters([[1]])
 
 
@@ -39,7 +35,7 @@ def run(clip, norms):
     )
 
 
-def kept(clip, name):
+def kept(clip, name="outliers"):
     return np.array([float(v) for v in clip.state_dict()[name].values()])
 
 
@@ -76,33 +72,6 @@ def test_a_norm_that_says_nothing_leaves_the_deviation(value, t_start):
     assert kept(clip, "deviation") == before
 
 
-def test_gamma_follows_norms_that_grow():
-    norms = np.r_[np.ones(100), np.full(400, 5.0)]
-    norms *= 1 + 0.1 * np.random.default_rng(0).normal(size=500)
-    plain, wide = (
-        feed(make_clip("adagc", lambda_abs=100.0, **own), norms[:, None])[1][-1]
-        for own in ({}, {"lambda_dev": 4.0})
-    )
-    assert plain[0] < 1.2
-    assert wide[0] == pytest.approx(5.0, rel=0.1)
-
-
-def test_usual_norms_pass_and_an_outlier_does_not():
-    rng = np.random.default_rng(0)
-    norms = 1.0 + 0.3 * np.abs(rng.normal(size=600))
-    norms[550] = 100.0
-    plain, wide = (
-        np.ravel(
-            feed(make_clip("adagc", lambda_abs=10.0, **own), norms[:, None])[0]
-        )
-        for own in ({}, {"lambda_dev": 4.0})
-    )
-    calm = np.r_[300:550, 551:600]
-    assert np.mean(plain[calm] < 0.999 * norms[calm]) > 0.3
-    assert np.mean(wide[calm] < 0.999 * norms[calm]) < 0.05
-    assert wide[550] < 2.5
-
-
 @pytest.mark.parametrize("t_start", [0, 5, 40])
 def test_equals_the_numpy_twin(t_start):
     rng = np.random.default_rng(0)
@@ -122,34 +91,8 @@ def test_equals_the_numpy_twin(t_start):
         for ours, theirs in zip(got, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=2e-5)
         np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-5)
-        np.testing.assert_allclose(outliers(clip), count, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(kept(clip), count, rtol=1e-4, atol=1e-5)
     assert max(count) > 1
-
-
-def test_norms_below_twice_gamma_pass_untouched():
-    norms = np.random.default_rng(0).uniform(0.7, 1.3, 300)
-    clip = RobustAdaGC(t_start=1, lambda_abs=10.0)
-    np.testing.assert_array_equal(run(clip, norms), norms.astype("float32"))
-    assert outliers(clip) == 0
-
-
-def test_the_larger_an_outlier_the_less_passes():
-    passed = []
-    for norm in (3.0, 10.0, 1e3, 1e6):
-        clip = RobustAdaGC(t_start=1, lambda_abs=10.0)
-        passed.append(run(clip, [1.0] * 20 + [norm])[-1])
-    assert passed == sorted(passed, reverse=True)
-    np.testing.assert_allclose(passed[:2], [16 / 27, 0.016], rtol=1e-5)
-    assert 0 <= passed[-1] < 1e-15
-
-
-@pytest.mark.parametrize("change", [10.0, 1e4])
-def test_a_lasting_change_is_believed_after_nine_steps(change):
-    clip = RobustAdaGC(t_start=1, lambda_abs=10.0)
-    h = run(clip, [1.0] * 20 + [change] * 20)[20:] / change
-    plain = 2 * 1.01 ** np.arange(20) / change
-    np.testing.assert_allclose(h[:9], plain[:9] ** 4, rtol=1e-4)
-    np.testing.assert_allclose(h[10:], plain[10:], rtol=1e-4)
 
 
 @given(*[st.floats(2**-10, 2**10, width=32)] * 2, st.floats(0, 50, width=16))
@@ -169,10 +112,10 @@ def test_no_tensor_freezes(norm, gamma, count):
 def test_a_norm_that_says_nothing_is_not_counted(value):
     clip = RobustAdaGC(t_start=1)
     run(clip, [1.0, 9.0, 9.0])
-    before = outliers(clip)
+    before = kept(clip)
     assert before > 1.9
     run(clip, [value])
-    assert outliers(clip) == before
+    assert kept(clip) == before
 
 
 def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
@@ -195,8 +138,8 @@ def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
         right = clip_arrays(again, parameters, grads)
         for one, other in zip(left, right, strict=True):
             np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(outliers(again), outliers(clip))
-    assert outliers(clip).any()
+    np.testing.assert_array_equal(kept(again), kept(clip))
+    assert kept(clip).any()
 
     plain = ClipGradByAdaGC(t_start=5)
     with pytest.raises(ValueError, match="'preset'"):
@@ -204,7 +147,7 @@ def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
     clip_arrays(plain, parameters, series[0])
     with pytest.warns(UserWarning, match="lambda_rel"):
         again.set_state_dict(plain.state_dict())
-    assert not outliers(again).any()
+    assert not kept(again).any()
 
 
 def test_configs_name_it_as_a_preset():

@@ -5,7 +5,6 @@
 import functools
 
 import numpy as np
-import paddle
 import pytest
 from core.parallel import training
 from core.parallel.ranks import run_on_ranks
@@ -150,55 +149,14 @@ def test_run_is_that_of_one_process(case):
             assert max(sizes) < expected["num_states"], "states are not shared"
 
 
-def refusals(layout):
-    """What the optimizers say under V2, made before fleet and after."""
-    early = {
-        name: paddle.nn.Linear(4, 4)
-        for name in NAMES
-        if name not in ELEMENT_WISE
-    }
-    optimizers = {
-        name: make_optimizer(name, model) for name, model in early.items()
-    }
-    layout.start()
-    messages = {}
-    for name, model in early.items():
-        with pytest.raises(ValueError, match="V2") as refused:
-            make_optimizer(name, paddle.nn.Linear(4, 4))
-        optimizer = fleet.distributed_optimizer(optimizers[name])
-        model(paddle.ones([2, 4])).sum().backward()
-        with pytest.raises(ValueError, match="V2") as refused_in_step:
-            optimizer.step()
-        assert str(refused.value) == str(refused_in_step.value)
-        messages[name] = str(refused.value)
-    return messages
-
-
-@pytest.mark.slow
-def test_sharding_that_splits_tensors_is_refused():
-    layout = LAYOUTS["v2 x2"]
-    ranks = run_on_ranks(refusals, 2, layout=layout)
-    assert ranks[0].keys() == set(NAMES) - set(ELEMENT_WISE)
-    for messages in ranks:
-        for message in messages.values():
-            assert "split_param to False (V1)" in message
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "names"),
-    [
-        (LAYOUTS["v1 x2"], ["lion", "muon", "spam", "agc"]),
-        (LAYOUTS["v2 x2"], ["lion", "spam"]),
-    ],
-    ids=["v1 x2", "v2 x2"],
+    ("case", "names"),
+    [("v1 x2", ["lion", "muon", "spam", "agc"]), ("v2 x2", ELEMENT_WISE)],
 )
-def test_state_of_a_rank_resumes_bit_by_bit(layout, names):
-    ranks = run_on_ranks(
-        rolled_back, layout.world_size, layout=layout, names=names
-    )
-    for same in ranks:
-        assert dict(zip(names, same, strict=True)) == dict.fromkeys(names, True)
+def test_state_of_a_rank_resumes_bit_by_bit(case, names):
+    for same in run_on_ranks(rolled_back, 2, layout=LAYOUTS[case], names=names):
+        assert same == [True] * len(names)
 
 
 def rolled_back(layout, names):
@@ -209,31 +167,26 @@ def rolled_back(layout, names):
         config = DecoderConfig(**DENSE, tensor_parallel_degree=layout.mp)
         model = DecoderForCausalLM(config)
         initialize_weights(model, config, training.SEED)
-        optimizer = make_optimizer(name, model)
+        optimizer = fleet.distributed_optimizer(make_optimizer(name, model))
         model = fleet.distributed_model(model)
-        optimizer = fleet.distributed_optimizer(optimizer)
-        weights = []
-        saved, state = [], {}
-        for step in (*range(4), *range(2, 4)):
-            if step == 2 and not saved:
-                saved = [p.clone() for p in model.parameters()]
-                state = {
-                    key: value.clone()
-                    for key, value in optimizer.state_dict().items()
-                }
-            elif step == 2:
-                optimizer.set_state_dict(state)
-                for parameter, value in zip(
-                    model.parameters(), saved, strict=True
-                ):
-                    parameter.set_value(value)
-            ids, labels = training.own_rows(
-                training.batch(step), layout, topology
-            )
-            training.forward_backward(model, model, optimizer, ids, labels)
-            optimizer.step()
-            optimizer.clear_grad()
-            if step == 3:
-                weights.append([p.numpy() for p in model.parameters()])
-        same.append(all((a == b).all() for a, b in zip(*weights, strict=True)))
+
+        def train(steps, model=model, optimizer=optimizer):
+            for step in steps:
+                ids, labels = training.own_rows(
+                    training.batch(step), layout, topology
+                )
+                training.forward_backward(model, model, optimizer, ids, labels)
+                optimizer.step()
+                optimizer.clear_grad()
+            return [p.clone() for p in model.parameters()]
+
+        saved = train(range(2))
+        state = optimizer.state_dict().items()
+        state = {key: value.clone() for key, value in state}
+        first = train(range(2, 4))
+        optimizer.set_state_dict(state)
+        for parameter, value in zip(model.parameters(), saved, strict=True):
+            parameter.set_value(value)
+        again = zip(first, train(range(2, 4)), strict=True)
+        same.append(all((a == b).all().item() for a, b in again))
     return same

@@ -69,6 +69,12 @@ def test_nonfinite_values_are_abnormal_at_once_and_the_worst(value):
     assert math.isnan(alarm.usual)
 
 
+def test_a_mean_is_judged_once_it_is_whole():
+    monitor = Monitor({"x": Watch(limit=0.5, smoothing=4)})
+    [alarm] = monitor.update(rows_of(x=[1, 1, 1, 1]))
+    assert alarm.start == 3
+
+
 def test_a_limit_needs_no_past():
     [alarm] = Monitor().update(rows_of(nonfinite=[0, 2, 5, 0]))
     assert (alarm.start, alarm.worst, alarm.worst_step) == (1, 5, 2)

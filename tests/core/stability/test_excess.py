@@ -74,6 +74,7 @@ def test_every_burst_recovers_on_its_own():
         steps_to_recover=None,
         num_events={0.2: 3, 0.5: 3},
     )
+    check({11: [1.0, 1.0], 71: [3.0]}, [10, 70], steps_to_recover=2)
     check({}, [10, 11, 13], recovery_steps=(0, 0))
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import paddle_adagc
 from paddle_adagc.stability import SpikeMonitor, robust_spike_score, spike_score
-from paddle_adagc.stability.spike_score import count_events
+from paddle_adagc.stability.spike_score import count_events, window_for
 
 SCORES = pytest.mark.parametrize("score", [spike_score, robust_spike_score])
 
@@ -408,4 +408,7 @@ def test_the_defaults_are_the_paper_s():
     assert spike_score(np.r_[losses[:1000], 5.4]).num_spikes == 0
     config = {"window": 1000, "sigma": 10.0}
     assert SpikeMonitor().state_dict()["config"] == config
-    assert robust_spike_score(losses).num_unjudged == 1000
+    for last, num_spikes in ((8.0, 1), (7.9, 0)):  # MAD 0.5, times 1.4826
+        found = robust_spike_score(np.r_[losses[:1000], last])
+        assert (found.num_spikes, found.num_unjudged) == (num_spikes, 1000)
+    assert [window_for(1000), window_for(1001)] == [200, 1000]
