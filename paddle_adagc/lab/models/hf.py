@@ -57,7 +57,7 @@ _MAX_LAYERS = 10_000
 def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
     """Convert a parsed `config.json`, or refuse it with a ValueError."""
     model_type = options.get("model_type")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(
             f"model_type={model_type!r}: use one of {sorted(FAMILIES)}."
         )

@@ -379,8 +379,11 @@ class Watcher:
         }
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume."""
-        self._monitor.set_state_dict(state["monitor"])
+        """Resume; alarms of a version with other rules start afresh."""
+        try:
+            self._monitor.set_state_dict(state["monitor"])
+        except ValueError as error:
+            logger.warning("alarms start afresh: %s", error)
         self._earlier_total = self._last_total = state["nonfinite_total"]
         self._gammas = dict(state["gammas"])
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alarms of whole runs: in the log, in the record, and as reasons to stop."""
 
+import json
 import math
 from unittest import mock
 
@@ -101,6 +102,17 @@ def test_a_stuck_tensor_is_an_alarm_once(tmp_path, monkeypatch):
     assert [a["start"] for a in alarms] == [8]
     (named,) = (r["stuck"] for r in runs.rows_of(tmp_path) if "stuck" in r)
     assert len(named) == alarms[0]["worst"] > 0
+
+
+def test_a_state_of_other_rules_starts_alarms_afresh(caplog):
+    watcher, other = Watcher(), Watcher()
+    watch(watcher, [1.0] * 70)
+    state = json.loads(json.dumps(watcher.state_dict()))
+    state["monitor"]["config"]["loss"]["sigma"] = 3
+    state["nonfinite_total"] = 7
+    other.set_state_dict(state)
+    assert other.whole_total(2) == 9
+    assert "alarms start afresh" in caplog.text
 
 
 def test_are_finite():
