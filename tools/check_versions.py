@@ -105,7 +105,7 @@ def make_environment(folder: Path, python: str, paddle: str) -> str | None:
     if interpreter is None:
         return f"no python{python} here"
     subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
-    install = [folder / "bin/python", "-m", "pip", "install", "--quiet"]
+    install = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet"]
     done = subprocess.run(
         [*install, f"paddlepaddle=={paddle}", *PACKAGES],
         capture_output=True,

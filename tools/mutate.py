@@ -166,8 +166,9 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
             yield put(keys=node.keys[-1:], values=node.values[-1:])
         case ast.Expr(value=ast.Call(func=function, args=given) as call):
             yield f"without {old}", {"value": ast.Constant(None)}
-            is_method = isinstance(function, ast.Attribute)
-            if is_method and function.attr == "update" and given:
+            if isinstance(function, ast.Attribute) and (
+                function.attr == "update" and given
+            ):
                 yield put(value=_cleared_before(function.value, call))
 
 
@@ -208,7 +209,7 @@ def _become(path: Path, tree: ast.Module, tests: list[str]) -> NoReturn:
             return get_code(self, name)
         return compile(tree, self.path, "exec")
 
-    SourceFileLoader.get_code = mutated  # type: ignore[method-assign]
+    setattr(SourceFileLoader, "get_code", mutated)  # noqa: B010 (for mypy)
     os.setpgid(0, 0)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
